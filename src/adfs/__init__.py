@@ -1,0 +1,68 @@
+"""ADFS: decentralised accelerated stochastic optimisation over a network of nodes.
+
+The names below are imported when they are first used, so that ``import adfs`` and ``adfs --version``
+cost milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from adfs._version import __version__
+from adfs.errors import AdfsError, InputError
+
+if TYPE_CHECKING:
+    from adfs import algorithms, network, problem, runtimes, schedule, theory
+    from adfs.network import Network
+    from adfs.problem import GeneralProblem, Problem
+    from adfs.runtimes import Record, Run, simulate
+    from adfs.theory import Parameters
+
+__all__ = [
+    "AdfsError",
+    "GeneralProblem",
+    "InputError",
+    "Network",
+    "Parameters",
+    "Problem",
+    "Record",
+    "Run",
+    "__version__",
+    "algorithms",
+    "network",
+    "problem",
+    "runtimes",
+    "schedule",
+    "simulate",
+    "theory",
+]
+
+# Public name -> the module that defines it. A new name goes here, in `__all__`, and in the block for the
+# type checker above; a test holds the three together.
+_OBJECTS = {
+    "GeneralProblem": "adfs.problem",
+    "Network": "adfs.network",
+    "Parameters": "adfs.theory",
+    "Record": "adfs.runtimes",
+    "Run": "adfs.runtimes",
+    "simulate": "adfs.runtimes",
+    "Problem": "adfs.problem",
+}
+_SUBMODULES = frozenset({"algorithms", "network", "problem", "runtimes", "schedule", "theory"})
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use (PEP 562)."""
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _OBJECTS:
+        value: object = getattr(import_module(_OBJECTS[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, those not imported yet included."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,44 @@
+"""The errors a user can meet, and the sentence that suggests a name they may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["AdfsError", "InputError", "unknown_name"]
+
+
+class AdfsError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(AdfsError, ValueError):
+    """Something that was given cannot be used; the message says what, where, and what to do."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
+    """Build the error for a name that is not in a registry.
+
+    Parameters
+    ----------
+    kind : str
+        What was looked up, for instance ``"loss"``.
+    name : object
+        What the user gave.
+    known : iterable of str
+        The names that exist.
+
+    Returns
+    -------
+    InputError
+        To be raised by the caller.
+
+    Examples
+    --------
+    >>> print(unknown_name("loss", "logstic", ["logistic", "squared"]))
+    unknown loss 'logstic': did you mean 'logistic'? Known: logistic, squared
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")

@@ -1,0 +1,312 @@
+"""The kernels' disk cache: what it keeps, when it forgets, and that it never stands in the way.
+
+Most tests run in fresh processes on a miniature ``adfs`` package whose sources they may edit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adfs import compilation
+
+SCALAR = """
+from typing import NamedTuple
+from adfs.compilation import compiled, overloads
+
+class Ours(NamedTuple):
+    scale: float
+
+def value(loss, x):
+    raise NotImplementedError
+
+@overloads(value)
+def _(loss, x):
+    if getattr(loss, "instance_class", None) is Ours:
+        return lambda loss, x: loss.scale * x
+
+@compiled
+def add_one(x):
+    return x + 1.0
+"""
+
+KERNEL = """
+from adfs.compilation import compiled
+from adfs.scalar import add_one, value
+
+@compiled
+def simple(x):
+    return add_one(2.0 * x)
+
+@compiled
+def with_loss(loss, x):
+    return value(loss, x)
+
+@compiled
+def quotient(x, y):
+    return x / y
+"""
+
+USER = """
+from typing import NamedTuple
+from adfs.compilation import compiled, overloads
+from adfs.scalar import value
+
+class Ours(NamedTuple):  # the name of one of the package's own
+    scale: float
+
+@overloads(value)
+def _(loss, x):
+    if getattr(loss, "instance_class", None) is Ours:
+        return lambda loss, x: loss.scale * x + 100.0
+
+@compiled
+def outside(x):
+    return x
+"""
+
+REPORT = """
+import json
+def report(function, *arguments):
+    result = function(*arguments)
+    hits = sum(function._cache_hits.values())
+    print(json.dumps([result, hits, function.stats.cache_path]))
+"""
+
+
+@dataclass
+class Mini:
+    """A copy of the package's bottom layer with kernels of its own, and a cache folder."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    @property
+    def package(self) -> Path:
+        return self.folder / "adfs"
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    def entries(self) -> list[Path]:
+        return sorted(self.folder.rglob("*.kernel"))
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", REPORT + code],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, code: str) -> tuple[float, int, str | None]:
+        return finish(self.start(code))
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[float, int, str | None]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err == ""
+    result, hits, path = json.loads(out)
+    return result, hits, path
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Mini:
+    source = Path(compilation.__file__).parent
+    package = tmp_path / "adfs"
+    package.mkdir()
+    for name in ("__init__.py", "_version.py", "compilation.py", "errors.py"):
+        shutil.copy(source / name, package / name)
+    (package / "scalar.py").write_text(SCALAR)
+    (package / "kernel.py").write_text(KERNEL)
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "tmp").mkdir()
+    dropped = ("NUMBA_", "XDG_", "COV_", "COVERAGE_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    environment |= {
+        "PYTHONPATH": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return Mini(tmp_path, environment)
+
+
+SIMPLE = "from adfs.kernel import simple; report(simple, 3.0)"
+
+
+def test_a_second_process_compiles_nothing(mini: Mini) -> None:
+    result, hits, path = mini.run(SIMPLE)
+    assert (result, hits) == (7.0, 0)
+    assert path is not None
+    assert Path(path).parent == mini.cache / "adfs" / "kernels"
+    kept = mini.entries()
+    assert len(kept) == 2  # the kernel, and the function it calls
+
+    assert mini.run(SIMPLE) == (7.0, 1, path)
+    assert mini.entries() == kept
+
+
+def test_an_edit_in_another_file_is_noticed(mini: Mini) -> None:
+    assert mini.run(SIMPLE)[:2] == (7.0, 0)
+    (mini.package / "scalar.py").write_text(SCALAR.replace("x + 1.0", "x + 2.0"))
+    assert mini.run(SIMPLE)[:2] == (8.0, 0)
+    (mini.package / "scalar.py").write_text(SCALAR)
+    assert mini.run(SIMPLE)[:2] == (7.0, 1)
+
+
+def test_sources_edited_after_the_start_are_not_mixed_into_the_cache(mini: Mini) -> None:
+    edit = "import pathlib, adfs.kernel; pathlib.Path('adfs/late.py').write_text('');"
+    assert mini.run(edit + SIMPLE)[:2] == (7.0, 0)
+    assert mini.entries() == []
+
+
+def test_a_loss_of_the_package_is_cached_and_a_users_is_not(mini: Mini) -> None:
+    ours = (
+        "from adfs.kernel import with_loss; from adfs.scalar import Ours; report(with_loss, Ours(2.0), 3.0)"
+    )
+    users = "from adfs.kernel import with_loss; from user import Ours; report(with_loss, Ours(2.0), 3.0)"
+    assert mini.run(ours)[:2] == (6.0, 0)
+    assert mini.run(ours)[:2] == (6.0, 1)
+    kept = mini.entries()
+
+    assert mini.run(users)[:2] == (106.0, 0)
+    assert mini.run(users)[:2] == (106.0, 0)
+    (mini.folder / "user.py").write_text(USER.replace("100.0", "200.0"))
+    assert mini.run(users)[:2] == (206.0, 0)
+    assert mini.entries() == kept
+
+
+def test_a_users_loss_inside_a_tuple_is_not_cached(mini: Mini) -> None:
+    (mini.package / "kernel.py").write_text(
+        KERNEL + "\n@compiled\ndef nested(pair):\n    return value(pair[1][0], pair[0])\n"
+    )
+    code = "from adfs.kernel import nested; from user import Ours; report(nested, (3.0, (Ours(2.0), 1)))"
+    assert mini.run(code)[:2] == (106.0, 0)
+    assert mini.entries() == []
+
+
+def test_a_function_from_outside_the_package_is_not_cached(mini: Mini) -> None:
+    assert mini.run("from user import outside; report(outside, 3.0)") == (3.0, 0, None)
+    assert mini.entries() == []
+
+
+def test_numba_cache_dir_is_respected(mini: Mini) -> None:
+    mini.environment["NUMBA_CACHE_DIR"] = str(mini.folder / "chosen")
+    path = mini.run(SIMPLE)[2]
+    assert path is not None
+    assert Path(path).parent == mini.folder / "chosen" / "adfs-kernels"
+    assert mini.run(SIMPLE)[1] == 1
+
+
+def test_a_cache_folder_that_refuses_is_replaced_by_the_temporary_one(mini: Mini) -> None:
+    # A file where the folder should be refuses everyone, root included.
+    mini.cache.write_text("")
+    result, hits, path = mini.run(SIMPLE)
+    assert (result, hits) == (7.0, 0)
+    assert path is not None
+    assert Path(path).is_relative_to(mini.folder / "tmp")
+    assert mini.run(SIMPLE)[1] == 1
+
+
+def test_without_any_place_to_write_everything_still_runs(mini: Mini) -> None:
+    mini.cache.write_text("")
+    blocked = "import tempfile, pathlib; pathlib.Path('file').write_text(''); tempfile.tempdir = 'file';"
+    assert mini.run(blocked + SIMPLE) == (7.0, 0, None)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="file permissions are POSIX")
+def test_a_folder_that_others_can_write_to_is_not_trusted(mini: Mini) -> None:
+    root = mini.cache / "adfs" / "kernels"
+    root.mkdir(parents=True)
+    root.chmod(0o777)
+    path = mini.run(SIMPLE)[2]
+    assert path is not None
+    assert Path(path).is_relative_to(mini.folder / "tmp")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed"])
+def test_a_damaged_entry_is_compiled_again(mini: Mini, damage: str) -> None:
+    mini.run(SIMPLE)
+    for path in mini.entries():
+        content = path.read_bytes()
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        path.write_bytes(content[:middle] if damage == "truncated" else flipped)
+    assert mini.run(SIMPLE)[:2] == (7.0, 0)
+    assert mini.run(SIMPLE)[:2] == (7.0, 1)
+
+
+def test_processes_that_start_together_do_not_disturb_each_other(mini: Mini) -> None:
+    integer = SIMPLE.replace("3.0", "3")
+    processes = [mini.start(code) for code in (SIMPLE, integer, SIMPLE, integer)]
+    assert [finish(process)[0] for process in processes] == [7.0] * 4
+    assert mini.run(SIMPLE)[:2] == (7.0, 1)
+    assert mini.run(integer)[:2] == (7.0, 1)
+    assert list(mini.cache.rglob("*.part")) == []
+
+
+def test_division_follows_ieee_in_kernels_and_in_what_they_inline() -> None:
+    def reciprocal(x: float) -> float:
+        return 1.0 / x
+
+    @compilation.overloads(reciprocal)
+    def _(x: object) -> object:
+        return lambda x: 1.0 / x
+
+    @compilation.compiled
+    def both(x: float) -> tuple[float, float]:
+        return reciprocal(x), -1.0 / x
+
+    assert both(0.0) == (np.inf, -np.inf)
+
+
+def test_old_folders_are_pruned_and_nothing_else(tmp_path: Path) -> None:
+    def make(name: str, days: float) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        (path / "x.kernel").write_bytes(b"x")
+        os.utime(path, (time.time() - 86400 * days,) * 2)
+        return path
+
+    fresh = [make(f"{k:016x}-numba0.1-cpu", 0.0) for k in range(compilation._FOLDERS_KEPT + 3)]
+    ancient = make(f"{99:016x}-numba0.1-cpu", 31.0)
+    crowded_out = make(f"{98:016x}-numba0.1-cpu", 1.0)
+    foreign = make("somebody-else", 400.0)
+    compilation._prune(tmp_path)
+    assert all(path.exists() for path in [*fresh, foreign])
+    assert not ancient.exists()
+    assert not crowded_out.exists()
+
+
+def test_an_old_folder_is_kept_while_there_are_few(tmp_path: Path) -> None:
+    path = tmp_path / f"{1:016x}-numba0.1-cpu"
+    path.mkdir()
+    os.utime(path, (time.time() - 86400 * 20,) * 2)
+    compilation._prune(tmp_path)
+    assert path.exists()
+
+
+def test_a_closure_is_told_apart_by_its_value_or_not_cached() -> None:
+    def make(value: object):
+        def function() -> object:
+            return value
+
+        return function
+
+    assert compilation._closure_values(make(1)) != compilation._closure_values(make(2))
+    assert compilation._closure_values(make(1.0)) != compilation._closure_values(make(1))
+    assert compilation._closure_values(make([1])) is None
