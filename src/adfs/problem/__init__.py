@@ -1,0 +1,25 @@
+"""The problem: losses, shards, partitions, objective, optimum and duality gap."""
+
+from adfs.problem.general import GeneralProblem
+from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
+from adfs.problem.optimum import Optimum
+from adfs.problem.partitions import PARTITIONS, split
+from adfs.problem.problem import Problem
+from adfs.problem.shards import Shard
+from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm, Term
+
+__all__ = [
+    "LOSSES",
+    "PARTITIONS",
+    "GeneralProblem",
+    "LinearTerm",
+    "Loss",
+    "MultinomialLogisticTerm",
+    "Optimum",
+    "Problem",
+    "Shard",
+    "Term",
+    "get_loss",
+    "register_loss",
+    "split",
+]

@@ -1,0 +1,91 @@
+"""What every loss offers, and the scalar pieces that several of them share."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from adfs.compilation import compiled
+from adfs.errors import InputError
+
+__all__ = ["Loss", "box_conjugate", "clip", "hinge_conjugate", "inside", "positive", "signed_interval"]
+
+
+class Loss:
+    """What every loss offers; subclass it together with a ``NamedTuple`` of the loss's constants.
+
+    Attributes
+    ----------
+    name : str
+        The name users type.
+    task : str
+        ``"classification"`` (labels −1 and +1) or ``"regression"`` (any finite target).
+    beta : float
+        Smoothness β = sup ℓ''; ``inf`` when the loss is not smooth.
+
+    Notes
+    -----
+    A subclass defines the static functions ``value(loss, u, b)``, ``derivative(loss, u, b)``,
+    ``curvature(loss, u, b)``, ``conjugate(loss, s, b)`` (``inf`` outside its domain), ``domain(loss, b)`` and
+    ``dual_prox(loss, zeta, h, b, start)``, where ``start`` is a guess of the margin at the solution that an
+    iterative prox may use.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    task: ClassVar[str]
+
+    @property
+    def beta(self) -> float:
+        """β = sup ℓ'', ``inf`` when the loss is not smooth."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how smooth it is: define `beta`")
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss has a Lipschitz derivative."""
+        return math.isfinite(self.beta)
+
+
+@compiled
+def clip(s: float, lo: float, hi: float) -> float:
+    """Return the point of [lo, hi] nearest to s."""
+    return min(max(s, lo), hi)
+
+
+@compiled
+def box_conjugate(s: float, b: float, width: float, lo: float, hi: float) -> float:
+    """Return b·s + (width/2)s² on [lo, hi], the conjugate of a loss whose slope is clip((u − b)/width)."""
+    if s < lo or s > hi:
+        return math.inf
+    return b * s + 0.5 * width * s * s
+
+
+@compiled
+def hinge_conjugate(s: float, b: float, width: float, top: float) -> float:
+    """Return −a + (width/2)a² for a = −b·s in [0, top]."""
+    a = -b * s
+    if a < 0.0 or a > top:
+        return math.inf
+    return 0.5 * width * a * a - a
+
+
+@compiled
+def signed_interval(b: float, top: float) -> tuple[float, float]:
+    """Return the interval of s = −b·a for a in [0, top]."""
+    if b > 0.0:
+        return -top, 0.0
+    return 0.0, top
+
+
+def positive(loss: str, name: str, number: float) -> float:
+    """Return a loss's constant, checked to be finite and above 0."""
+    if not (math.isfinite(number) and number > 0.0):
+        raise InputError(f"{loss}: {name} must be finite and above 0, got {number!r}")
+    return float(number)
+
+
+def inside(loss: str, quantile: float) -> float:
+    """Return a quantile, checked to lie strictly between 0 and 1."""
+    if not 0.0 < quantile < 1.0:
+        raise InputError(f"{loss}: quantile must lie strictly between 0 and 1, got {quantile!r}")
+    return float(quantile)

@@ -1,0 +1,234 @@
+"""The reference optimum: the minimiser of the whole problem on one machine, with a certificate."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse.linalg import LinearOperator, cg
+
+from adfs.problem import evaluation
+from adfs.problem.interior_point import interior_point
+from adfs.problem.piecewise import dual_ascent, polish
+
+if TYPE_CHECKING:
+    from adfs.problem.problem import Problem
+
+__all__ = ["Optimum", "find_optimum"]
+
+_DENSE_DIMENSION = 1500  # up to here the Hessian is formed and factorised
+_LARGEST_FACTOR = 20_000_000  # numbers in a matrix that is made dense for its factors
+_NEWTON_STEPS = 300
+_SHORT_STEP = 2.0**-20
+_SHORTEST_STEP = 2.0**-80
+_DUAL_ROUNDS = 40
+_WORTH_POLISHING = 1e-4  # a gap below which the pieces of most tips are known
+
+
+class Optimum(NamedTuple):
+    """A minimiser and its certificate.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (d,)
+        The minimiser.
+    value : float
+        F(theta).
+    gap : float
+        (F(theta) − D(dual))/F(0), at least (F(theta) − F*)/F(0); not divided where F(0) = 0.
+    dual : ndarray of shape (N,)
+        The tips' scalars that certify it.
+    method : str
+        What found it.
+    """
+
+    theta: np.ndarray
+    value: float
+    gap: float
+    dual: np.ndarray
+    method: str
+
+
+def find_optimum(problem: Problem, tol: float) -> Optimum:
+    """Minimise to a relative duality gap of ``tol``, or as far as rounding lets it; warn if that is more."""
+    found = _newton(problem, tol) if problem.loss.smooth else _by_the_dual(problem, tol)
+    if not found.gap <= tol:
+        warnings.warn(
+            f"the reference optimum reached a relative duality gap of {found.gap:.1e}, not {tol:.1e}; "
+            "rescale the features or take a larger sigma",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _certified(problem: Problem, s: np.ndarray, method: str, theta: np.ndarray | None = None) -> Optimum:
+    """Certify the better of θ(s) and of the ``theta`` that s came from.
+
+    At s = wℓ'(Xθ) the gap of θ itself is ‖∇F(θ)‖²/(2σ); that of θ(s) = θ − ∇F(θ)/σ can be κ times larger.
+    """
+    s = problem.clip_to_domain(s)
+    points = [problem.primal_from_dual(s)] + ([] if theta is None else [theta])
+    values = [problem.objective(point) for point in points]
+    best = int(np.argmin(values))
+    scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
+    # Rounding can leave the computed gap a few units below zero.
+    gap = max(0.0, (values[best] - problem.dual_objective(s)) / scale)
+    return Optimum(points[best], values[best], gap, s, method)
+
+
+# --------------------------------------------------------------------------- smooth losses: Newton
+
+
+def _newton(problem: Problem, tol: float) -> Optimum:
+    dense = problem.n_features <= _DENSE_DIMENSION
+    method = "newton" if dense else "newton-cg"
+    theta = np.zeros(problem.n_features)
+    value = problem.objective(theta)
+    best = _certified(problem, np.zeros(problem.n_samples), "zero")
+    careful = False
+    steepest = 0.0
+    for _ in range(_NEWTON_STEPS):
+        gradient = problem.gradient(theta)
+        slopes = problem.weights * evaluation.loss_derivatives(problem.loss, problem.X @ theta, problem.y)
+        found = _certified(problem, slopes, method, theta)
+        if best.gap <= tol and found.gap >= 0.5 * best.gap:
+            break  # below the tolerance and no longer improving: rounding
+        if found.gap < best.gap:
+            best = found
+        if not gradient.any():
+            break
+        bends = problem.weights * evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.y)
+        steepest = steepest or float(np.linalg.norm(gradient))
+        # Solved about as well as the step deserves: the last ones to many digits, the first to two.
+        accuracy = min(1e-2, float(np.linalg.norm(gradient)) / steepest)
+        move = _newton_move(problem, bends, gradient, dense, careful, accuracy)
+        size, trial, trial_value = _line_search(problem, theta, value, gradient, move)
+        if size < _SHORT_STEP:
+            # Where few samples bend, Newton's step is far too long. The largest curvature never is.
+            largest = problem.loss.beta * problem.weights
+            move = _newton_move(problem, largest, gradient, dense, careful, accuracy)
+            other = _line_search(problem, theta, value, gradient, move)
+            if size == 0.0 or (other[0] > 0.0 and other[2] < trial_value):
+                size, trial, trial_value = other
+        if size == 0.0:
+            if careful or not dense or best.gap <= tol:
+                break
+            careful = True  # the direction itself may be all rounding
+            continue
+        theta, value = trial, trial_value
+    return best
+
+
+def _line_search(
+    problem: Problem, theta: np.ndarray, value: float, gradient: np.ndarray, move: np.ndarray
+) -> tuple[float, np.ndarray, float]:
+    """Return a step size that decreases F (0 when none was found), the point there and its value.
+
+    The whole step when it decreases F enough, otherwise the minimum along it by bisection of the derivative: the
+    losses with pieces need it, whose quadratic model may hold over a small part of the step only.
+    """
+    slope = float(gradient @ move)
+    trial = theta + move
+    trial_value = problem.objective(trial)
+    # Near the optimum F no longer resolves the decrease; the gradient still does.
+    if trial_value <= value + 0.1 * slope or (
+        trial_value <= value + 1e-14 * abs(value)
+        and np.linalg.norm(problem.gradient(trial)) < np.linalg.norm(gradient)
+    ):
+        return 1.0, trial, trial_value
+    margins, turns = problem.X @ theta, problem.X @ move
+    inner, curve = problem.total_sigma * float(theta @ move), problem.total_sigma * float(move @ move)
+    low, high = 0.0, 1.0
+    while high - low > 1e-3 * high and high > _SHORTEST_STEP:
+        middle = 0.5 * (low + high) if low > 0.0 else 0.25 * high
+        slopes = evaluation.loss_derivatives(problem.loss, margins + middle * turns, problem.y)
+        if inner + middle * curve + float((problem.weights * slopes) @ turns) > 0.0:
+            high = middle
+        else:
+            low = middle
+    trial = theta + low * move
+    trial_value = problem.objective(trial)
+    return (low, trial, trial_value) if trial_value < value else (0.0, theta, value)
+
+
+def _newton_move(
+    problem: Problem, bends: np.ndarray, gradient: np.ndarray, dense: bool, careful: bool, accuracy: float
+) -> np.ndarray:
+    """Return −(XᵀBX + σI)⁻¹∇F for the curvatures B of the samples, shape (d,)."""
+    X, sigma = problem.X, problem.total_sigma
+    if dense:
+        if not careful:
+            try:
+                factor = scipy.linalg.cho_factor(problem.curvature_matrix(bends), lower=True)
+                return np.asarray(-scipy.linalg.cho_solve(factor, gradient))
+            except scipy.linalg.LinAlgError:  # σ is below the rounding of the data's part
+                pass
+        return -_solve_by_factors(_bent_rows(problem, bends), sigma, gradient)
+    bent = int(np.count_nonzero(bends))
+    if bent <= _DENSE_DIMENSION and bent * problem.n_features <= _LARGEST_FACTOR:
+        # Few rows: the system lives in their span, σ alone acts on the rest.
+        basis, triangle = scipy.linalg.qr(_bent_rows(problem, bends).T, mode="economic", overwrite_a=True)
+        inside = basis.T @ gradient
+        solved = _solve_by_factors(triangle.T, sigma, inside)
+        return np.asarray((basis @ inside - gradient) / sigma - basis @ solved)
+    squared = X.multiply(X) if problem.sparse else X * X
+    diagonal = np.asarray(squared.T @ bends).ravel() + sigma
+    shape = (problem.n_features, problem.n_features)
+    product = LinearOperator(shape, matvec=lambda v: X.T @ (bends * (X @ v)) + sigma * v, dtype=np.float64)
+    inverse = LinearOperator(shape, matvec=lambda v: v / diagonal, dtype=np.float64)
+    move, _ = cg(product, gradient, rtol=max(accuracy, 1e-10), atol=0.0, maxiter=5000, M=inverse)
+    return np.asarray(-move)
+
+
+def _bent_rows(problem: Problem, bends: np.ndarray) -> np.ndarray:
+    """Return the rows with some curvature, each times its root, dense."""
+    rows = problem.X[bends > 0.0]
+    return np.sqrt(bends[bends > 0.0])[:, None] * (rows.toarray() if problem.sparse else rows)
+
+
+def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.ndarray:
+    """Solve (rowsᵀ·rows + σI)x = right by a triangle of the rows, which does not square their condition."""
+    order = rows.shape[1]
+    stacked = np.vstack([rows, np.sqrt(sigma) * np.eye(order)])
+    triangle = scipy.linalg.qr(stacked, mode="r", overwrite_a=True)[0][:order]
+    first = scipy.linalg.solve_triangular(triangle, right, trans="T")
+    return np.asarray(scipy.linalg.solve_triangular(triangle, first))
+
+
+# --------------------------------------------------------------------------- other losses: the dual
+
+
+def _by_the_dual(problem: Problem, tol: float) -> Optimum:
+    """Interior point where a factorisation is affordable, then coordinate ascent; each is polished."""
+    best = _certified(problem, np.zeros(problem.n_samples), "zero")
+    if not problem.active.any():
+        return best
+    idle = 0
+    for s, theta in interior_point(problem):
+        found = _certified(problem, s, "interior-point", theta)
+        idle = 0 if found.gap < 0.5 * best.gap else idle + 1
+        best = found if found.gap < best.gap else best
+        if best.gap <= 0.01 * tol or idle > 10:
+            break
+    best = _polished(problem, best)
+    s = best.dual
+    passes = 10
+    for _ in range(_DUAL_ROUNDS):
+        if best.gap <= tol:
+            break
+        s = dual_ascent(problem, s, passes)
+        passes = min(2 * passes, 640)
+        found = _polished(problem, _certified(problem, s, "dual-ascent"))
+        best = found if found.gap < best.gap else best
+    return best
+
+
+def _polished(problem: Problem, found: Optimum) -> Optimum:
+    exact = polish(problem, found.dual) if found.gap <= _WORTH_POLISHING else None
+    if exact is None:
+        return found
+    better = _certified(problem, exact[0], found.method, exact[1])
+    return better if better.gap < found.gap else found

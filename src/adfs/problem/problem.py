@@ -1,0 +1,379 @@
+"""The problem: n nodes, each with its samples and its own ℓ2 term, minimise the sum together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.errors import InputError
+from adfs.problem import evaluation
+from adfs.problem.losses import Loss, get_loss
+from adfs.problem.optimum import Optimum, find_optimum
+from adfs.problem.partitions import split
+from adfs.problem.rows import Matrix, Rows, rows_of
+from adfs.problem.shards import Shard, make_shard, stack_shards
+from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.terms import LinearTerm
+
+__all__ = ["Problem", "check_count", "check_sigma"]
+
+_CHUNK = 1 << 22  # margins evaluated at once when several parameters are given
+
+
+def check_sigma(sigma: Any, n_nodes: int) -> np.ndarray:
+    """Return σ_i as one positive number a node, shape (n,)."""
+    try:
+        values = np.array(sigma, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"sigma must be a number or one number a node, got {sigma!r}") from None
+    if values.ndim == 0:
+        values = np.full(n_nodes, float(values))
+    if values.shape != (n_nodes,):
+        raise InputError(
+            f"sigma must be one number or one a node ({n_nodes} nodes), got shape {values.shape}"
+        )
+    if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
+        bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
+        raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
+    return values
+
+
+def check_count(n_nodes: Any) -> int:
+    """Return the number of nodes, checked to be a whole number of at least 1."""
+    if isinstance(n_nodes, bool) or not isinstance(n_nodes, int | np.integer) or n_nodes < 1:
+        raise InputError(f"n_nodes must be a whole number of at least 1, got {n_nodes!r}")
+    return int(n_nodes)
+
+
+class Problem:
+    """Minimise F(θ) = Σ_i [ Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖² ] over nodes i and their samples j.
+
+    Parameters
+    ----------
+    X : array-like or sparse matrix of shape (N, d)
+        All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
+    y : array-like of shape (N,)
+        Labels ±1 for classification losses, finite targets for regression.
+    loss : str or Loss
+        ``"logistic"``, ``"squared"``, ``"squared-hinge"``, ``"smoothed-hinge"``, ``"huber"``,
+        ``"smoothed-quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon-insensitive"``, or an
+        instance with its constants.
+    sigma : float or array-like of shape (n_nodes,)
+        σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
+    n_nodes : int
+        Number of nodes.
+    partition : str or sequence of index arrays
+        ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
+    sample_weight : array-like of shape (N,), optional
+        w, 1 when not given.
+    seed : int, optional
+        Seed of a random partition.
+
+    Attributes
+    ----------
+    X, y, weights
+        The samples, node after node.
+    offsets : ndarray of shape (n_nodes + 1,)
+        Node i holds the rows ``offsets[i]:offsets[i + 1]``.
+    row_index : ndarray of shape (N,)
+        Where each row stood in the X that was given.
+    sigma : ndarray of shape (n_nodes,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import adfs
+    >>> X = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [3.0, -1.0]])
+    >>> problem = adfs.Problem(X, [1, -1, 1, -1], loss="logistic", sigma=0.5, n_nodes=2)
+    >>> problem
+    Problem(loss='logistic', n_nodes=2, n_samples=4, n_features=2, dense)
+    >>> round(float(problem.objective(np.zeros(2)) / np.log(2)), 12)
+    4.0
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        loss: str | Loss = "logistic",
+        sigma: float | Sequence[float] | np.ndarray = 1.0,
+        n_nodes: int = 1,
+        *,
+        partition: str | Sequence[Any] = "contiguous",
+        sample_weight: Any = None,
+        seed: int | None = 0,
+        **partition_options: float,
+    ) -> None:
+        chosen = get_loss(loss)
+        whole = make_shard(X, y, sample_weight, chosen, "")
+        if whole.y.size == 0:
+            raise InputError("X has no rows")
+        parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
+        order = np.concatenate(parts)
+        if np.array_equal(order, np.arange(order.size)):
+            rows = whole.X
+        else:
+            rows = whole.X[order]
+        offsets = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+        self._set(chosen, rows, whole.y[order], whole.weights[order], offsets, sigma, order)
+
+    @classmethod
+    def from_shards(
+        cls,
+        shards: Iterable[Any],
+        loss: str | Loss = "logistic",
+        sigma: float | Sequence[float] | np.ndarray = 1.0,
+    ) -> Problem:
+        """Build a problem from data that is already split, one ``(X, y)`` or ``(X, y, weights)`` a node.
+
+        Examples
+        --------
+        >>> shards = [([[1.0]], [0.5]), ([[2.0], [3.0]], [1.0, 2.0], [1.0, 0.0])]
+        >>> Problem.from_shards(shards, loss="squared", sigma=[1.0, 2.0]).offsets.tolist()
+        [0, 1, 3]
+        """
+        chosen = get_loss(loss)
+        checked: list[Shard] = []
+        for number, shard in enumerate(shards):
+            parts = tuple(shard)
+            if len(parts) not in (2, 3):
+                raise InputError(f"shard {number} must be (X, y) or (X, y, weights), got {len(parts)} parts")
+            checked.append(
+                make_shard(
+                    parts[0], parts[1], parts[2] if len(parts) == 3 else None, chosen, f"shard {number}: "
+                )
+            )
+        if not checked:
+            raise InputError("no shards were given; there must be at least one node")
+        X, y, weights, offsets = stack_shards(checked)
+        problem = cls.__new__(cls)
+        problem._set(chosen, X, y, weights, offsets, sigma, np.arange(y.size))
+        return problem
+
+    def _set(
+        self,
+        loss: Loss,
+        X: Matrix,
+        y: np.ndarray,
+        weights: np.ndarray,
+        offsets: np.ndarray,
+        sigma: Any,
+        row_index: np.ndarray,
+    ) -> None:
+        self.loss = loss
+        self.X = X
+        self.y = y
+        self.weights = weights
+        self.offsets = offsets
+        self.row_index = row_index
+        self.sigma = check_sigma(sigma, offsets.size - 1)
+        for array in (self.y, self.weights, self.offsets, self.sigma, self.row_index):
+            array.setflags(write=False)
+
+    # ------------------------------------------------------------------ sizes and constants
+
+    @property
+    def n_nodes(self) -> int:
+        """n, the number of nodes."""
+        return int(self.offsets.size - 1)
+
+    @property
+    def n_samples(self) -> int:
+        """N, the number of samples of all nodes together."""
+        return int(self.y.size)
+
+    @property
+    def n_features(self) -> int:
+        """d, the dimension of θ."""
+        return int(self.X.shape[1])
+
+    @property
+    def rows(self) -> Rows:
+        """The rows in the form kernels take."""
+        return rows_of(self.X)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the rows are stored as CSR."""
+        return bool(sp.issparse(self.X))
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """What each node holds, as views (copies of the index arrays when sparse)."""
+        cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        return [Shard(self.X[a:b], self.y[a:b], self.weights[a:b]) for a, b in cuts]
+
+    @cached_property
+    def node_of_row(self) -> np.ndarray:
+        """The node of each row, shape (N,)."""
+        return np.repeat(np.arange(self.n_nodes), np.diff(self.offsets))
+
+    @cached_property
+    def row_norms_squared(self) -> np.ndarray:
+        """q_ij = ‖x_ij‖², shape (N,)."""
+        return evaluation.row_norms_squared(self.rows, self.n_samples)
+
+    @cached_property
+    def active(self) -> np.ndarray:
+        """Which rows are more than a constant: q > 0 and w > 0; shape (N,), bool."""
+        return np.asarray((self.row_norms_squared > 0.0) & (self.weights > 0.0))
+
+    @cached_property
+    def smoothness(self) -> np.ndarray:
+        """L_ij = w β q, 0 on inactive rows; ``inf`` on active ones when the loss is not smooth; shape (N,)."""
+        if self.loss.smooth:
+            return np.asarray(self.weights * self.loss.beta * self.row_norms_squared)
+        return np.where(self.active, np.inf, 0.0)
+
+    @cached_property
+    def kappa(self) -> np.ndarray:
+        """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
+        cumulated = np.add.reduceat(np.append(self.smoothness, 0.0), self.offsets[:-1])
+        empty = np.diff(self.offsets) == 0
+        return np.asarray(np.where(empty, 0.0, cumulated) / self.sigma)
+
+    @property
+    def kappa_s(self) -> float:
+        """κ_s = max_i κ_i, the stochastic condition number."""
+        return float(self.kappa.max())
+
+    @cached_property
+    def batch_smoothness(self) -> np.ndarray:
+        """λ_max(β X_iᵀ W_i X_i), shape (n,)."""
+        return batch_smoothness(self.X, self.weights, self.offsets, self.loss.beta)
+
+    @property
+    def kappa_b(self) -> float:
+        """κ_b = max_i (σ_i + λ_max(β X_iᵀ W_i X_i))/σ_i, the batch condition number."""
+        return float(np.max(1.0 + self.batch_smoothness / self.sigma))
+
+    @property
+    def total_sigma(self) -> float:
+        """Σ_i σ_i, the strong convexity of the whole objective."""
+        return float(self.sigma.sum())
+
+    def merged(self) -> Problem:
+        """Return the same problem on one node, as a machine that holds all the data sees it."""
+        if self.n_nodes == 1:
+            return self
+        whole = Problem.__new__(Problem)
+        offsets = np.array([0, self.n_samples], dtype=np.int64)
+        whole._set(self.loss, self.X, self.y, self.weights, offsets, self.total_sigma, self.row_index)
+        return whole
+
+    def term(self, row: int) -> LinearTerm:
+        """Return one sample's term as an object (for the literal algorithms and for tests)."""
+        x = self.X[[row]].toarray().ravel() if self.sparse else self.X[row]
+        return LinearTerm(np.asarray(x), float(self.y[row]), float(self.weights[row]), self.loss)
+
+    @staticmethod
+    def _checked(vector: Any, name: str, size: int) -> np.ndarray:
+        # The kernels do not check bounds, and they are compiled once for contiguous float64.
+        out = np.ascontiguousarray(vector, dtype=np.float64)
+        if out.shape != (size,):
+            raise InputError(f"{name} must have shape ({size},), got {out.shape}")
+        return out
+
+    # ------------------------------------------------------------------ the primal
+
+    def objective(self, theta: np.ndarray) -> Any:
+        """Return F(θ): a float for θ of shape (d,), an array of shape (k,) for θ of shape (k, d)."""
+        theta = np.ascontiguousarray(theta, dtype=np.float64)
+        if theta.ndim == 1:
+            theta = self._checked(theta, "theta", self.n_features)
+            sums = evaluation.loss_sums(self.loss, self.rows, self.offsets, self.y, self.weights, theta)
+            return float(sums.sum() + 0.5 * self.total_sigma * (theta @ theta))
+        if theta.ndim != 2 or theta.shape[1] != self.n_features:
+            raise InputError(
+                f"theta must have shape ({self.n_features},) or (k, {self.n_features}), got {theta.shape}"
+            )
+        total = 0.5 * self.total_sigma * np.einsum("kd,kd->k", theta, theta)
+        step = max(1, _CHUNK // max(1, theta.shape[0]))
+        for start in range(0, self.n_samples, step):
+            stop = min(start + step, self.n_samples)
+            margins = np.ascontiguousarray((self.X[start:stop] @ theta.T).T)
+            for k in range(theta.shape[0]):
+                values = evaluation.loss_values(self.loss, margins[k], self.y[start:stop])
+                total[k] += values @ self.weights[start:stop]
+        return total
+
+    def gradient(self, theta: np.ndarray) -> np.ndarray:
+        """Return ∇F(θ) (a subgradient when the loss is not smooth), shape (d,)."""
+        theta = self._checked(theta, "theta", self.n_features)
+        slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.y)
+        return np.asarray(self.X.T @ slopes + self.total_sigma * theta)
+
+    def hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Return ∇²F(θ), dense, shape (d, d)."""
+        theta = self._checked(theta, "theta", self.n_features)
+        bends = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.y)
+        return self.curvature_matrix(bends)
+
+    def curvature_matrix(self, bends: np.ndarray) -> np.ndarray:
+        """Return Σ b_j x_j x_jᵀ + Σ σ_i·I for the samples' curvatures b (N,), dense, shape (d, d)."""
+        if self.sparse:
+            data = (self.X.T @ sp.diags_array(bends) @ self.X).toarray()
+        else:
+            data = self.X.T @ (bends[:, None] * self.X)
+        return np.asarray(data + self.total_sigma * np.eye(self.n_features))
+
+    @cached_property
+    def value_at_zero(self) -> float:
+        """F(0) = Σ w ℓ(0), the scale of the relative duality gap."""
+        return float(self.objective(np.zeros(self.n_features)))
+
+    # ------------------------------------------------------------------ the dual
+
+    def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
+        """Move tips' scalars into the domain of the conjugates, against rounding; shape (N,)."""
+        s = self._checked(s, "s", self.n_samples)
+        return evaluation.clip_to_domain(self.loss, self.y, self.weights, self.active, s)
+
+    def primal_from_dual(self, s: np.ndarray) -> np.ndarray:
+        """Return θ = −Σ x_ij s_ij / Σ σ_i, the primal point of the tips' scalars; shape (d,)."""
+        s = self._checked(s, "s", self.n_samples)
+        total = evaluation.weighted_row_total(self.rows, self.offsets, s, self.n_features)
+        return np.asarray(-total / self.total_sigma)
+
+    def dual_objective(self, s: np.ndarray) -> float:
+        """Return D(s) = −Σ w ℓ*(s_ij/w) − ‖Σ x_ij s_ij‖²/(2 Σ σ_i), at most F(θ) for every θ.
+
+        It is −∞ where a tip's scalar lies outside the domain: see :meth:`clip_to_domain`.
+        """
+        s = self._checked(s, "s", self.n_samples)
+        theta = self.primal_from_dual(s)
+        conjugates = evaluation.conjugate_sums(self.loss, self.offsets, self.y, self.weights, self.active, s)
+        return float(-conjugates.sum() - 0.5 * self.total_sigma * (theta @ theta))
+
+    def duality_gap(self, s: np.ndarray, *, relative: bool = True) -> float:
+        """Return F(θ(s)) − D(s), divided by F(0) unless told otherwise; it certifies how good θ(s) is.
+
+        F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
+        is.
+        """
+        gap = self.objective(self.primal_from_dual(s)) - self.dual_objective(s)
+        scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
+        return float(gap / scale)
+
+    def optimum(self, tol: float = 1e-12) -> Optimum:
+        """Return the minimiser, certified by its relative duality gap; computed once and kept.
+
+        Newton's method in low dimension, Newton with conjugate gradients in high. For losses that are not
+        smooth, an interior-point method in low dimension and dual coordinate ascent in high, each finished by
+        an active-set solve. A warning tells when ``tol`` was not reached; ``gap`` is what was.
+        """
+        known: Optimum | None = self.__dict__.get("_optimum")
+        if known is None or known.gap > tol:
+            known = self.__dict__["_optimum"] = find_optimum(self, tol)
+        return known
+
+    def __repr__(self) -> str:
+        kind = "sparse" if self.sparse else "dense"
+        return (
+            f"Problem(loss={self.loss.name!r}, n_nodes={self.n_nodes}, n_samples={self.n_samples}, "
+            f"n_features={self.n_features}, {kind})"
+        )

@@ -1,0 +1,112 @@
+"""A node's rows, dense or CSR, behind one interface that interpreted and compiled code share.
+
+A kernel walks over row j without knowing how the rows are stored::
+
+    start, stop = row_span(rows, j)
+    for k in range(start, stop):
+        total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
+
+The order of the walk is the order of the columns in both cases, so dense and CSR copies of the same rows give
+the same bits: a column that CSR leaves out adds an exact zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numba import types
+
+from adfs.compilation import overloads
+
+__all__ = [
+    "DenseRows",
+    "Matrix",
+    "Rows",
+    "SparseRows",
+    "row_column",
+    "row_entry",
+    "row_span",
+    "rows_of",
+    "sparse",
+]
+
+Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
+
+
+class DenseRows(NamedTuple):
+    """Rows of a C-contiguous array, ``values`` (m, d)."""
+
+    values: np.ndarray
+
+
+class SparseRows(NamedTuple):
+    """Rows in CSR form: ``data`` and ``indices`` (nnz,), ``indptr`` (m + 1,)."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+
+
+Rows = DenseRows | SparseRows
+
+
+def sparse(matrix: Matrix) -> bool:
+    """Whether a matrix is stored sparse."""
+    return bool(sp.issparse(matrix))
+
+
+def rows_of(matrix: Matrix) -> Rows:
+    """Return the rows of a dense C-contiguous array or of a CSR matrix, without copying."""
+    if sparse(matrix):
+        return SparseRows(matrix.data, matrix.indices, matrix.indptr)
+    return DenseRows(matrix)
+
+
+def row_span(rows: Rows, j: int) -> tuple[int, int]:
+    """Return the range of k over which row j is walked."""
+    if isinstance(rows, SparseRows):
+        return int(rows.indptr[j]), int(rows.indptr[j + 1])
+    return 0, int(rows.values.shape[1])
+
+
+def row_column(rows: Rows, j: int, k: int) -> int:
+    """Return the column of position k in row j."""
+    return int(rows.indices[k]) if isinstance(rows, SparseRows) else k
+
+
+def row_entry(rows: Rows, j: int, k: int) -> float:
+    """Return the value at position k of row j."""
+    return float(rows.data[k]) if isinstance(rows, SparseRows) else float(rows.values[j, k])
+
+
+def _kind(rows: Any) -> type | None:
+    return rows.instance_class if isinstance(rows, types.BaseNamedTuple) else None
+
+
+@overloads(row_span)
+def _row_span(rows: Any, j: Any) -> Any:
+    if _kind(rows) is SparseRows:
+        return lambda rows, j: (np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1]))
+    if _kind(rows) is DenseRows:
+        return lambda rows, j: (np.int64(0), np.int64(rows.values.shape[1]))
+    return None
+
+
+@overloads(row_column)
+def _row_column(rows: Any, j: Any, k: Any) -> Any:
+    if _kind(rows) is SparseRows:
+        return lambda rows, j, k: np.int64(rows.indices[k])
+    if _kind(rows) is DenseRows:
+        return lambda rows, j, k: k
+    return None
+
+
+@overloads(row_entry)
+def _row_entry(rows: Any, j: Any, k: Any) -> Any:
+    if _kind(rows) is SparseRows:
+        return lambda rows, j, k: rows.data[k]
+    if _kind(rows) is DenseRows:
+        return lambda rows, j, k: rows.values[j, k]
+    return None

@@ -1,0 +1,266 @@
+"""Losses with a Lipschitz derivative: each one short class, told in :class:`adfs.problem.losses.Loss`."""
+
+# Every loss has the same functions with the same arguments; the base class documents them once.
+# ruff: noqa: D102
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from adfs.problem.logistic import logistic_dual_prox, sigmoid
+from adfs.problem.loss_base import (
+    Loss,
+    box_conjugate,
+    clip,
+    hinge_conjugate,
+    inside,
+    positive,
+    signed_interval,
+)
+
+__all__ = ["Huber", "Logistic", "SmoothedHinge", "SmoothedQuantile", "Squared", "SquaredHinge"]
+
+
+class Logistic(NamedTuple("LogisticConstants", []), Loss):
+    """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
+
+    __slots__ = ()
+    name = "logistic"
+    task = "classification"
+
+    @property
+    def beta(self) -> float:
+        return 0.25
+
+    @staticmethod
+    def value(loss: Logistic, u: float, b: float) -> float:
+        t = b * u
+        return math.log1p(math.exp(-abs(t))) + max(-t, 0.0)
+
+    @staticmethod
+    def derivative(loss: Logistic, u: float, b: float) -> float:
+        return -b * sigmoid(-b * u)
+
+    @staticmethod
+    def curvature(loss: Logistic, u: float, b: float) -> float:
+        return sigmoid(u) * sigmoid(-u)
+
+    @staticmethod
+    def conjugate(loss: Logistic, s: float, b: float) -> float:
+        a = -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        entropy = 0.0
+        if a > 0.0:
+            entropy += a * math.log(a)
+        if a < 1.0:
+            entropy += (1.0 - a) * math.log1p(-a)
+        return entropy
+
+    @staticmethod
+    def domain(loss: Logistic, b: float) -> tuple[float, float]:
+        return signed_interval(b, 1.0)
+
+    @staticmethod
+    def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
+        return -b * logistic_dual_prox(b * zeta / h, 1.0 / h - 4.0, b * start)
+
+
+class Squared(NamedTuple("SquaredConstants", []), Loss):
+    """Squared loss ½(u − b)²; β = 1."""
+
+    __slots__ = ()
+    name = "squared"
+    task = "regression"
+
+    @property
+    def beta(self) -> float:
+        return 1.0
+
+    @staticmethod
+    def value(loss: Squared, u: float, b: float) -> float:
+        return 0.5 * (u - b) * (u - b)
+
+    @staticmethod
+    def derivative(loss: Squared, u: float, b: float) -> float:
+        return u - b
+
+    @staticmethod
+    def curvature(loss: Squared, u: float, b: float) -> float:
+        return 1.0
+
+    @staticmethod
+    def conjugate(loss: Squared, s: float, b: float) -> float:
+        return 0.5 * s * s + b * s
+
+    @staticmethod
+    def domain(loss: Squared, b: float) -> tuple[float, float]:
+        return -math.inf, math.inf
+
+    @staticmethod
+    def dual_prox(loss: Squared, zeta: float, h: float, b: float, start: float) -> float:
+        return zeta - h * b
+
+
+class SquaredHinge(NamedTuple("SquaredHingeConstants", []), Loss):
+    """Squared hinge ½max(0, 1 − b·u)², labels ±1; β = 1 (scikit-learn's has no ½)."""
+
+    __slots__ = ()
+    name = "squared-hinge"
+    task = "classification"
+
+    @property
+    def beta(self) -> float:
+        return 1.0
+
+    @staticmethod
+    def value(loss: SquaredHinge, u: float, b: float) -> float:
+        slack = max(0.0, 1.0 - b * u)
+        return 0.5 * slack * slack
+
+    @staticmethod
+    def derivative(loss: SquaredHinge, u: float, b: float) -> float:
+        return -b * max(0.0, 1.0 - b * u)
+
+    @staticmethod
+    def curvature(loss: SquaredHinge, u: float, b: float) -> float:
+        return 1.0 if b * u < 1.0 else 0.0
+
+    @staticmethod
+    def conjugate(loss: SquaredHinge, s: float, b: float) -> float:
+        return hinge_conjugate(s, b, 1.0, math.inf)
+
+    @staticmethod
+    def domain(loss: SquaredHinge, b: float) -> tuple[float, float]:
+        return signed_interval(b, math.inf)
+
+    @staticmethod
+    def dual_prox(loss: SquaredHinge, zeta: float, h: float, b: float, start: float) -> float:
+        return -b * max(0.0, h - b * zeta)
+
+
+class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Loss):
+    """Hinge whose kink is a parabola of the given width, labels ±1; β = 1/width."""
+
+    __slots__ = ()
+    name = "smoothed-hinge"
+    task = "classification"
+
+    def __new__(cls, width: float = 0.5) -> SmoothedHinge:
+        return super().__new__(cls, positive("smoothed-hinge", "width", width))
+
+    @property
+    def beta(self) -> float:
+        return 1.0 / self.width
+
+    @staticmethod
+    def value(loss: SmoothedHinge, u: float, b: float) -> float:
+        a = clip((1.0 - b * u) / loss.width, 0.0, 1.0)
+        return a * (1.0 - b * u) - 0.5 * loss.width * a * a
+
+    @staticmethod
+    def derivative(loss: SmoothedHinge, u: float, b: float) -> float:
+        return -b * clip((1.0 - b * u) / loss.width, 0.0, 1.0)
+
+    @staticmethod
+    def curvature(loss: SmoothedHinge, u: float, b: float) -> float:
+        slack = 1.0 - b * u
+        return 1.0 / loss.width if 0.0 < slack < loss.width else 0.0
+
+    @staticmethod
+    def conjugate(loss: SmoothedHinge, s: float, b: float) -> float:
+        return hinge_conjugate(s, b, loss.width, 1.0)
+
+    @staticmethod
+    def domain(loss: SmoothedHinge, b: float) -> tuple[float, float]:
+        return signed_interval(b, 1.0)
+
+    @staticmethod
+    def dual_prox(loss: SmoothedHinge, zeta: float, h: float, b: float, start: float) -> float:
+        return -b * clip(h - b * zeta, 0.0, 1.0)
+
+
+class Huber(NamedTuple("HuberConstants", [("delta", float)]), Loss):
+    """Huber loss: ½r² for |r| ≤ δ and δ|r| − δ²/2 beyond, r = u − b; β = 1."""
+
+    __slots__ = ()
+    name = "huber"
+    task = "regression"
+
+    def __new__(cls, delta: float = 1.0) -> Huber:
+        return super().__new__(cls, positive("huber", "delta", delta))
+
+    @property
+    def beta(self) -> float:
+        return 1.0
+
+    @staticmethod
+    def value(loss: Huber, u: float, b: float) -> float:
+        s = clip(u - b, -loss.delta, loss.delta)
+        return s * (u - b) - 0.5 * s * s
+
+    @staticmethod
+    def derivative(loss: Huber, u: float, b: float) -> float:
+        return clip(u - b, -loss.delta, loss.delta)
+
+    @staticmethod
+    def curvature(loss: Huber, u: float, b: float) -> float:
+        return 1.0 if abs(u - b) < loss.delta else 0.0
+
+    @staticmethod
+    def conjugate(loss: Huber, s: float, b: float) -> float:
+        return box_conjugate(s, b, 1.0, -loss.delta, loss.delta)
+
+    @staticmethod
+    def domain(loss: Huber, b: float) -> tuple[float, float]:
+        return -loss.delta, loss.delta
+
+    @staticmethod
+    def dual_prox(loss: Huber, zeta: float, h: float, b: float, start: float) -> float:
+        return clip(zeta - h * b, -loss.delta, loss.delta)
+
+
+class SmoothedQuantile(
+    NamedTuple("SmoothedQuantileConstants", [("quantile", float), ("width", float)]), Loss
+):
+    """Pinball loss of a quantile in (0, 1), its kink smoothed by ``width``; β = 1/width."""
+
+    __slots__ = ()
+    name = "smoothed-quantile"
+    task = "regression"
+
+    def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
+        return super().__new__(
+            cls, inside("smoothed-quantile", quantile), positive("smoothed-quantile", "width", width)
+        )
+
+    @property
+    def beta(self) -> float:
+        return 1.0 / self.width
+
+    @staticmethod
+    def value(loss: SmoothedQuantile, u: float, b: float) -> float:
+        s = clip((u - b) / loss.width, -loss.quantile, 1.0 - loss.quantile)
+        return s * (u - b) - 0.5 * loss.width * s * s
+
+    @staticmethod
+    def derivative(loss: SmoothedQuantile, u: float, b: float) -> float:
+        return clip((u - b) / loss.width, -loss.quantile, 1.0 - loss.quantile)
+
+    @staticmethod
+    def curvature(loss: SmoothedQuantile, u: float, b: float) -> float:
+        s = (u - b) / loss.width
+        return 1.0 / loss.width if -loss.quantile < s < 1.0 - loss.quantile else 0.0
+
+    @staticmethod
+    def conjugate(loss: SmoothedQuantile, s: float, b: float) -> float:
+        return box_conjugate(s, b, loss.width, -loss.quantile, 1.0 - loss.quantile)
+
+    @staticmethod
+    def domain(loss: SmoothedQuantile, b: float) -> tuple[float, float]:
+        return -loss.quantile, 1.0 - loss.quantile
+
+    @staticmethod
+    def dual_prox(loss: SmoothedQuantile, zeta: float, h: float, b: float, start: float) -> float:
+        return clip(zeta - h * b, -loss.quantile, 1.0 - loss.quantile)
