@@ -1,0 +1,234 @@
+"""Read a user's graph (networkx, adjacency matrix, edge list) into arrays, or say in one sentence why not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from adfs.errors import InputError
+
+__all__ = [
+    "GraphArrays",
+    "check_connected",
+    "check_weights",
+    "read_adjacency",
+    "read_edge_list",
+    "read_networkx",
+]
+
+#: largest relative asymmetry of an adjacency matrix that is taken for rounding
+ASYMMETRY = 1e-12
+
+
+@dataclass(frozen=True)
+class GraphArrays:
+    """What a network is made of: edges (|E|, 2), i < j, lexicographically sorted; weights; node labels."""
+
+    n_nodes: int
+    edges: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    labels: tuple[Hashable, ...] | None
+
+
+def networkx_graph_type() -> type[Any] | None:
+    """Return networkx's graph class if networkx is imported (a user's graph could not exist otherwise)."""
+    module = sys.modules.get("networkx")
+    return None if module is None else cast("type[Any]", module.Graph)
+
+
+def _order_labels(labels: Iterable[Hashable]) -> list[Hashable]:
+    """Sort labels where they can be compared with each other, else keep the order in which they came."""
+    found = list(dict.fromkeys(labels))
+    try:
+        return sorted(found)  # type: ignore[type-var]
+    except TypeError:
+        return found
+
+
+def _freeze(
+    n: int, ends: NDArray[np.int64], weights: NDArray[np.float64], names: Sequence[Hashable]
+) -> GraphArrays:
+    """Sort edges, refuse loops and repeats; ``names`` are for the error sentences and become the labels."""
+    loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
+    if loops.size:
+        raise InputError(
+            f"node {names[ends[loops[0], 0]]!r} is linked to itself ({loops.size} self-loop(s)):"
+            " remove the self-loops"
+        )
+    low, high = ends.min(axis=1), ends.max(axis=1)
+    order = np.lexsort((high, low))
+    edges = np.column_stack([low[order], high[order]]).astype(np.int64)
+    repeats = np.flatnonzero((edges[1:] == edges[:-1]).all(axis=1))
+    if repeats.size:
+        i, j = edges[repeats[0]]
+        raise InputError(
+            f"the edge ({names[i]!r}, {names[j]!r}) is given more than once: give each undirected edge once"
+            " (a list of pairs is an edge list; pass an adjacency matrix as a NumPy or SciPy array)"
+        )
+    plain = list(names) == list(range(n)) and not any(isinstance(name, bool) for name in names)
+    return GraphArrays(n, edges, weights[order], None if plain else tuple(names))
+
+
+def read_networkx(graph: Any) -> GraphArrays:
+    """Read an undirected networkx graph; the edge attribute ``"weight"`` (1 where absent) is μ_e²."""
+    if graph.is_directed():
+        raise InputError("the network is directed and exchanges need both ways: pass graph.to_undirected()")
+    if graph.is_multigraph():
+        raise InputError(
+            "the network is a multigraph: join parallel edges into one, for instance by nx.Graph(graph)"
+        )
+    names = _order_labels(graph.nodes)
+    index = {name: k for k, name in enumerate(names)}
+    rows = [(index[a], index[b]) for a, b in graph.edges]
+    weights = [weight for _, _, weight in graph.edges(data="weight", default=1.0)]
+    return _freeze(len(names), np.array(rows, dtype=np.int64).reshape(-1, 2), _as_weights(weights), names)
+
+
+def read_adjacency(matrix: Any) -> GraphArrays:
+    """Read a symmetric adjacency matrix, dense or sparse; a positive entry is a weight, zero is no edge."""
+    entries: Any = matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix)
+    if entries.ndim != 2:
+        raise InputError(f"an adjacency matrix has two dimensions, not {entries.ndim}: pass an (n, n) array")
+    if entries.dtype.kind not in "biuf":
+        raise InputError(f"an adjacency matrix holds real numbers, not {entries.dtype}: convert it to float")
+    if entries.shape[0] != entries.shape[1]:
+        raise InputError(
+            f"the adjacency matrix is not square, its shape is {entries.shape[0]} x {entries.shape[1]}:"
+            " pass an (n, n) array"
+        )
+    n = int(entries.shape[0])
+    # a copy: the user's matrix keeps its explicit zeros
+    table: Any = scipy.sparse.csr_array(entries, dtype=np.float64, copy=True)
+    table.sum_duplicates()
+    values = np.asarray(table.data, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InputError(
+            "the adjacency matrix has an entry that is not a finite number: replace it by a weight or by 0"
+        )
+    table.eliminate_zeros()
+    excess = (abs(table - table.T) - ASYMMETRY * abs(table).maximum(abs(table.T))).tocoo()
+    if excess.nnz and excess.data.max() > 0:
+        worst = int(np.argmax(excess.data))
+        i, j = int(excess.coords[0][worst]), int(excess.coords[1][worst])
+        raise InputError(
+            f"the adjacency matrix is not symmetric, entries ({i}, {j}) and ({j}, {i}) differ:"
+            " edges go both ways, pass (A + A.T) / 2 if that is what you mean"
+        )
+    if np.any(table.diagonal() != 0):
+        node = int(np.flatnonzero(table.diagonal())[0])
+        raise InputError(
+            f"node {node} is linked to itself (diagonal entry of the adjacency matrix): set the diagonal to 0"
+        )
+    upper = scipy.sparse.triu(table, 1).tocoo()
+    ends = np.column_stack([upper.coords[0], upper.coords[1]]).astype(np.int64)
+    return _freeze(n, ends, np.asarray(upper.data, dtype=np.float64), range(n))
+
+
+def read_edge_list(pairs: Sequence[Any] | NDArray[Any], n_nodes: int | None) -> GraphArrays:
+    """Read pairs ``(i, j)`` or triples ``(i, j, weight)``; ends may be any labels.
+
+    With ``n_nodes`` and integer ends in 0, …, n_nodes − 1 the nodes are these numbers; otherwise the nodes
+    are the labels that occur.
+    """
+    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in pairs]
+    for k, row in enumerate(rows):
+        if isinstance(row, str) or not isinstance(row, Sequence) or len(row) not in (2, 3):
+            raise InputError(f"edge number {k} is {row!r}: an edge is (i, j) or (i, j, weight)")
+    labels = [_plain(label) for row in rows for label in row[:2]]
+    integers = all(isinstance(label, int) and not isinstance(label, bool) for label in labels)
+    if not labels and n_nodes is None:
+        raise InputError("the edge list is empty: give at least one edge, or 'path:1' for a single node")
+    if n_nodes is not None and integers:
+        outside = [label for label in labels if not 0 <= cast(int, label) < n_nodes]
+        if outside:
+            raise InputError(
+                f"the edge list names node {outside[0]} but n_nodes is {n_nodes}:"
+                f" nodes are numbered 0 to {n_nodes - 1}"
+            )
+        names: list[Hashable] = list(range(n_nodes))
+    else:
+        names = _order_labels(labels)
+    index = {name: k for k, name in enumerate(names)}
+    ends = np.array([index[label] for label in labels], dtype=np.int64).reshape(-1, 2)
+    return _freeze(len(names), ends, _as_weights([row[2] if len(row) == 3 else 1.0 for row in rows]), names)
+
+
+def _plain(label: Any) -> Hashable:
+    """Turn NumPy scalars into Python's, so that they sort and compare as labels."""
+    value = label.item() if isinstance(label, np.generic) else label
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # an edge array with weights is a float array
+    if not isinstance(value, Hashable):
+        raise InputError(f"{label!r} cannot name a node: use numbers, strings or other hashable labels")
+    return value
+
+
+def _as_weights(values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            "an edge weight is not a number: give one positive finite number for each edge"
+        ) from None
+
+
+def check_weights(weights: Any, arrays: GraphArrays) -> NDArray[np.float64]:
+    """Bring weights (a number, one an edge, or a mapping from pairs of labels) to (|E|,), all positive."""
+    edges = arrays.edges
+    names: Sequence[Hashable] = range(arrays.n_nodes) if arrays.labels is None else arrays.labels
+    if isinstance(weights, Mapping):
+        given = dict(weights)
+        values = np.full(len(edges), np.nan)
+        for e, (i, j) in enumerate(edges.tolist()):
+            both = [key for key in ((names[i], names[j]), (names[j], names[i])) if key in given]
+            if len(both) != 1:
+                problem = "no weight" if not both else "two weights"
+                raise InputError(
+                    f"the edge ({names[i]!r}, {names[j]!r}) has {problem}:"
+                    " give each undirected edge one weight"
+                )
+            values[e] = _as_weights(given.pop(both[0]))
+        if given:
+            raise InputError(
+                f"a weight is given for {next(iter(given))!r}, which is no edge of the network: remove it"
+            )
+    else:
+        values = _as_weights(weights)
+        if values.ndim == 0:
+            values = np.full(len(edges), float(values))
+    if values.shape != (len(edges),):
+        raise InputError(
+            f"weights have shape {values.shape} but the network has {len(edges)} edges:"
+            " give a number, or one number for each edge in the order of network.edges"
+        )
+    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    if bad.size:
+        i, j = edges[bad[0]]
+        raise InputError(
+            f"the edge ({names[i]!r}, {names[j]!r}) has weight {values[bad[0]]:g}:"
+            " weights must be positive finite numbers (leave an edge out to remove it)"
+        )
+    return values
+
+
+def check_connected(arrays: GraphArrays) -> None:
+    """Refuse a graph in several pieces, and say which node is out of reach."""
+    n, edges = arrays.n_nodes, arrays.edges
+    if n == 0:
+        raise InputError("the network has no nodes: give at least one, 'path:1' is a single node")
+    pattern = scipy.sparse.coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    pieces, piece = connected_components(pattern, directed=False)
+    if pieces > 1:
+        lost = int(np.flatnonzero(piece != piece[0])[0])
+        names: Sequence[Hashable] = range(n) if arrays.labels is None else arrays.labels
+        raise InputError(
+            f"the network is not connected, it has {pieces} components and node {names[lost]!r} cannot be"
+            f" reached from node {names[0]!r}: add edges, or solve each component by itself"
+        )

@@ -1,0 +1,354 @@
+"""The communication network: n nodes, weighted edges in a frozen order, and what the theory asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from adfs.errors import InputError
+from adfs.network import inputs
+from adfs.network.distances import DiameterBounds, diameter_bounds
+from adfs.network.graphs import build_graph
+from adfs.network.resistance import Resistances, pair_resistance, resistances
+from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
+
+if TYPE_CHECKING:
+    import networkx
+
+__all__ = ["Network"]
+
+
+class Network:
+    """A connected undirected graph whose nodes hold data and whose edges carry messages.
+
+    Nodes are numbered 0, …, n − 1; edge e joins ``edges[e] = (i, j)`` with i < j, and edges are in
+    lexicographic order whatever the order in which they were given. A network does not change once it is
+    built: its arrays are read-only, it compares and hashes by content, and it pickles.
+
+    Parameters
+    ----------
+    spec : str, networkx graph, matrix, edge list or Network
+        - a name with sizes: ``"path:5"``, ``"cycle:8"``, ``"star:5"``, ``"complete:4"``, ``"grid:3x3"``,
+          ``"torus:4x4"``, ``"hypercube:4"`` (its dimension), ``"tree:15"`` (balanced, binary),
+          ``"erdos-renyi:50,0.1"``, ``"random-regular:100,4"`` (nodes, degree), ``"geometric:50,0.3"`` (unit
+          square, radius), ``"small-world:50,4,0.1"`` (nodes, nearest neighbours, probability),
+          ``"barbell:5,2"`` (clique, path between), ``"exponential:16"`` (node i linked to i ± 2^k mod n);
+        - an undirected ``networkx.Graph``: the edge attribute ``"weight"`` is μ_e², node labels are kept,
+          and nodes are ordered by label where labels can be sorted, else as inserted;
+        - a symmetric adjacency matrix, NumPy or SciPy sparse, whose positive entries are the weights;
+        - a list of ``(i, j)`` or ``(i, j, weight)``;
+        - another network.
+    weights : float, (|E|,) array or mapping from pairs of labels, optional
+        The edge weights μ_e², in the order of :attr:`edges`; they replace those of ``spec``. By default 1
+        on every edge: the overall scale cancels in every method, and the theory sets its own where the
+        paper does (1/2).
+    n_nodes : int, optional
+        Number of nodes, for a name without sizes (``Network("grid", n_nodes=12)`` is the 3 x 4 grid);
+        otherwise it must agree with ``spec``.
+    seed : int, optional
+        Seed of a random family (0 when left out, so that the same words give the same network). A draw that
+        is not connected is drawn again, in an order fixed by the seed.
+    **sizes
+        The sizes of a name by keyword: ``Network("erdos-renyi", n=50, p=0.1)``.
+
+    Attributes
+    ----------
+    n_nodes, n_edges : int
+        n and the number of edges.
+    edges : (|E|, 2) int64 array
+    weights : (|E|,) float64 array
+        μ_e².
+    name : str or None
+        The full name, for a network built by name.
+    labels : tuple
+        The user's node labels in node order.
+
+    Examples
+    --------
+    >>> network = Network("grid:2x3")
+    >>> network
+    Network('grid:2x3', n_nodes=6, n_edges=7)
+    >>> network.edges[:3].tolist()
+    [[0, 1], [0, 3], [1, 2]]
+    >>> round(network.gamma, 12)
+    0.2
+    >>> network.neighbours(1).tolist()
+    [0, 2, 4]
+    """
+
+    n_nodes: int
+    edges: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    name: str | None
+    _labels: tuple[Hashable, ...] | None
+
+    def __init__(
+        self,
+        spec: Any,
+        *,
+        weights: Any = None,
+        n_nodes: int | None = None,
+        seed: int | None = None,
+        **sizes: float,
+    ) -> None:
+        if n_nodes is not None:
+            if not _is_whole(n_nodes) or n_nodes < 1:
+                raise InputError(f"n_nodes must be a whole number of at least 1, not {n_nodes!r}")
+            n_nodes = int(n_nodes)
+        if sizes and not isinstance(spec, str):
+            raise InputError(
+                f"the size {next(iter(sizes))!r} belongs to a network given by name: leave it out here"
+            )
+        arrays, name = _read(spec, n_nodes, seed, sizes)
+        if n_nodes is not None and arrays.n_nodes != n_nodes:
+            raise InputError(
+                f"the network has {arrays.n_nodes} nodes but n_nodes is {n_nodes}: make them agree"
+            )
+        values = inputs.check_weights(arrays.weights if weights is None else weights, arrays)
+        inputs.check_connected(arrays)
+        self._set(arrays.n_nodes, arrays.edges, values, name, arrays.labels)
+
+    def _set(
+        self,
+        n_nodes: int,
+        edges: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        name: str | None,
+        labels: tuple[Hashable, ...] | None,
+    ) -> None:
+        frozen_edges = np.ascontiguousarray(edges, dtype=np.int64).copy()
+        frozen_weights = np.ascontiguousarray(weights, dtype=np.float64).copy()
+        frozen_edges.flags.writeable = frozen_weights.flags.writeable = False
+        for key, value in (
+            ("n_nodes", int(n_nodes)),
+            ("edges", frozen_edges),
+            ("weights", frozen_weights),
+            ("name", name),
+            ("_labels", labels),
+        ):
+            object.__setattr__(self, key, value)
+
+    @classmethod
+    def _from_arrays(
+        cls,
+        n_nodes: int,
+        edges: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        name: str | None,
+        labels: tuple[Hashable, ...] | None,
+    ) -> Network:
+        """Rebuild from arrays that were already checked."""
+        network = object.__new__(cls)
+        network._set(n_nodes, edges, weights, name, labels)
+        return network
+
+    def __setattr__(self, key: str, value: object) -> NoReturn:
+        raise AttributeError(f"a Network does not change: build another one instead of setting {key!r}")
+
+    def __delattr__(self, key: str) -> NoReturn:
+        raise AttributeError(f"a Network does not change: {key!r} cannot be deleted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Network._from_arrays, (self.n_nodes, self.edges, self.weights, self.name, self._labels)
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f"{self.name!r}, "
+        low, high = (self.weights.min(), self.weights.max()) if self.n_edges else (1.0, 1.0)
+        weights = (
+            "" if low == high == 1.0 else f", weights={low:.3g}" + ("" if low == high else f"..{high:.3g}")
+        )
+        return f"Network({name}n_nodes={self.n_nodes}, n_edges={self.n_edges}{weights})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Network):
+            return NotImplemented
+        return (
+            self.n_nodes == other.n_nodes
+            and self._labels == other._labels
+            and np.array_equal(self.edges, other.edges)
+            and np.array_equal(self.weights, other.weights)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.n_nodes, self._labels, self.edges.tobytes(), self.weights.tobytes()))
+
+    # The graph itself
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges."""
+        return len(self.edges)
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """The user's node labels in node order; 0, …, n − 1 when none were given."""
+        return tuple(range(self.n_nodes)) if self._labels is None else self._labels
+
+    def with_weights(self, weights: Any) -> Network:
+        """Return the same graph with other edge weights μ_e² (a number, (|E|,) values, or a mapping)."""
+        arrays = inputs.GraphArrays(self.n_nodes, self.edges, self.weights, self._labels)
+        return Network._from_arrays(
+            self.n_nodes, self.edges, inputs.check_weights(weights, arrays), self.name, self._labels
+        )
+
+    def to_networkx(self) -> networkx.Graph:
+        """Return a networkx graph with the labels as nodes and the weights as edge attribute ``"weight"``."""
+        import networkx
+
+        graph = networkx.Graph()
+        labels = self.labels
+        graph.add_nodes_from(labels)
+        for (i, j), weight in zip(self.edges.tolist(), self.weights.tolist(), strict=True):
+            graph.add_edge(labels[i], labels[j], weight=weight)
+        return graph
+
+    @cached_property
+    def _incidence(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        ends = self.edges.ravel()
+        order = np.argsort(ends, kind="stable")
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=self.n_nodes))]).astype(np.int64)
+        # the two ends of edge e stand at positions 2e and 2e + 1, so the partner of position p is p ^ 1
+        parts = (indptr, (order // 2).astype(np.int64), ends[order ^ 1])
+        for part in parts:
+            part.flags.writeable = False
+        return parts
+
+    @property
+    def incidence_indptr(self) -> NDArray[np.int64]:
+        """(n + 1,) int64: node i's incident edges stand at positions indptr[i]:indptr[i + 1]."""
+        return self._incidence[0]
+
+    @property
+    def incidence_edges(self) -> NDArray[np.int64]:
+        """(2|E|,) int64: edge numbers by node, ascending within a node."""
+        return self._incidence[1]
+
+    @property
+    def incidence_neighbours(self) -> NDArray[np.int64]:
+        """(2|E|,) int64: the node at the other end of each of :attr:`incidence_edges`, ascending too."""
+        return self._incidence[2]
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """(n,) int64: number of neighbours of each node."""
+        values = np.diff(self.incidence_indptr)
+        values.flags.writeable = False
+        return values
+
+    @cached_property
+    def weighted_degrees(self) -> NDArray[np.float64]:
+        """(n,) float64: sum of the weights of each node's edges, the diagonal of the Laplacian."""
+        sums = np.bincount(self.edges.ravel(), weights=np.repeat(self.weights, 2), minlength=self.n_nodes)
+        values = sums.astype(np.float64)
+        values.flags.writeable = False
+        return values
+
+    def neighbours(self, node: int) -> NDArray[np.int64]:
+        """Neighbours of a node, ascending."""
+        self._check_node(node)
+        indptr = self.incidence_indptr
+        return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
+
+    def incident_edges(self, node: int) -> NDArray[np.int64]:
+        """Numbers of the edges at a node, ascending."""
+        self._check_node(node)
+        indptr = self.incidence_indptr
+        return self.incidence_edges[indptr[node] : indptr[node + 1]]
+
+    def _check_node(self, node: int) -> None:
+        if not 0 <= node < self.n_nodes:
+            raise InputError(f"there is no node {node}: nodes are numbered 0 to {self.n_nodes - 1}")
+
+    # Matrices and numbers of the theory
+
+    def adjacency(self) -> scipy.sparse.csr_array:
+        """Return the weighted adjacency matrix, (n, n) CSR with sorted 32-bit indices."""
+        indptr, edges, neighbours = self._incidence
+        return scipy.sparse.csr_array(
+            (self.weights[edges], neighbours.astype(np.int32), indptr.astype(np.int32)),
+            shape=(self.n_nodes, self.n_nodes),
+        )
+
+    def laplacian(self) -> scipy.sparse.csr_array:
+        """Return the weighted Laplacian Lap = Σ_e μ_e² (e_i − e_j)(e_i − e_j)ᵀ, (n, n) CSR."""
+        matrix = scipy.sparse.csr_array(scipy.sparse.diags_array(self.weighted_degrees) - self.adjacency())
+        matrix.sort_indices()
+        return matrix
+
+    @cached_property
+    def second_eigenpair(self) -> EigenPair:
+        """λ_2 of the Laplacian with its vector and its residual."""
+        return second_eigenpair(self)
+
+    @property
+    def algebraic_connectivity(self) -> float:
+        """λ_2 = λ_min⁺(Lap), the smallest positive eigenvalue; infinite for a single node, which has none."""
+        return self.second_eigenpair.value
+
+    @cached_property
+    def laplacian_max(self) -> float:
+        """λ_max(Lap); zero for a single node."""
+        return largest_eigenpair(self).value
+
+    @property
+    def gamma(self) -> float:
+        """γ = λ_2/λ_max, in (0, 1]: 1 for a complete graph (and a single node), about 1/n² for a path."""
+        return 1.0 if self.n_nodes == 1 else self.algebraic_connectivity / self.laplacian_max
+
+    @cached_property
+    def resistances(self) -> Resistances:
+        """R_e for every edge by the default method of :func:`adfs.network.resistances`."""
+        return resistances(self)
+
+    def effective_resistance(self, i: int, j: int) -> float:
+        """Effective resistance (e_i − e_j)ᵀ Lap⁺ (e_i − e_j) of two nodes, edges having conductance μ_e²."""
+        self._check_node(i)
+        self._check_node(j)
+        return pair_resistance(self, i, j)
+
+    @cached_property
+    def diameter_bounds(self) -> DiameterBounds:
+        """A certified interval for the largest hop distance; one number up to a few thousand nodes."""
+        return diameter_bounds(self)
+
+    @property
+    def diameter(self) -> int:
+        """Largest hop distance; where only an interval is known (:attr:`diameter_bounds`), its upper end."""
+        return self.diameter_bounds.upper
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _read(
+    spec: Any, n_nodes: int | None, seed: int | None, sizes: dict[str, float]
+) -> tuple[inputs.GraphArrays, str | None]:
+    """Turn any accepted description into arrays and, for a name, the full name."""
+    if isinstance(spec, str):
+        n, edges, name = build_graph(spec, n_nodes, seed, sizes)
+        return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
+    if isinstance(spec, Network):
+        return inputs.GraphArrays(spec.n_nodes, spec.edges, spec.weights, spec._labels), spec.name
+    graph_type = inputs.networkx_graph_type()
+    if graph_type is not None and isinstance(spec, graph_type):
+        return inputs.read_networkx(spec), None
+    if scipy.sparse.issparse(spec):
+        return inputs.read_adjacency(spec), None
+    if isinstance(spec, np.ndarray):
+        rows, columns = spec.shape if spec.ndim == 2 else (0, 0)
+        # three columns of a 3 x 3 array can be either: square means adjacency
+        if columns in (2, 3) and rows != columns:
+            return inputs.read_edge_list(spec, n_nodes), None
+        return inputs.read_adjacency(spec), None
+    if isinstance(spec, list | tuple):
+        return inputs.read_edge_list(spec, n_nodes), None
+    raise InputError(
+        f"a network cannot be made from {type(spec).__name__}:"
+        " give a name such as 'grid:3x3', a networkx graph, an adjacency matrix or an edge list"
+    )

@@ -1,0 +1,162 @@
+"""Gossip matrices, their gaps, and Chebyshev acceleration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from adfs.errors import InputError
+from adfs.network import (
+    ChebyshevCoefficients,
+    Network,
+    chebyshev_gossip,
+    chebyshev_matrix,
+    gossip_matrix,
+    laplacian_gossip,
+    lazy_gossip,
+    metropolis_gossip,
+    spectral_gap,
+)
+
+NAMES = [
+    "path:7",
+    "grid:3x4",
+    "star:6",
+    "complete:5",
+    "barbell:4,2",
+    "cycle:2",
+    "path:1",
+    "erdos-renyi:20,0.3",
+]
+
+
+def random_weights(name: str) -> Network:
+    network = Network(name)
+    return network.with_weights(np.random.default_rng(1).uniform(0.2, 3, network.n_edges))
+
+
+@pytest.mark.parametrize("kind", ["laplacian", "metropolis"])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_gossip_keeps_means_and_mixes(name: str, kind: str, lazy: bool) -> None:
+    network = random_weights(name)
+    matrix = gossip_matrix(network, kind, lazy=lazy)  # type: ignore[arg-type]
+    dense = matrix.toarray()
+    assert isinstance(matrix, scipy.sparse.csr_array)
+    assert np.abs(dense - dense.T).max() <= 1e-15
+    assert np.abs(dense.sum(axis=1) - 1).max() <= 1e-14
+    values = np.linalg.eigvalsh(dense)
+    assert values[-1] == pytest.approx(1, abs=1e-13)
+    assert values[0] >= (0 if lazy or kind == "laplacian" else -1) - 1e-13
+    others = values[:-1]
+    expected = 1 - np.abs(others).max() if others.size else 1.0
+    assert spectral_gap(matrix) == pytest.approx(expected, abs=1e-13)
+    # a node listens to its neighbours and itself only
+    support = network.adjacency().toarray() + np.eye(network.n_nodes)
+    assert np.all(dense[support == 0] == 0)
+
+
+def test_values() -> None:
+    path = Network("path:3")
+    assert laplacian_gossip(path).toarray() == pytest.approx(np.eye(3) - path.laplacian().toarray() / 3)
+    third = 1 / 3
+    assert metropolis_gossip(path).toarray() == pytest.approx(
+        np.array([[2 * third, third, 0], [third, third, third], [0, third, 2 * third]]), abs=1e-15
+    )
+    assert lazy_gossip(metropolis_gossip(path)).toarray()[1, 1] == pytest.approx(2 / 3, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", NAMES[:-3])
+def test_gap_of_the_laplacian_gossip_is_gamma(name: str) -> None:
+    network = random_weights(name)
+    assert spectral_gap(laplacian_gossip(network)) == pytest.approx(network.gamma, rel=1e-12)
+
+
+def test_gap_of_a_large_matrix_is_found_without_forming_it() -> None:
+    network = Network("cycle:1001")
+    third = 1 / 3
+    assert spectral_gap(metropolis_gossip(network)) == pytest.approx(
+        third * 4 * math.sin(math.pi / 1001) ** 2, rel=1e-9
+    )
+    # W = −I/3 on even cycles' alternating vector: the lower end decides here
+    bipartite = scipy.sparse.csr_array(
+        Network("cycle:1000").adjacency() * 0.49 + 0.02 * scipy.sparse.eye_array(1000)
+    )
+    assert spectral_gap(bipartite) == pytest.approx(
+        min(0.49 * 4 * math.sin(math.pi / 1000) ** 2, 1 - 0.96), rel=1e-9
+    )
+
+
+def test_bad_gossip_matrices() -> None:
+    for bad in (np.ones((2, 3)), np.array([[0.5, 0.5], [0.4, 0.6]]), np.eye(3) * 0.9):
+        with pytest.raises(InputError, match="square and symmetric with rows that sum to one"):
+            spectral_gap(bad)
+    with pytest.raises(InputError, match="unknown gossip matrix 'metropols': did you mean 'metropolis'"):
+        gossip_matrix(Network("path:2"), "metropols")  # type: ignore[arg-type]
+
+
+def chebyshev(degree: int, x: np.ndarray) -> np.ndarray:
+    """T_K by its coefficients, not by the recurrence."""
+    return np.polynomial.chebyshev.chebval(x, [0] * degree + [1])
+
+
+@pytest.mark.parametrize(
+    "name", ["path:7", "path:30", "grid:3x4", "grid:3x3", "star:6", "cycle:12", "hypercube:4"]
+)
+def test_chebyshev_gossip_is_its_polynomial(name: str) -> None:
+    network = random_weights(name)
+    laplacian = network.laplacian()
+    coefficients = ChebyshevCoefficients.from_network(network)
+    g = network.gamma
+    assert coefficients.contraction == pytest.approx((1 - math.sqrt(g)) / (1 + math.sqrt(g)), rel=1e-15)
+    assert coefficients.stretch == pytest.approx((1 + g) / (1 - g), rel=1e-15)
+    assert coefficients.step == pytest.approx(2 / ((1 + g) * network.laplacian_max), rel=1e-15)
+    assert coefficients.rounds == int(1 / math.sqrt(g))
+    values, vectors = np.linalg.eigh(laplacian.toarray())
+    k, c2, c3 = coefficients.rounds, coefficients.stretch, coefficients.step
+    images = 1 - chebyshev(k, c2 * (1 - c3 * values)) / chebyshev(k, np.array(c2))
+    explicit = (vectors * images) @ vectors.T
+    assert chebyshev_matrix(network) == pytest.approx(explicit, abs=1e-12)
+    theta = np.random.default_rng(0).standard_normal((network.n_nodes, 3))
+    calls = []
+
+    def exchange(x: np.ndarray) -> np.ndarray:
+        calls.append(x.shape)
+        return laplacian @ x
+
+    result = chebyshev_gossip(exchange, theta, coefficients)
+    assert result == pytest.approx(explicit @ theta, abs=1e-11)
+    assert len(calls) == k
+    assert chebyshev_gossip(laplacian.toarray(), theta, coefficients) == pytest.approx(result, abs=1e-12)
+    # it vanishes at agreement, and acts almost like the identity elsewhere
+    assert np.abs(chebyshev_gossip(laplacian, np.ones(network.n_nodes), coefficients)).max() <= 1e-12
+    power = coefficients.contraction**k
+    spread = 2 * power / (1 + power**2)
+    assert np.abs(images[1:] - 1).max() == pytest.approx(spread, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["complete:5", "path:2", "complete:100"])
+def test_chebyshev_at_gamma_one_is_one_exact_average(name: str) -> None:
+    network = Network(name, weights=0.7)
+    coefficients = ChebyshevCoefficients.from_network(network)
+    assert coefficients.rounds == 1
+    n = network.n_nodes
+    assert chebyshev_matrix(network) == pytest.approx(np.eye(n) - 1 / n, abs=1e-13)
+    exact = ChebyshevCoefficients.from_spectrum(1.0, n * 0.7)
+    assert exact.stretch == math.inf
+    assert chebyshev_gossip(network.laplacian(), np.eye(n), exact) == pytest.approx(
+        np.eye(n) - 1 / n, abs=1e-13
+    )
+
+
+def test_rounding_does_not_lose_a_round() -> None:
+    for k in range(1, 60):
+        for gamma in (np.nextafter(1 / k**2, 2), 1 / k**2, np.nextafter(1 / k**2, 0)):
+            assert ChebyshevCoefficients.from_spectrum(gamma, 1.0).rounds == k
+
+
+def test_chebyshev_on_a_single_node_is_zero() -> None:
+    assert chebyshev_matrix(Network("path:1")).tolist() == [[0.0]]

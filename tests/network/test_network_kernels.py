@@ -1,0 +1,140 @@
+"""Compiled walks against networkx, the selected inverse against a dense one, diameters against all pairs."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adfs.errors import AdfsError
+from adfs.network import Network, diameter_bounds, hop_distances
+from adfs.network.kernels import bridge_flags, shared_neighbour_sums, two_core
+from adfs.network.solver import GroundedFactor, conjugate_gradients, level_cost
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    n = draw(st.integers(1, 25))
+    edges = {(draw(st.integers(0, k - 1)), k) for k in range(1, n)}
+    if n > 1:
+        pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1])
+        edges |= draw(st.sets(pairs, max_size=12))
+    weights = np.random.default_rng(n).uniform(0.5, 2, len(edges))
+    return Network([(i, j, w) for (i, j), w in zip(sorted(edges), weights, strict=True)], n_nodes=n)
+
+
+@settings(max_examples=60)
+@given(networks())
+def test_walks_agree_with_networkx(network: Network) -> None:
+    graph = network.to_networkx()
+    indptr, neighbours = network.incidence_indptr, network.incidence_neighbours
+    flags = bridge_flags(indptr, neighbours, network.incidence_edges, network.n_edges)
+    found = {tuple(edge) for edge in network.edges[flags].tolist()}
+    assert found == {tuple(sorted(edge)) for edge in nx.bridges(graph)}
+    assert set(np.flatnonzero(two_core(indptr, neighbours))) == set(nx.k_core(graph, 2))
+    distances = nx.single_source_shortest_path_length(graph, 0)
+    assert hop_distances(network, 0).tolist() == [distances[k] for k in range(network.n_nodes)]
+    assert network.diameter == nx.diameter(graph)
+    assert network.diameter_bounds.exact
+    few = diameter_bounds(network, searches=2)
+    assert few.lower <= nx.diameter(graph) <= few.upper
+
+
+@settings(max_examples=40)
+@given(networks())
+def test_sums_over_common_neighbours(network: Network) -> None:
+    products, series = np.empty(network.n_edges), np.empty(network.n_edges)
+    weights = network.weights[network.incidence_edges]
+    shared_neighbour_sums(
+        network.incidence_indptr, network.incidence_neighbours, weights, network.edges, products, series
+    )
+    table = network.adjacency().toarray()
+    for (k, j), product, conductance in zip(network.edges, products, series, strict=True):
+        both = (table[k] > 0) & (table[j] > 0)
+        u, v = table[k][both], table[j][both]
+        assert product == pytest.approx(np.sum(u * v), rel=1e-12, abs=0)
+        assert conductance == pytest.approx(np.sum(u * v / (u + v)), rel=1e-12, abs=0)
+
+
+def test_common_neighbours_at_a_hub() -> None:
+    # a wheel: the hub's list is long enough for bisection
+    rim = [(k, k % 60 + 1) for k in range(1, 61)]
+    network = Network(rim + [(0, k) for k in range(1, 61)])
+    products, series = np.empty(network.n_edges), np.empty(network.n_edges)
+    shared_neighbour_sums(
+        network.incidence_indptr,
+        network.incidence_neighbours,
+        np.ones(2 * network.n_edges),
+        network.edges,
+        products,
+        series,
+    )
+    hub = network.edges[:, 0] == 0
+    assert np.all(products[hub] == 2)
+    assert np.all(products[~hub] == 1)
+    assert np.all(series == products / 2)
+
+
+@settings(max_examples=40)
+@given(networks().filter(lambda network: network.n_nodes > 1))
+def test_grounded_factor(network: Network) -> None:
+    factor = GroundedFactor(network)
+    inverse = np.zeros((network.n_nodes, network.n_nodes))
+    kept = np.ix_(factor.kept, factor.kept)
+    inverse[kept] = np.linalg.inv(network.laplacian().toarray()[kept])
+    diagonal, beside = factor.inverse_on_edges(network.edges)
+    assert diagonal == pytest.approx(np.diagonal(inverse), rel=1e-10, abs=1e-14)
+    assert beside == pytest.approx(inverse[network.edges[:, 0], network.edges[:, 1]], rel=1e-10, abs=1e-14)
+    right = np.random.default_rng(0).standard_normal((network.n_nodes, 2))
+    right -= right.mean(axis=0)
+    assert network.laplacian() @ factor.solve(right) == pytest.approx(right, abs=1e-11)
+
+
+def test_conjugate_gradients_reach_what_they_promise() -> None:
+    network = Network("small-world:400,4,0.2", weights=2.0)
+    laplacian = network.laplacian()
+    right = np.random.default_rng(0).standard_normal((400, 5))
+    right -= right.mean(axis=0)
+    right[:, 3] = 0.0
+    solution = conjugate_gradients(laplacian, right, 1e-9)
+    assert np.linalg.norm(right - laplacian @ solution, axis=0).max() <= 1.01e-9
+    assert np.abs(solution.sum(axis=0)).max() <= 1e-10
+    assert np.all(solution[:, 3] == 0)
+    with pytest.raises(AdfsError, match="did not reach the residual"):
+        conjugate_gradients(laplacian, right, 1e-9, max_iterations=3)
+
+
+def test_cost_of_a_factorisation_tells_thin_graphs_from_expanders() -> None:
+    assert level_cost(Network("path:5000")) == 5000
+    assert level_cost(Network("tree:5000")) == 5000
+    assert level_cost(Network("cycle:5000")) < 1e5
+    assert level_cost(Network("grid:70x70")) < 1e8
+    assert level_cost(Network("random-regular:5000,4")) > 5e9
+
+
+@pytest.mark.parametrize(
+    ("name", "diameter"),
+    [
+        ("path:9", 8),
+        ("cycle:9", 4),
+        ("star:9", 2),
+        ("complete:9", 1),
+        ("grid:5x8", 11),
+        ("torus:6x7", 6),
+        ("hypercube:9", 9),
+        ("path:1", 0),
+    ],
+)
+def test_diameters(name: str, diameter: int) -> None:
+    assert Network(name).diameter == diameter
+
+
+def test_diameters_of_large_networks_are_bracketed() -> None:
+    grid = Network("grid:100x90").diameter_bounds
+    assert grid.exact
+    assert grid.upper == 188
+    torus = Network("torus:90x90").diameter_bounds
+    assert torus.lower == 90 <= torus.upper <= 110
+    assert Network("tree:20000").diameter_bounds.exact

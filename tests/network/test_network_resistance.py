@@ -1,0 +1,209 @@
+"""Effective resistances: closed forms, rational oracles, bounds that bound, a sketch within its error."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adfs.errors import InputError
+from adfs.network import Network, resistance, resistances
+
+
+def determinant(rows: list[list[Fraction]]) -> Fraction:
+    rows = [list(row) for row in rows]
+    value = Fraction(1)
+    for k in range(len(rows)):
+        pivot = next((r for r in range(k, len(rows)) if rows[r][k] != 0), None)
+        if pivot is None:
+            return Fraction(0)
+        if pivot != k:
+            rows[k], rows[pivot] = rows[pivot], rows[k]
+            value = -value
+        value *= rows[k][k]
+        for r in range(k + 1, len(rows)):
+            factor = rows[r][k] / rows[k][k]
+            rows[r] = [a - factor * b for a, b in zip(rows[r], rows[k], strict=True)]
+    return value
+
+
+def tree_weight(n: int, edges: list[tuple[int, int]], weights: list[Fraction]) -> Fraction:
+    """Sum over spanning trees of the product of their weights (Kirchhoff), in rational numbers."""
+    table = [[Fraction(0)] * n for _ in range(n)]
+    for (i, j), w in zip(edges, weights, strict=True):
+        table[i][i] += w
+        table[j][j] += w
+        table[i][j] -= w
+        table[j][i] -= w
+    return determinant([row[1:] for row in table[1:]])
+
+
+def exact_resistances(network: Network) -> np.ndarray:
+    """R_e is the share of the spanning trees that use e."""
+    edges = [(int(i), int(j)) for i, j in network.edges]
+    weights = [Fraction(w) for w in network.weights]
+    total = tree_weight(network.n_nodes, edges, weights)
+    without = [
+        tree_weight(network.n_nodes, edges[:e] + edges[e + 1 :], weights[:e] + weights[e + 1 :])
+        for e in range(len(edges))
+    ]
+    return np.array([float(1 - part / total) for part in without])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("path:6", 1.0),
+        ("path:400", 1.0),
+        ("star:7", 1.0),
+        ("tree:40", 1.0),
+        ("cycle:3", 2 / 3),
+        ("cycle:51", 50 / 51),
+        ("cycle:400", 399 / 400),
+        ("complete:2", 1.0),
+        ("complete:9", 2 / 9),
+        ("complete:200", 2 / 200),
+        ("hypercube:3", 7 / 12),
+        ("hypercube:7", 127 / 448),
+        ("torus:5x5", 24 / 50),
+    ],
+)
+def test_closed_forms(name: str, value: float) -> None:
+    network = Network(name, weights=0.3)
+    found = network.resistances
+    assert found.exact
+    assert found.method == "exact"
+    assert found.values == pytest.approx(np.full(network.n_edges, value), rel=1e-12)
+    i, j = network.edges[0]
+    assert network.effective_resistance(i, j) == pytest.approx(value / 0.3, rel=1e-12)
+
+
+def test_pairs_of_nodes() -> None:
+    path = Network("path:5", weights=[1.0, 2.0, 4.0, 8.0])
+    assert path.effective_resistance(0, 4) == pytest.approx(1 + 1 / 2 + 1 / 4 + 1 / 8, rel=1e-13)
+    assert path.effective_resistance(3, 1) == pytest.approx(3 / 4, rel=1e-13)
+    assert path.effective_resistance(2, 2) == 0.0
+    cycle = Network("cycle:10")
+    assert cycle.effective_resistance(0, 3) == pytest.approx(3 * 7 / 10, rel=1e-13)
+    # opposite corners of a square grid of one-ohm wires
+    assert Network("grid:3x3").effective_resistance(0, 8) == pytest.approx(3 / 2, rel=1e-13)
+
+
+@st.composite
+def small_networks(draw: st.DrawFn) -> Network:
+    n = draw(st.integers(2, 7))
+    edges = {(draw(st.integers(0, k - 1)), k) for k in range(1, n)}
+    edges |= draw(
+        st.sets(
+            st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1]), max_size=10
+        )
+    )
+    return Network([(i, j, draw(st.floats(0.01, 100))) for i, j in edges])
+
+
+@given(small_networks())
+def test_exact_and_bound_against_rational_arithmetic(network: Network) -> None:
+    truth = exact_resistances(network)
+    exact = resistances(network, "exact")
+    assert exact.values == pytest.approx(truth, rel=1e-10)
+    assert exact.values.sum() == pytest.approx(network.n_nodes - 1, rel=1e-12)
+    assert exact.relative_error <= 1e-12
+    bound = resistances(network, "bound")
+    assert np.all(bound.values >= truth * (1 - 1e-12))
+    assert np.all(bound.values <= 1)
+    assert np.all(bound.values <= truth * (1 + bound.relative_error) * (1 + 1e-12))
+    assert not bound.exact
+
+
+@pytest.mark.parametrize(
+    "name", ["grid:30x40", "tree:1500", "small-world:1200,4,0.05", "random-regular:1100,4", "cycle:1111"]
+)
+def test_sparse_factor_agrees_with_the_dense_inverse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(name)
+    network = network.with_weights(np.random.default_rng(2).lognormal(0, 1, network.n_edges))
+    sparse = resistances(network, "exact")
+    monkeypatch.setattr(resistance, "DENSE_NODES", 10_000)
+    dense = resistances(network, "exact")
+    assert sparse.values == pytest.approx(dense.values, rel=1e-9)
+    assert sparse.relative_error <= 1e-12
+    if name.startswith("tree"):
+        assert np.all(sparse.values == 1.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["random-regular:300,20", "random-regular:300,4", "erdos-renyi:300,0.05", "barbell:20,5"]
+)
+def test_bound_on_middle_sizes(name: str) -> None:
+    network = Network(name)
+    truth, bound = resistances(network, "exact"), resistances(network, "bound")
+    assert np.all(bound.values >= truth.values * (1 - 1e-12))
+    assert np.all(bound.values <= truth.values * (1 + bound.relative_error) * (1 + 1e-12))
+    if name == "random-regular:300,20":
+        assert bound.relative_error < 0.1  # nearly tight on expanders
+    if name == "random-regular:300,4":
+        assert bound.values.mean() < 0.85
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_bound_survives_a_hidden_lambda(hidden: bool) -> None:
+    # the weak edge's λ_2 is below the rounding of the strong ones' sums
+    network = Network([(0, 1, 1e-14), (1, 2, 1e3), (2, 3, 1e3), (1, 3, 1e3)])
+    assert network.algebraic_connectivity == pytest.approx(4 / 3 * 1e-14, rel=1e-9)
+    if hidden:
+        vars(network)["second_eigenpair"] = dataclasses.replace(network.second_eigenpair, residual=1e-9)
+        assert network.second_eigenpair.lower == 0
+    bound = resistances(network, "bound").values
+    assert bound == pytest.approx([1, 2 / 3, 2 / 3, 2 / 3], rel=1e-12)
+    assert resistances(network, "exact").values == pytest.approx(bound, rel=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["factor", "gradients"])
+@pytest.mark.parametrize("name", ["random-regular:200,4", "small-world:200,4,0.2"])
+def test_sketch_stays_within_its_stated_error(
+    name: str, solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if solver == "gradients":
+        monkeypatch.setattr(resistance, "EXACT_COST", 0.0)
+    network = Network(name)
+    network = network.with_weights(np.random.default_rng(2).uniform(0.2, 2, network.n_edges))
+    truth = resistances(network, "exact").values
+    for epsilon, seed in ((1.0, 0), (0.3, 1)):
+        sketch = resistances(network, "sketch", epsilon=epsilon, failure_probability=1e-3, seed=seed)
+        assert sketch.relative_error == epsilon
+        assert sketch.probability == pytest.approx(0.999)
+        assert not sketch.exact
+        assert np.all(sketch.values >= truth)
+        assert np.all(sketch.values <= (1 + epsilon) * truth)
+        assert np.all(sketch.values <= 1)
+    again = resistances(network, "sketch", epsilon=0.3, failure_probability=1e-3, seed=1)
+    assert np.array_equal(again.values, sketch.values)
+
+
+def test_solving_by_gradients_gives_pairs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network("random-regular:300,4", seed=2)
+    exact = network.effective_resistance(3, 77)
+    monkeypatch.setattr(resistance, "EXACT_COST", 0.0)
+    monkeypatch.setattr(resistance, "DENSE_NODES", 0)
+    assert network.effective_resistance(3, 77) == pytest.approx(exact, rel=1e-11)
+
+
+def test_automatic_choice() -> None:
+    assert resistances(Network("grid:60x60")).exact
+    expander = resistances(Network("random-regular:10000,4"))
+    assert expander.method == "bound"
+    assert 1 <= expander.values.sum() / 9999 < 1.7
+    assert resistances(Network("path:1")).values.size == 0
+
+
+def test_bad_input() -> None:
+    network = Network("cycle:5")
+    with pytest.raises(InputError, match="did you mean 'sketch'"):
+        resistances(network, "sketsch")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"epsilon is 0\.001"):
+        resistances(network, "sketch", epsilon=0.001)
+    with pytest.raises(InputError, match="failure_probability is 0"):
+        resistances(network, "sketch", failure_probability=0)

@@ -1,0 +1,246 @@
+"""Eigenvalues against closed forms and dense solvers, at every size."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from adfs.errors import AdfsError, InputError
+from adfs.network import (
+    Network,
+    generalized_lambda2,
+    largest_eigenpair,
+    resistances,
+    second_eigenpair,
+    spectrum,
+)
+
+
+def path(n: int) -> np.ndarray:
+    return 4 * np.sin(np.pi * np.arange(n) / (2 * n)) ** 2
+
+
+def cycle(n: int) -> np.ndarray:
+    return np.array([0.0, 2.0]) if n == 2 else np.sort(4 * np.sin(np.pi * np.arange(n) / n) ** 2)
+
+
+def product(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    return np.sort(np.add.outer(one, two).ravel())
+
+
+CLOSED = [
+    *((f"path:{n}", path(n)) for n in (2, 3, 5, 50, 400)),
+    *((f"cycle:{n}", cycle(n)) for n in (3, 4, 8, 51, 400)),
+    *((f"star:{n}", np.array([0.0] + [1.0] * (n - 2) + [n])) for n in (3, 5, 300)),
+    *((f"complete:{n}", np.array([0.0] + [n] * (n - 1))) for n in (2, 4, 100)),
+    ("grid:3x3", product(path(3), path(3))),
+    ("grid:7x20", product(path(7), path(20))),
+    ("torus:4x4", product(cycle(4), cycle(4))),
+    ("torus:5x9", product(cycle(5), cycle(9))),
+    ("torus:2x7", product(cycle(2), cycle(7))),
+    *((f"hypercube:{d}", np.array([0.0, 2.0, 2.0 * d])) for d in (1, 2, 4, 8)),
+]
+
+
+@pytest.mark.parametrize(("name", "eigenvalues"), CLOSED)
+def test_closed_forms(name: str, eigenvalues: np.ndarray) -> None:
+    network = Network(name)
+    assert network.algebraic_connectivity == pytest.approx(eigenvalues[1], rel=1e-12)
+    assert network.laplacian_max == pytest.approx(eigenvalues[-1], rel=1e-12)
+    assert network.gamma == pytest.approx(eigenvalues[1] / eigenvalues[-1], rel=1e-12)
+    scaled = network.with_weights(0.5)
+    assert scaled.algebraic_connectivity == pytest.approx(eigenvalues[1] / 2, rel=1e-12)
+    assert scaled.gamma == pytest.approx(network.gamma, rel=1e-12)
+
+
+def test_single_node() -> None:
+    network = Network("path:1")
+    assert network.algebraic_connectivity == math.inf
+    assert network.laplacian_max == 0.0
+    assert network.gamma == 1.0
+
+
+MIDDLE = [
+    "grid:15x20",
+    "tree:300",
+    "random-regular:300,4",
+    "small-world:300,4,0.1",
+    "barbell:100,30",
+    "star:250",
+]
+
+
+def weighted(name: str, spread: float = 1.0) -> tuple[Network, np.ndarray]:
+    generator = np.random.default_rng(5)
+    network = Network(name)
+    network = network.with_weights(generator.lognormal(0, spread, network.n_edges))
+    return network, generator.lognormal(0, spread, network.n_nodes)
+
+
+@pytest.mark.parametrize("method", ["dense", "factor", "lanczos"])
+@pytest.mark.parametrize("name", MIDDLE)
+def test_all_methods_agree_with_a_dense_generalised_solver(name: str, method: str) -> None:
+    network, diagonal = weighted(name)
+    laplacian = network.laplacian().toarray()
+    reference = scipy.linalg.eigh(laplacian, np.diag(diagonal), eigvals_only=True)
+    pair = second_eigenpair(network, diagonal, method=method)
+    assert pair.method == method
+    assert pair.value == pytest.approx(reference[1], rel=1e-10)
+    assert abs(diagonal @ pair.vector) <= 1e-9
+    assert diagonal @ pair.vector**2 == pytest.approx(1, rel=1e-12)
+    defect = (laplacian @ pair.vector - pair.value * diagonal * pair.vector) / np.sqrt(diagonal)
+    assert np.linalg.norm(defect) == pytest.approx(pair.residual, rel=1e-3, abs=1e-13 * reference[-1])
+    assert pair.residual <= 2e-8 * pair.value + 1e-13 * reference[-1]
+    assert pair.lower <= pair.value
+    top = largest_eigenpair(network, method=method)
+    assert top.method == method
+    assert top.value == pytest.approx(np.linalg.eigvalsh(laplacian)[-1], rel=1e-12)
+
+
+def test_generalised_value_on_two_nodes() -> None:
+    network = Network("path:2", weights=3.0)
+    assert generalized_lambda2(network, [2.0, 5.0]) == pytest.approx(3 / 2 + 3 / 5, rel=1e-14)
+    assert generalized_lambda2(network, 2.0) == pytest.approx(3.0, rel=1e-14)
+
+
+def test_extreme_scales_keep_relative_accuracy() -> None:
+    # node 0 hangs by a weak edge: λ_2 is the weak edge over the two harmonic masses
+    weak = 1e-9
+    network = Network([(0, 1, weak), (1, 2, 1e3), (2, 3, 1e3), (1, 3, 1e3)])
+    diagonal = np.array([1.0, 2.0, 3.0, 4.0])
+    expected = weak * (1 / 1 + 1 / 9)
+    assert generalized_lambda2(network, diagonal) == pytest.approx(expected, rel=1e-9)
+
+
+def test_value_bounds_the_eigenvalue_from_above() -> None:
+    for name in MIDDLE:
+        network, diagonal = weighted(name)
+        exact = second_eigenpair(network, diagonal, method="dense")
+        found = second_eigenpair(network, diagonal, method="lanczos")
+        assert found.value >= exact.value * (1 - 1e-12)
+        assert found.lower <= exact.value * (1 + 1e-12)
+
+
+def test_same_input_same_bits() -> None:
+    for method in ("dense", "factor", "lanczos"):
+        one = second_eigenpair(Network("small-world:500,4,0.1"), method=method)
+        two = second_eigenpair(Network("small-world:500,4,0.1"), method=method)
+        assert one.value == two.value
+        assert np.array_equal(one.vector, two.vector)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "sentence"),
+    [
+        ([1.0, 1.0], r"diagonal has shape \(2,\) but the network has 3 nodes"),
+        ([1.0, -1.0, 1.0], r"diagonal is -1 at node 1"),
+        ([1.0, 1.0, np.nan], r"diagonal is nan at node 2"),
+        (0.0, r"diagonal is 0 at node 0"),
+    ],
+)
+def test_bad_diagonals(diagonal: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        generalized_lambda2(Network("path:3"), diagonal)  # type: ignore[arg-type]
+
+
+def test_unknown_method() -> None:
+    with pytest.raises(InputError, match="did you mean 'lanczos'"):
+        second_eigenpair(Network("path:3"), method="lanczsos")  # type: ignore[arg-type]
+
+
+def test_what_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network("path:2000")
+    short = spectrum._lanczos
+
+    def impatient(*args: object, **options: object) -> object:
+        return short(*args, **{**options, "max_steps": 20})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(spectrum, "_lanczos", impatient)
+    with pytest.raises(AdfsError, match="did not converge"):
+        second_eigenpair(network, method="lanczos")
+    with pytest.raises(AdfsError, match="did not converge"):
+        largest_eigenpair(network, method="lanczos")
+    # the automatic choice falls back on the factorisation
+    monkeypatch.setattr(spectrum, "FACTOR_COST_EACH", 0.0)
+    assert second_eigenpair(network).value == pytest.approx(path(2000)[1], rel=1e-11)
+    monkeypatch.setattr(spectrum, "LAST_RESORT_COST", 0.0)
+    with pytest.raises(AdfsError, match="did not converge"):
+        second_eigenpair(network)
+
+
+def test_what_is_no_eigenvector_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network("path:50")
+    wrong = {"dense": lambda _network, root: np.random.default_rng(0).standard_normal(root.size)}
+    monkeypatch.setattr(spectrum, "_SMALLEST", wrong)
+    with pytest.raises(AdfsError, match="failed its check"):
+        second_eigenpair(network)
+
+
+def check_large(name: str, second: float | None, top: float | None, rel: float) -> None:
+    network = Network(name)
+    pair, last = second_eigenpair(network), largest_eigenpair(network)
+    rounding = 64 * np.finfo(float).eps * 2 * network.weighted_degrees.max()
+    assert pair.residual <= 1e-7 * pair.value + rounding
+    assert last.residual <= 1e-7 * last.value
+    if second is not None:
+        assert pair.value == pytest.approx(second, rel=rel)
+    if top is not None:
+        assert last.value == pytest.approx(top, rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("name", "second", "top"),
+    [
+        ("path:20000", path(20000)[1], path(20000)[-1]),
+        ("cycle:20001", cycle(20001)[1], cycle(20001)[-1]),
+        ("grid:141x142", path(142)[1], path(141)[-1] + path(142)[-1]),
+        ("torus:120x140", cycle(140)[1], 8.0),
+        ("star:20000", 1.0, 20000.0),
+        ("hypercube:14", 2.0, 28.0),
+        ("random-regular:20000,4", None, None),
+        ("small-world:20000,4,0.1", None, None),
+    ],
+)
+def test_twenty_thousand_nodes(name: str, second: float | None, top: float | None) -> None:
+    check_large(name, second, top, 1e-11)
+
+
+def test_random_regular_sits_at_the_edge_of_its_spectrum() -> None:
+    # Friedman: the non-trivial eigenvalues of the adjacency are within 2√(d−1) + o(1)
+    network = Network("random-regular:20000,4")
+    assert network.algebraic_connectivity == pytest.approx(4 - 2 * math.sqrt(3), rel=0.02)
+    assert network.laplacian_max == pytest.approx(4 + 2 * math.sqrt(3), rel=0.01)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("name", "second", "top"),
+    [
+        ("path:100000", path(100000)[1], path(100000)[-1]),
+        ("cycle:100000", cycle(100000)[1], 4.0),
+        ("grid:316x316", path(316)[1], 2 * path(316)[-1]),
+        ("torus:316x316", cycle(316)[1], 8.0),
+        ("tree:100000", None, None),
+        ("random-regular:100000,4", None, None),
+        ("random-regular:100000,20", None, None),
+        ("erdos-renyi:100000,0.0002", None, None),
+        ("small-world:100000,4,0.1", None, None),
+        ("small-world:100000,4,0.01", None, None),
+        ("geometric:100000,0.008", None, None),
+    ],
+)
+def test_hundred_thousand_nodes_within_a_minute(name: str, second: float | None, top: float | None) -> None:
+    start = time.perf_counter()
+    check_large(name, second, top, 1e-10)
+    network = Network(name)
+    diagonal = np.random.default_rng(0).lognormal(0, 0.5, network.n_nodes)
+    assert second_eigenpair(network, diagonal).value > 0
+    found = resistances(network)
+    total = found.values.sum() / (network.n_nodes - 1)
+    assert total == pytest.approx(1, rel=1e-9) if found.exact else total >= 1
+    assert network.diameter_bounds.lower <= network.diameter_bounds.upper
+    assert time.perf_counter() - start < 60
