@@ -1,0 +1,41 @@
+"""The theory: the augmented graph, parameters, one function a theorem, and Table 1."""
+
+from adfs.theory.augmented import AugmentedGraph
+from adfs.theory.block import BlockParameters
+from adfs.theory.nonsmooth import NonSmoothParameters
+from adfs.theory.parameters import Parameters, general_parameters
+from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
+from adfs.theory.summary import NodeSummary, summarize
+from adfs.theory.table1 import table1
+from adfs.theory.theorems import (
+    ExecutionTime,
+    StepTime,
+    theorem1_lyapunov,
+    theorem2_error,
+    theorem2_initial_error,
+    theorem3_bound,
+    theorem4_step_time,
+    theorem5_time,
+)
+
+__all__ = [
+    "AugmentedGraph",
+    "BlockParameters",
+    "ExecutionTime",
+    "NodeSummary",
+    "NonSmoothParameters",
+    "Parameters",
+    "StepTime",
+    "dual_curvature",
+    "dual_curvature_of_split",
+    "general_parameters",
+    "projected_dual_curvature",
+    "summarize",
+    "table1",
+    "theorem1_lyapunov",
+    "theorem2_error",
+    "theorem2_initial_error",
+    "theorem3_bound",
+    "theorem4_step_time",
+    "theorem5_time",
+]

@@ -1,0 +1,423 @@
+"""The constants of ADFS: one frozen, validated record, built in one place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
+from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
+from adfs.theory.tables import text_table
+
+__all__ = ["Parameters", "general_parameters", "network_constant"]
+
+_SUM_TOLERANCE = 1e-9
+
+
+def network_constant(network: Network, resistance: np.ndarray) -> float:
+    """Return γ̃ = min_e λ_min⁺(Lap)·n²/(R_e|E|²) (a minimum: erratum 10); infinite for one node.
+
+    The paper's weights are 1/2. For others 2μ_e²R_e stands for R_e: the same at 1/2, and free of their scale.
+    """
+    if network.n_nodes == 1:
+        return math.inf
+    largest = float(np.max(2.0 * network.weights * resistance))
+    return network.algebraic_connectivity * network.n_nodes**2 / (largest * network.n_edges**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The constants of ADFS for one problem on one network, a few numbers a node and an edge.
+
+    ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
+    ``virtual_weight`` the α_i with μ_ij² = α_i L_ij on virtual edges, ``edge_probability`` p_e,
+    ``node_probability`` p_i = Σ_j p_ij, ``edge_resistance`` R_e (or an upper bound of it),
+    ``edge_inverse_sigma`` 1/σ_i + 1/σ_j, ``sigma`` σ_i and ``root_sums`` S_i = Σ_j √(1 + L_ij/σ_i). A
+    sample's own constants follow from these: p_ij = p_i √(1 + L_ij/σ_i)/S_i.
+
+    Build it with :meth:`paper` or :meth:`tuned`.
+
+    Examples
+    --------
+    >>> import numpy as np, adfs
+    >>> X = np.eye(4)
+    >>> problem = adfs.Problem(X, [1, -1, 1, -1], n_nodes=2)
+    >>> parameters = adfs.Parameters.tuned(problem, adfs.Network("path:2"))
+    >>> round(parameters.p_comm + parameters.p_comp, 12)
+    1.0
+    """
+
+    kind: str
+    contraction: float
+    dual_curvature: float
+    split: float
+    sigma: np.ndarray
+    root_sums: np.ndarray
+    node_probability: np.ndarray
+    virtual_weight: np.ndarray
+    edge_weights: np.ndarray
+    edge_probability: np.ndarray
+    edge_resistance: np.ndarray
+    edge_inverse_sigma: np.ndarray
+    tau: float = math.nan
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name in (
+            "sigma",
+            "root_sums",
+            "node_probability",
+            "virtual_weight",
+            "edge_weights",
+            "edge_probability",
+            "edge_resistance",
+            "edge_inverse_sigma",
+        ):
+            array = np.array(getattr(self, name), dtype=np.float64)
+            if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array < 0.0):
+                raise InputError(f"parameters: {name} must be one finite number of at least 0 a node or edge")
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        n, edges = self.sigma.size, self.edge_weights.size
+        if {self.root_sums.size, self.node_probability.size, self.virtual_weight.size} != {n}:
+            raise InputError("parameters: the arrays of the nodes have different lengths")
+        if {self.edge_probability.size, self.edge_resistance.size, self.edge_inverse_sigma.size} != {edges}:
+            raise InputError("parameters: the arrays of the edges have different lengths")
+        if not 0.0 < self.contraction <= 1.0:
+            raise InputError(f"parameters: the contraction ρ must lie in (0, 1], got {self.contraction!r}")
+        if not self.dual_curvature > 0.0:
+            raise InputError(
+                f"parameters: the dual curvature σ_A must be above 0, got {self.dual_curvature!r}"
+            )
+        total = float(self.node_probability.sum() + self.edge_probability.sum())
+        if abs(total - 1.0) > _SUM_TOLERANCE:
+            raise InputError(f"parameters: the probabilities sum to {total:.12g}, not 1")
+        if edges and np.any(self.edge_probability <= 0.0):
+            raise InputError("parameters: every edge needs a probability above 0, or the nodes never agree")
+        if np.any((self.node_probability > 0.0) != (self.root_sums > 0.0)):
+            raise InputError("parameters: exactly the nodes that hold samples need a probability above 0")
+        if self.contraction > self.largest_contraction * (1.0 + 1e-9):
+            raise InputError(
+                f"parameters: the contraction {self.contraction:.6g} is above √σ_A·min p/k = "
+                f"{self.largest_contraction:.6g}, up to which the theory holds"
+            )
+
+    # ------------------------------------------------------------------ derived
+
+    @property
+    def n_nodes(self) -> int:
+        """N."""
+        return int(self.sigma.size)
+
+    @property
+    def p_comm(self) -> float:
+        """Probability that an event is a communication."""
+        return float(self.edge_probability.sum())
+
+    @property
+    def p_comp(self) -> float:
+        """Probability that an event is a computation."""
+        return float(self.node_probability.sum())
+
+    @property
+    def decay(self) -> float:
+        """λ = (1 − ρ)/(1 + ρ), by which the lag of an idle node shrinks a step."""
+        return (1.0 - self.contraction) / (1.0 + self.contraction)
+
+    @property
+    def log_decay(self) -> float:
+        """Log λ = −2 atanh ρ, without cancellation when ρ is small; −inf for ρ = 1."""
+        return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
+
+    @property
+    def largest_contraction(self) -> float:
+        """√σ_A · min_e p_e/k_e over all edges, k_e = √(μ_e² R_e (Σ_i⁻¹ + Σ_j⁻¹)): Theorem 2's limit for ρ."""
+        return _largest_contraction(
+            self.dual_curvature,
+            self.root_sums,
+            self.node_probability,
+            self.virtual_weight,
+            self.edge_probability,
+            np.sqrt(self.edge_weights * self.edge_resistance * self.edge_inverse_sigma),
+        )
+
+    # ------------------------------------------------------------------ constants of samples and edges
+
+    def sample_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
+        """Return √(1 + L_ij/σ_i), to which p_ij is proportional in a node; 0 on inactive rows; shape (N,)."""
+        roots = np.sqrt(1.0 + problem.smoothness / self.sigma[problem.node_of_row])
+        return np.where(problem.active, roots, 0.0)
+
+    def sample_probability(self, problem: Problem | GeneralProblem) -> np.ndarray:
+        """Return p_ij, shape (N,)."""
+        node = problem.node_of_row
+        sums = np.where(self.root_sums > 0.0, self.root_sums, 1.0)
+        return np.asarray(self.node_probability[node] * self.sample_weights(problem) / sums[node])
+
+    def sample_virtual_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
+        """Return μ_ij² = α_i L_ij, shape (N,)."""
+        return np.asarray(self.virtual_weight[problem.node_of_row] * problem.smoothness)
+
+    @property
+    def edge_step(self) -> np.ndarray:
+        """η̃_e = ρ μ_e²/(σ_A p_e) on communication edges, shape (|E|,)."""
+        return np.asarray(
+            self.contraction * self.edge_weights / (self.dual_curvature * self.edge_probability)
+        )
+
+    @property
+    def edge_mixing(self) -> np.ndarray:
+        """χ_e = ρ R_e/p_e on communication edges, shape (|E|,)."""
+        return np.asarray(self.contraction * self.edge_resistance / self.edge_probability)
+
+    def summary_table(self) -> str:
+        """Return the record as a readable table."""
+        rows: list[tuple[str, str, Any]] = [
+            ("kind", "", self.kind),
+            ("contraction", "ρ", self.contraction),
+            ("decay of the lag", "λ", self.decay),
+            ("dual curvature", "σ_A", self.dual_curvature),
+            ("curvature split", "r", self.split),
+            ("P(communication)", "p_comm", self.p_comm),
+            ("P(computation)", "p_comp", self.p_comp),
+            ("nodes, edges", "n, |E|", f"{self.n_nodes}, {self.edge_weights.size}"),
+            ("node curvature", "σ_i", _span(self.sigma)),
+            ("virtual weight", "α_i", _span(self.virtual_weight)),
+            ("node probability", "p_i", _span(self.node_probability)),
+            ("root sums", "S_i", _span(self.root_sums)),
+            ("edge weight", "μ_e²", _span(self.edge_weights)),
+            ("edge probability", "p_e", _span(self.edge_probability)),
+            ("edge resistance", "R_e", _span(self.edge_resistance)),
+            ("communication time", "τ", self.tau),
+        ]
+        shown = [row for row in rows if not (isinstance(row[2], float) and math.isnan(row[2]))]
+        return text_table("Parameters of ADFS", shown, self.notes)
+
+    def __str__(self) -> str:
+        return self.summary_table()
+
+    # ------------------------------------------------------------------ the two choices
+
+    @classmethod
+    def paper(
+        cls,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        *,
+        tau: float = math.nan,
+    ) -> Parameters:
+        """Theorem 5's choice, its errata applied and σ_A computed exactly.
+
+        α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
+        √(1 + L_ij/σ_i); edges are equally likely; p_comm = min(1/2, 1/(1 + √(γ̃/(1 + κ_min))·S_comp)).
+        """
+        summary = summarize(problem)
+        check_network(summary, network)
+        check_smooth(summary)
+        check_tau(tau)
+        holding = summary.n_active > 0
+        if network.n_nodes == 1:
+            return cls._single(summary, "paper")
+        resistance = network.resistances.values
+        gamma = network_constant(network, resistance)
+        mean_root_sum = float(summary.root_sums.sum()) / network.n_nodes
+        p_comm = min(0.5, 1.0 / (1.0 + math.sqrt(gamma / (1.0 + float(summary.kappa.min()))) * mean_root_sum))
+        alpha = network.algebraic_connectivity / (float(summary.sigma.max()) * (1.0 + summary.kappa))
+        curvature = dual_curvature(network, summary.sigma, summary.kappa, alpha)
+        return cls._assemble(
+            "paper",
+            summary,
+            network,
+            split=math.nan,
+            curvature=curvature,
+            alpha=alpha,
+            node_probability=np.where(holding, (1.0 - p_comm) / holding.sum(), 0.0),
+            edge_probability=np.full(network.n_edges, p_comm / network.n_edges),
+            tau=tau,
+        )
+
+    @classmethod
+    def tuned(
+        cls,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        *,
+        tau: float = math.nan,
+        r: float | None = None,
+    ) -> Parameters:
+        """Sharper constants than Theorem 5's: σ_A from batch condition numbers, best probabilities, r from τ.
+
+        Parameters
+        ----------
+        problem, network
+            As for :meth:`paper`.
+        tau : float, optional
+            Time of a communication in units of one sample's computation. It moves the split r below 1/2 when
+            communication is what costs: r* = 1/(1 + (τ_eff·b/a)^(2/3)), at most 1/2.
+        r : float, optional
+            The split itself, in (0, 1); it overrides ``tau``.
+        """
+        summary = summarize(problem)
+        check_network(summary, network)
+        check_smooth(summary)
+        check_tau(tau)
+        if r is not None:
+            _check_split(r)
+        if network.n_nodes == 1:
+            return cls._single(summary, "tuned")
+        resistance = network.resistances.values
+        inverse = _inverse_sigma(network, summary.sigma)
+        roots = np.sqrt(network.weights * resistance * inverse)
+        total_roots = float(roots.sum())
+        split = r if r is not None else _best_split(summary, network, roots, tau)
+        curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
+        # 1/ρ = S_tot/√r + G/√σ_A, shared between the two kinds of events in proportion.
+        comp, comm = float(summary.root_sums.sum()) / math.sqrt(split), total_roots / math.sqrt(curvature)
+        return cls._assemble(
+            "tuned",
+            summary,
+            network,
+            split=split,
+            curvature=curvature,
+            alpha=np.full(network.n_nodes, curvature / split),
+            node_probability=comp / (comp + comm) * summary.root_sums / summary.root_sums.sum(),
+            edge_probability=comm / (comp + comm) * roots / total_roots,
+            tau=tau,
+        )
+
+    @classmethod
+    def _single(cls, summary: NodeSummary, kind: str) -> Parameters:
+        """One node, no communication: α = 1 and ρ = 1/Σ_j √(1 + L_j/σ), the rate of APCG."""
+        return cls(
+            kind=kind,
+            contraction=min(1.0, 1.0 / float(summary.root_sums[0])),
+            dual_curvature=1.0,
+            split=math.nan,
+            sigma=summary.sigma,
+            root_sums=summary.root_sums,
+            node_probability=np.ones(1),
+            virtual_weight=np.ones(1),
+            edge_weights=np.empty(0),
+            edge_probability=np.empty(0),
+            edge_resistance=np.empty(0),
+            edge_inverse_sigma=np.empty(0),
+        )
+
+    @classmethod
+    def _assemble(
+        cls,
+        kind: str,
+        summary: NodeSummary,
+        network: Network,
+        *,
+        split: float,
+        curvature: float,
+        alpha: np.ndarray,
+        node_probability: np.ndarray,
+        edge_probability: np.ndarray,
+        tau: float,
+    ) -> Parameters:
+        found = network.resistances
+        notes = () if found.exact else (f"edge resistances are {found.method} values, not exact ones",)
+        inverse = _inverse_sigma(network, summary.sigma)
+        roots = np.sqrt(network.weights * found.values * inverse)
+        rate = _largest_contraction(
+            curvature, summary.root_sums, node_probability, alpha, edge_probability, roots
+        )
+        return cls(
+            kind=kind,
+            contraction=rate,
+            dual_curvature=curvature,
+            split=split,
+            sigma=summary.sigma,
+            root_sums=summary.root_sums,
+            node_probability=node_probability,
+            virtual_weight=alpha,
+            edge_weights=network.weights,
+            edge_probability=edge_probability,
+            edge_resistance=found.values,
+            edge_inverse_sigma=inverse,
+            tau=tau,
+            notes=notes,
+        )
+
+
+def _inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
+    """Return 1/σ_i + 1/σ_j for each edge, shape (|E|,)."""
+    return np.asarray(1.0 / sigma[network.edges[:, 0]] + 1.0 / sigma[network.edges[:, 1]])
+
+
+def _largest_contraction(
+    curvature: float,
+    root_sums: np.ndarray,
+    node_probability: np.ndarray,
+    virtual_weight: np.ndarray,
+    edge_probability: np.ndarray,
+    edge_roots: np.ndarray,
+) -> float:
+    """Return √σ_A · min_e p_e/k_e; ``edge_roots`` are the k_e of communication edges."""
+    holding = root_sums > 0.0
+    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value a node.
+    own = node_probability[holding] / (root_sums[holding] * np.sqrt(virtual_weight[holding]))
+    return math.sqrt(curvature) * float(np.min(np.concatenate([own, edge_probability / edge_roots])))
+
+
+def _check_split(r: float) -> None:
+    if not 0.0 < r < 1.0:
+        raise InputError(f"the split r must lie strictly between 0 and 1, got {r!r}")
+
+
+def _best_split(summary: NodeSummary, network: Network, roots: np.ndarray, tau: float) -> float:
+    """r* = 1/(1 + (τ_eff·b/a)^(2/3)), at most 1/2, from time ≈ a/√r + τ_eff·b/√(1 − r)."""
+    if math.isnan(tau):
+        return 0.5
+    curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, 0.5)
+    per_sample = float(summary.root_sums.sum()) / network.n_nodes
+    per_message = float(roots.sum()) / network.n_nodes * math.sqrt(0.5 / curvature)
+    ends = np.bincount(network.edges.ravel(), weights=np.repeat(roots, 2), minlength=network.n_nodes)
+    effective = tau * network.n_nodes * float(ends.max()) / float(roots.sum())
+    return min(0.5, 1.0 / (1.0 + math.pow(effective * per_message / per_sample, 2.0 / 3.0)))
+
+
+def general_parameters(
+    problem: GeneralProblem, network: Network, *, r: float = 0.5
+) -> tuple[GeneralProblem, Parameters]:
+    """Tune ADFS for terms with a prox of their own, raising L where a dual step would not be below it.
+
+    The Moreau form of the dual prox needs η̃ < L, that is L > σ_i(1/r − 1) for one split r (and any L > 0
+    for one node). Any larger L is valid, so the problem is returned with its smoothness raised to
+    1.05·σ_i(1/r − 1) where it lies below that: nearer to the limit the prox would lose its digits.
+
+    Parameters
+    ----------
+    problem : GeneralProblem
+    network : Network
+    r : float
+        The split, in (0, 1).
+
+    Returns
+    -------
+    problem : GeneralProblem
+        The same terms with their L raised where needed.
+    parameters : Parameters
+        Tuned for it.
+    """
+    _check_split(r)
+    check_network(summarize(problem), network)
+    limit = problem.sigma[problem.node_of_row] * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
+    raised = np.where(problem.active & (problem.smoothness <= 1.05 * limit), 1.05 * limit, problem.smoothness)
+    eased = problem.with_smoothness(raised)
+    return eased, Parameters.tuned(eased, network, r=r)
+
+
+def _span(array: np.ndarray) -> str:
+    if array.size == 0:
+        return "none"
+    low, high = float(array.min()), float(array.max())
+    return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-12) else f"{low:.6g} … {high:.6g}"

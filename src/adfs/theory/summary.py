@@ -1,0 +1,97 @@
+"""The few numbers a node that parameters are made of: these can be gathered, the samples cannot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+
+__all__ = ["NodeSummary", "check_network", "check_smooth", "check_tau", "summarize"]
+
+
+@dataclass(frozen=True)
+class NodeSummary:
+    """What each node says of its own data, arrays of shape (n,).
+
+    Attributes
+    ----------
+    sigma
+        σ_i.
+    kappa
+        κ_i = Σ_j L_ij/σ_i (infinite for losses that are not smooth).
+    batch_kappa
+        λ_max(K_i), K_i = βX_iᵀW_iX_i/σ_i: at most κ_i.
+    root_sums
+        S_i = Σ_j √(1 + L_ij/σ_i) over the active samples.
+    largest_smoothness
+        max_j L_ij.
+    n_samples, n_active
+        m_i, and how many of them are more than constants.
+    """
+
+    sigma: np.ndarray
+    kappa: np.ndarray
+    batch_kappa: np.ndarray
+    root_sums: np.ndarray
+    largest_smoothness: np.ndarray
+    n_samples: np.ndarray
+    n_active: np.ndarray
+
+    @property
+    def n_nodes(self) -> int:
+        """N."""
+        return int(self.sigma.size)
+
+
+def summarize(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
+    """Return the summary of a problem's nodes (a summary is returned as it is)."""
+    if isinstance(problem, NodeSummary):
+        return problem
+    n, active = problem.n_nodes, problem.active
+    if not active.any():
+        raise InputError(
+            "every sample is a zero row or has weight zero: the minimiser is theta = 0, "
+            "there is nothing to run"
+        )
+    node = problem.node_of_row
+    largest = np.zeros(n)
+    np.maximum.at(largest, node, problem.smoothness)
+    roots = np.sqrt(1.0 + problem.smoothness / problem.sigma[node])
+    return NodeSummary(
+        sigma=problem.sigma,
+        kappa=problem.kappa,
+        batch_kappa=problem.batch_smoothness / problem.sigma,
+        root_sums=np.bincount(node[active], weights=roots[active], minlength=n),
+        largest_smoothness=largest,
+        n_samples=np.diff(problem.offsets),
+        n_active=np.bincount(node[active], minlength=n),
+    )
+
+
+def check_network(summary: NodeSummary, network: Network) -> None:
+    """Raise unless the problem and the network have the same number of nodes."""
+    if summary.n_nodes != network.n_nodes:
+        raise InputError(
+            f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "
+            "they must be the same"
+        )
+
+
+def check_tau(tau: float) -> None:
+    """Raise unless a communication time is at least 0 (or left out)."""
+    if not (math.isnan(tau) or 0.0 <= tau < math.inf):
+        raise InputError(f"tau must be finite and at least 0, got {tau!r}")
+
+
+def check_smooth(summary: NodeSummary) -> None:
+    """Raise unless every loss is smooth."""
+    if not np.all(np.isfinite(summary.kappa)):
+        raise InputError(
+            "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon-insensitive losses "
+            "use 'ns-adfs' (NonSmoothParameters) or a smoothed loss"
+        )

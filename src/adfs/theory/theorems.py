@@ -1,0 +1,201 @@
+"""One function a theorem: what each promises, as numbers for a given problem, network and parameters.
+
+The corrections to the paper's statements are listed and derived in docs/errata.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.theory.augmented import AugmentedGraph
+from adfs.theory.nonsmooth import NonSmoothParameters
+from adfs.theory.parameters import Parameters, network_constant
+from adfs.theory.summary import NodeSummary, check_tau, summarize
+
+__all__ = [
+    "STEP_TIME_CONSTANTS",
+    "ExecutionTime",
+    "StepTime",
+    "theorem1_lyapunov",
+    "theorem2_error",
+    "theorem2_initial_error",
+    "theorem3_bound",
+    "theorem4_step_time",
+    "theorem5_time",
+]
+
+#: Lemma 3 of the paper's appendix: the time a step is at most (9·p_comp + 24·τ·p_comm^max)/n.
+STEP_TIME_CONSTANTS = (9.0, 24.0)
+
+
+def theorem1_lyapunov(
+    graph: AugmentedGraph, x: np.ndarray, v: np.ndarray, optimum: np.ndarray, weight: float, mass: float
+) -> float:
+    """Theorem 1: B_t‖v_t − λ*‖²_{A⁺A} + 2A_t(F*_A(x_t) − F*), in expectation never above its value at t = 0.
+
+    Parameters
+    ----------
+    graph : AugmentedGraph
+    x, v : ndarray of shape (n + T, d)
+        Node variables A x_t and A v_t.
+    optimum : ndarray of shape (d,)
+        The primal minimiser θ*.
+    weight, mass : float
+        A_t and B_t.
+    """
+    best = graph.dual_optimum(optimum)
+    distance = graph.edge_norm_squared(v - best)
+    return mass * distance + 2.0 * weight * (graph.dual_value(x) - graph.dual_value(best))
+
+
+def theorem2_error(graph: AugmentedGraph, x: np.ndarray, v: np.ndarray, optimum: np.ndarray) -> float:
+    """Theorem 2, left side: c_1 Σ_i‖v_i/σ_i − θ*‖² + 2(F*_A(x) − F*), the norm over centres only (erratum 6).
+
+    c_1 = σ_A/λ_max(AᵀΣ⁻²A). σ_A is the one ρ was computed with: tuned parameters have a larger one than all
+    eigenvalues of AᵀΣ⁻¹A give, because tips of the linear case keep to the line of their sample.
+
+    Parameters
+    ----------
+    graph : AugmentedGraph
+        Built with Parameters.
+    x, v : ndarray of shape (n + T, d)
+        Node variables.
+    optimum : ndarray of shape (d,)
+        The primal minimiser θ*.
+    """
+    n = graph.n_centers
+    constant = _curvature(graph) / graph.largest_inverse_square
+    distance = float(np.sum((v[:n] / graph.problem.sigma[:, None] - optimum) ** 2))
+    return constant * distance + 2.0 * (graph.dual_value(x) - graph.dual_value(graph.dual_optimum(optimum)))
+
+
+def theorem2_initial_error(graph: AugmentedGraph, optimum: np.ndarray) -> float:
+    """Theorem 2, right side without its factor (1 − ρ)^t: σ_A‖λ*‖² + 2(F*_A(0) − F*), θ* of shape (d,)."""
+    best = graph.dual_optimum(optimum)
+    return _curvature(graph) * graph.edge_norm_squared(best) + 2.0 * (
+        graph.dual_value(np.zeros_like(best)) - graph.dual_value(best)
+    )
+
+
+def theorem3_bound(graph: AugmentedGraph, dual_optimum: np.ndarray, t: float) -> float:
+    """Theorem 3 as corrected (erratum 9): E F*(x_t) − F* ≤ (‖λ*‖²_{A⁺A} + 2A_0Δ_0)/(2A_t), from x_0 = 0.
+
+    Parameters
+    ----------
+    graph : AugmentedGraph
+        Built with NonSmoothParameters.
+    dual_optimum : ndarray of shape (n + T, d)
+        Optimal node variables: σ_iθ* at centres and optimal subgradients at tips.
+    t : float
+        Number of events.
+    """
+    parameters = graph.parameters
+    if not isinstance(parameters, NonSmoothParameters):
+        raise InputError("Theorem 3 is about NS-ADFS: build the augmented graph with NonSmoothParameters")
+    start = graph.dual_value(np.zeros_like(dual_optimum)) - graph.dual_value(dual_optimum)
+    initial = graph.edge_norm_squared(dual_optimum) + 2.0 * parameters.weight_at(0) * start
+    return initial / (2.0 * parameters.weight_at(t))
+
+
+def _curvature(graph: AugmentedGraph) -> float:
+    if not isinstance(graph.parameters, Parameters):
+        raise InputError("Theorem 2 is about ADFS: build the augmented graph with Parameters")
+    return graph.parameters.dual_curvature
+
+
+class StepTime(NamedTuple):
+    """Theorem 4's bound ``nu`` of the time a step, and whether what its proof assumes ``holds``."""
+
+    nu: float
+    p_comp: float
+    p_comm_max: float
+    holds: bool
+
+
+def theorem4_step_time(
+    parameters: Parameters | NonSmoothParameters, network: Network, tau: float
+) -> StepTime:
+    """Theorem 4: a schedule of t events takes at most νt as t grows, ν = (9·p_comp + 24·τ·p_comm^max)/n.
+
+    p_comm^max = n·max_i Σ_{j∼i} p_ij. The proof (Lemma 3) wants all nodes to compute equally often, each
+    at most every other event, and at least as often as any of them communicates; ``holds`` says whether
+    they do.
+
+    Parameters
+    ----------
+    parameters : Parameters or NonSmoothParameters
+    network : Network
+    tau : float
+        Time of a communication, one sample's computation taking 1.
+    """
+    check_tau(tau)
+    n = parameters.n_nodes
+    ends = np.bincount(network.edges.ravel(), weights=np.repeat(parameters.edge_probability, 2), minlength=n)
+    p_max = float(n * ends.max()) if network.n_edges else 0.0
+    node = parameters.node_probability
+    equal = bool(np.all(np.abs(node - node.mean()) <= 1e-9 * node.mean()))
+    comp, comm = STEP_TIME_CONSTANTS
+    nu = (comp * parameters.p_comp + comm * tau * p_max) / n
+    # A lone node never waits. Where the proof's p_c = 4·p_comm^max/n is above 1/2, n is below 8, and νt is
+    # more than all events take one after another.
+    rare = n == 1 or bool(node.max() <= 0.5 and p_max <= n * node.max() * (1.0 + 1e-9))
+    return StepTime(nu, parameters.p_comp, p_max, equal and rare)
+
+
+class ExecutionTime(NamedTuple):
+    """Theorem 5's bound of the time to divide the error by e, ``bound``, with what it is made of."""
+
+    bound: float
+    samples: float
+    network: float
+    p_comm: float
+    gamma_tilde: float
+    r_kappa: float
+    c_tau: float
+    delta_p: float
+    sigma_spread: float
+
+
+def theorem5_time(
+    problem: Problem | GeneralProblem | NodeSummary, network: Network, tau: float, *, constant: float = 24.0
+) -> ExecutionTime:
+    """Theorem 5: T/log(1/ε) ≤ (√2·C/Δ_p)((m + √(mκ_s))/√r_κ + (1 + 2c_ττ)√((1 + κ_s)/γ̃)).
+
+    For the parameters of :meth:`Parameters.paper`. m is the largest number of samples a node, r_κ = (1 +
+    κ_min)/(1 + κ_s), c_τ = p_comm^max/p_comm, and Δ_p the largest number with p_ij ≥ p_comp Δ_p √(1 +
+    L_ij/σ_i)/(nS_comp). The paper proves it for one σ; for several the bound is multiplied by √(max_e
+    σ_max(1/σ_i + 1/σ_j)/2), which is 1 for one σ.
+
+    Parameters
+    ----------
+    problem, network
+        As for :meth:`Parameters.paper`.
+    tau : float
+        Time of a communication, one sample's computation taking 1.
+    constant : float
+        C; Theorem 4's ν is at most C(p_comp + τ·p_comm^max)/n with C = 24.
+    """
+    check_tau(tau)
+    summary = summarize(problem)
+    parameters = Parameters.paper(summary, network)
+    m, kappa = float(summary.n_active.max()), float(summary.kappa.max())
+    r_kappa = (1.0 + float(summary.kappa.min())) / (1.0 + kappa)
+    gamma = network_constant(network, parameters.edge_resistance) if network.n_nodes > 1 else math.inf
+    step = theorem4_step_time(parameters, network, tau)
+    c_tau = step.p_comm_max / parameters.p_comm if parameters.p_comm else 0.0
+    mean_root_sum = float(summary.root_sums.sum()) / summary.n_nodes
+    holding = summary.root_sums > 0.0
+    shares = parameters.node_probability[holding] / summary.root_sums[holding]
+    delta = min(1.0, float(shares.min()) * summary.n_nodes * mean_root_sum / parameters.p_comp)
+    samples = (m + math.sqrt(m * kappa)) / math.sqrt(r_kappa)
+    links = (1.0 + 2.0 * c_tau * tau) * math.sqrt((1.0 + kappa) / gamma)
+    largest = float(np.max(parameters.edge_inverse_sigma, initial=0.0))
+    spread = max(1.0, 0.5 * float(summary.sigma.max()) * largest)
+    bound = math.sqrt(2.0 * spread) * constant / delta * (samples + links)
+    return ExecutionTime(bound, samples, links, parameters.p_comm, gamma, r_kappa, c_tau, delta, spread)
