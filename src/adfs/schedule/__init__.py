@@ -1,0 +1,32 @@
+"""Schedules: who acts when, as data that is seeded, streams, and does not depend on who executes it.
+
+An *actor* is a node (it computes) or a communication edge (its two ends exchange): actor a < n_nodes is node a, any
+other is edge a − n_nodes. `IidSchedule` is the paper's, `PoissonSchedule` gives every actor its own clock.
+"""
+
+from __future__ import annotations
+
+from adfs.schedule.build import SCHEDULES, make_schedule, make_schedule_for, row_weights
+from adfs.schedule.events import Events, Schedule
+from adfs.schedule.iid import IidSchedule
+from adfs.schedule.poisson import PoissonSchedule
+from adfs.schedule.rounds import RoundDraws
+from adfs.schedule.sampling import AliasTables
+from adfs.schedule.view import Counts, counts, frame, plot
+
+__all__ = [
+    "SCHEDULES",
+    "AliasTables",
+    "Counts",
+    "Events",
+    "IidSchedule",
+    "PoissonSchedule",
+    "RoundDraws",
+    "Schedule",
+    "counts",
+    "frame",
+    "make_schedule",
+    "make_schedule_for",
+    "plot",
+    "row_weights",
+]

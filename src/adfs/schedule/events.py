@@ -1,0 +1,306 @@
+"""What a schedule is, and what it hands out: events in an order that can be executed from first to last."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adfs.errors import InputError
+from adfs.schedule.philox import check_seed
+from adfs.schedule.sampling import AliasTables
+
+__all__ = ["Events", "Schedule"]
+
+#: Events a window holds at least, so that the cost of a call is spread over many.
+MINIMUM_BLOCK = 8192
+
+
+class Events(NamedTuple):
+    """Some events of a schedule, in a valid order.
+
+    Valid: the events of any one node, its communications included, are in the order of their times, and so are
+    all the communications (ties by edge number; a computation goes before a communication of the same time).
+    Events that share no node may be in any order.
+
+    Attributes
+    ----------
+    time : (T,) float64
+        When (s).
+    actor : (T,) int32
+        Who: below n_nodes a computation of that node, otherwise a communication on edge ``actor − n_nodes``.
+    sample : (T,) int32
+        Which row a computation draws, an index into the flat rows of the process; −1 for a communication, and
+        for every event of a schedule without tables.
+    """
+
+    time: NDArray[np.float64]
+    actor: NDArray[np.int32]
+    sample: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule(abc.ABC):
+    """Who acts when: a seeded, stateless function from a range of time to its events.
+
+    Parameters
+    ----------
+    seed : int
+        0 ≤ seed < 2**64. The same seed gives the same events on every machine.
+    n_nodes : int
+        Number of nodes (n).
+    edges : (n_edges, 2) int64
+        The communication edges, i < j.
+    node_probability : (n,) float64
+        The chance that an event is a computation of that node (p_i^comp).
+    edge_probability : (n_edges,) float64
+        The chance that it is a communication on that edge (p_e); all together sum to 1.
+    samples : AliasTables or None
+        How a node draws a row. A process may hold the tables of its own nodes only, and then asks for the events
+        of those. Without tables, sample is −1.
+    """
+
+    kind: ClassVar[str]
+
+    seed: int
+    n_nodes: int
+    edges: NDArray[np.int64]
+    node_probability: NDArray[np.float64]
+    edge_probability: NDArray[np.float64]
+    samples: AliasTables | None = None
+
+    def __post_init__(self) -> None:
+        n = int(self.n_nodes)
+        edges = _frozen(np.asarray(self.edges, dtype=np.int64).reshape(-1, 2))
+        nodes = _frozen(np.asarray(self.node_probability, dtype=np.float64))
+        links = _frozen(np.asarray(self.edge_probability, dtype=np.float64))
+        if n < 1:
+            raise InputError(f"a schedule needs at least one node, but n_nodes is {n}")
+        if n + len(edges) > 2**31 - 1:
+            raise InputError(
+                f"a schedule holds at most 2**31 − 1 nodes and edges, but was given {n + len(edges)}"
+            )
+        if edges.size and not (edges.min() >= 0 and edges.max() < n and (edges[:, 0] != edges[:, 1]).all()):
+            raise InputError(f"every edge must join two different nodes of 0, …, {n - 1}")
+        if nodes.shape != (n,) or links.shape != (len(edges),):
+            raise InputError(
+                f"node_probability must have shape ({n},) and edge_probability ({len(edges)},), "
+                f"but they have {nodes.shape} and {links.shape}"
+            )
+        total = float(nodes.sum() + links.sum())
+        # Written so that nan fails too.
+        if not (min(nodes.min(), links.min(initial=0.0)) >= 0.0 and abs(total - 1.0) <= 1e-9):
+            raise InputError(f"probabilities must not be negative and must sum to 1, but sum to {total!r}")
+        _check_tables(self.samples, nodes)
+        for field, value in (
+            ("seed", check_seed(self.seed)),
+            ("n_nodes", n),
+            ("edges", edges),
+            ("node_probability", nodes),
+            ("edge_probability", links),
+        ):
+            object.__setattr__(self, field, value)
+
+    @property
+    def n_edges(self) -> int:
+        """Number of communication edges."""
+        return len(self.edges)
+
+    @property
+    def n_actors(self) -> int:
+        """Number of nodes and edges together."""
+        return self.n_nodes + self.n_edges
+
+    @property
+    def probability(self) -> NDArray[np.float64]:
+        """The probabilities of all actors, nodes first: (n_actors,)."""
+        return np.concatenate([self.node_probability, self.edge_probability])
+
+    def block(self, start: float, stop: float, nodes: ArrayLike | None = None) -> Events:
+        """Return all the events with start < time ≤ stop.
+
+        Parameters
+        ----------
+        start, stop : float
+            0 ≤ start ≤ stop, both whole numbers for the iid schedule (its event t happens at time t + 1).
+        nodes : array_like of int, optional
+            Only the events that one of these nodes takes part in; all nodes by default.
+
+        Returns
+        -------
+        Events
+        """
+        start, stop = self._check_range(start, stop)
+        if np.isinf(stop):
+            raise InputError("a block must end: give a finite stop, or use stream")
+        return self._block(start, stop, self._check_nodes(nodes))
+
+    def stream(
+        self,
+        start: float = 0,
+        stop: float = np.inf,
+        nodes: ArrayLike | None = None,
+        *,
+        block_events: int | None = None,
+        reuse: bool = False,
+    ) -> Iterator[Events]:
+        """Yield the events with start < time ≤ stop, window after window.
+
+        Parameters
+        ----------
+        start, stop : float
+            As in `block`; stop may be infinite.
+        nodes : array_like of int, optional
+            Only the events that one of these nodes takes part in.
+        block_events : int, optional
+            About how many events a window should hold; see `window`.
+        reuse : bool
+            Hand out the same memory each time: quicker, but a window is overwritten by the next.
+
+        Yields
+        ------
+        Events
+            Possibly empty.
+        """
+        start, stop = self._check_range(start, stop)
+        chosen = self._check_nodes(nodes)
+        return self._stream(start, stop, chosen, check_block(block_events), reuse)
+
+    def windows(
+        self, start: float, stop: float, nodes: ArrayLike | None = None
+    ) -> Iterator[tuple[float, Events]]:
+        """Yield what `stream` does with ``reuse``, each window with the time at which it ends.
+
+        Parameters
+        ----------
+        start, stop, nodes
+            As in `stream`.
+
+        Yields
+        ------
+        end : float
+        events : Events
+            Overwritten by the next one.
+        """
+        length = self.window(nodes)
+        for number, events in enumerate(self.stream(start, stop, nodes, reuse=True), start=1):
+            yield min(start + length * number, stop), events
+
+    def window(self, nodes: ArrayLike | None = None, block_events: int | None = None) -> float:
+        """Return the length of time that `stream` handles at once.
+
+        Parameters
+        ----------
+        nodes : array_like of int, optional
+            As in `stream`.
+        block_events : int, optional
+            About how many events a window should hold. By default as many as make the cost an event small and
+            independent of the number of nodes.
+
+        Returns
+        -------
+        float
+        """
+        return self._window(self._check_nodes(nodes), check_block(block_events))
+
+    @abc.abstractmethod
+    def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events: ...
+
+    @abc.abstractmethod
+    def _stream(
+        self,
+        start: float,
+        stop: float,
+        nodes: NDArray[np.int64] | None,
+        block_events: int | None,
+        reuse: bool,
+    ) -> Iterator[Events]: ...
+
+    @abc.abstractmethod
+    def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float: ...
+
+    def _check_range(self, start: float, stop: float) -> tuple[float, float]:
+        start, stop = float(start), float(stop)
+        if not 0.0 <= start <= stop or np.isinf(start):
+            raise InputError(f"a range of time needs 0 <= start <= stop, but is {start!r} to {stop!r}")
+        return start, stop
+
+    def _check_nodes(self, nodes: ArrayLike | None) -> NDArray[np.int64] | None:
+        """Return the nodes sorted and once each, or None for all; each must have a table if any has."""
+        chosen = None if nodes is None else np.unique(np.atleast_1d(np.asarray(nodes, dtype=np.int64)))
+        if chosen is not None and chosen.size and not (chosen[0] >= 0 and chosen[-1] < self.n_nodes):
+            raise InputError(
+                f"nodes must lie in 0, …, {self.n_nodes - 1}, but go from {chosen[0]} to {chosen[-1]}"
+            )
+        if self.samples is not None:
+            asked = np.flatnonzero(self.node_probability) if chosen is None else chosen
+            missing = np.setdiff1d(asked[self.node_probability[asked] > 0.0], self.samples.node_ids)
+            if missing.size:
+                raise InputError(
+                    f"this schedule has no sampling table for node {missing[0]} (and {missing.size - 1} more): "
+                    "ask for the events of the process's own nodes"
+                )
+        return chosen
+
+    def _tables_by_node(
+        self,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return each node's table number, and the tables with an empty one at the end for nodes without.
+
+        The compiled loops then draw for every event alike, and an empty table means sample −1.
+        """
+        if self.samples is None:
+            return (
+                np.zeros(self.n_nodes, dtype=np.int32),
+                np.zeros(1, dtype=np.int64),
+                np.zeros(1, dtype=np.uint64),
+                np.zeros(1, dtype=np.uint64),
+            )
+        tables = self.samples
+        table_of = np.full(self.n_nodes, tables.node_ids.size, dtype=np.int32)
+        table_of[tables.node_ids] = np.arange(tables.node_ids.size)
+        first = np.append(tables.offsets[:-1], 0)
+        size = np.append(np.diff(tables.offsets), 0).astype(np.uint64)
+        packed = tables.packed if tables.packed.size else np.zeros(1, dtype=np.uint64)
+        # A node whose rows are all at the very end of an empty tail would point one past it.
+        first[size == 0] = 0
+        return table_of, first, size, packed
+
+
+def room_for(events: int) -> Events:
+    """Allocate memory for some events."""
+    return Events(np.empty(events), np.empty(events, dtype=np.int32), np.empty(events, dtype=np.int32))
+
+
+def check_block(block_events: int | None) -> int | None:
+    """Return the size asked for, or say why it cannot be one."""
+    if block_events is not None and not block_events >= 1:
+        raise InputError(f"block_events must be at least 1, but is {block_events!r}")
+    return None if block_events is None else int(block_events)
+
+
+def _frozen(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return a contiguous array that cannot be written to, without locking the caller's own."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _check_tables(samples: AliasTables | None, node_probability: NDArray[np.float64]) -> None:
+    if samples is None:
+        return
+    ids = samples.node_ids
+    if ids.size and ids.max() >= node_probability.size:
+        raise InputError(
+            f"the sampling tables name node {ids.max()}, but there are {node_probability.size} nodes"
+        )
+    empty = ids[~samples.drawable & (node_probability[ids] > 0.0)]
+    if empty.size:
+        raise InputError(
+            f"node {empty[0]} has a positive probability of computing but no row of positive weight: "
+            "give it probability 0, or rows"
+        )

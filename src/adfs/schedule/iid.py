@@ -1,0 +1,172 @@
+"""The paper's schedule: event t is drawn from the probabilities, independently of all others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adfs.compilation import compiled
+from adfs.errors import InputError
+from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, room_for
+from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
+from adfs.schedule.prefetch import prefetch
+from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
+
+__all__ = ["IidSchedule"]
+
+_DOMAIN = np.uint64(DOMAIN_IID_EVENT)
+_CHUNK = 512
+#: Draws a window goes through at most, however few of them concern the nodes asked for.
+_LONGEST_WINDOW = 2**20
+
+
+@compiled
+def _iid_events(
+    first: int,
+    last: int,
+    key: np.uint64,
+    table: NDArray[np.uint64],
+    wanted: NDArray[np.uint8],
+    table_of: NDArray[np.int32],
+    first_row: NDArray[np.int64],
+    n_rows: NDArray[np.uint64],
+    packed: NDArray[np.uint64],
+    out_time: NDArray[np.float64],
+    out_actor: NDArray[np.int32],
+    out_sample: NDArray[np.int32],
+) -> int:
+    """Write the events t = first, …, last − 1 whose actor is wanted (an empty `wanted`: all); return their number.
+
+    Chunk by chunk and pass by pass: each pass is a short loop without branches, and asks for the memory that the
+    next will need. The outputs must have room for last − first events.
+    """
+    everything = wanted.shape[0] == 0
+    columns = np.uint64(table.shape[0])
+    n_nodes = table_of.shape[0]
+    nowhere = first_row.shape[0] - 1  # the empty table
+    draw = np.empty(_CHUNK, np.uint64)
+    row_draw = np.empty(_CHUNK, np.uint64)
+    column = np.empty(_CHUNK, np.int64)
+    chosen = np.empty(_CHUNK, np.int64)
+    written = 0
+    for t in range(first, last, _CHUNK):
+        m = min(_CHUNK, last - t)
+        for i in range(m):
+            draw[i] = np.uint64(t + i)
+            row_draw[i] = np.uint64(0)
+        draw_pairs(m, _DOMAIN, key, draw, row_draw)
+        for i in range(m):
+            where, draw[i] = draw_column(draw[i], columns)
+            column[i] = np.int64(where)
+            prefetch(table, 2 * column[i])
+        base = written
+        for i in range(m):
+            own = column[i]
+            other = np.int64(table[own, 1])
+            actor = own if draw[i] < table[own, 0] else other
+            out_time[written] = np.float64(t + i + 1)
+            out_actor[written] = actor
+            row_draw[written - base] = row_draw[i]
+            written += 1 if everything else np.int64(wanted[actor])
+        for i in range(written - base):
+            actor = np.int64(out_actor[base + i])
+            mine = np.int64(table_of[min(actor, n_nodes - 1)])
+            chosen[i] = mine if actor < n_nodes else nowhere
+            prefetch(first_row, chosen[i])
+            prefetch(n_rows, chosen[i])
+        for i in range(written - base):
+            where, _ = draw_column(row_draw[i], n_rows[chosen[i]])
+            prefetch(packed, first_row[chosen[i]] + np.int64(where))
+        for i in range(written - base):
+            size = n_rows[chosen[i]]
+            row = draw_sample(row_draw[i], packed, first_row[chosen[i]], size)
+            out_sample[base + i] = row if size > np.uint64(0) else -1
+    return written
+
+
+@dataclass(frozen=True, eq=False)
+class IidSchedule(Schedule):
+    """The paper's shared schedule: T independent draws from p; event t happens at time t + 1.
+
+    Draw t is a function of (seed, t), so any process can compute any draw. A process that wants only its own nodes'
+    events must still go through all draws (here some nanoseconds each); `PoissonSchedule` does not have to.
+
+    Examples
+    --------
+    >>> schedule = IidSchedule(
+    ...     seed=0, n_nodes=2, edges=[[0, 1]], node_probability=[0.25, 0.25], edge_probability=[0.5]
+    ... )
+    >>> schedule.block(0, 4).time
+    array([1., 2., 3., 4.])
+    """
+
+    kind: ClassVar[str] = "iid"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_actor_table"}
+
+    @functools.cached_property
+    def _actor_table(self) -> NDArray[np.uint64]:
+        return build_actor_table(self.probability)
+
+    def _check_range(self, start: float, stop: float) -> tuple[float, float]:
+        start, stop = super()._check_range(start, stop)
+        if not start.is_integer() or not (np.isinf(stop) or stop.is_integer()):
+            raise InputError(f"the iid schedule has whole times, but the range is {start!r} to {stop!r}")
+        return start, stop
+
+    def _wanted(self, nodes: NDArray[np.int64] | None) -> NDArray[np.uint8]:
+        """Say for each actor whether one of the nodes takes part; empty when all are wanted."""
+        if nodes is None:
+            return np.zeros(0, dtype=np.uint8)
+        wanted = np.zeros(self.n_actors, dtype=np.uint8)
+        wanted[nodes] = 1
+        wanted[self.n_nodes :] = wanted[self.edges[:, 0]] | wanted[self.edges[:, 1]]
+        return wanted
+
+    def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float:
+        events = block_events or MINIMUM_BLOCK
+        if nodes is None:
+            return float(events)
+        share = float(self.probability[self._wanted(nodes) > 0].sum())
+        return (
+            float(max(1, int(min(events / share, _LONGEST_WINDOW))))
+            if share > 0.0
+            else float(_LONGEST_WINDOW)
+        )
+
+    def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
+        blocks = list(self._windows(int(start), stop, nodes, _LONGEST_WINDOW, reuse=False))
+        if len(blocks) == 1:
+            return blocks[0]
+        return Events(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
+
+    def _stream(
+        self,
+        start: float,
+        stop: float,
+        nodes: NDArray[np.int64] | None,
+        block_events: int | None,
+        reuse: bool,
+    ) -> Iterator[Events]:
+        return self._windows(int(start), stop, nodes, int(self._window(nodes, block_events)), reuse)
+
+    def _windows(
+        self, first: int, stop: float, nodes: NDArray[np.int64] | None, length: int, reuse: bool
+    ) -> Iterator[Events]:
+        wanted = self._wanted(nodes)
+        key = seed_key(self.seed)
+        tables = self._tables_by_node()
+        out = room_for(int(min(length, stop - first)))
+        while True:
+            last = int(min(first + length, stop))
+            count = _iid_events(first, last, key, self._actor_table, wanted, *tables, *out)
+            yield Events(*(array[:count] if reuse else array[:count].copy() for array in out))
+            first = last
+            if first >= stop:
+                return

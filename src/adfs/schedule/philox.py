@@ -1,0 +1,219 @@
+"""Philox4x32-10: random bits as a function of a key and a counter, without any state.
+
+A schedule is the same for every process because draw number t is a function of (seed, t) alone. The
+generator is the one of Salmon, Moraes, Dror and Shaw, *Parallel random numbers: as easy as 1, 2, 3* (2011):
+ten rounds of two 32-bit multiplications on a counter of four words, under a key of two.
+
+The key is the seed. The last word of the counter holds the *domain*, the use that the bits are put to, so that
+two uses never share a bit; `COUNTER_LAYOUT` lists them.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+from collections.abc import Callable
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from adfs.compilation import OPTIONS, compiled
+from adfs.errors import InputError
+
+__all__ = [
+    "COUNTER_LAYOUT",
+    "DOMAIN_IID_EVENT",
+    "DOMAIN_POISSON_COUNT",
+    "DOMAIN_POISSON_EVENT",
+    "DOMAIN_ROUND_COIN",
+    "DOMAIN_ROUND_SAMPLE",
+    "check_seed",
+    "draw_pairs",
+    "philox",
+    "philox_blocks",
+    "seed_key",
+]
+
+#: What the four words of the counter hold, by domain. The domain stands in the top byte of the last word; a
+#: new use takes a new number.
+COUNTER_LAYOUT = {
+    1: "iid event: (t low, t high, 0, 1 << 24)",
+    2: "number of events in a cell of a Poisson clock: (cell low, cell high, actor, 2 << 24)",
+    4: "what all nodes share in a round: (t low, t high, 0, 4 << 24)",
+    5: "sample of a node in a round: (t low, t high, node, 5 << 24)",
+    3: "event k of a cell of a Poisson clock: (cell low, cell high, actor, 3 << 24 | k)",
+}
+DOMAIN_IID_EVENT = 1 << 24
+DOMAIN_ROUND_COIN = 4 << 24
+DOMAIN_ROUND_SAMPLE = 5 << 24
+DOMAIN_POISSON_COUNT = 2 << 24
+DOMAIN_POISSON_EVENT = 3 << 24
+
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+_MULTIPLIER_0 = np.uint64(0xD2511F53)
+_MULTIPLIER_1 = np.uint64(0xCD9E8D57)
+_WEYL_0 = 0x9E3779B9
+_WEYL_1 = 0xBB67AE85
+
+Word = np.uint64
+Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+
+
+def _weyl(increment: int) -> tuple[np.uint64, ...]:
+    """Return the multiples of a key's increment, one a round."""
+    return tuple(np.uint64(increment * k & 0xFFFFFFFF) for k in range(10))
+
+
+_K0 = _weyl(_WEYL_0)
+_K1 = _weyl(_WEYL_1)
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def inlined(function: F) -> F:
+    """Compile a scalar function into whatever calls it.
+
+    LLVM leaves a function of ten rounds as a call, and a loop that holds a call is not vectorised. Such a function
+    is kept on disk inside the kernels that use it, so it needs no entry of its own.
+    """
+    return cast(F, numba.njit(forceinline=True, **OPTIONS)(function))
+
+
+@inlined
+def _round(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
+    # Words live in 64-bit lanes whose upper half is zero: LLVM then picks the widening 32-bit multiplication,
+    # of which a vector register does several at once.
+    p0 = _MULTIPLIER_0 * c0
+    p1 = _MULTIPLIER_1 * c2
+    return (p1 >> _32) ^ c1 ^ (k0 & _LOW), p1 & _LOW, (p0 >> _32) ^ c3 ^ (k1 & _LOW), p0 & _LOW
+
+
+@inlined
+def philox(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
+    """Return the four words of one counter under one key.
+
+    Parameters
+    ----------
+    c0, c1, c2, c3 : uint64
+        The counter's words, each below 2**32.
+    k0, k1 : uint64
+        The key's words, each below 2**32.
+
+    Returns
+    -------
+    tuple of four uint64
+        Each below 2**32.
+    """
+    # Written out, not looped: a loop inside would keep LLVM from vectorising the caller's.
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[1], k1 + _K1[1])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[2], k1 + _K1[2])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[3], k1 + _K1[3])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[4], k1 + _K1[4])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[5], k1 + _K1[5])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[6], k1 + _K1[6])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[7], k1 + _K1[7])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[8], k1 + _K1[8])
+    return _round(c0, c1, c2, c3, k0 + _K0[9], k1 + _K1[9])
+
+
+@compiled
+def draw_pairs(
+    count: int, domain: Word, key: Word, index: NDArray[np.uint64], name: NDArray[np.uint64]
+) -> None:
+    """Draw 2 × 64 bits for each of `count` counters, in place.
+
+    In place because the loop is vectorised only while it touches few arrays: LLVM must check at run time that they do
+    not overlap, and gives up beyond a handful.
+
+    Parameters
+    ----------
+    count : int
+        How many entries of the arrays to use.
+    domain : uint64
+        See `COUNTER_LAYOUT`.
+    key : uint64
+        The seed: its low half is the key's first word.
+    index : (≥ count,) uint64
+        In: the first two words of the counter, low half first. Out: the first draw.
+    name : (≥ count,) uint64
+        In: the third word in the upper half, what is added to `domain` in the lower. Out: the second draw.
+    """
+    k0 = key & _LOW
+    k1 = key >> _32
+    for i in range(count):
+        w0, w1, w2, w3 = philox(
+            index[i] & _LOW, index[i] >> _32, name[i] >> _32, (domain + (name[i] & _LOW)) & _LOW, k0, k1
+        )
+        index[i] = (w0 << _32) | w1
+        name[i] = (w2 << _32) | w3
+
+
+@compiled
+def _fill(counters: NDArray[np.uint32], k0: Word, k1: Word, out: NDArray[np.uint32]) -> None:
+    for b in range(counters.shape[0]):
+        w0, w1, w2, w3 = philox(
+            np.uint64(counters[b, 0]),
+            np.uint64(counters[b, 1]),
+            np.uint64(counters[b, 2]),
+            np.uint64(counters[b, 3]),
+            k0,
+            k1,
+        )
+        out[b, 0] = w0
+        out[b, 1] = w1
+        out[b, 2] = w2
+        out[b, 3] = w3
+
+
+def philox_blocks(counters: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
+    """Return the words of many counters under one key.
+
+    Parameters
+    ----------
+    counters : (B, 4) uint32
+        One counter a row.
+    key : (int, int)
+        The key's two words.
+
+    Returns
+    -------
+    (B, 4) uint32
+
+    Examples
+    --------
+    >>> [f"{word:08x}" for word in philox_blocks(np.zeros((1, 4), dtype=np.uint32), (0, 0))[0]]
+    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
+    counters = np.ascontiguousarray(counters, dtype=np.uint32)
+    if counters.ndim != 2 or counters.shape[1] != 4:
+        raise InputError(f"counters must have shape (blocks, 4), but have shape {counters.shape}")
+    out = np.empty_like(counters)
+    _fill(counters, np.uint64(key[0]), np.uint64(key[1]), out)
+    return out
+
+
+def check_seed(seed: object) -> int:
+    """Return a seed as an int, or say why it cannot be one.
+
+    Parameters
+    ----------
+    seed : object
+        An integer with 0 ≤ seed < 2**64.
+
+    Returns
+    -------
+    int
+    """
+    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer):
+        raise InputError(f"seed must be an integer with 0 <= seed < 2**64, but is {seed!r}")
+    if not 0 <= int(seed) < 2**64:
+        raise InputError(f"seed must lie in 0 <= seed < 2**64, but is {int(seed)}")
+    return int(seed)
+
+
+def seed_key(seed: int) -> np.uint64:
+    """Return a checked seed as the key of the compiled functions: its low 32 bits are the first word."""
+    return np.uint64(check_seed(seed))

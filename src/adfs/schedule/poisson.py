@@ -1,0 +1,233 @@
+"""A Poisson clock for every node and every edge: nobody needs to know what happens elsewhere."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adfs.schedule.cells import CELL_MEAN, make_scratch
+from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, check_block, room_for
+from adfs.schedule.merging import (
+    COMMUNICATION,
+    COMPUTATION,
+    draw_communications,
+    draw_computations,
+    merge,
+    sort_communications,
+)
+from adfs.schedule.philox import seed_key
+
+__all__ = ["PoissonSchedule"]
+
+#: Events a clock in a window: fewer, and the loops over all nodes weigh; more, and a window leaves the cache.
+_EVENTS_A_CLOCK = 0.5
+#: Windows a step, at most: the cost of looking at every clock is shared by them.
+_WINDOWS_A_STEP = 8
+
+
+class _Clocks(NamedTuple):
+    """The clocks that some nodes listen to, numbered locally: these nodes, then the edges at them."""
+
+    n_local: int
+    actor: NDArray[np.int32]
+    rate: NDArray[np.float64]
+    ends: NDArray[np.int32]
+    first_row: NDArray[np.int64]
+    n_rows: NDArray[np.uint64]
+    packed: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonSchedule(Schedule):
+    """Every actor has its own Poisson clock, of rate its probability; time is real, and all rates sum to 1.
+
+    The events of a clock in a range of time are a function of (seed, actor, range), see `adfs.schedule.cells`. So a
+    process computes its own nodes' events alone, from any time on, at a cost that does not depend on the
+    size of the network. Seen from outside, events come at rate 1 and each is drawn from p, independently of the
+    others: `IidSchedule` with real times.
+
+    Examples
+    --------
+    >>> schedule = PoissonSchedule(
+    ...     seed=0, n_nodes=2, edges=[[0, 1]], node_probability=[0.25, 0.25], edge_probability=[0.5]
+    ... )
+    >>> events = schedule.block(0.0, 1000.0)
+    >>> bool(abs(len(events.time) - 1000) < 150)
+    True
+    >>> alone = schedule.block(0.0, 1000.0, nodes=[0])
+    >>> bool((alone.time == events.time[events.actor != 1]).all())
+    True
+    """
+
+    kind: ClassVar[str] = "poisson"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_edges_at"}
+
+    @functools.cached_property
+    def _edges_at(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Each node's edges: those of node i are ``numbers[begin[i]:begin[i + 1]]``."""
+        flat = self.edges.ravel()
+        begin = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=self.n_nodes))])
+        return begin, np.argsort(flat, kind="stable") // 2
+
+    def _clocks(self, nodes: NDArray[np.int64] | None) -> _Clocks:
+        if nodes is None:
+            nodes = np.arange(self.n_nodes)
+            edges = np.arange(self.n_edges)
+        else:
+            begin, numbers = self._edges_at
+            parts = [numbers[begin[i] : begin[i + 1]] for i in nodes]
+            edges = np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+        edges = edges[self.edge_probability[edges] > 0.0]
+        ends = self.edges[edges]
+        if nodes.size == self.n_nodes:
+            local = ends
+        else:
+            local = np.searchsorted(nodes, ends)
+            found = nodes[np.minimum(local, max(nodes.size - 1, 0))] == ends if nodes.size else ends < 0
+            local = np.where(found, local, -1)
+        table_of, first_row, n_rows, packed = self._tables_by_node()
+        tables = table_of[nodes]
+        return _Clocks(
+            nodes.size,
+            np.concatenate([nodes, self.n_nodes + edges]).astype(np.int32),
+            np.concatenate([self.node_probability[nodes], self.edge_probability[edges]]),
+            np.ascontiguousarray(local, dtype=np.int32).reshape(-1, 2),
+            first_row[tables],
+            n_rows[tables],
+            packed if self.samples is not None else packed[:0],
+        )
+
+    def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float:
+        clocks = self._clocks(nodes)
+        return _window_length(clocks, block_events)
+
+    def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
+        clocks = self._clocks(nodes)
+        if start == stop:
+            return room_for(0)
+        steps = _Steps(self.seed, clocks)
+        steps.draw(np.array([start, stop]))
+        return steps.events(0, None)
+
+    def _stream(
+        self,
+        start: float,
+        stop: float,
+        nodes: NDArray[np.int64] | None,
+        block_events: int | None,
+        reuse: bool,
+    ) -> Iterator[Events]:
+        clocks = self._clocks(nodes)
+        length = _window_length(clocks, block_events)
+        if np.isinf(length):  # no clock ever rings
+            yield room_for(0)
+            return
+        per_step = int(
+            np.clip(_WINDOWS_A_STEP * _EVENTS_A_CLOCK * clocks.rate.size / MINIMUM_BLOCK, 1, _WINDOWS_A_STEP)
+        )
+        steps = _Steps(self.seed, clocks)
+        out = room_for(0) if reuse else None
+        windows = 0  # counted from the start, so that the bounds do not drift
+        lower = start
+        while lower < stop:
+            bounds = start + length * np.arange(windows, windows + per_step + 1)
+            bounds[0] = lower
+            bounds = np.append(bounds[bounds < stop], min(stop, bounds[-1])) if bounds[-1] >= stop else bounds
+            steps.draw(bounds)
+            for w in range(bounds.size - 1):
+                block = steps.events(w, out)
+                if reuse:
+                    out = Events(*(array if array.base is None else array.base for array in block))
+                yield block
+            windows += per_step
+            lower = float(bounds[-1])
+
+
+def _window_length(clocks: _Clocks, block_events: int | None) -> float:
+    ringing = int(np.count_nonzero(clocks.rate))
+    events = check_block(block_events) or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * ringing))
+    return events / float(clocks.rate.sum()) if ringing else np.inf
+
+
+class _Steps:
+    """The walk through time of one stream: what was drawn and not yet handed out, and the memory for it."""
+
+    def __init__(self, seed: int, clocks: _Clocks) -> None:
+        self._key = seed_key(seed)
+        self._clocks = clocks
+        self._begins = True
+        self._slack = 1.0
+        self._bounds = np.zeros(1)
+        self._own = np.zeros(0, dtype=COMPUTATION)
+        self._head = np.zeros((1, clocks.n_local + 1), dtype=np.int32)
+        self._links = np.zeros(0, dtype=COMMUNICATION)
+        self._tail = np.zeros(1, dtype=np.int64)
+        self._spare = np.zeros(1, dtype=COMMUNICATION)
+        self._scratch = make_scratch(0, 1.0)
+
+    def draw(self, bounds: NDArray[np.float64]) -> None:
+        """Draw the windows between these bounds, which must go on from where the last call ended."""
+        lists = self._tail.size
+        kept_head = self._head[-1] - self._head[-1, 0]
+        kept = self._own[self._head[-1, 0] : self._head[-1, -1]].copy()
+        kept_links = self._links[(lists - 1) * (self._links.size // lists) : self._tail[-1]].copy()
+        self._bounds = bounds
+        while not self._try_draw(np.append(bounds, np.inf), kept, kept_head, kept_links):
+            self._slack *= 2.0  # what was carried over is still there: draw it all again, with more room
+        self._begins = False
+
+    def _try_draw(
+        self,
+        bounds: NDArray[np.float64],
+        kept: NDArray[np.void],
+        kept_head: NDArray[np.int32],
+        kept_links: NDArray[np.void],
+    ) -> bool:
+        c = self._clocks
+        lists = bounds.size - 1
+        longest = float(np.diff(bounds[:-1]).max())
+        node_rate, edge_rate = c.rate[: c.n_local], c.rate[c.n_local :]
+        most_cells = int((bounds[-2] - bounds[0]) * c.rate.max(initial=0.0) / CELL_MEAN) + 3
+        if self._scratch.cell_number.size < most_cells or self._slack > 1.0:
+            self._scratch = make_scratch(most_cells, self._slack)
+        own_room = self._room(kept.size, longest * float(node_rate.sum()), c.n_local) + c.n_local
+        link_room = self._room(kept_links.size, longest * float(edge_rate.sum()), edge_rate.size)
+        if self._tail.size != lists or self._own.size < lists * own_room:
+            self._own = np.empty(lists * own_room, dtype=COMPUTATION)
+            self._head = np.empty((lists, c.n_local + 1), dtype=np.int32)
+        if self._tail.size != lists or self._links.size < lists * link_room:
+            self._links = np.empty(lists * link_room, dtype=COMMUNICATION)
+            self._tail = np.empty(lists, dtype=np.int64)
+            self._spare = np.empty(self._links.size // lists, dtype=COMMUNICATION)
+        common = (self._begins, bounds, self._key, c.actor, c.rate, c.n_local)
+        return draw_computations(
+            *common, c.first_row, c.n_rows, c.packed, self._scratch, kept, kept_head, self._own, self._head
+        ) and draw_communications(*common, c.ends, self._scratch, kept_links, self._links, self._tail)
+
+    def _room(self, kept: int, expected: float, clocks: int) -> int:
+        """Return how long a list must be: for a window's events, or for what all clocks may carry over."""
+        mean = max(expected, 0.75 * CELL_MEAN * clocks)
+        return int(self._slack * (mean + 10.0 * np.sqrt(mean))) + kept + 1024
+
+    def events(self, window: int, out: Events | None) -> Events:
+        """Hand out one of the windows drawn last, in `out` if there is room."""
+        c = self._clocks
+        lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
+        first_link = window * (self._links.size // self._tail.size)
+        links = self._links[first_link : self._tail[window]]
+        head = self._head[window]
+        size = int(head[-1] - head[0]) - c.n_local + links.size
+        if out is None:
+            out = room_for(size + 1)
+        elif out.time.size <= size:
+            out = room_for(int(1.1 * size) + 1024)
+        sort_communications(lower, stop, links, self._spare)
+        count = merge(stop, c.actor, c.n_local, self._own, head, links, *out)
+        return Events(*(array[:count] for array in out))

@@ -1,0 +1,307 @@
+"""Drawing an index with given probabilities in constant time: alias tables in integer arithmetic.
+
+Walker's method in Vose's form: of m columns of equal mass each holds its own index below a threshold and one other
+index, its alias, above. A draw picks a column, then a side. Masses are rounded to integers that sum to exactly m
+full columns, and the table is built from those integers. Nothing is rounded afterwards, so a row of weight
+0 has threshold 0, is nobody's alias, and is never drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adfs.compilation import compiled
+from adfs.errors import InputError
+
+__all__ = ["ActorTable", "AliasTables", "build_actor_table", "draw_column", "draw_sample"]
+
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+#: Bits of a threshold in a table of rows; a row's probability is off by at most 2**-32 of the mean one.
+_ROW_BITS = 32
+_MAX_ROWS = 2**31 - 1
+
+
+@compiled
+def draw_column(draw: np.uint64, columns: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Split a 64-bit draw into a column and the position in it, by one multiplication and no division.
+
+    Parameters
+    ----------
+    draw : uint64
+        Uniform.
+    columns : uint64
+        Their number, below 2**32.
+
+    Returns
+    -------
+    column : uint64
+        Below `columns`: the upper half of the 128-bit product draw × columns.
+    position : uint64
+        The lower half: uniform on [0, 2**64) in steps of about `columns`.
+    """
+    low = (draw & _LOW) * columns
+    high = (draw >> _32) * columns + (low >> _32)
+    return high >> _32, (high << _32) | (low & _LOW)
+
+
+@compiled
+def draw_sample(draw: np.uint64, packed: NDArray[np.uint64], first: np.int64, columns: np.uint64) -> np.int64:
+    """Draw a row of one node.
+
+    Parameters
+    ----------
+    draw : uint64
+        Uniform.
+    packed : (N,) uint64
+        `AliasTables.packed`.
+    first : int64
+        Where the node's rows start in `packed`.
+    columns : uint64
+        How many there are.
+
+    Returns
+    -------
+    int64
+        An index into the flat rows.
+    """
+    column, position = draw_column(draw, columns)
+    entry = packed[first + np.int64(column)]
+    chosen = column if (position >> _32) < (entry >> _32) else entry & _LOW
+    return first + np.int64(chosen)
+
+
+@compiled
+def _integer_masses(weights: NDArray[np.float64], bits: int, mass: NDArray[np.int64]) -> bool:
+    """Fill `mass` with integers proportional to the weights that sum to len(weights) · 2**bits; False if all are 0."""
+    m = weights.shape[0]
+    total = 0.0
+    largest = 0
+    for i in range(m):
+        total += weights[i]
+        if weights[i] > weights[largest]:
+            largest = i
+    if m == 0 or total <= 0.0:
+        return False
+    whole = np.int64(m) << bits
+    extra = np.int64(0)
+    running = 0.0
+    before = np.int64(0)
+    for i in range(m):
+        # Differences of rounded running sums: they sum to the whole, none is off by more than about one unit, and
+        # a weight of 0 gives 0. The running sum ends at `total`, bit for bit, so the last ratio is 1.
+        running += weights[i]
+        upto = np.int64(np.rint((running / total) * np.float64(whole)))
+        mass[i] = upto - before
+        before = upto
+        if mass[i] == 0 and weights[i] > 0.0:
+            mass[i] = 1
+            extra += 1
+    mass[largest] -= extra
+    return True
+
+
+@compiled
+def _vose(
+    mass: NDArray[np.int64],
+    bits: int,
+    stack: NDArray[np.int32],
+    threshold: NDArray[np.int64],
+    alias: NDArray[np.int64],
+) -> None:
+    """Turn masses that sum to m · 2**bits into thresholds below 2**bits and aliases; `mass` is used up."""
+    m = mass.shape[0]
+    full = np.int64(1) << bits
+    small = 0  # the stack of columns below the mean grows from the front,
+    large = m  # that of the others from the back
+    for i in range(m - 1, -1, -1):
+        if mass[i] < full:
+            stack[small] = i
+            small += 1
+        else:
+            large -= 1
+            stack[large] = i
+    while small > 0:
+        small -= 1
+        low = stack[small]
+        high = stack[large]  # exists: the masses left sum to exactly as many full columns as there are left
+        threshold[low] = mass[low]
+        alias[low] = high
+        mass[high] -= full - mass[low]
+        if mass[high] < full:
+            large += 1
+            stack[small] = high
+            small += 1
+    for k in range(large, m):
+        # A full column: its own alias, so the threshold (2**bits would not fit) does not matter.
+        threshold[stack[k]] = 0
+        alias[stack[k]] = stack[k]
+
+
+@compiled
+def _build_rows(
+    weights: NDArray[np.float64],
+    offsets: NDArray[np.int64],
+    packed: NDArray[np.uint64],
+    drawable: NDArray[np.bool_],
+) -> None:
+    longest = 0
+    for k in range(offsets.shape[0] - 1):
+        longest = max(longest, offsets[k + 1] - offsets[k])
+    mass = np.empty(longest, np.int64)
+    threshold = np.empty(longest, np.int64)
+    alias = np.empty(longest, np.int64)
+    stack = np.empty(longest, np.int32)
+    for k in range(offsets.shape[0] - 1):
+        first, m = offsets[k], offsets[k + 1] - offsets[k]
+        drawable[k] = _integer_masses(weights[first : first + m], _ROW_BITS, mass[:m])
+        if drawable[k]:
+            _vose(mass[:m], _ROW_BITS, stack[:m], threshold[:m], alias[:m])
+            for i in range(m):
+                packed[first + i] = (np.uint64(threshold[i]) << _32) | np.uint64(alias[i])
+        else:
+            packed[first : first + m] = 0
+
+
+@compiled
+def _build_actors(weights: NDArray[np.float64], bits: int, table: NDArray[np.uint64]) -> bool:
+    m = weights.shape[0]
+    mass = np.empty(m, np.int64)
+    if not _integer_masses(weights, bits, mass):
+        return False
+    threshold = np.empty(m, np.int64)
+    alias = np.empty(m, np.int64)
+    _vose(mass, bits, np.empty(m, np.int32), threshold, alias)
+    for i in range(m):
+        table[i, 0] = np.uint64(threshold[i]) << np.uint64(64 - bits)
+        table[i, 1] = np.uint64(alias[i])
+    return True
+
+
+def _check_weights(weights: NDArray[np.float64], what: str) -> None:
+    # min and max also catch nan, and need no mask as long as the rows.
+    if weights.size and not (weights.min() >= 0.0 and weights.max() < np.inf):
+        raise InputError(f"{what} must be finite and not negative")
+
+
+@dataclass(frozen=True, eq=False)
+class AliasTables:
+    """One alias table a node, over the rows that a process holds: 8 bytes a row.
+
+    Parameters
+    ----------
+    packed : (N,) uint64
+        Upper half: the column's threshold in units of 2**-32. Lower half: its alias, counted from the node's first
+        row.
+    offsets : (k+1,) int64
+        The k-th node here holds the rows ``offsets[k]:offsets[k+1]``.
+    node_ids : (k,) int64
+        Which nodes of the network these are.
+    drawable : (k,) bool
+        Whether a node has a row of positive weight.
+
+    Examples
+    --------
+    >>> tables = AliasTables.build([1.0, 0.0, 3.0, 1.0], [0, 3, 4])
+    >>> tables.probabilities(0)
+    array([0.25, 0.  , 0.75])
+    """
+
+    packed: NDArray[np.uint64]
+    offsets: NDArray[np.int64]
+    node_ids: NDArray[np.int64]
+    drawable: NDArray[np.bool_]
+
+    @classmethod
+    def build(
+        cls, weights: ArrayLike, offsets: ArrayLike, *, node_ids: ArrayLike | None = None
+    ) -> AliasTables:
+        """Build the tables from weights, which need not sum to anything in particular.
+
+        Parameters
+        ----------
+        weights : (N,) array_like of float
+            Not negative. Row j of node i is drawn with probability w_ij / Σ_j w_ij, and never where w_ij = 0.
+        offsets : (k+1,) array_like of int
+            Where each node's rows start and end.
+        node_ids : (k,) array_like of int, optional
+            Which nodes these are, where they are not 0, …, k−1.
+
+        Returns
+        -------
+        AliasTables
+        """
+        row_weights = np.ascontiguousarray(weights, dtype=np.float64)
+        bounds = np.ascontiguousarray(offsets, dtype=np.int64)
+        if row_weights.ndim != 1 or bounds.ndim != 1 or bounds.size == 0:
+            raise InputError("weights and offsets must be one-dimensional, and offsets must not be empty")
+        if bounds[0] != 0 or bounds[-1] != row_weights.size or (np.diff(bounds) < 0).any():
+            raise InputError(f"offsets must rise from 0 to the number of rows, {row_weights.size}")
+        if row_weights.size > _MAX_ROWS:
+            raise InputError(
+                f"a process can draw from at most {_MAX_ROWS} rows, but was given {row_weights.size}"
+            )
+        _check_weights(row_weights, "row weights")
+        k = bounds.size - 1
+        ids = np.arange(k) if node_ids is None else np.ascontiguousarray(node_ids, dtype=np.int64)
+        if ids.shape != (k,) or np.unique(ids).size != k or (k and ids.min() < 0):
+            raise InputError(f"node_ids must be {k} different node numbers, one for each pair of offsets")
+        packed = np.empty(row_weights.size, dtype=np.uint64)
+        drawable = np.empty(k, dtype=np.bool_)
+        _build_rows(row_weights, bounds, packed, drawable)
+        return cls(packed, bounds, ids, drawable)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all the arrays."""
+        return self.packed.nbytes + self.offsets.nbytes + self.node_ids.nbytes + self.drawable.nbytes
+
+    def probabilities(self, index: int) -> NDArray[np.float64]:
+        """Return the probabilities that a table gives, read back from it.
+
+        Parameters
+        ----------
+        index : int
+            Which of the tables, counted as in `node_ids`.
+
+        Returns
+        -------
+        (m,) float64
+        """
+        entries = self.packed[self.offsets[index] : self.offsets[index + 1]]
+        m = entries.size
+        result = np.zeros(m)
+        if self.drawable[index]:
+            threshold = (entries >> _32).astype(np.float64) / 2.0**_ROW_BITS
+            result += threshold
+            np.add.at(result, (entries & _LOW).astype(np.int64), 1.0 - threshold)
+            result /= m
+        return result
+
+
+ActorTable = NDArray[np.uint64]
+
+
+def build_actor_table(probability: NDArray[np.float64]) -> ActorTable:
+    """Build the alias table over all actors, with thresholds as fine as 64-bit integers allow.
+
+    Parameters
+    ----------
+    probability : (n_actors,) float64
+        Not negative, not all zero.
+
+    Returns
+    -------
+    (n_actors, 2) uint64
+        A column's threshold in units of 2**-64, and its alias.
+    """
+    _check_weights(probability, "probabilities")
+    # The masses sum to n_actors · 2**bits, which must stay below 2**63.
+    bits = 63 - int(probability.size).bit_length()
+    table = np.empty((probability.size, 2), dtype=np.uint64)
+    if not _build_actors(np.ascontiguousarray(probability, dtype=np.float64), bits, table):
+        raise InputError("a schedule needs at least one positive probability, but all are 0")
+    return table
