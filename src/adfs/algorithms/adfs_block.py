@@ -1,0 +1,225 @@
+"""Block-synchronous ADFS: the same dual and the same steps, taken by all nodes together.
+
+At each step a coin that all nodes share says whether every node does one sample, or all do one gossip round. The literal twin is
+:class:`LiteralBlockAdfs`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.algorithms.adfs import AdfsConstants, AdfsState, adfs_start, compute, decay, tip_scalars
+from adfs.algorithms.base import Gossip, Method, RoundProcess, Setting, Work, block_slots, register_method
+from adfs.compilation import kernel
+from adfs.errors import unknown_name
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.schedule import AliasTables, RoundDraws
+from adfs.theory import BlockParameters, NodeSummary, summarize
+
+__all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
+
+
+class BlockState(NamedTuple):
+    """x and v of the centres (n, d), and of the tips (N,) as multiples of their rows."""
+
+    x: np.ndarray
+    v: np.ndarray
+    tip_x: np.ndarray
+    tip_v: np.ndarray
+
+
+class LiteralBlockAdfs:
+    """The same, literally: x, y and v mixed at every step, on dense rows.
+
+    Algorithm
+        y = (x + ρv)/(1 + ρ), w = (1 − ρ)v + ρy. Gossip: Δ = −(ρ/(σ_A p_comm)) Lap D⁻¹y at the centres, χ = ρ/p_comm. Samples: at each
+        node the step of ADFS with p_ij = p_comp π_ij. Then v⁺ = w + Δ and x⁺ = y + χΔ.
+    """
+
+    def __init__(self, problem: Problem, network: Network, parameters: BlockParameters) -> None:
+        self.problem = problem
+        self.laplacian = network.laplacian().toarray()
+        self.parameters = parameters
+
+    def start(self) -> BlockState:
+        """Return zero everywhere."""
+        n, d, m = self.problem.n_nodes, self.problem.n_features, self.problem.n_samples
+        return BlockState(np.zeros((n, d)), np.zeros((n, d)), np.zeros(m), np.zeros(m))
+
+    def step(self, state: BlockState, samples: np.ndarray | None) -> BlockState:
+        """Return the state after a gossip round (``samples`` None) or after one sample at every node."""
+        p, rho = self.parameters, self.parameters.contraction
+        y, tip_y = (state.x + rho * state.v) / (1 + rho), (state.tip_x + rho * state.tip_v) / (1 + rho)
+        w, tip_w = (1 - rho) * state.v + rho * y, (1 - rho) * state.tip_v + rho * tip_y
+        sigma = self.problem.sigma[:, None]
+        if samples is None:
+            change = -(rho / (p.dual_curvature * p.p_comm)) * (self.laplacian @ (y / sigma))
+            return BlockState(y + rho / p.p_comm * change, w + change, tip_y, tip_w)
+        x, v, tip_x, tip_v = y.copy(), w.copy(), tip_y.copy(), tip_w.copy()
+        for node, row in enumerate(samples):
+            if row < 0:
+                continue
+            term, smoothness = self.problem.term(int(row)), self.problem.smoothness[row]
+            share = np.sqrt(1 + smoothness / self.problem.sigma[node]) / p.root_sums[node]
+            probability = (1 - p.p_comm) * share
+            eta = rho * p.virtual_weight * smoothness / (p.dual_curvature * probability)
+            pull = y[node] / self.problem.sigma[node] - tip_y[row] * term.x / smoothness
+            moved = term.dual_prox(tip_w[row] * term.x + eta * pull, eta, smoothness)
+            change = float(moved @ term.x) / term.norm_squared - tip_w[row]
+            chi = rho / probability
+            tip_v[row] += change
+            tip_x[row] += chi * change
+            v[node] -= change * term.x
+            x[node] -= chi * change * term.x
+        return BlockState(x, v, tip_x, tip_v)
+
+
+@kernel
+def _all_compute(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    offsets: np.ndarray,
+    constants: AdfsConstants,
+    state: AdfsState,
+    samples: np.ndarray,
+    time: float,
+) -> None:
+    """One sample at every node that has any."""
+    for i in range(samples.size):
+        if samples[i] >= 0:
+            compute(loss, rows, y, weights, offsets, constants, state, i, samples[i], time)
+
+
+@kernel
+def _all_iterates(
+    offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, time: float, out: np.ndarray
+) -> None:
+    """Bring all nodes to a time and write x_i/σ_i, ``out`` (k, d)."""
+    for i in range(out.shape[0]):
+        half = 0.5 * decay(state, offsets, constants.log_decay, i, time)
+        for k in range(out.shape[1]):
+            out[i, k] = (state.centers[i, k, 0] - half * state.centers[i, k, 1]) * constants.inverse_sigma[i]
+
+
+@kernel
+def _all_move(state: AdfsState, step: float, mixing: float, pulls: np.ndarray) -> None:
+    """Move all centres by −step·pull."""
+    to_mean = 0.5 * (1.0 + mixing) * step
+    for i in range(pulls.shape[0]):
+        to_lag = (1.0 - mixing) * step / state.scale[i]
+        for k in range(pulls.shape[1]):
+            state.centers[i, k, 0] -= to_mean * pulls[i, k]
+            state.centers[i, k, 1] -= to_lag * pulls[i, k]
+
+
+class AdfsBlockProcess(RoundProcess):
+    """Block-synchronous ADFS in progress over a block of nodes."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        problem, parameters, block = setting.problem, setting.parameters, setting.block
+        self.problem = problem
+        self.parameters = parameters
+        self.gossip_matrix = sp.csr_array(setting.network.laplacian())
+        self.degree_sum = int(setting.network.degrees[block].sum())
+        probability = 1.0 - parameters.p_comm
+        self.constants = AdfsConstants(
+            log_decay=max(parameters.log_decay, -1e5),
+            beta=problem.loss.beta,
+            inverse_sigma=1.0 / parameters.sigma[block],
+            sample_mixing=(parameters.contraction * parameters.root_sums / probability)[block],
+            sample_step=np.full(block.size, parameters.virtual_weight / parameters.dual_curvature),
+            edge_step=np.empty(0),
+            edge_mixing=np.empty(0),
+            ends=setting.network.edges.astype(np.int32),
+            slot=block_slots(setting.network, block),
+        )
+        self.state = adfs_start(problem)
+        sigma = parameters.sigma[block][problem.node_of_row]
+        roots = np.where(problem.active, np.sqrt(1.0 + problem.smoothness / sigma), 0.0)
+        self.draws = RoundDraws(setting.seed, AliasTables.build(roots, problem.offsets, node_ids=block))
+
+    def round(self, gossip: Gossip) -> None:
+        t = int(self.position)
+        time = t + 1.0
+        problem, done = self.problem, self.work
+        if self.draws.coin(t) < self.parameters.p_comm:
+            iterates = np.empty((problem.n_nodes, problem.n_features))
+            _all_iterates(problem.offsets, self.constants, self.state, time, iterates)
+            rho, p_comm = self.parameters.contraction, self.parameters.p_comm
+            step = rho / (self.parameters.dual_curvature * p_comm)
+            _all_move(self.state, step, rho / p_comm, gossip(iterates))
+            messages = done.messages + self.degree_sum
+            self.work = Work(done.computations, messages, messages * problem.n_features)
+        else:
+            samples = self.draws.samples(t)
+            _all_compute(
+                problem.loss,
+                problem.rows,
+                problem.y,
+                problem.weights,
+                problem.offsets,
+                self.constants,
+                self.state,
+                samples,
+                time,
+            )
+            self.work = done._replace(computations=done.computations + int(np.count_nonzero(samples >= 0)))
+        self.position = time
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        lag = self.state.scale * np.exp(self.constants.log_decay * (self.position - self.state.time))
+        side = (-0.5 if read == "x" else 0.5) * lag[:, None]
+        iterate = self.state.centers[:, :, 0] + side * self.state.centers[:, :, 1]
+        return np.asarray(iterate * self.constants.inverse_sigma[:, None])
+
+    def dual(self) -> np.ndarray:
+        return tip_scalars(self.problem.offsets, self.constants, self.state, self.position, -1.0)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return self.state._asdict()
+
+
+class AdfsBlock(Method):
+    """Block-synchronous ADFS: every node computes one sample, or all gossip once, at each step.
+
+    Guarantee
+        Contraction 1 − ρ a step with 1/ρ = max_i S_i/√r + √(λ_max/σ_A).
+    References
+        Hendrikx, Bach, Massoulié, "An optimal algorithm for decentralized finite-sum optimization", arXiv 2005.10675.
+    """
+
+    name = "adfs-block"
+    kind = "rounds"
+    options = ("r",)
+
+    def parameters(
+        self,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        *,
+        choice: Any = None,
+        tau: float | None = None,
+    ) -> BlockParameters:
+        if isinstance(choice, BlockParameters):
+            return choice
+        if choice in (None, "tuned"):
+            return BlockParameters.tuned(problem, network, tau=math.nan if tau is None else float(tau))
+        raise unknown_name("choice of parameters", choice, ("tuned",))
+
+    def start(self, setting: Setting) -> AdfsBlockProcess:
+        return AdfsBlockProcess(setting)
+
+    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+        a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(summary.n_active > 0))
+        return passes * float(summarize(summary).n_samples.sum()) / a_round
+
+
+register_method(AdfsBlock())

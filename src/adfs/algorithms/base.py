@@ -1,0 +1,273 @@
+"""What an algorithm is to a runtime: how it starts, what an event or a round does, what its iterate is.
+
+A *method* is the description that users pick by name; a *process* is a run of it in progress over a block of
+nodes: all of them in the simulator, some of them on each rank of a cluster. Recording, stopping, progress,
+checkpoints, clocks and messages live in the runtimes, once, and never in an algorithm.
+
+Two kinds of process, one source each for every runtime:
+
+- :class:`EventProcess`: executes the events of a schedule, and turns one communication into an outgoing and
+  an incoming vector;
+- :class:`RoundProcess`: all nodes go from round to round together, with a product by a gossip matrix that the
+  runtime supplies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.errors import InputError, unknown_name
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.schedule import AliasTables, Events, make_schedule
+from adfs.theory import NodeSummary, summarize
+
+__all__ = [
+    "METHODS",
+    "EventProcess",
+    "Gossip",
+    "Method",
+    "Process",
+    "RoundProcess",
+    "Setting",
+    "Work",
+    "block_slots",
+    "get_method",
+    "passes_in_events",
+    "register_method",
+]
+
+Gossip = Callable[[np.ndarray], np.ndarray]
+
+
+class Work(NamedTuple):
+    """What a process has done so far: samples processed, messages sent, and the numbers in them."""
+
+    computations: int
+    messages: int
+    numbers: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method starts from.
+
+    Attributes
+    ----------
+    problem : Problem or GeneralProblem
+        The block's own nodes and samples.
+    network : Network
+        The whole network.
+    parameters : object
+        The method's constants, for the whole network.
+    seed : int
+    schedule : str
+        ``"iid"`` or ``"poisson"``, for event-driven methods.
+    nodes : ndarray, optional
+        Which nodes of the network the block holds, in the order of the problem; all when None.
+    options : mapping
+        The method's own options.
+    """
+
+    problem: Any
+    network: Network
+    parameters: Any
+    seed: int = 0
+    schedule: str = "iid"
+    nodes: np.ndarray | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def block(self) -> np.ndarray:
+        """The nodes of the block, shape (k,)."""
+        return np.arange(self.network.n_nodes) if self.nodes is None else np.asarray(self.nodes)
+
+
+class Process(ABC):
+    """A run in progress over a block of nodes.
+
+    ``position`` says how far it is: the schedule's time for event-driven methods, the number of rounds for
+    others. ``work`` is what has been done so far.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0.0
+        self.work = Work(0, 0, 0)
+
+    @abstractmethod
+    def primal(self, read: str = "x") -> np.ndarray:
+        """Return each node's iterate at the current position, shape (k, d).
+
+        ``read`` is ``"x"`` or ``"v"`` where both exist.
+        """
+
+    def dual(self) -> np.ndarray | None:
+        """Return the tips' scalars at the current position, shape (N,), where a method has them to certify it."""
+        return None
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the whole state as named arrays, not copies: a checkpoint saves and a resumed run fills them."""
+
+
+class EventProcess(Process):
+    """Executes events of a schedule, in any order that is valid for every node.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    ends : ndarray of shape (|E|, 2)
+        The two nodes of each edge.
+    slot : ndarray of shape (n,)
+        The place of each node in the block, −1 when it lives elsewhere.
+    message_length : int
+        Numbers in one message.
+    """
+
+    def __init__(self, setting: Setting, row_weights: np.ndarray) -> None:
+        super().__init__()
+        network, parameters, block = setting.network, setting.parameters, setting.block
+        self.message_length = setting.problem.n_features
+        self.ends, self.slot = network.edges.astype(np.int32), block_slots(network, block)
+        self.schedule = make_schedule(
+            setting.schedule,
+            seed=setting.seed,
+            edges=network.edges,
+            node_probability=parameters.node_probability,
+            edge_probability=parameters.edge_probability,
+            samples=AliasTables.build(row_weights, setting.problem.offsets, node_ids=block),
+            n_nodes=network.n_nodes,
+        )
+
+    def end(self, edge: int) -> int:
+        """Return the place in the block of an edge's end, the first one when both are in it."""
+        first, second = self.slot[self.ends[edge]]
+        return int(first if first >= 0 else second)
+
+    def count(self, computations: int, exchanges: int) -> None:
+        """Add to the work done; an exchange is a message each way."""
+        messages = self.work.messages + 2 * exchanges
+        self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
+
+    @abstractmethod
+    def run(self, events: Events, first: int, last: int) -> int:
+        """Execute events first … last − 1 and return ``last``.
+
+        Or stop before a communication with a node of another block, and return its index.
+        """
+
+    @abstractmethod
+    def outgoing(self, edge: int, time: float) -> np.ndarray:
+        """Return what the block's end of an edge sends at a communication, shape (message_length,)."""
+
+    @abstractmethod
+    def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
+        """Finish that communication at the block's end, from what it sent and what it received."""
+
+
+class RoundProcess(Process):
+    """All nodes go from round to round together.
+
+    Attributes
+    ----------
+    gossip_matrix : csr_array of shape (n, n)
+        The matrix whose product the runtime supplies, rows of the block's nodes times values of all.
+    """
+
+    gossip_matrix: sp.csr_array
+
+    @abstractmethod
+    def round(self, gossip: Gossip) -> None:
+        """Do one round; ``gossip`` maps the block's values (k, …) to its rows of the matrix product."""
+
+
+class Method(ABC):
+    """A method users pick by name.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        ``"events"``, ``"rounds"``, or ``"single"`` for methods that run on one machine with all the data.
+    smooth_only : bool
+        Whether it needs a smooth loss.
+    general : bool
+        Whether it also runs on a GeneralProblem.
+    options : tuple of str
+        The names of its own options.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    smooth_only: ClassVar[bool] = True
+    general: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def parameters(
+        self,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        *,
+        choice: Any = None,
+        tau: float | None = None,
+    ) -> Any:
+        """Return the constants theory predicts; ``choice`` names one of several where the method has them."""
+
+    @abstractmethod
+    def start(self, setting: Setting) -> Process:
+        """Return a process at position 0."""
+
+    @abstractmethod
+    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+        """Return the position at which about this many passes over the data have been made."""
+
+    def check(self, problem: Problem | GeneralProblem, options: Mapping[str, Any]) -> None:
+        """Raise :class:`InputError` unless the method can run on a problem with these options."""
+        if isinstance(problem, GeneralProblem):
+            if not self.general:
+                raise InputError(f"method {self.name!r} takes linear models (adfs.Problem); general terms run with 'adfs'")
+        elif self.smooth_only and not problem.loss.smooth:
+            raise InputError(
+                f"method {self.name!r} needs a smooth loss and {problem.loss.name!r} is not; "
+                "use 'ns-adfs', or a smoothed loss (smoothed-hinge, huber, smoothed-quantile)"
+            )
+        for option in options:
+            if option not in self.options:
+                raise unknown_name(f"option of {self.name!r}", option, self.options or ("(none)",))
+
+
+def block_slots(network: Network, block: np.ndarray) -> np.ndarray:
+    """Return the place of each node in a block, −1 where it is not in it; shape (n,), int32."""
+    slot = np.full(network.n_nodes, -1, dtype=np.int32)
+    slot[block] = np.arange(block.size)
+    return slot
+
+
+METHODS: dict[str, Method] = {}
+
+
+def register_method(method: Method) -> Method:
+    """Add a method to the registry, so that it can be picked by name everywhere."""
+    METHODS[method.name] = method
+    return method
+
+
+def get_method(method: str | Method) -> Method:
+    """Return a method from its name, or the method itself."""
+    if isinstance(method, Method):
+        return method
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    return METHODS[method]
+
+
+def passes_in_events(node_probability: np.ndarray, summary: NodeSummary, passes: float) -> float:
+    """Return the number of events in which about this many passes over the samples are made."""
+    return passes * float(summarize(summary).n_samples.sum()) / float(node_probability.sum())

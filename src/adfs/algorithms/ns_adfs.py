@@ -1,0 +1,292 @@
+"""Compiled NS-ADFS, for losses that need not be smooth.
+
+The literal twin is :class:`adfs.algorithms.ns_adfs_literal.VelocityNsAdfs`: v rests while a node is idle, and
+so does u = A_t(x − v).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
+from adfs.algorithms.prefetch import prefetch_row, prefetch_sample
+from adfs.compilation import inlined, kernel
+from adfs.errors import unknown_name
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.problem.losses import weighted_conjugate_prox
+from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.schedule import Events
+from adfs.theory import NodeSummary, NonSmoothParameters
+
+__all__ = ["NsAdfs", "NsAdfsProcess", "NsConstants", "NsState", "ns_constants", "ns_run_events", "ns_start"]
+
+_AHEAD = 6
+
+
+class NsState(NamedTuple):
+    """``centers`` (n, d, 2) hold v and u of each centre, interleaved.
+
+    ``tips`` (N, 2) the same as multiples of each row.
+    """
+
+    centers: np.ndarray
+    tips: np.ndarray
+
+
+class NsConstants(NamedTuple):
+    """What an event needs besides the state.
+
+    ``quarter`` is 1/(4S²) and ``offset`` t0, so that A_t = (t + t0)²·quarter; ``sample_weight`` μ_ij²/p_ij of a node's
+    samples, ``sample_mixing`` 1/p_ij, ``edge_weight`` μ_e²/p_e, ``edge_mixing`` R_e/p_e; the rest as in ADFS.
+    """
+
+    quarter: float
+    offset: float
+    beta: float
+    inverse_sigma: np.ndarray
+    sample_weight: np.ndarray
+    sample_mixing: np.ndarray
+    edge_weight: np.ndarray
+    edge_mixing: np.ndarray
+    ends: np.ndarray
+    slot: np.ndarray
+
+
+def ns_constants(
+    parameters: NonSmoothParameters, network: Network, beta: float, nodes: np.ndarray | None = None
+) -> NsConstants:
+    """Return the constants for a block of nodes (all of them unless told otherwise)."""
+    block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
+    counts = np.where(parameters.n_active > 0, parameters.n_active, 1.0)
+    probability = np.where(parameters.node_probability > 0.0, parameters.node_probability / counts, 1.0)
+    return NsConstants(
+        quarter=1.0 / (4.0 * parameters.step_bound),
+        offset=parameters.offset,
+        beta=beta,
+        inverse_sigma=1.0 / parameters.sigma[block],
+        sample_weight=(parameters.virtual_weight / probability)[block],
+        sample_mixing=(1.0 / probability)[block],
+        edge_weight=parameters.edge_weights / parameters.edge_probability,
+        edge_mixing=parameters.edge_resistance / parameters.edge_probability,
+        ends=network.edges.astype(np.int32),
+        slot=block_slots(network, block),
+    )
+
+
+def ns_start(problem: Problem) -> NsState:
+    """Return the state at the start: all zero."""
+    return NsState(np.zeros((problem.n_nodes, problem.n_features, 2)), np.zeros((problem.n_samples, 2)))
+
+
+@inlined
+def _coefficients(constants: NsConstants, time: float) -> tuple[float, float]:
+    """Return a_{t+1} and A_{t+1} at the event of a time s = t + 1."""
+    shifted = time - 1.0 + constants.offset
+    return (2.0 * shifted + 1.0) * constants.quarter, (shifted + 1.0) * (shifted + 1.0) * constants.quarter
+
+
+@inlined
+def _compute(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    constants: NsConstants,
+    state: NsState,
+    i: int,
+    j: int,
+    time: float,
+) -> None:
+    """One computation: node at slot i, its sample at row j."""
+    increment, weight_after = _coefficients(constants, time)
+    start, stop = row_span(rows, j)
+    along_v = 0.0
+    along_u = 0.0
+    norm = 0.0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        column = row_column(rows, j, k)
+        along_v += entry * state.centers[i, column, 0]
+        along_u += entry * state.centers[i, column, 1]
+        norm += entry * entry
+    margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
+    h = increment * constants.sample_weight[i] / norm
+    at_v = state.tips[j, 0]
+    moved = weighted_conjugate_prox(loss, constants.beta, at_v + h * margin, h, y[j], weights[j], margin)
+    change = moved - at_v
+    to_u = (increment * constants.sample_mixing[i] - weight_after) * change
+    state.tips[j, 0] = moved
+    state.tips[j, 1] += to_u
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        column = row_column(rows, j, k)
+        state.centers[i, column, 0] -= change * entry
+        state.centers[i, column, 1] -= to_u * entry
+
+
+@inlined
+def _move(center: np.ndarray, k: int, change: float, ratio: float, sign: float) -> None:
+    center[k, 0] += sign * change
+    center[k, 1] += sign * (ratio * change)
+
+
+@inlined
+def _exchange(constants: NsConstants, state: NsState, edge: int, time: float) -> None:
+    """One communication between two nodes of the block."""
+    i = constants.slot[constants.ends[edge, 0]]
+    j = constants.slot[constants.ends[edge, 1]]
+    increment, weight_after = _coefficients(constants, time)
+    inverse_i, inverse_j = constants.inverse_sigma[i], constants.inverse_sigma[j]
+    step = increment * constants.edge_weight[edge]
+    ratio = increment * constants.edge_mixing[edge] - weight_after
+    a = state.centers[i]
+    b = state.centers[j]
+    for k in range(a.shape[0]):
+        at_i = (a[k, 0] + a[k, 1] / weight_after) * inverse_i
+        at_j = (b[k, 0] + b[k, 1] / weight_after) * inverse_j
+        change = step * (at_i - at_j)
+        _move(a, k, change, ratio, -1.0)
+        _move(b, k, change, ratio, 1.0)
+
+
+@kernel
+def ns_run_events(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    constants: NsConstants,
+    state: NsState,
+    times: np.ndarray,
+    actors: np.ndarray,
+    samples: np.ndarray,
+    first: int,
+    last: int,
+) -> int:
+    """Execute events first … last − 1.
+
+    Stop before one that needs a node of another block, and return how far it got.
+    """
+    n = constants.slot.size
+    for t in range(first, last):
+        if t + 2 * _AHEAD < last and samples[t + 2 * _AHEAD] >= 0:
+            prefetch_sample(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
+        if t + _AHEAD < last and samples[t + _AHEAD] >= 0:
+            prefetch_row(rows, samples[t + _AHEAD])
+        actor = actors[t]
+        if actor < n:
+            _compute(loss, rows, y, weights, constants, state, constants.slot[actor], samples[t], times[t])
+        else:
+            edge = actor - n
+            if constants.slot[constants.ends[edge, 0]] < 0 or constants.slot[constants.ends[edge, 1]] < 0:
+                return t
+            _exchange(constants, state, edge, times[t])
+    return last
+
+
+@kernel
+def _outgoing(constants: NsConstants, state: NsState, i: int, time: float, out: np.ndarray) -> None:
+    _, weight_after = _coefficients(constants, time)
+    for k in range(out.size):
+        out[k] = (state.centers[i, k, 0] + state.centers[i, k, 1] / weight_after) * constants.inverse_sigma[i]
+
+
+@kernel
+def _receive(
+    constants: NsConstants,
+    state: NsState,
+    edge: int,
+    i: int,
+    time: float,
+    own: np.ndarray,
+    other: np.ndarray,
+) -> None:
+    first = constants.slot[constants.ends[edge, 0]] == i
+    increment, weight_after = _coefficients(constants, time)
+    step = increment * constants.edge_weight[edge]
+    ratio = increment * constants.edge_mixing[edge] - weight_after
+    a = state.centers[i]
+    for k in range(own.size):
+        if first:
+            _move(a, k, step * (own[k] - other[k]), ratio, -1.0)
+        else:
+            _move(a, k, step * (other[k] - own[k]), ratio, 1.0)
+
+
+class NsAdfsProcess(EventProcess):
+    """NS-ADFS in progress over a block of nodes."""
+
+    def __init__(self, setting: Setting) -> None:
+        problem = setting.problem
+        super().__init__(setting, problem.active.astype(np.float64))
+        self.problem = problem
+        self.constants = ns_constants(setting.parameters, setting.network, problem.loss.beta, setting.block)
+        self.state = ns_start(problem)
+
+    def run(self, events: Events, first: int, last: int) -> int:
+        p = self.problem
+        return ns_run_events(p.loss, p.rows, p.y, p.weights, self.constants, self.state, *events, first, last)
+
+    def outgoing(self, edge: int, time: float) -> np.ndarray:
+        out = np.empty(self.message_length)
+        _outgoing(self.constants, self.state, self.end(edge), time, out)
+        return out
+
+    def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
+        _receive(self.constants, self.state, edge, self.end(edge), time, own, message)
+
+    def _shift(self, read: str) -> float:
+        """X = v + u/A_t; v itself has no share of u."""
+        weight = (self.position + self.constants.offset) ** 2 * self.constants.quarter
+        return 1.0 / weight if read == "x" else 0.0
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        iterate = self.state.centers[:, :, 0] + self._shift(read) * self.state.centers[:, :, 1]
+        return np.asarray(iterate * self.constants.inverse_sigma[:, None])
+
+    def dual(self) -> np.ndarray:
+        return np.asarray(self.state.tips[:, 0] + self._shift("x") * self.state.tips[:, 1])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return self.state._asdict()
+
+
+class NsAdfs(Method):
+    """NS-ADFS: ADFS for losses that need not be smooth, such as the hinge or the absolute loss.
+
+    Algorithm
+        The paper's non-smooth variant, with α_t in the x-update (erratum 8) and a start that keeps the
+        iterates in the domain of the conjugates (erratum 9).
+    Guarantee
+        Theorem 3: the dual error falls as 1/t², in expectation.
+    """
+
+    name = "ns-adfs"
+    kind = "events"
+    smooth_only = False
+
+    def parameters(
+        self,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        *,
+        choice: Any = None,
+        tau: float | None = None,
+    ) -> NonSmoothParameters:
+        if isinstance(choice, NonSmoothParameters):
+            return choice
+        if choice in (None, "paper", "tuned"):  # theory offers one choice for this method
+            return NonSmoothParameters.paper(problem, network)
+        raise unknown_name("choice of parameters", choice, ("paper",))
+
+    def start(self, setting: Setting) -> NsAdfsProcess:
+        return NsAdfsProcess(setting)
+
+    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+        return passes_in_events(parameters.node_probability, summary, passes)
+
+
+register_method(NsAdfs())

@@ -1,0 +1,103 @@
+"""Files of ours: a magic line, a checksum, a readable header and plain arrays. Nothing in them can run code.
+
+A file is written whole under another name, forced to the disk and moved into place: a reader finds the old one or the new
+one, never half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adfs.errors import AdfsError, InputError
+
+__all__ = ["FileProblem", "read_container", "write_container"]
+
+_MAGIC = b"adfs-file 1 "
+_DIGEST = 64
+
+
+class FileProblem(AdfsError, OSError):
+    """A file of ours could not be written; what stood there before is intact."""
+
+
+def write_container(
+    path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Write a header and arrays to one file, atomically.
+
+    Parameters
+    ----------
+    path : path
+    kind : str
+        What the file is, for instance ``"run"``; readers ask for it.
+    header : mapping
+        What JSON can hold.
+    arrays : mapping of str to ndarray
+        Numbers, booleans or text; no objects.
+    """
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{f"array/{name}": np.asarray(value) for name, value in arrays.items()})
+    text = json.dumps(dict(header), sort_keys=True).encode()
+    body = len(text).to_bytes(8, "big") + text + buffer.getvalue()
+    content = _MAGIC + kind.encode() + b"\n" + hashlib.sha256(body).hexdigest().encode() + body
+    write_atomically(Path(path), content)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file by new content, or leave it as it was."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise FileProblem(f"cannot write {path}: {error.strerror or error}") from None
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise FileProblem(
+            f"cannot write {path}: {error.strerror or error}; what stood there before is unchanged"
+        ) from None
+
+
+def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read a file of a kind back as its header and arrays; refuse anything else with one sentence."""
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory, not an adfs {kind} file") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    line, newline, rest = content.partition(b"\n")
+    if not line.startswith(_MAGIC) or not newline:
+        raise InputError(f"{path} is not an adfs {kind} file")
+    found = line[len(_MAGIC) :].decode(errors="replace")
+    if found != kind:
+        raise InputError(f"{path} is an adfs {found} file, not a {kind} file")
+    digest, body = rest[:_DIGEST], rest[_DIGEST:]
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise InputError(f"{path} is damaged or was cut short (its checksum does not match); use an older one")
+    try:
+        size = int.from_bytes(body[:8], "big")
+        header = json.loads(body[8 : 8 + size])
+        with np.load(io.BytesIO(body[8 + size :]), allow_pickle=False) as saved:
+            arrays = {name.removeprefix("array/"): saved[name] for name in saved.files}
+    except (ValueError, zipfile.BadZipFile, KeyError):
+        raise InputError(f"{path} cannot be read as an adfs {kind} file") from None
+    return header, arrays

@@ -1,0 +1,85 @@
+"""What is recorded, and when: plain data handed to a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from adfs.errors import InputError, unknown_name
+
+__all__ = ["MEASURES", "Grid", "Record"]
+
+#: What can be recorded besides the position and the work done.
+MEASURES = ("gap", "objective", "suboptimality", "distance", "consensus")
+_NODES = ("mean", "worst", "each")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """When to record, in passes over the data: at 0, then regularly or logarithmically.
+
+    Parameters
+    ----------
+    every : float, optional
+        Record every so many passes.
+    first : float
+        The first point of a logarithmic grid.
+    per_decade : int
+        Points for each factor of ten of a logarithmic grid.
+
+    Examples
+    --------
+    >>> from itertools import islice
+    >>> list(islice(Grid(every=2.0).points(), 3))
+    [0.0, 2.0, 4.0]
+    """
+
+    every: float | None = None
+    first: float = 0.5
+    per_decade: int = 24
+
+    def __post_init__(self) -> None:
+        if self.every is not None and not (math.isfinite(self.every) and self.every > 0.0):
+            raise InputError(f"record: every must be above 0 passes, got {self.every!r}")
+        if not self.first > 0.0 or self.per_decade < 1:
+            raise InputError("record: first must be above 0 and per_decade at least 1")
+
+    def points(self) -> Iterator[float]:
+        """Yield the passes at which to record, without end."""
+        yield 0.0
+        k = 0
+        while True:
+            if self.every is not None:
+                yield (k + 1) * self.every
+            else:
+                yield self.first * 10.0 ** (k / self.per_decade)
+            k += 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """What to record, for which nodes, and when.
+
+    Parameters
+    ----------
+    measures : tuple of str
+        Any of ``"gap"`` (certified relative duality gap), ``"objective"`` (F at the nodes' iterates), ``"suboptimality"`` (F − F*),
+        ``"distance"`` (‖θ_i − θ*‖) and ``"consensus"`` (‖θ_i − mean‖).
+    nodes : str
+        ``"mean"``, ``"worst"`` or ``"each"``, for the measures of the nodes' own iterates.
+    grid : Grid
+    """
+
+    measures: tuple[str, ...] = ("gap",)
+    nodes: str = "mean"
+    grid: Grid = Grid()
+
+    def __post_init__(self) -> None:
+        measures = (self.measures,) if isinstance(self.measures, str) else tuple(self.measures)
+        for measure in measures:
+            if measure not in MEASURES:
+                raise unknown_name("measure", measure, MEASURES)
+        object.__setattr__(self, "measures", measures)
+        if self.nodes not in _NODES:
+            raise unknown_name("choice of nodes", self.nodes, _NODES)

@@ -1,0 +1,140 @@
+"""What a run gives back, and the file it is kept in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adfs._version import __version__
+from adfs.runtimes.container import read_container, write_container
+from adfs.runtimes.loop import Outcome
+from adfs.theory import NonSmoothParameters, Parameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Run"]
+
+_PARAMETER_RECORDS: dict[str, Any] = {cls.__name__: cls for cls in (Parameters, NonSmoothParameters)}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The result of a run.
+
+    Attributes
+    ----------
+    method : str
+    outcome : Outcome
+        ``"converged"``, ``"out of budget"``, ``"diverged"`` or ``"stopped"``.
+    theta : ndarray of shape (n_nodes, d)
+        Each node's own final iterate.
+    coef : ndarray of shape (d,)
+        The certified point: F at it is within ``gap``·F(0) of the optimum.
+    gap : float
+        Certified relative duality gap of ``coef``.
+    frame : pandas.DataFrame
+        One row a recorded point: ``position``, ``passes``, ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``,
+        ``primal``, ``dual``, and what else was asked for.
+    parameters : object
+    seed : int
+    seconds : float
+        Time of running, evaluation and compilation not counted.
+    """
+
+    method: str
+    outcome: Outcome
+    theta: np.ndarray
+    coef: np.ndarray
+    gap: float
+    frame: pd.DataFrame
+    parameters: Any
+    seed: int
+    seconds: float
+    schedule: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the tolerance was reached."""
+        return self.outcome is Outcome.CONVERGED
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to one file; :meth:`load` brings it back."""
+        header = {
+            "version": __version__,
+            "method": self.method,
+            "outcome": str(self.outcome),
+            "gap": self.gap,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "schedule": self.schedule,
+            "details": self.details,
+            "columns": list(self.frame.columns),
+            "parameters": _describe(self.parameters),
+        }
+        arrays = {"theta": self.theta, "coef": self.coef, "frame": self.frame.to_numpy(dtype=np.float64)}
+        arrays |= {f"parameters/{name}": value for name, value in _parameter_arrays(self.parameters).items()}
+        write_container(path, "run", header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """Read a run back from its file; anything else is refused with one sentence."""
+        import pandas as pd
+
+        header, arrays = read_container(path, "run")
+        return cls(
+            method=header["method"],
+            outcome=Outcome(header["outcome"]),
+            theta=arrays["theta"],
+            coef=arrays["coef"],
+            gap=header["gap"],
+            frame=pd.DataFrame(arrays["frame"], columns=header["columns"]),
+            parameters=_rebuild(header["parameters"], arrays),
+            seed=header["seed"],
+            seconds=header["seconds"],
+            schedule=header["schedule"],
+            details=header["details"],
+        )
+
+    def __repr__(self) -> str:
+        n, d = self.theta.shape
+        return (
+            f"Run({self.method!r}, {str(self.outcome)!r}, gap={self.gap:.2e}, n_nodes={n}, n_features={d}, "
+            f"records={len(self.frame)})"
+        )
+
+
+def _fields(parameters: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(parameters) or isinstance(parameters, type):
+        return {}
+    return {item.name: getattr(parameters, item.name) for item in dataclasses.fields(parameters)}
+
+
+def _parameter_arrays(parameters: Any) -> dict[str, np.ndarray]:
+    return {name: value for name, value in _fields(parameters).items() if isinstance(value, np.ndarray)}
+
+
+def _describe(parameters: Any) -> dict[str, Any]:
+    """Return a record's name, plain fields and text; arrays go beside."""
+    plain = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in _fields(parameters).items()
+        if isinstance(value, str | int | float | bool | tuple)
+    }
+    return {"record": type(parameters).__name__, "fields": plain, "text": str(parameters)}
+
+
+def _rebuild(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    """Return the record of a known kind; the text of any other."""
+    cls = _PARAMETER_RECORDS.get(description["record"])
+    if cls is None:
+        return description["text"]
+    prefix = "parameters/"
+    values = {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in description["fields"].items()}
+    return cls(**plain, **values)

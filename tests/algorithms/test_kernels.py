@@ -1,0 +1,201 @@
+"""The compiled kernels against their literal twins, over the events of real schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from adfs.algorithms import METHODS, Setting
+from adfs.algorithms.adfs_block import LiteralBlockAdfs
+from adfs.algorithms.adfs_literal import MeanLagAdfs
+from adfs.algorithms.ns_adfs_literal import VelocityNsAdfs
+from adfs.network import Network
+from adfs.problem import LOSSES, Problem
+from adfs.runtimes.gossip import local_gossip
+from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
+
+EVENTS = 10_000
+SMOOTH = [name for name, cls in LOSSES.items() if cls().smooth]
+NETWORKS = {1: "path:1", 4: "star:4", 9: "grid:3x3"}
+
+
+def make_problem(loss: str, n: int, *, sparse: bool = False, d: int = 3) -> Problem:
+    """Nodes of one to four samples, some entries zero, weights and σ_i all different."""
+    rng = np.random.default_rng([n, d, sorted(LOSSES).index(loss)])
+    shards = []
+    for _ in range(n):
+        m = int(rng.integers(1, 5))
+        X = rng.standard_normal((m, d)) * (rng.random((m, d)) < 0.7)
+        y = rng.standard_normal(m)
+        y = np.where(y > 0, 1.0, -1.0) if LOSSES[loss].task == "classification" else y
+        shards.append((sp.csr_array(X) if sparse else X, y, rng.uniform(0.3, 2.0, m)))
+    return Problem.from_shards(shards, loss=loss, sigma=rng.uniform(0.3, 2.0, n))
+
+
+def run_kernel(method: str, setting: Setting, stop: float):
+    process = METHODS[method].start(setting)
+    for end, events in process.schedule.windows(0.0, stop):
+        assert process.run(events, 0, events.time.size) == events.time.size
+        process.position = end
+    return process
+
+
+def augmented_events(graph: AugmentedGraph, process, stop: float):
+    """The same events as (augmented edge, time), for the literal twin."""
+    tip_of_row = np.full(graph.problem.n_samples, -1)
+    tip_of_row[graph.tip_rows] = np.arange(graph.n_tips)
+    n = graph.n_centers
+    for _, events in process.schedule.windows(0.0, stop):
+        for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
+            edge = actor - n if actor >= n else graph.n_communication + tip_of_row[sample]
+            yield edge, time
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / max(1e-300, np.abs(expected).max()))
+
+
+def tips_as_vectors(problem: Problem, scalars: np.ndarray) -> np.ndarray:
+    rows = problem.X.toarray() if problem.sparse else problem.X
+    return (scalars[:, None] * rows)[problem.active]
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+@pytest.mark.parametrize("schedule", ["iid", "poisson"])
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
+    problem, network = make_problem(loss, n), Network(NETWORKS[n])
+    parameters = Parameters.tuned(problem, network)
+    setting = Setting(problem, network, parameters, seed=n, schedule=schedule)
+    process = run_kernel("adfs", setting, EVENTS)
+    graph = AugmentedGraph(problem, network, parameters)
+    twin = MeanLagAdfs(graph)
+    state = twin.start()
+    for edge, time in augmented_events(graph, process, EVENTS):
+        state = twin.step(state, edge, time)
+    expected = twin.iterates(state, EVENTS)
+    assert relative(process.primal("x") * problem.sigma[:, None], expected.x[:n]) < 1e-12
+    assert relative(process.primal("v") * problem.sigma[:, None], expected.v[:n]) < 1e-12
+    assert relative(tips_as_vectors(problem, process.dual()), expected.x[n:]) < 1e-12
+    sparse = run_kernel("adfs", Setting(make_problem(loss, n, sparse=True), network, parameters, n, schedule), EVENTS)
+    assert np.array_equal(sparse.primal(), process.primal()), "dense and CSR must give the same bits"
+    assert np.array_equal(sparse.dual(), process.dual())
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+@pytest.mark.parametrize("schedule", ["iid", "poisson"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_ns_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
+    problem, network = make_problem(loss, n), Network(NETWORKS[n])
+    parameters = NonSmoothParameters.paper(problem, network)
+    setting = Setting(problem, network, parameters, seed=n, schedule=schedule)
+    process = run_kernel("ns-adfs", setting, EVENTS)
+    graph = AugmentedGraph(problem, network, parameters)
+    twin = VelocityNsAdfs(graph)
+    state = twin.start()
+    for edge, time in augmented_events(graph, process, EVENTS):
+        state = twin.step(state, edge, time - 1.0)
+    expected = twin.iterates(state, EVENTS)
+    assert relative(process.primal("x") * problem.sigma[:, None], expected.x[:n]) < 1e-12
+    # v takes steps that grow with t, and with them the rounding of what they multiply.
+    assert relative(process.primal("v") * problem.sigma[:, None], expected.v[:n]) < 1e-11
+    sparse = make_problem(loss, n, sparse=True)
+    other = run_kernel("ns-adfs", Setting(sparse, network, parameters, n, schedule), EVENTS)
+    assert np.array_equal(other.primal(), process.primal())
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+@pytest.mark.parametrize("loss", SMOOTH)
+def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
+    problem, network = make_problem(loss, n), Network(NETWORKS[n])
+    parameters = BlockParameters.tuned(problem, network, tau=3.0)
+    processes = []
+    for sparse in (False, True):
+        data = make_problem(loss, n, sparse=sparse)
+        process = METHODS["adfs-block"].start(Setting(data, network, parameters, seed=n))
+        gossip = local_gossip(process.gossip_matrix)
+        for _ in range(2000):
+            process.round(gossip)
+        processes.append(process)
+    twin = LiteralBlockAdfs(problem, network, parameters)
+    state = twin.start()
+    for t in range(2000):
+        gossiping = processes[0].draws.coin(t) < parameters.p_comm
+        state = twin.step(state, None if gossiping else processes[0].draws.samples(t))
+    assert relative(processes[0].primal("x") * problem.sigma[:, None], state.x) < 1e-12
+    assert relative(processes[0].primal("v") * problem.sigma[:, None], state.v) < 1e-12
+    assert np.array_equal(processes[0].primal(), processes[1].primal())
+
+
+@pytest.mark.parametrize("method", ["adfs", "ns-adfs"])
+def test_an_exchange_in_two_halves_gives_the_same_bits(method: str) -> None:
+    """Two blocks that send each other vectors do what one process does by itself."""
+    problem, network = make_problem("logistic", 4), Network("cycle:4")
+    parameters = METHODS[method].parameters(problem, network)
+    whole = run_kernel(method, Setting(problem, network, parameters, seed=3), 3000)
+    blocks = []
+    for nodes in ([0, 1], [2, 3]):
+        own = Problem.from_shards([problem.shards[i] for i in nodes], "logistic", problem.sigma[nodes])
+        blocks.append(METHODS[method].start(Setting(own, network, parameters, seed=3, nodes=np.array(nodes))))
+    streams = [b.schedule.block(0, 3000, nodes) for b, nodes in zip(blocks, ([0, 1], [2, 3]), strict=True)]
+    place = [0, 0]
+    while True:
+        place = [b.run(s, p, s.time.size) for b, s, p in zip(blocks, streams, place, strict=True)]
+        if place == [s.time.size for s in streams]:
+            break
+        edges = [int(s.actor[p]) - 4 for s, p in zip(streams, place, strict=True)]
+        times = [float(s.time[p]) for s, p in zip(streams, place, strict=True)]
+        assert edges[0] == edges[1]
+        assert times[0] == times[1]
+        sent = [b.outgoing(edges[0], times[0]) for b in blocks]
+        blocks[0].incoming(edges[0], times[0], sent[0], sent[1])
+        blocks[1].incoming(edges[0], times[0], sent[1], sent[0])
+        place = [p + 1 for p in place]
+    for block in blocks:
+        block.position = 3000.0
+    assert np.array_equal(np.vstack([b.primal() for b in blocks]), whole.primal())
+    assert np.array_equal(np.concatenate([b.dual() for b in blocks]), whole.dual())
+
+
+def total_of_augmented_nodes(process, problem: Problem) -> float:
+    """|Σ over centres and tips|, of c and of e at one time, relative to the size of the centres."""
+    rows = problem.X
+    worst = 0.0
+    for read, side in (("x", -1.0), ("v", 1.0)):
+        centers = process.primal(read) * problem.sigma[:, None]
+        from adfs.algorithms.adfs import tip_scalars
+
+        tips = tip_scalars(problem.offsets, process.constants, process.state, process.position, side)
+        total = centers.sum(axis=0) + rows.T @ tips
+        worst = max(worst, float(np.abs(total).max() / np.abs(centers).max()))
+    return worst
+
+
+def long_run(events: float) -> None:
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(450) < 0.5, 1.0, -1.0)
+    X = rng.standard_normal((450, 5)) + y[:, None]
+    problem, network = Problem(X, y, sigma=0.5, n_nodes=9), Network("grid:3x3")
+    parameters = Parameters.tuned(problem, network)
+    process = run_kernel("adfs", Setting(problem, network, parameters, schedule="poisson"), events)
+    assert total_of_augmented_nodes(process, problem) < 1e-9
+    assert problem.duality_gap(problem.clip_to_domain(process.dual())) < 1e-12
+
+
+def test_a_million_events_do_not_drift() -> None:
+    long_run(1e6)
+
+
+@pytest.mark.soak
+def test_a_hundred_million_events_do_not_drift() -> None:
+    long_run(1e8)
+
+
+def test_a_scale_that_vanishes_is_folded_in() -> None:
+    """One sample, hardly any curvature: λ is nearly 0 and every decay underflows the scale's range."""
+    problem = Problem([[1e-4]], [1.0], loss="squared", sigma=1.0)
+    network = Network("path:1")
+    process = run_kernel("adfs", Setting(problem, network, Parameters.tuned(problem, network)), 500)
+    assert np.all(np.isfinite(process.primal()))
+    assert abs(process.primal()[0, 0] - problem.optimum().theta[0]) < 1e-15
