@@ -78,7 +78,9 @@ def test_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     assert relative(process.primal("x") * problem.sigma[:, None], expected.x[:n]) < 1e-12
     assert relative(process.primal("v") * problem.sigma[:, None], expected.v[:n]) < 1e-12
     assert relative(tips_as_vectors(problem, process.dual()), expected.x[n:]) < 1e-12
-    sparse = run_kernel("adfs", Setting(make_problem(loss, n, sparse=True), network, parameters, n, schedule), EVENTS)
+    sparse = run_kernel(
+        "adfs", Setting(make_problem(loss, n, sparse=True), network, parameters, n, schedule), EVENTS
+    )
     assert np.array_equal(sparse.primal(), process.primal()), "dense and CSR must give the same bits"
     assert np.array_equal(sparse.dual(), process.dual())
 

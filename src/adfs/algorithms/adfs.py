@@ -6,7 +6,7 @@ What makes them fast, and changes nothing else:
 - a tip's variables lie on the line of its sample, so a sample has two scalars;
 - the lag is stored as one scalar a node times a vector, e = scale·ê, and the scalar alone decays: a sample
   with few non-zeros costs its non-zeros. A node's tips share its scalar, so they need no time stamp;
-- c and ê are interleaved: one cache line serves both;
+- c and ê are the two parts of a complex number: one load and one cache line serve both;
 - the events are known in advance, so the rows of the next ones are fetched ahead.
 """
 
@@ -19,7 +19,8 @@ import numpy as np
 
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
-from adfs.algorithms.prefetch import prefetch_row, prefetch_sample
+from adfs.algorithms.intrinsics import fma
+from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import unknown_name
 from adfs.network import Network
@@ -36,10 +37,13 @@ __all__ = [
     "AdfsState",
     "adfs_constants",
     "adfs_start",
+    "bounded_log",
     "center_iterate",
+    "center_iterates",
     "compute",
     "decay",
     "exchange",
+    "node_constants",
     "receive",
     "run_events",
     "tip_scalars",
@@ -55,40 +59,51 @@ class AdfsState(NamedTuple):
 
     Attributes
     ----------
-    centers : (n, d, 2)
-        c and ê of each centre, interleaved.
-    tips : (N, 2)
+    centers : (n, d) complex
+        c + i·ê of each centre.
+    tips : (N,) complex
         The same for each sample, as multiples of its row.
-    scale : (n,)
-        e = scale·ê, at centre and tips alike, as of the node's ``time``.
-    time : (n,)
-        Time of each node's last event.
+    clocks : (n, 2)
+        Of each node the scale, e = scale·ê at centre and tips alike, and the time of its last event, as of
+        which that holds.
     """
 
     centers: np.ndarray
     tips: np.ndarray
-    scale: np.ndarray
-    time: np.ndarray
+    clocks: np.ndarray
 
 
 class AdfsConstants(NamedTuple):
     """What an event needs besides the state; nodes are those of the block, edges those of the whole network.
 
-    ``log_decay`` is log λ, ``beta`` the loss's smoothness, ``inverse_sigma`` 1/σ_i, ``sample_mixing``
-    ρS_i/p_i (χ of a sample is this over √(1 + L/σ_i)), ``sample_step`` α_i/σ_A (η̃/L of a sample is χ times
-    this), ``edge_step`` η̃_e, ``edge_mixing`` χ_e, ``ends`` the two nodes of each edge, ``slot`` the place of
-    each node in the block (−1 when it lives elsewhere).
+    Attributes
+    ----------
+    log_decay, beta : float
+        log λ, and the loss's smoothness.
+    nodes : (n, 3)
+        1/σ_i; ρS_i/p_i, which is χ of a sample times √(1 + L/σ_i); α_i/σ_A, which is η̃/L of a sample over χ.
+    edge_step, edge_mixing : (E,)
+        η̃_e and χ_e.
+    ends : (E, 2)
+        The two nodes of each edge.
+    slot : (all nodes,)
+        The place of each node in the block, −1 when it lives elsewhere.
     """
 
     log_decay: float
     beta: float
-    inverse_sigma: np.ndarray
-    sample_mixing: np.ndarray
-    sample_step: np.ndarray
+    nodes: np.ndarray
     edge_step: np.ndarray
     edge_mixing: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
+
+
+def node_constants(
+    sigma: np.ndarray, root_sums: np.ndarray, mixing: np.ndarray, virtual_step: np.ndarray
+) -> np.ndarray:
+    """Lay out the constants of nodes as kernels read them; ``mixing`` is ρ/p_i, ``virtual_step`` α_i/σ_A."""
+    return np.stack([1.0 / sigma, root_sums * mixing, np.broadcast_to(virtual_step, sigma.shape)], axis=1)
 
 
 def adfs_constants(
@@ -96,14 +111,16 @@ def adfs_constants(
 ) -> AdfsConstants:
     """Return the constants for a block of nodes (all of them unless told otherwise)."""
     block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
-    probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)
-    mixing = parameters.contraction * parameters.root_sums / probability
+    probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
     return AdfsConstants(
-        log_decay=max(parameters.log_decay, _MOST_NEGATIVE_LOG),
+        log_decay=bounded_log(parameters.log_decay),
         beta=beta,
-        inverse_sigma=1.0 / parameters.sigma[block],
-        sample_mixing=mixing[block],
-        sample_step=parameters.virtual_weight[block] / parameters.dual_curvature,
+        nodes=node_constants(
+            parameters.sigma[block],
+            parameters.root_sums[block],
+            parameters.contraction / probability,
+            parameters.virtual_weight[block] / parameters.dual_curvature,
+        ),
         edge_step=parameters.edge_step,
         edge_mixing=parameters.edge_mixing,
         ends=network.edges.astype(np.int32),
@@ -111,25 +128,31 @@ def adfs_constants(
     )
 
 
+def bounded_log(log_decay: float) -> float:
+    """Return log λ, kept finite: ρ = 1 has λ = 0, whose logarithm times an idle time of 0 would be nan."""
+    return max(log_decay, _MOST_NEGATIVE_LOG)
+
+
 def adfs_start(problem: Problem) -> AdfsState:
     """Return the state at time 0: all zero."""
     n, d = problem.n_nodes, problem.n_features
-    return AdfsState(np.zeros((n, d, 2)), np.zeros((problem.n_samples, 2)), np.ones(n), np.zeros(n))
+    clocks = np.tile([1.0, 0.0], (n, 1))
+    return AdfsState(np.zeros((n, d), np.complex128), np.zeros(problem.n_samples, np.complex128), clocks)
 
 
 @inlined
 def decay(state: AdfsState, offsets: np.ndarray, log_decay: float, i: int, time: float) -> float:
     """Bring node i to a time and return its scale; the scale is folded into ê before it gets too small."""
-    scale = state.scale[i] * math.exp(log_decay * (time - state.time[i]))
-    state.time[i] = time
+    scale = state.clocks[i, 0] * math.exp(log_decay * (time - state.clocks[i, 1]))
+    state.clocks[i, 1] = time
     if scale < _SMALLEST_SCALE:
         for k in range(state.centers.shape[1]):
-            state.centers[i, k, 1] *= scale
+            state.centers[i, k] = complex(state.centers[i, k].real, scale * state.centers[i, k].imag)
         for j in range(offsets[i], offsets[i + 1]):
-            state.tips[j, 1] *= scale
+            state.tips[j] = complex(state.tips[j].real, scale * state.tips[j].imag)
         scale = 1.0
-    state.scale[i] = scale
-    return scale
+    state.clocks[i, 0] = scale
+    return scale  # type: ignore[no-any-return]
 
 
 @inlined
@@ -141,43 +164,44 @@ def compute(
     offsets: np.ndarray,
     constants: AdfsConstants,
     state: AdfsState,
-    i: int,
-    j: int,
+    i: Any,
+    j: Any,
     time: float,
 ) -> None:
-    """One computation: node i at slot i, its sample at row j."""
+    """One computation: the block's node i, its sample at row j (unsigned, so that no index is wrapped)."""
     scale = decay(state, offsets, constants.log_decay, i, time)
     start, stop = row_span(rows, j)
+    center = state.centers[i]
     along_mean = 0.0
     along_lag = 0.0
     norm = 0.0
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
-        column = row_column(rows, j, k)
-        along_mean += entry * state.centers[i, column, 0]
-        along_lag += entry * state.centers[i, column, 1]
+        pair = center[row_column(rows, j, k)]
+        along_mean += entry * pair.real
+        along_lag += entry * pair.imag
         norm += entry * entry
-    inverse_sigma = constants.inverse_sigma[i]
+    inverse_sigma = constants.nodes[i, 0]
+    step = constants.nodes[i, 2]
     margin = (along_mean - 0.5 * scale * along_lag) * inverse_sigma
-    mean = state.tips[j, 0]
-    half_lag = 0.5 * scale * state.tips[j, 1]
+    tip = state.tips[j]
+    half_lag = 0.5 * scale * tip.imag
     weight = weights[j]
     bend = weight * constants.beta
-    mixing = constants.sample_mixing[i] / math.sqrt(1.0 + bend * norm * inverse_sigma)
-    h = constants.sample_step[i] * mixing * bend
-    at_v = mean + half_lag
+    mixing = constants.nodes[i, 1] / math.sqrt(1.0 + bend * norm * inverse_sigma)
+    h = step * mixing * bend
+    at_v = tip.real + half_lag
     # h·x_s/(wβ) without the division by wβ, which h contains
-    zeta = at_v + h * margin - constants.sample_step[i] * mixing * (mean - half_lag)
+    zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
     change = weighted_dual_prox(loss, zeta, h, y[j], weight, margin) - at_v
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) * change / scale
-    state.tips[j, 0] = mean + to_mean
-    state.tips[j, 1] += to_lag
+    state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
         column = row_column(rows, j, k)
-        state.centers[i, column, 0] -= to_mean * entry
-        state.centers[i, column, 1] -= to_lag * entry
+        pair = center[column]
+        center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
 
 
 @inlined
@@ -187,21 +211,32 @@ def exchange(offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, ed
     j = constants.slot[constants.ends[edge, 1]]
     scale_i = decay(state, offsets, constants.log_decay, i, time)
     scale_j = decay(state, offsets, constants.log_decay, j, time)
-    half_i, half_j = 0.5 * scale_i, 0.5 * scale_j
-    inverse_i, inverse_j = constants.inverse_sigma[i], constants.inverse_sigma[j]
+    half = (0.5 * scale_i, 0.5 * scale_j)
+    inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
-    to_mean = 0.5 * (1.0 + mixing)
-    lag_i, lag_j = (1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j
-    a = state.centers[i]
-    b = state.centers[j]
-    for k in range(a.shape[0]):
-        at_i = (a[k, 0] - half_i * a[k, 1]) * inverse_i
-        at_j = (b[k, 0] - half_j * b[k, 1]) * inverse_j
-        change = step * (at_i - at_j)
-        a[k, 0] -= to_mean * change
-        b[k, 0] += to_mean * change
-        a[k, 1] -= lag_i * change
-        b[k, 1] += lag_j * change
+    lag = ((1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j)
+    _exchange_vectors(state.centers[i], state.centers[j], half, inverse, step, 0.5 * (1.0 + mixing), lag)
+
+
+@kernel
+def _exchange_vectors(
+    first: np.ndarray,
+    second: np.ndarray,
+    half: tuple[float, float],
+    inverse: tuple[float, float],
+    step: float,
+    to_mean: float,
+    to_lag: tuple[float, float],
+) -> None:
+    """Move two centres; a function of its own, whose loop LLVM turns into vector instructions."""
+    for k in range(first.size):
+        a = first[k]
+        b = second[k]
+        at_first = fma(-half[0], a.imag, a.real) * inverse[0]
+        at_second = fma(-half[1], b.imag, b.real) * inverse[1]
+        change = step * (at_first - at_second)
+        first[k] = complex(fma(-to_mean, change, a.real), fma(-to_lag[0], change, a.imag))
+        second[k] = complex(fma(to_mean, change, b.real), fma(to_lag[1], change, b.imag))
 
 
 @kernel
@@ -210,9 +245,9 @@ def center_iterate(
 ) -> None:
     """Write θ_i = x_i/σ_i of the block's node i at a time: what it sends its neighbours; ``out`` (d,)."""
     half = 0.5 * decay(state, offsets, constants.log_decay, i, time)
-    inverse = constants.inverse_sigma[i]
+    inverse = constants.nodes[i, 0]
     for k in range(out.size):
-        out[k] = (state.centers[i, k, 0] - half * state.centers[i, k, 1]) * inverse
+        out[k] = fma(-half, state.centers[i, k].imag, state.centers[i, k].real) * inverse
 
 
 @kernel
@@ -224,20 +259,13 @@ def receive(
     Both ends compute the same change from the same two vectors, and negation is exact: the two halves are the
     bits of :func:`exchange`.
     """
-    first = constants.slot[constants.ends[edge, 0]] == i
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
     to_mean = 0.5 * (1.0 + mixing)
-    to_lag = (1.0 - mixing) / state.scale[i]
-    a = state.centers[i]
+    to_lag = (1.0 - mixing) / state.clocks[i, 0]
+    center = state.centers[i]
     for k in range(own.size):
-        if first:
-            change = step * (own[k] - other[k])
-            a[k, 0] -= to_mean * change
-            a[k, 1] -= to_lag * change
-        else:
-            change = step * (other[k] - own[k])
-            a[k, 0] += to_mean * change
-            a[k, 1] += to_lag * change
+        change = step * (own[k] - other[k])
+        center[k] = complex(fma(-to_mean, change, center[k].real), fma(-to_lag, change, center[k].imag))
 
 
 _AHEAD = 6
@@ -267,15 +295,15 @@ def run_events(
     """
     n = constants.slot.size
     for t in range(first, last):
-        if t + 2 * _AHEAD < last and samples[t + 2 * _AHEAD] >= 0:
-            prefetch_sample(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
-        if t + _AHEAD < last and samples[t + _AHEAD] >= 0:
-            prefetch_row(rows, samples[t + _AHEAD])
+        if t + 2 * _AHEAD < last:
+            fetch_early(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
+            fetch_late(
+                rows, state.centers, constants.slot, constants.ends, actors[t + _AHEAD], samples[t + _AHEAD]
+            )
         actor = actors[t]
         if actor < n:
-            compute(
-                loss, rows, y, weights, offsets, constants, state, constants.slot[actor], samples[t], times[t]
-            )
+            i, j = np.uint64(constants.slot[actor]), np.uint64(samples[t])
+            compute(loss, rows, y, weights, offsets, constants, state, i, j, times[t])
         else:
             edge = actor - n
             if constants.slot[constants.ends[edge, 0]] < 0 or constants.slot[constants.ends[edge, 1]] < 0:
@@ -289,12 +317,21 @@ def tip_scalars(
     offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, time: float, side: float
 ) -> np.ndarray:
     """Return c + side·e/2 of every tip as of one time, ``side`` −1 for x and +1 for v; shape (N,)."""
-    out = np.empty(state.tips.shape[0])
-    for i in range(state.scale.size):
-        half = 0.5 * side * state.scale[i] * math.exp(constants.log_decay * (time - state.time[i]))
+    out = np.empty(state.tips.size)
+    for i in range(state.clocks.shape[0]):
+        idle = math.exp(constants.log_decay * (time - state.clocks[i, 1]))
+        half = 0.5 * side * state.clocks[i, 0] * idle
         for j in range(offsets[i], offsets[i + 1]):
-            out[j] = state.tips[j, 0] + half * state.tips[j, 1]
+            out[j] = state.tips[j].real + half * state.tips[j].imag
     return out
+
+
+def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, read: str) -> np.ndarray:
+    """Return x_i/σ_i or v_i/σ_i of the block's nodes as of one time, shape (k, d)."""
+    lag = state.clocks[:, 0] * np.exp(constants.log_decay * (time - state.clocks[:, 1]))
+    side = (-0.5 if read == "x" else 0.5) * lag[:, None]
+    iterate = state.centers.real + side * state.centers.imag
+    return np.asarray(iterate * constants.nodes[:, 0, None])
 
 
 # --------------------------------------------------------------------------- the method
@@ -326,10 +363,7 @@ class AdfsProcess(EventProcess):
         receive(self.constants, self.state, edge, self.end(edge), own, message)
 
     def primal(self, read: str = "x") -> np.ndarray:
-        lag = self.state.scale * np.exp(self.constants.log_decay * (self.position - self.state.time))
-        side = (-0.5 if read == "x" else 0.5) * lag[:, None]
-        iterate = self.state.centers[:, :, 0] + side * self.state.centers[:, :, 1]
-        return np.asarray(iterate * self.constants.inverse_sigma[:, None])
+        return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
         return tip_scalars(self.problem.offsets, self.constants, self.state, self.position, -1.0)

@@ -1,7 +1,7 @@
 """Block-synchronous ADFS: the same dual and the same steps, taken by all nodes together.
 
-At each step a coin that all nodes share says whether every node does one sample, or all do one gossip round. The literal twin is
-:class:`LiteralBlockAdfs`.
+At each step a coin that all nodes share says whether every node does one sample, or all do one gossip round.
+The literal twin is :class:`LiteralBlockAdfs`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.adfs import AdfsConstants, AdfsState, adfs_start, compute, decay, tip_scalars
+from adfs.algorithms.adfs import (
+    AdfsConstants,
+    AdfsState,
+    adfs_start,
+    bounded_log,
+    center_iterates,
+    compute,
+    decay,
+    node_constants,
+    tip_scalars,
+)
 from adfs.algorithms.base import Gossip, Method, RoundProcess, Setting, Work, block_slots, register_method
 from adfs.compilation import kernel
 from adfs.errors import unknown_name
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.schedule import AliasTables, RoundDraws
-from adfs.theory import BlockParameters, NodeSummary, summarize
+from adfs.theory import BlockParameters, NodeSummary
 
 __all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
 
@@ -37,8 +47,9 @@ class LiteralBlockAdfs:
     """The same, literally: x, y and v mixed at every step, on dense rows.
 
     Algorithm
-        y = (x + ρv)/(1 + ρ), w = (1 − ρ)v + ρy. Gossip: Δ = −(ρ/(σ_A p_comm)) Lap D⁻¹y at the centres, χ = ρ/p_comm. Samples: at each
-        node the step of ADFS with p_ij = p_comp π_ij. Then v⁺ = w + Δ and x⁺ = y + χΔ.
+        y = (x + ρv)/(1 + ρ), w = (1 − ρ)v + ρy. Gossip: Δ = −(ρ/(σ_A p_comm)) Lap D⁻¹y at the centres, χ =
+        ρ/p_comm. Samples: at each node the step of ADFS with p_ij = p_comp π_ij. Then v⁺ = w + Δ and x⁺ = y +
+        χΔ.
     """
 
     def __init__(self, problem: Problem, network: Network, parameters: BlockParameters) -> None:
@@ -94,7 +105,8 @@ def _all_compute(
     """One sample at every node that has any."""
     for i in range(samples.size):
         if samples[i] >= 0:
-            compute(loss, rows, y, weights, offsets, constants, state, i, samples[i], time)
+            place, row = np.uint64(i), np.uint64(samples[i])
+            compute(loss, rows, y, weights, offsets, constants, state, place, row, time)
 
 
 @kernel
@@ -105,7 +117,8 @@ def _all_iterates(
     for i in range(out.shape[0]):
         half = 0.5 * decay(state, offsets, constants.log_decay, i, time)
         for k in range(out.shape[1]):
-            out[i, k] = (state.centers[i, k, 0] - half * state.centers[i, k, 1]) * constants.inverse_sigma[i]
+            pair = state.centers[i, k]
+            out[i, k] = (pair.real - half * pair.imag) * constants.nodes[i, 0]
 
 
 @kernel
@@ -113,10 +126,10 @@ def _all_move(state: AdfsState, step: float, mixing: float, pulls: np.ndarray) -
     """Move all centres by −step·pull."""
     to_mean = 0.5 * (1.0 + mixing) * step
     for i in range(pulls.shape[0]):
-        to_lag = (1.0 - mixing) * step / state.scale[i]
+        to_lag = (1.0 - mixing) * step / state.clocks[i, 0]
         for k in range(pulls.shape[1]):
-            state.centers[i, k, 0] -= to_mean * pulls[i, k]
-            state.centers[i, k, 1] -= to_lag * pulls[i, k]
+            pair = state.centers[i, k]
+            state.centers[i, k] = complex(pair.real - to_mean * pulls[i, k], pair.imag - to_lag * pulls[i, k])
 
 
 class AdfsBlockProcess(RoundProcess):
@@ -129,13 +142,15 @@ class AdfsBlockProcess(RoundProcess):
         self.parameters = parameters
         self.gossip_matrix = sp.csr_array(setting.network.laplacian())
         self.degree_sum = int(setting.network.degrees[block].sum())
-        probability = 1.0 - parameters.p_comm
         self.constants = AdfsConstants(
-            log_decay=max(parameters.log_decay, -1e5),
+            log_decay=bounded_log(parameters.log_decay),
             beta=problem.loss.beta,
-            inverse_sigma=1.0 / parameters.sigma[block],
-            sample_mixing=(parameters.contraction * parameters.root_sums / probability)[block],
-            sample_step=np.full(block.size, parameters.virtual_weight / parameters.dual_curvature),
+            nodes=node_constants(
+                parameters.sigma[block],
+                parameters.root_sums[block],
+                np.full(block.size, parameters.contraction / (1.0 - parameters.p_comm)),
+                np.full(block.size, parameters.virtual_weight / parameters.dual_curvature),
+            ),
             edge_step=np.empty(0),
             edge_mixing=np.empty(0),
             ends=setting.network.edges.astype(np.int32),
@@ -175,10 +190,7 @@ class AdfsBlockProcess(RoundProcess):
         self.position = time
 
     def primal(self, read: str = "x") -> np.ndarray:
-        lag = self.state.scale * np.exp(self.constants.log_decay * (self.position - self.state.time))
-        side = (-0.5 if read == "x" else 0.5) * lag[:, None]
-        iterate = self.state.centers[:, :, 0] + side * self.state.centers[:, :, 1]
-        return np.asarray(iterate * self.constants.inverse_sigma[:, None])
+        return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
         return tip_scalars(self.problem.offsets, self.constants, self.state, self.position, -1.0)
@@ -192,8 +204,11 @@ class AdfsBlock(Method):
 
     Guarantee
         Contraction 1 − ρ a step with 1/ρ = max_i S_i/√r + √(λ_max/σ_A).
+
     References
-        Hendrikx, Bach, Massoulié, "An optimal algorithm for decentralized finite-sum optimization", arXiv 2005.10675.
+    ----------
+        Hendrikx, Bach, Massoulié, "An optimal algorithm for decentralized finite-sum optimization", arXiv
+        2005.10675.
     """
 
     name = "adfs-block"
@@ -219,7 +234,7 @@ class AdfsBlock(Method):
 
     def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(summary.n_active > 0))
-        return passes * float(summarize(summary).n_samples.sum()) / a_round
+        return float(passes * summary.n_samples.sum() / a_round)
 
 
 register_method(AdfsBlock())

@@ -1,6 +1,7 @@
 """ADFS for terms with a prox of their own: interpreted, one Python call a term, d-dimensional tips.
 
-The steps are those of :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`, without copying the whole state at every event.
+The steps are those of :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`, without copying the whole state at
+every event.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class GeneralizedApcg:
         y = ((1 − α)x + α(1 − β)v)/(1 − αβ), w = (1 − β)v + βy, v⁺ = prox_{ηψ}(w − η∇_e q_A(y)) in
         coordinate e with η = a_{t+1}/(B_{t+1} p_e), x⁺ = y + (αR_e/p_e)(v⁺ − w).
     Guarantee
-        Theorem 1: E[B_t‖v_t − λ*‖²_{A⁺A} + 2A_t(F(x_t) − F*)] never grows.
+        Theorem 1: E[B_t‖v_t − λ*‖²_{A⁺A} + 2A_t(F(x_t) − F*)] is at most its value at t = 0.
 
     Parameters
     ----------

@@ -30,16 +30,19 @@ from adfs.theory import NodeSummary, summarize
 
 __all__ = [
     "METHODS",
+    "EventEffort",
     "EventProcess",
     "Gossip",
     "Method",
     "Process",
+    "RoundEffort",
     "RoundProcess",
     "Setting",
     "Work",
     "block_slots",
     "get_method",
     "passes_in_events",
+    "pick_record",
     "register_method",
 ]
 
@@ -52,6 +55,50 @@ class Work(NamedTuple):
     computations: int
     messages: int
     numbers: int
+
+
+@dataclass(frozen=True, eq=False)
+class EventEffort:
+    """What a clock must know of an event-driven method, besides its schedule.
+
+    A computation of the schedule takes one sample at its node.
+
+    Attributes
+    ----------
+    before_exchange : ndarray of shape (n,)
+        Samples that an end of a communication goes through before it sends.
+    at_start : int
+        Samples that each node goes through before the first event.
+    """
+
+    before_exchange: np.ndarray
+    at_start: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class RoundEffort:
+    """What a clock must know of a round.
+
+    Attributes
+    ----------
+    samples : ndarray of shape (n,)
+        Samples that each node goes through.
+    exchanges : int
+        Products with the gossip matrix, one after another.
+    hops : int
+        Messages one after another of a sum over all nodes, for which all wait.
+    gossip_first : bool
+        Whether the nodes exchange before they compute.
+    gossip_probability : float, optional
+        With this chance, by the coin that all nodes share, a round is its exchanges alone, and otherwise its
+        samples alone. None: every round has both.
+    """
+
+    samples: np.ndarray
+    exchanges: int = 1
+    hops: int = 0
+    gossip_first: bool = False
+    gossip_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,12 +155,12 @@ class Process(ABC):
         """
 
     def dual(self) -> np.ndarray | None:
-        """Return the tips' scalars at the current position, shape (N,), where a method has them to certify it."""
+        """Return the tips' scalars at the current position, shape (N,), where a method has them."""
         return None
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the whole state as named arrays, not copies: a checkpoint saves and a resumed run fills them."""
+        """Return the whole state as named arrays, not copies: checkpoints save them, resumed runs fill them."""
 
 
 class EventProcess(Process):
@@ -228,11 +275,30 @@ class Method(ABC):
     def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
         """Return the position at which about this many passes over the data have been made."""
 
+    def adapt(self, parameters: Any, options: Mapping[str, Any]) -> Any:
+        """Return the constants with the method's own options put in.
+
+        Options that do not touch them change nothing.
+        """
+        return parameters
+
+    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> EventEffort | RoundEffort:
+        """Return what a clock must know of an event or a round.
+
+        By default a computation takes one sample and a communication nothing but its messages; a round is a
+        pass over each node's samples and one exchange.
+        """
+        if self.kind == "rounds":
+            return RoundEffort(summary.n_samples)
+        return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
+
     def check(self, problem: Problem | GeneralProblem, options: Mapping[str, Any]) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""
         if isinstance(problem, GeneralProblem):
             if not self.general:
-                raise InputError(f"method {self.name!r} takes linear models (adfs.Problem); general terms run with 'adfs'")
+                raise InputError(
+                    f"method {self.name!r} takes linear models (adfs.Problem); general terms run with 'adfs'"
+                )
         elif self.smooth_only and not problem.loss.smooth:
             raise InputError(
                 f"method {self.name!r} needs a smooth loss and {problem.loss.name!r} is not; "
@@ -266,6 +332,16 @@ def get_method(method: str | Method) -> Method:
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     return METHODS[method]
+
+
+def pick_record(choice: Any, record: type[Any], makers: Mapping[str, Callable[[], Any]]) -> Any:
+    """Return a method's constants: the record given, or the one a name stands for (None: the first)."""
+    if isinstance(choice, record):
+        return choice
+    name = next(iter(makers)) if choice is None else choice
+    if not isinstance(name, str) or name not in makers:
+        raise unknown_name("choice of parameters", choice, makers)
+    return makers[name]()
 
 
 def passes_in_events(node_probability: np.ndarray, summary: NodeSummary, passes: float) -> float:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
-from adfs.algorithms.prefetch import prefetch_row, prefetch_sample
+from adfs.algorithms.intrinsics import fma
+from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.compilation import inlined, kernel
 from adfs.errors import unknown_name
 from adfs.network import Network
@@ -27,10 +28,7 @@ _AHEAD = 6
 
 
 class NsState(NamedTuple):
-    """``centers`` (n, d, 2) hold v and u of each centre, interleaved.
-
-    ``tips`` (N, 2) the same as multiples of each row.
-    """
+    """``centers`` (n, d) hold v + i·u of each centre, and ``tips`` (N,) the same as multiples of each row."""
 
     centers: np.ndarray
     tips: np.ndarray
@@ -39,8 +37,9 @@ class NsState(NamedTuple):
 class NsConstants(NamedTuple):
     """What an event needs besides the state.
 
-    ``quarter`` is 1/(4S²) and ``offset`` t0, so that A_t = (t + t0)²·quarter; ``sample_weight`` μ_ij²/p_ij of a node's
-    samples, ``sample_mixing`` 1/p_ij, ``edge_weight`` μ_e²/p_e, ``edge_mixing`` R_e/p_e; the rest as in ADFS.
+    ``quarter`` is 1/(4S²) and ``offset`` t0, so that A_t = (t + t0)²·quarter; ``sample_weight`` μ_ij²/p_ij of
+    a node's samples, ``sample_mixing`` 1/p_ij, ``edge_weight`` μ_e²/p_e, ``edge_mixing`` R_e/p_e; the rest as
+    in ADFS.
     """
 
     quarter: float
@@ -78,7 +77,8 @@ def ns_constants(
 
 def ns_start(problem: Problem) -> NsState:
     """Return the state at the start: all zero."""
-    return NsState(np.zeros((problem.n_nodes, problem.n_features, 2)), np.zeros((problem.n_samples, 2)))
+    centers = np.zeros((problem.n_nodes, problem.n_features), np.complex128)
+    return NsState(centers, np.zeros(problem.n_samples, np.complex128))
 
 
 @inlined
@@ -96,41 +96,35 @@ def _compute(
     weights: np.ndarray,
     constants: NsConstants,
     state: NsState,
-    i: int,
-    j: int,
+    i: Any,
+    j: Any,
     time: float,
 ) -> None:
     """One computation: node at slot i, its sample at row j."""
     increment, weight_after = _coefficients(constants, time)
     start, stop = row_span(rows, j)
+    center = state.centers[i]
     along_v = 0.0
     along_u = 0.0
     norm = 0.0
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
-        column = row_column(rows, j, k)
-        along_v += entry * state.centers[i, column, 0]
-        along_u += entry * state.centers[i, column, 1]
+        pair = center[row_column(rows, j, k)]
+        along_v += entry * pair.real
+        along_u += entry * pair.imag
         norm += entry * entry
     margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
     h = increment * constants.sample_weight[i] / norm
-    at_v = state.tips[j, 0]
-    moved = weighted_conjugate_prox(loss, constants.beta, at_v + h * margin, h, y[j], weights[j], margin)
-    change = moved - at_v
+    tip = state.tips[j]
+    moved = weighted_conjugate_prox(loss, constants.beta, tip.real + h * margin, h, y[j], weights[j], margin)
+    change = moved - tip.real
     to_u = (increment * constants.sample_mixing[i] - weight_after) * change
-    state.tips[j, 0] = moved
-    state.tips[j, 1] += to_u
+    state.tips[j] = complex(moved, tip.imag + to_u)
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
         column = row_column(rows, j, k)
-        state.centers[i, column, 0] -= change * entry
-        state.centers[i, column, 1] -= to_u * entry
-
-
-@inlined
-def _move(center: np.ndarray, k: int, change: float, ratio: float, sign: float) -> None:
-    center[k, 0] += sign * change
-    center[k, 1] += sign * (ratio * change)
+        pair = center[column]
+        center[column] = complex(pair.real - change * entry, pair.imag - to_u * entry)
 
 
 @inlined
@@ -139,17 +133,29 @@ def _exchange(constants: NsConstants, state: NsState, edge: int, time: float) ->
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
     increment, weight_after = _coefficients(constants, time)
-    inverse_i, inverse_j = constants.inverse_sigma[i], constants.inverse_sigma[j]
+    share = 1.0 / weight_after
+    inverse = (constants.inverse_sigma[i], constants.inverse_sigma[j])
     step = increment * constants.edge_weight[edge]
     ratio = increment * constants.edge_mixing[edge] - weight_after
-    a = state.centers[i]
-    b = state.centers[j]
-    for k in range(a.shape[0]):
-        at_i = (a[k, 0] + a[k, 1] / weight_after) * inverse_i
-        at_j = (b[k, 0] + b[k, 1] / weight_after) * inverse_j
-        change = step * (at_i - at_j)
-        _move(a, k, change, ratio, -1.0)
-        _move(b, k, change, ratio, 1.0)
+    _exchange_vectors(state.centers[i], state.centers[j], share, inverse, step, ratio)
+
+
+@kernel
+def _exchange_vectors(
+    first: np.ndarray,
+    second: np.ndarray,
+    share: float,
+    inverse: tuple[float, float],
+    step: float,
+    ratio: float,
+) -> None:
+    """Move two centres; a function of its own, whose loop LLVM turns into vector instructions."""
+    for k in range(first.size):
+        a = first[k]
+        b = second[k]
+        change = step * (fma(share, a.imag, a.real) * inverse[0] - fma(share, b.imag, b.real) * inverse[1])
+        first[k] = complex(a.real - change, fma(-ratio, change, a.imag))
+        second[k] = complex(b.real + change, fma(ratio, change, b.imag))
 
 
 @kernel
@@ -172,13 +178,15 @@ def ns_run_events(
     """
     n = constants.slot.size
     for t in range(first, last):
-        if t + 2 * _AHEAD < last and samples[t + 2 * _AHEAD] >= 0:
-            prefetch_sample(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
-        if t + _AHEAD < last and samples[t + _AHEAD] >= 0:
-            prefetch_row(rows, samples[t + _AHEAD])
+        if t + 2 * _AHEAD < last:
+            fetch_early(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
+            fetch_late(
+                rows, state.centers, constants.slot, constants.ends, actors[t + _AHEAD], samples[t + _AHEAD]
+            )
         actor = actors[t]
         if actor < n:
-            _compute(loss, rows, y, weights, constants, state, constants.slot[actor], samples[t], times[t])
+            i, j = np.uint64(constants.slot[actor]), np.uint64(samples[t])
+            _compute(loss, rows, y, weights, constants, state, i, j, times[t])
         else:
             edge = actor - n
             if constants.slot[constants.ends[edge, 0]] < 0 or constants.slot[constants.ends[edge, 1]] < 0:
@@ -189,9 +197,10 @@ def ns_run_events(
 
 @kernel
 def _outgoing(constants: NsConstants, state: NsState, i: int, time: float, out: np.ndarray) -> None:
-    _, weight_after = _coefficients(constants, time)
+    share = 1.0 / _coefficients(constants, time)[1]
     for k in range(out.size):
-        out[k] = (state.centers[i, k, 0] + state.centers[i, k, 1] / weight_after) * constants.inverse_sigma[i]
+        pair = state.centers[i, k]
+        out[k] = fma(share, pair.imag, pair.real) * constants.inverse_sigma[i]
 
 
 @kernel
@@ -204,16 +213,13 @@ def _receive(
     own: np.ndarray,
     other: np.ndarray,
 ) -> None:
-    first = constants.slot[constants.ends[edge, 0]] == i
     increment, weight_after = _coefficients(constants, time)
     step = increment * constants.edge_weight[edge]
     ratio = increment * constants.edge_mixing[edge] - weight_after
-    a = state.centers[i]
+    center = state.centers[i]
     for k in range(own.size):
-        if first:
-            _move(a, k, step * (own[k] - other[k]), ratio, -1.0)
-        else:
-            _move(a, k, step * (other[k] - own[k]), ratio, 1.0)
+        change = step * (own[k] - other[k])
+        center[k] = complex(center[k].real - change, fma(-ratio, change, center[k].imag))
 
 
 class NsAdfsProcess(EventProcess):
@@ -244,11 +250,11 @@ class NsAdfsProcess(EventProcess):
         return 1.0 / weight if read == "x" else 0.0
 
     def primal(self, read: str = "x") -> np.ndarray:
-        iterate = self.state.centers[:, :, 0] + self._shift(read) * self.state.centers[:, :, 1]
+        iterate = self.state.centers.real + self._shift(read) * self.state.centers.imag
         return np.asarray(iterate * self.constants.inverse_sigma[:, None])
 
     def dual(self) -> np.ndarray:
-        return np.asarray(self.state.tips[:, 0] + self._shift("x") * self.state.tips[:, 1])
+        return np.asarray(self.state.tips.real + self._shift("x") * self.state.tips.imag)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict()

@@ -10,12 +10,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from adfs.compilation import overloads
+from adfs.compilation import inlined, overloads
 from adfs.problem.rows import DenseRows, SparseRows
 
-__all__ = ["prefetch_row", "prefetch_sample"]
+__all__ = ["fetch_early", "fetch_late"]
 
-_LINE = 8  # doubles in a cache line
+_LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
 
 
@@ -35,57 +35,66 @@ def _touch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), build
 
 
-def prefetch_row(rows: Any, j: int) -> None:
-    """Ask for row j; compiled code only, nothing happens interpreted."""
+def fetch_early(rows: Any, y: np.ndarray, weights: np.ndarray, tips: np.ndarray, j: int) -> None:
+    """Ask for what belongs to row j besides the row itself; for CSR also for where the row is."""
 
 
-def prefetch_sample(rows: Any, y: np.ndarray, weights: np.ndarray, tips: np.ndarray, j: int) -> None:
-    """Ask for what belongs to row j besides the row; compiled code only."""
+def fetch_late(
+    rows: Any, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
+) -> None:
+    """Ask for row j and the centre it moves, or for both centres of an exchange."""
 
 
 def _kind(rows: Any) -> type | None:
     return rows.instance_class if isinstance(rows, types.BaseNamedTuple) else None
 
 
-@overloads(prefetch_row)
-def _prefetch_row(rows: Any, j: Any) -> Any:
-    if _kind(rows) is DenseRows:
+@inlined
+def _fetch_span(array: np.ndarray, start: Any, stop: Any) -> None:
+    line = _LINE // array.itemsize
+    end = min(stop, start + line * _MOST_LINES)
+    for k in range(start, end, line):
+        _touch(array, k)
+    _touch(array, end - 1)
 
-        def dense(rows: Any, j: Any) -> None:
-            width = rows.values.shape[1]
-            start = np.int64(j) * width
-            for k in range(0, min(width, _LINE * _MOST_LINES), _LINE):
-                _touch(rows.values, start + k)
-            _touch(rows.values, start + min(width, _LINE * _MOST_LINES) - 1)
 
-        return dense
-    if _kind(rows) is SparseRows:
+@overloads(fetch_early)
+def _fetch_early(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> Any:
+    pointers = _kind(rows) is SparseRows
 
-        def sparse(rows: Any, j: Any) -> None:
-            start = np.int64(rows.indptr[j])
-            stop = min(np.int64(rows.indptr[j + 1]), start + _LINE * _MOST_LINES)
-            for k in range(start, stop, _LINE):
-                _touch(rows.data, k)
-                _touch(rows.indices, k)
+    def fetch(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> None:
+        if j >= 0:
+            _touch(y, np.int64(j))
+            _touch(weights, np.int64(j))
+            _touch(tips, np.int64(j))
+            if pointers:
+                _touch(rows.indptr, np.int64(j))
+
+    return fetch
+
+
+@overloads(fetch_late)
+def _fetch_late(rows: Any, centers: Any, slot: Any, ends: Any, actor: Any, j: Any) -> Any:
+    dense = _kind(rows) is DenseRows
+
+    def fetch(rows: Any, centers: Any, slot: Any, ends: Any, actor: Any, j: Any) -> None:
+        width = np.int64(centers.shape[1])
+        if j < 0:
+            edge = actor - slot.size
+            for end in range(2):
+                i = np.int64(slot[ends[edge, end]])
+                if i >= 0:
+                    _fetch_span(centers, i * width, (i + 1) * width)
+            return
+        i = np.int64(slot[actor])
+        if dense:
+            columns = np.int64(rows.values.shape[1])
+            _fetch_span(rows.values, j * columns, (j + 1) * columns)
+            _fetch_span(centers, i * width, (i + 1) * width)
+        else:
+            start, stop = np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1])
             if stop > start:
-                _touch(rows.data, stop - 1)
-                _touch(rows.indices, stop - 1)
+                _fetch_span(rows.data, start, stop)
+                _fetch_span(rows.indices, start, stop)
 
-        return sparse
-    return None
-
-
-@overloads(prefetch_sample)
-def _prefetch_sample(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> Any:
-    def common(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> None:
-        _touch(y, np.int64(j))
-        _touch(weights, np.int64(j))
-        _touch(tips, np.int64(2 * j))
-
-    def pointers(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> None:
-        _touch(y, np.int64(j))
-        _touch(weights, np.int64(j))
-        _touch(tips, np.int64(2 * j))
-        _touch(rows.indptr, np.int64(j))
-
-    return pointers if _kind(rows) is SparseRows else common
+    return fetch

@@ -16,13 +16,17 @@ from adfs.problem.losses import conjugate, curvature, derivative, domain, value
 from adfs.problem.rows import row_column, row_entry, row_span
 
 __all__ = [
+    "add_squares",
     "clip_to_domain",
     "conjugate_sums",
     "loss_curvatures",
     "loss_derivatives",
     "loss_sums",
+    "loss_sums_at",
     "loss_values",
+    "row_margins",
     "row_norms_squared",
+    "sum_in_order",
     "weighted_row_sums",
     "weighted_row_total",
 ]
@@ -59,6 +63,57 @@ def loss_sums(
             total += weights[j] * value(loss, margin, y[j])
         out[i] = total
     return out
+
+
+@compiled
+def loss_sums_at(
+    loss: Any, rows: Any, offsets: np.ndarray, y: np.ndarray, weights: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Return the same at p points at once, ``points`` (d, p), with the same bits; shape (n, p)."""
+    n, p = offsets.size - 1, points.shape[1]
+    out = np.zeros((n, p))
+    margins = np.empty(p)
+    for i in range(n):
+        for j in range(offsets[i], offsets[i + 1]):
+            start, stop = row_span(rows, j)
+            margins[:] = 0.0
+            for k in range(start, stop):
+                entry = row_entry(rows, j, k)
+                column = row_column(rows, j, k)
+                for t in range(p):
+                    margins[t] += entry * points[column, t]
+            for t in range(p):
+                out[i, t] += weights[j] * value(loss, margins[t], y[j])
+    return out
+
+
+@compiled
+def row_margins(rows: Any, n_rows: int, theta: np.ndarray) -> np.ndarray:
+    """Return x_jᵀθ of each row, shape (n_rows,)."""
+    out = np.empty(n_rows)
+    for j in range(n_rows):
+        start, stop = row_span(rows, j)
+        margin = 0.0
+        for k in range(start, stop):
+            margin += row_entry(rows, j, k) * theta[row_column(rows, j, k)]
+        out[j] = margin
+    return out
+
+
+@compiled
+def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Return start (d,) plus the rows of values (n, d), one after the other (NumPy has its own order)."""
+    out = start.copy()
+    for i in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            out[k] += values[i, k]
+    return out
+
+
+def add_squares(loss_sums: np.ndarray, total_sigma: float, points: np.ndarray) -> np.ndarray:
+    """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
+    squares = np.einsum("kd,kd->k", points, points)
+    return np.asarray(sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * total_sigma * squares)
 
 
 @compiled

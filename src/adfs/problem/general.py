@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
+from adfs.problem.evaluation import sum_in_order
 from adfs.problem.partitions import split
 from adfs.problem.problem import check_count, check_sigma
 from adfs.problem.shards import as_numbers, as_rows, check_weights
@@ -165,7 +166,18 @@ class GeneralProblem:
 
     def objective(self, theta: np.ndarray) -> float:
         """Return F(θ)."""
-        return float(sum(term.value(theta) for term in self.terms) + 0.5 * self.total_sigma * (theta @ theta))
+        return float(self.loss_sums(theta).sum() + 0.5 * self.total_sigma * (theta @ theta))
+
+    def loss_sums(self, theta: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j f_ij(θ), shape (n,), or (n, k) for θ of shape (k, d)."""
+        if theta.ndim == 2:
+            return np.column_stack([self.loss_sums(point) for point in theta])
+        return self._node_sums([term.value(theta) for term in self.terms])
+
+    def _node_sums(self, values: list[float]) -> np.ndarray:
+        """Add up the terms' values node by node, one after the other; shape (n,)."""
+        weights = np.asarray(values, dtype=np.float64)
+        return np.bincount(self.node_of_row, weights=weights, minlength=self.n_nodes)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇F(θ), shape (d,)."""
@@ -176,7 +188,8 @@ class GeneralProblem:
 
     def clip_to_domain(self, tips: np.ndarray) -> np.ndarray:
         """Move the tips' vectors (N, d) into the domains of the conjugates, against rounding."""
-        return np.array([term.clip_to_domain(tip) for term, tip in zip(self.terms, tips, strict=True)])
+        moved = [term.clip_to_domain(tip) for term, tip in zip(self.terms, tips, strict=True)]
+        return np.array(moved, dtype=np.float64).reshape(self.n_samples, self.n_features)
 
     @cached_property
     def value_at_zero(self) -> float:
@@ -185,7 +198,21 @@ class GeneralProblem:
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ v_ij / Σ σ_i from the tips' vectors, shape (N, d) → (d,)."""
-        return np.asarray(-tips.sum(axis=0) / self.total_sigma)
+        return np.asarray(-self.row_total(tips) / self.total_sigma)
+
+    def row_sums(self, tips: np.ndarray) -> np.ndarray:
+        """Return each node's sum of its tips' vectors (N, d), shape (n, d)."""
+        nothing = np.zeros(self.n_features)
+        cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        return np.array([sum_in_order(tips[a:b], nothing) for a, b in cuts])
+
+    def row_total(self, tips: np.ndarray) -> np.ndarray:
+        """Return the nodes' sums of the tips' vectors (N, d), added in their order; shape (d,)."""
+        return sum_in_order(self.row_sums(tips), np.zeros(self.n_features))
+
+    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j f*_ij at the tips' vectors (N, d), shape (n,)."""
+        return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
 
     def duality_gap(self, tips: np.ndarray, *, relative: bool = True) -> float:
         """Return F(θ) − D at the tips' vectors (N, d); every term must have a conjugate.
@@ -193,8 +220,8 @@ class GeneralProblem:
         Rounding can carry a tip out of its domain, where the gap is infinite: see :meth:`clip_to_domain`.
         """
         theta = self.primal_from_dual(tips)
-        conjugates = sum(term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True))
-        gap = self.objective(theta) + conjugates + 0.5 * self.total_sigma * float(theta @ theta)
+        dual = -float(self.conjugate_sums(tips).sum()) - 0.5 * self.total_sigma * float(theta @ theta)
+        gap = self.objective(theta) - dual
         scale = self.value_at_zero if relative else 1.0
         return float(gap / scale) if scale > 0.0 else float(gap)
 

@@ -1,19 +1,19 @@
-"""Mehrotra's interior-point method for the dual of losses whose conjugates are piecewise linear.
+"""Mehrotra's interior-point method for the dual of losses whose conjugates are made of lines and parabolas.
 
-With the pieces of :mod:`adfs.problem.piecewise` the dual is: minimise cᵀs + ‖Xᵀs‖²/(2σ) over low ≤ s ≤ high. The
-primal point θ is kept as a variable of its own, tied to s by σθ + Xᵀs = 0: computed from s it would carry the
-rounding of s divided by σ.
+With the pieces of :mod:`adfs.problem.piecewise` the dual is to minimise cᵀs + sᵀBs/2 + ‖Xᵀs‖²/(2σ) over
+low ≤ s ≤ high, with the slopes c and the bends B, diagonal. The primal point θ is kept as a variable of its
+own, tied to s by σθ + Xᵀs = 0: computed from s it would carry the rounding of s divided by σ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
-from adfs.problem.piecewise import Pieces, linear_pieces
+from adfs.problem.piecewise import Pieces, quadratic_pieces
 from adfs.problem.rows import sparse
 
 if TYPE_CHECKING:
@@ -23,79 +23,101 @@ __all__ = ["interior_point"]
 
 _LARGEST_ORDER = 1500  # of the systems that are factorised at every step
 _MOST_STEPS = 100
+_SHARE = 0.995  # of the way to the first bound met
 
 
 def interior_point(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield better and better pairs of tips' scalars (N,) and parameters (d,).
 
-    Nothing is yielded when the conjugates are not on bounded intervals, or when both d and the number of pieces are
-    too large for a factorisation. The pairs end where rounding does.
+    Nothing is yielded when the conjugates are not of that kind on bounded intervals, or when both d and the
+    number of pieces are too large for a factorisation. The pairs end where rounding does.
     """
-    pieces = linear_pieces(problem)
+    pieces = quadratic_pieces(problem)
     if pieces is None or pieces.row.size == 0:
         return
     if min(problem.n_features, pieces.row.size) > _LARGEST_ORDER:
         return
     X, sigma = problem.X[pieces.row], problem.total_sigma
     factorise = _by_features if problem.n_features <= pieces.row.size else _by_pieces
+    gram = _dense(X @ X.T) / sigma if factorise is _by_pieces else np.empty((0, 0))
     theta = np.zeros(problem.n_features)
-    below = 0.5 * (pieces.high - pieces.low)  # s − low and high − s are kept apart: near a bound s loses them
-    above = below.copy()
-    to_low = np.full(below.size, 1.0 + float(np.abs(pieces.slope).max()))
-    to_high = to_low.copy()
-    gram = _dense(X @ X.T) / sigma if factorise is _by_pieces else None
+    half = 0.5 * (pieces.high - pieces.low)
+    force = np.full(half.size, 1.0 + float(np.abs(pieces.slope).max()))
+    at = _Walls(half, half, force, force)
     for _ in range(_MOST_STEPS):
-        s = _position(pieces, below, above)
-        stationary = pieces.slope - X @ theta - to_low + to_high
+        s = at.position(pieces)
+        stationary = pieces.slope + pieces.bend * s - X @ theta - at.to_low + at.to_high
         tied = sigma * theta + X.T @ s
-        mu = float(below @ to_low + above @ to_high) / (2 * s.size)
+        mu = at.products() / (2 * s.size)
+        diagonal = pieces.bend + at.to_low / at.below + at.to_high / at.above
         try:
-            solve = factorise(X, sigma, to_low / below + to_high / above, tied, gram)
+            solve = factorise(X, sigma, diagonal, tied, gram)
         except (scipy.linalg.LinAlgError, ValueError):  # not definite, or no longer finite
             return
-
-        def direction(
-            extra_low: Any, extra_high: Any, stationary: Any = stationary, solve: Any = solve
-        ) -> Any:
-            right = -stationary + extra_low - to_low - extra_high + to_high
-            move, turn = solve(right)
-            d_low = extra_low - to_low - to_low / below * move
-            d_high = extra_high - to_high + to_high / above * move
-            return move, turn, d_low, d_high
-
-        move, _, d_low, d_high = direction(0.0, 0.0)
-        size = _longest_step((below, move), (above, -move), (to_low, d_low), (to_high, d_high), share=1.0)
-        after = (below + size * move) @ (to_low + size * d_low)
-        after += (above - size * move) @ (to_high + size * d_high)
-        target = mu * (float(after) / (2 * s.size * mu)) ** 3
-        move, turn, d_low, d_high = direction(
-            (target - move * d_low) / below, (target + move * d_high) / above
-        )
-        size = _longest_step((below, move), (above, -move), (to_low, d_low), (to_high, d_high), share=0.995)
-        if not (size > 1e-10 and np.isfinite(move).all() and np.isfinite(turn).all()):
+        aim, _ = _direction(at, stationary, solve, 0.0, 0.0)
+        after = at.along(aim, at.longest_step(aim)).products()
+        target = mu * (after / (2 * s.size * mu)) ** 3
+        low_extra = (target - aim.below * aim.to_low) / at.below
+        high_extra = (target - aim.above * aim.to_high) / at.above
+        aim, turn = _direction(at, stationary, solve, low_extra, high_extra)
+        size = _SHARE * at.longest_step(aim)
+        if not (size > 1e-10 and np.isfinite(aim.below).all() and np.isfinite(turn).all()):
             return
-        below, above = below + size * move, above - size * move
-        to_low, to_high = to_low + size * d_low, to_high + size * d_high
+        at = at.along(aim, size)
         theta = theta + size * turn
-        if min(below.min(), above.min(), to_low.min(), to_high.min()) < 1e-200:
+        if min(part.min() for part in at) < 1e-200:
             return
         total = np.zeros(problem.n_samples)
-        np.add.at(total, pieces.row, _position(pieces, below, above))
+        np.add.at(total, pieces.row, at.position(pieces))
         yield total, theta
 
 
-def _position(pieces: Pieces, below: np.ndarray, above: np.ndarray) -> np.ndarray:
-    return np.where(below < above, pieces.low + below, pieces.high - above)
+class _Walls(NamedTuple):
+    """Distances s − low and high − s, kept apart because s loses them near a bound, and the forces there."""
 
+    below: np.ndarray
+    above: np.ndarray
+    to_low: np.ndarray
+    to_high: np.ndarray
 
-def _dense(matrix: Any) -> np.ndarray:
-    return np.asarray(matrix.toarray() if sparse(matrix) else matrix)
+    def position(self, pieces: Pieces) -> np.ndarray:
+        nearer_low = self.below < self.above
+        return np.asarray(np.where(nearer_low, pieces.low + self.below, pieces.high - self.above))
+
+    def products(self) -> float:
+        return float(self.below @ self.to_low + self.above @ self.to_high)
+
+    def along(self, aim: _Walls, size: float) -> _Walls:
+        return _Walls(*(part + size * change for part, change in zip(self, aim, strict=True)))
+
+    def longest_step(self, aim: _Walls) -> float:
+        """Return how far one may go along a direction before a part vanishes, at most 1."""
+        size = 1.0
+        for part, change in zip(self, aim, strict=True):
+            shrinking = change < 0.0
+            if shrinking.any():
+                size = min(size, float(np.min(-part[shrinking] / change[shrinking])))
+        return size
 
 
 Solver = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def _by_features(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, _: Any) -> Solver:
+def _direction(
+    at: _Walls, stationary: np.ndarray, solve: Solver, low_extra: Any, high_extra: Any
+) -> tuple[_Walls, np.ndarray]:
+    """Return Newton's direction for below·to_low = below·low_extra (the same above), and that of θ."""
+    move, turn = solve(-stationary + low_extra - at.to_low - high_extra + at.to_high)
+    d_low = low_extra - at.to_low - at.to_low / at.below * move
+    d_high = high_extra - at.to_high + at.to_high / at.above * move
+    return _Walls(move, -move, d_low, d_high), turn
+
+
+def _dense(matrix: Any) -> np.ndarray:
+    return np.asarray(matrix.toarray() if sparse(matrix) else matrix, dtype=np.float64)
+
+
+def _by_features(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, _: np.ndarray) -> Solver:
     """Solve D·ds − X·dθ = right and σ·dθ + Xᵀds = −tied through a d × d matrix."""
     scaled = X.multiply((1.0 / diagonal)[:, None]).tocsr() if sparse(X) else X / diagonal[:, None]
     inner = _dense(X.T @ scaled)
@@ -119,13 +141,3 @@ def _by_pieces(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, gra
         return np.asarray(move), np.asarray(-(tied + X.T @ move) / sigma)
 
     return solve
-
-
-def _longest_step(*pairs: tuple[np.ndarray, np.ndarray], share: float) -> float:
-    """Return how far one may go along a direction, at most 1, a share of the way to the first bound met."""
-    size = 1.0
-    for value, change in pairs:
-        shrinking = change < 0.0
-        if shrinking.any():
-            size = min(size, share * float(np.min(-value[shrinking] / change[shrinking])))
-    return size

@@ -123,7 +123,7 @@ def weighted_dual_prox(loss: Any, zeta: float, h: float, b: float, weight: float
 def weighted_conjugate_prox(
     loss: Any, beta: float, zeta: float, h: float, b: float, weight: float, start: float
 ) -> float:
-    """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w): the whole conjugate, for methods that leave nothing out of it.
+    """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w), for methods that leave nothing out of the conjugate.
 
     The s²/(2wβ) that the dual prox leaves out is put back into the square: 1/h' = 1/h + 1/(wβ), ζ' = ζh'/h.
     """

@@ -1,8 +1,5 @@
 """Losses with kinks, whose conjugates are piecewise linear on an interval: each one short class."""
 
-# Every loss has the same functions with the same arguments; the base class documents them once.
-# ruff: noqa: D102
-
 from __future__ import annotations
 
 import math

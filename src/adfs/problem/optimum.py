@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Optimum", "find_optimum"]
 
 _DENSE_DIMENSION = 1500  # up to here the Hessian is formed and factorised
-_LARGEST_FACTOR = 20_000_000  # numbers in a matrix that is made dense for its factors
-_NEWTON_STEPS = 300
+_FIRST_STEPS, _MORE_STEPS = 50, 300
 _SHORT_STEP = 2.0**-20
 _SHORTEST_STEP = 2.0**-80
 _DUAL_ROUNDS = 40
@@ -53,7 +52,9 @@ class Optimum(NamedTuple):
 
 def find_optimum(problem: Problem, tol: float) -> Optimum:
     """Minimise to a relative duality gap of ``tol``, or as far as rounding lets it; warn if that is more."""
-    found = _newton(problem, tol) if problem.loss.smooth else _by_the_dual(problem, tol)
+    found = _certified(problem, np.zeros(problem.n_samples), "zero")
+    if problem.active.any():
+        found = _smooth(problem, found, tol) if problem.loss.smooth else _nonsmooth(problem, found, tol)
     if not found.gap <= tol:
         warnings.warn(
             f"the reference optimum reached a relative duality gap of {found.gap:.1e}, not {tol:.1e}; "
@@ -70,40 +71,52 @@ def _certified(problem: Problem, s: np.ndarray, method: str, theta: np.ndarray |
     At s = wℓ'(Xθ) the gap of θ itself is ‖∇F(θ)‖²/(2σ); that of θ(s) = θ − ∇F(θ)/σ can be κ times larger.
     """
     s = problem.clip_to_domain(s)
-    points = [problem.primal_from_dual(s)] + ([] if theta is None else [theta])
-    values = [problem.objective(point) for point in points]
-    best = int(np.argmin(values))
+    point = problem.primal_from_dual(s)
+    value = problem.objective(point)
+    if theta is not None:
+        its_value = problem.objective(theta)
+        if its_value <= value + 1e-13 * abs(value):  # not for a difference that is rounding
+            point, value = theta, its_value
     scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
     # Rounding can leave the computed gap a few units below zero.
-    gap = max(0.0, (values[best] - problem.dual_objective(s)) / scale)
-    return Optimum(points[best], values[best], gap, s, method)
+    gap = max(0.0, (value - problem.dual_objective(s)) / scale)
+    return Optimum(point, value, gap, s, method)
 
 
 # --------------------------------------------------------------------------- smooth losses: Newton
 
 
-def _newton(problem: Problem, tol: float) -> Optimum:
+def _smooth(problem: Problem, best: Optimum, tol: float) -> Optimum:
+    """Newton; where it is slow (losses with pieces, σ small) interior points, then Newton from there."""
+    best = _newton(problem, best, tol, _FIRST_STEPS)
+    if best.gap > tol:
+        best = _interior(problem, best, tol)
+        best = _newton(problem, best, tol, _MORE_STEPS)
+    return best
+
+
+def _newton(problem: Problem, best: Optimum, tol: float, steps: int) -> Optimum:
     dense = problem.n_features <= _DENSE_DIMENSION
     method = "newton" if dense else "newton-cg"
-    theta = np.zeros(problem.n_features)
-    value = problem.objective(theta)
-    best = _certified(problem, np.zeros(problem.n_samples), "zero")
+    theta, value = best.theta, best.value
     careful = False
-    steepest = 0.0
-    for _ in range(_NEWTON_STEPS):
+    steepest, least = 0.0, np.inf
+    for _ in range(steps):
         gradient = problem.gradient(theta)
         slopes = problem.weights * evaluation.loss_derivatives(problem.loss, problem.X @ theta, problem.y)
         found = _certified(problem, slopes, method, theta)
-        if best.gap <= tol and found.gap >= 0.5 * best.gap:
-            break  # below the tolerance and no longer improving: rounding
-        if found.gap < best.gap:
+        norm = float(np.linalg.norm(gradient))
+        if best.gap <= tol and norm >= 0.5 * least:
+            break  # certified, and the gradient is down to rounding too: the gap alone is so well before θ
+        if found.gap < best.gap or (found.gap <= tol and norm < least):
             best = found
-        if not gradient.any():
+        least = min(least, norm)
+        if norm == 0.0:
             break
         bends = problem.weights * evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.y)
-        steepest = steepest or float(np.linalg.norm(gradient))
+        steepest = steepest or norm
         # Solved about as well as the step deserves: the last ones to many digits, the first to two.
-        accuracy = min(1e-2, float(np.linalg.norm(gradient)) / steepest)
+        accuracy = min(1e-2, norm / steepest)
         move = _newton_move(problem, bends, gradient, dense, careful, accuracy)
         size, trial, trial_value = _line_search(problem, theta, value, gradient, move)
         if size < _SHORT_STEP:
@@ -127,8 +140,8 @@ def _line_search(
 ) -> tuple[float, np.ndarray, float]:
     """Return a step size that decreases F (0 when none was found), the point there and its value.
 
-    The whole step when it decreases F enough, otherwise the minimum along it by bisection of the derivative: the
-    losses with pieces need it, whose quadratic model may hold over a small part of the step only.
+    The whole step when it decreases F enough, otherwise the minimum along it by bisection of the derivative:
+    the losses with pieces need it, whose quadratic model may hold over a small part of the step only.
     """
     slope = float(gradient @ move)
     trial = theta + move
@@ -167,13 +180,6 @@ def _newton_move(
             except scipy.linalg.LinAlgError:  # σ is below the rounding of the data's part
                 pass
         return -_solve_by_factors(_bent_rows(problem, bends), sigma, gradient)
-    bent = int(np.count_nonzero(bends))
-    if bent <= _DENSE_DIMENSION and bent * problem.n_features <= _LARGEST_FACTOR:
-        # Few rows: the system lives in their span, σ alone acts on the rest.
-        basis, triangle = scipy.linalg.qr(_bent_rows(problem, bends).T, mode="economic", overwrite_a=True)
-        inside = basis.T @ gradient
-        solved = _solve_by_factors(triangle.T, sigma, inside)
-        return np.asarray((basis @ inside - gradient) / sigma - basis @ solved)
     squared = X.multiply(X) if problem.sparse else X * X
     diagonal = np.asarray(squared.T @ bends).ravel() + sigma
     shape = (problem.n_features, problem.n_features)
@@ -186,7 +192,8 @@ def _newton_move(
 def _bent_rows(problem: Problem, bends: np.ndarray) -> np.ndarray:
     """Return the rows with some curvature, each times its root, dense."""
     rows = problem.X[bends > 0.0]
-    return np.sqrt(bends[bends > 0.0])[:, None] * (rows.toarray() if problem.sparse else rows)
+    rows = rows.toarray() if problem.sparse else rows
+    return np.asarray(np.sqrt(bends[bends > 0.0])[:, None] * rows)
 
 
 def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.ndarray:
@@ -201,11 +208,7 @@ def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.n
 # --------------------------------------------------------------------------- other losses: the dual
 
 
-def _by_the_dual(problem: Problem, tol: float) -> Optimum:
-    """Interior point where a factorisation is affordable, then coordinate ascent; each is polished."""
-    best = _certified(problem, np.zeros(problem.n_samples), "zero")
-    if not problem.active.any():
-        return best
+def _interior(problem: Problem, best: Optimum, tol: float) -> Optimum:
     idle = 0
     for s, theta in interior_point(problem):
         found = _certified(problem, s, "interior-point", theta)
@@ -213,6 +216,12 @@ def _by_the_dual(problem: Problem, tol: float) -> Optimum:
         best = found if found.gap < best.gap else best
         if best.gap <= 0.01 * tol or idle > 10:
             break
+    return best
+
+
+def _nonsmooth(problem: Problem, best: Optimum, tol: float) -> Optimum:
+    """Interior point where a factorisation is affordable, then coordinate ascent; each is polished."""
+    best = _interior(problem, best, tol)
     best = _polished(problem, best)
     s = best.dual
     passes = 10

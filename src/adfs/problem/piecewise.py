@@ -1,7 +1,7 @@
-"""The dual of losses that are not smooth: coordinate ascent, and an exact finish when ℓ* is piecewise linear.
+"""The dual: coordinate ascent, the pieces of conjugates made of lines and parabolas, and an exact finish.
 
-The dual minimises Σ w ℓ*(s_j/w) + ‖Σ s_j x_j‖²/(2σ), σ = Σ σ_i. The losses of this package that are not smooth
-have conjugates that are linear on each side of 0 inside an interval, which makes it a quadratic program with
+The dual minimises Σ w ℓ*(s_j/w) + ‖Σ s_j x_j‖²/(2σ), σ = Σ σ_i. Most losses of this package have conjugates
+that are a line or a parabola on each side of 0 inside an interval, which makes it a quadratic program with
 bounds.
 """
 
@@ -13,13 +13,13 @@ import numpy as np
 import scipy.linalg
 
 from adfs.compilation import compiled
-from adfs.problem.losses import conjugate, domain, weighted_dual_prox
+from adfs.problem.losses import conjugate, domain, weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
 
-__all__ = ["Pieces", "dual_ascent", "linear_pieces", "polish"]
+__all__ = ["Pieces", "dual_ascent", "polish", "quadratic_pieces"]
 
 _LARGEST_FREE_SET = 3000
 
@@ -27,6 +27,7 @@ _LARGEST_FREE_SET = 3000
 @compiled
 def _ascend(
     loss: Any,
+    beta: float,
     rows: Any,
     y: np.ndarray,
     weights: np.ndarray,
@@ -43,7 +44,7 @@ def _ascend(
         for k in range(start, stop):
             margin += row_entry(rows, j, k) * theta[row_column(rows, j, k)]
         h = sigma / norms[j]
-        moved = weighted_dual_prox(loss, s[j] + h * margin, h, y[j], weights[j], margin)
+        moved = weighted_conjugate_prox(loss, beta, s[j] + h * margin, h, y[j], weights[j], margin)
         change = -(moved - s[j]) / sigma
         s[j] = moved
         for k in range(start, stop):
@@ -61,6 +62,7 @@ def dual_ascent(problem: Problem, s: np.ndarray, passes: int) -> np.ndarray:
         norms = problem.row_norms_squared
         _ascend(
             problem.loss,
+            problem.loss.beta,
             problem.rows,
             problem.y,
             problem.weights,
@@ -74,68 +76,91 @@ def dual_ascent(problem: Problem, s: np.ndarray, passes: int) -> np.ndarray:
 
 
 class Pieces(NamedTuple):
-    """The linear pieces of the terms' conjugates wℓ*(·/w): the sample, slope and interval of each."""
+    """Where the terms' conjugates wℓ*(·/w) are slope·s + bend·s²/2 + constant: one entry a piece.
+
+    ``row`` is the sample, ``low`` and ``high`` the ends of the piece.
+    """
 
     row: np.ndarray
     slope: np.ndarray
+    bend: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
 
 @compiled
-def _side_slopes(loss: Any, y: np.ndarray, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return low, high, slope below 0 and slope above 0 of wℓ*(·/w) for each row, shape (4, k)."""
-    out = np.empty((4, rows.size))
-    for position in range(rows.size):
-        j = rows[position]
-        low, high = domain(loss, y[j])
-        out[0, position] = weights[j] * low
-        out[1, position] = weights[j] * high
-        out[2, position] = (conjugate(loss, 0.25 * low, y[j]) - conjugate(loss, 0.75 * low, y[j])) / (
-            -0.5 * low
-        )
-        out[3, position] = (conjugate(loss, 0.75 * high, y[j]) - conjugate(loss, 0.25 * high, y[j])) / (
-            0.5 * high
-        )
+def _conjugates(loss: Any, s: np.ndarray, y: np.ndarray) -> np.ndarray:
+    out = np.empty(s.size)
+    for j in range(s.size):
+        out[j] = conjugate(loss, s[j], y[j])
     return out
 
 
-def linear_pieces(problem: Problem) -> Pieces | None:
-    """Return the pieces, two for a conjugate with a kink at 0; None when an interval is not bounded.
+@compiled
+def _domains(loss: Any, y: np.ndarray) -> np.ndarray:
+    out = np.empty((2, y.size))
+    for j in range(y.size):
+        out[0, j], out[1, j] = domain(loss, y[j])
+    return out
 
-    For a conjugate that is not linear on each side of 0 they are an approximation, which the duality gap exposes.
+
+def quadratic_pieces(problem: Problem) -> Pieces | None:
+    """Return the pieces of conjugates that are a parabola or a line on each side of 0; None for others.
+
+    A conjugate with a kink at 0 has two pieces. Its minimiser needs at most one of them away from 0.
     """
     rows = np.flatnonzero(problem.active)
-    low, high, below, above = _side_slopes(problem.loss, problem.y, problem.weights, rows)
-    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+    y, weights = problem.y[rows], problem.weights[rows]
+    low, high = _domains(problem.loss, y)
+    if not np.all(np.isfinite(low) & np.isfinite(high) & (low <= 0.0) & (high >= 0.0)):
         return None
-    below = np.where(low < 0.0, below, above)
-    above = np.where(high > 0.0, above, below)
-    kinked = (below != above) & (low < 0.0) & (high > 0.0)
-    rounding = 1e-12 * (1.0 + np.abs(below) + np.abs(above))
-    kinked &= np.abs(below - above) > rounding
-    whole = ~kinked
+    left, right = _fit_side(problem.loss, y, low), _fit_side(problem.loss, y, high)
+    if left is None or right is None:
+        return None
+    slopes, bends = np.array([left[0], right[0]]), np.array([left[1], right[1]]) / weights
+    rounding = 1e-12 * (1.0 + np.abs(slopes).sum(axis=0))
+    differ = (np.abs(slopes[1] - slopes[0]) > rounding) | (np.abs(bends[1] - bends[0]) > rounding)
+    kinked = differ & (low < 0.0) & (high > 0.0)
+    # An entry a sample, fitted on the upper side unless it has none; another for the lower side of a kink.
+    side = (high > 0.0).astype(np.int64)
+    every = np.arange(rows.size)
+    low, high = weights * low, weights * high
     return Pieces(
-        np.concatenate([rows[whole], rows[kinked], rows[kinked]]),
-        np.concatenate([above[whole], below[kinked], above[kinked]]),
-        np.concatenate([low[whole], low[kinked], np.zeros(kinked.sum())]),
-        np.concatenate([high[whole], np.zeros(kinked.sum()), high[kinked]]),
+        np.append(rows, rows[kinked]),
+        np.append(slopes[side, every], slopes[0, kinked]),
+        np.append(bends[side, every], bends[0, kinked]),
+        np.append(np.where(kinked, 0.0, low), low[kinked]),
+        np.append(high, np.zeros(int(kinked.sum()))),
     )
+
+
+def _fit_side(loss: Any, y: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the slope at 0 and the bend of ℓ* between 0 and ``end``, or None when it is no parabola."""
+    points = [_conjugates(loss, share * end, y) for share in (0.25, 0.5, 0.75, 1.0)]
+    length = np.where(end == 0.0, 1.0, end)
+    rounding = 1e-14 * sum(np.abs(point) for point in points)
+    second = points[0] - 2.0 * points[1] + points[2]
+    second = np.where(np.abs(second) > rounding, second, 0.0)
+    third = points[3] - 3.0 * points[2] + 3.0 * points[1] - points[0]
+    if not np.all(np.abs(third) <= 8.0 * rounding):
+        return None
+    bend = second / (0.25 * length) ** 2
+    return (points[2] - points[0]) / (0.5 * length) - 0.5 * bend * length, bend
 
 
 def polish(problem: Problem, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Solve exactly for the tips strictly inside a piece of ℓ*, the others put at their nearest bound.
 
-    A free tip's margin is the slope of its piece, so the free tips solve a linear system. That gives the optimum
-    once the right pieces are known; a solution that leaves them is dropped.
+    A free tip's margin is the slope of its piece, so the free tips solve a linear system. That gives the
+    optimum once the right pieces are known; a solution that leaves them is dropped.
 
     Returns
     -------
     tuple of ndarray, shapes (N,) and (d,), or None
         The tips' scalars, and the parameter nearest to theirs that meets the free tips' margins.
     """
-    pieces = linear_pieces(problem)
-    if pieces is None:
+    pieces = quadratic_pieces(problem)
+    if pieces is None or pieces.bend.any():
         return None
     inside = 1e-7 * (pieces.high - pieces.low)
     value = s[pieces.row]
@@ -150,8 +175,8 @@ def polish(problem: Problem, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     rows = rows.toarray() if problem.sparse else rows
     start = value[free]
     theta = -(problem.X.T @ solved + rows.T @ start) / sigma
-    # The correction of s solves rows·rowsᵀ·Δ = σ·(rows·θ − slope), around the current point because more free tips
-    # than features leave many solutions. Factors of the rows do not square their condition number.
+    # The correction of s solves rows·rowsᵀ·Δ = σ·(rows·θ − slope), around the current point because more free
+    # tips than features leave many solutions. Factors of the rows do not square their condition number.
     change, turn = _least_norm(rows, rows @ theta - pieces.slope[free])
     found = start + sigma * change
     if not np.all((found >= pieces.low[free]) & (found <= pieces.high[free])):

@@ -21,8 +21,6 @@ from adfs.problem.terms import LinearTerm
 
 __all__ = ["Problem", "check_count", "check_sigma"]
 
-_CHUNK = 1 << 22  # margins evaluated at once when several parameters are given
-
 
 def check_sigma(sigma: Any, n_nodes: int) -> np.ndarray:
     """Return σ_i as one positive number a node, shape (n,)."""
@@ -139,9 +137,10 @@ class Problem:
         chosen = get_loss(loss)
         checked: list[Shard] = []
         for number, shard in enumerate(shards):
-            parts = tuple(shard)
+            parts = tuple(shard) if isinstance(shard, Sequence) else ()
             if len(parts) not in (2, 3):
-                raise InputError(f"shard {number} must be (X, y) or (X, y, weights), got {len(parts)} parts")
+                got = f"{len(parts)} parts" if parts else type(shard).__name__
+                raise InputError(f"shard {number} must be (X, y) or (X, y, weights), got {got}")
             checked.append(
                 make_shard(
                     parts[0], parts[1], parts[2] if len(parts) == 3 else None, chosen, f"shard {number}: "
@@ -224,7 +223,7 @@ class Problem:
 
     @cached_property
     def smoothness(self) -> np.ndarray:
-        """L_ij = w β q, 0 on inactive rows; ``inf`` on active ones when the loss is not smooth; shape (N,)."""
+        """L_ij = w β q, 0 on inactive rows; ``inf`` on active ones of a non-smooth loss; shape (N,)."""
         if self.loss.smooth:
             return np.asarray(self.weights * self.loss.beta * self.row_norms_squared)
         return np.where(self.active, np.inf, 0.0)
@@ -232,9 +231,9 @@ class Problem:
     @cached_property
     def kappa(self) -> np.ndarray:
         """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
-        cumulated = np.add.reduceat(np.append(self.smoothness, 0.0), self.offsets[:-1])
-        empty = np.diff(self.offsets) == 0
-        return np.asarray(np.where(empty, 0.0, cumulated) / self.sigma)
+        # Row after row: the same bits for a node wherever it stands among others.
+        sums = np.bincount(self.node_of_row, weights=self.smoothness, minlength=self.n_nodes)
+        return np.asarray(sums / self.sigma)
 
     @property
     def kappa_s(self) -> float:
@@ -283,23 +282,28 @@ class Problem:
     def objective(self, theta: np.ndarray) -> Any:
         """Return F(θ): a float for θ of shape (d,), an array of shape (k,) for θ of shape (k, d)."""
         theta = np.ascontiguousarray(theta, dtype=np.float64)
+        sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            theta = self._checked(theta, "theta", self.n_features)
-            sums = evaluation.loss_sums(self.loss, self.rows, self.offsets, self.y, self.weights, theta)
             return float(sums.sum() + 0.5 * self.total_sigma * (theta @ theta))
+        return evaluation.add_squares(sums, self.total_sigma, theta)
+
+    def loss_sums(self, theta: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j w_ij ℓ(x_ijᵀθ; y_ij), shape (n,), or (n, k) for θ of shape (k, d)."""
+        theta = np.asarray(theta, dtype=np.float64)
+        data = (self.loss, self.rows, self.offsets, self.y, self.weights)
+        if theta.ndim == 1:
+            return evaluation.loss_sums(*data, self._checked(theta, "theta", self.n_features))
         if theta.ndim != 2 or theta.shape[1] != self.n_features:
             raise InputError(
                 f"theta must have shape ({self.n_features},) or (k, {self.n_features}), got {theta.shape}"
             )
-        total = 0.5 * self.total_sigma * np.einsum("kd,kd->k", theta, theta)
-        step = max(1, _CHUNK // max(1, theta.shape[0]))
-        for start in range(0, self.n_samples, step):
-            stop = min(start + step, self.n_samples)
-            margins = np.ascontiguousarray((self.X[start:stop] @ theta.T).T)
-            for k in range(theta.shape[0]):
-                values = evaluation.loss_values(self.loss, margins[k], self.y[start:stop])
-                total[k] += values @ self.weights[start:stop]
-        return total
+        return evaluation.loss_sums_at(*data, np.ascontiguousarray(theta.T))
+
+    def slopes(self, theta: np.ndarray) -> np.ndarray:
+        """Return w_ij ℓ'(x_ijᵀθ; y_ij), shape (N,); a row's bits do not depend on the others."""
+        theta = self._checked(theta, "theta", self.n_features)
+        margins = evaluation.row_margins(self.rows, self.n_samples, theta)
+        return np.asarray(self.weights * evaluation.loss_derivatives(self.loss, margins, self.y))
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇F(θ) (a subgradient when the loss is not smooth), shape (d,)."""
@@ -335,19 +339,30 @@ class Problem:
 
     def primal_from_dual(self, s: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, the primal point of the tips' scalars; shape (d,)."""
+        return np.asarray(-self.row_total(s) / self.total_sigma)
+
+    def row_total(self, s: np.ndarray) -> np.ndarray:
+        """Return Σ x_ij s_ij, the nodes' sums added in their order; shape (d,)."""
         s = self._checked(s, "s", self.n_samples)
-        total = evaluation.weighted_row_total(self.rows, self.offsets, s, self.n_features)
-        return np.asarray(-total / self.total_sigma)
+        return evaluation.weighted_row_total(self.rows, self.offsets, s, self.n_features)
+
+    def row_sums(self, s: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j x_ij s_ij, shape (n, d)."""
+        s = self._checked(s, "s", self.n_samples)
+        return evaluation.weighted_row_sums(self.rows, self.offsets, s, self.n_features)
+
+    def conjugate_sums(self, s: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
+        s = self._checked(s, "s", self.n_samples)
+        return evaluation.conjugate_sums(self.loss, self.offsets, self.y, self.weights, self.active, s)
 
     def dual_objective(self, s: np.ndarray) -> float:
         """Return D(s) = −Σ w ℓ*(s_ij/w) − ‖Σ x_ij s_ij‖²/(2 Σ σ_i), at most F(θ) for every θ.
 
         It is −∞ where a tip's scalar lies outside the domain: see :meth:`clip_to_domain`.
         """
-        s = self._checked(s, "s", self.n_samples)
         theta = self.primal_from_dual(s)
-        conjugates = evaluation.conjugate_sums(self.loss, self.offsets, self.y, self.weights, self.active, s)
-        return float(-conjugates.sum() - 0.5 * self.total_sigma * (theta @ theta))
+        return float(-self.conjugate_sums(s).sum() - 0.5 * self.total_sigma * (theta @ theta))
 
     def duality_gap(self, s: np.ndarray, *, relative: bool = True) -> float:
         """Return F(θ(s)) − D(s), divided by F(0) unless told otherwise; it certifies how good θ(s) is.

@@ -81,6 +81,9 @@ def row_entry(rows: Rows, j: int, k: int) -> float:
     return float(rows.data[k]) if isinstance(rows, SparseRows) else float(rows.values[j, k])
 
 
+# Columns and positions are unsigned in compiled code: numba then leaves out the test for a negative index.
+
+
 def _kind(rows: Any) -> type | None:
     return rows.instance_class if isinstance(rows, types.BaseNamedTuple) else None
 
@@ -97,16 +100,16 @@ def _row_span(rows: Any, j: Any) -> Any:
 @overloads(row_column)
 def _row_column(rows: Any, j: Any, k: Any) -> Any:
     if _kind(rows) is SparseRows:
-        return lambda rows, j, k: np.int64(rows.indices[k])
+        return lambda rows, j, k: np.uint64(rows.indices[np.uint64(k)])
     if _kind(rows) is DenseRows:
-        return lambda rows, j, k: k
+        return lambda rows, j, k: np.uint64(k)
     return None
 
 
 @overloads(row_entry)
 def _row_entry(rows: Any, j: Any, k: Any) -> Any:
     if _kind(rows) is SparseRows:
-        return lambda rows, j, k: rows.data[k]
+        return lambda rows, j, k: rows.data[np.uint64(k)]
     if _kind(rows) is DenseRows:
-        return lambda rows, j, k: rows.values[j, k]
+        return lambda rows, j, k: rows.values[j, np.uint64(k)]
     return None

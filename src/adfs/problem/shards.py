@@ -24,12 +24,14 @@ class Shard(NamedTuple):
 
 def as_numbers(values: Any, where: str) -> np.ndarray:
     """Return values as a C-contiguous float64 array, not copied when they are one already."""
-    if np.iscomplexobj(values):
-        raise InputError(f"{where} holds complex numbers; give their real parts")
     try:
-        return np.asarray(values, dtype=np.float64, order="C")
+        array = np.asarray(values)
+        numbers = array if np.iscomplexobj(array) else np.asarray(array, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise InputError(f"{where} cannot be read as numbers: {error}") from None
+    if np.iscomplexobj(numbers):
+        raise InputError(f"{where} holds complex numbers; give their real parts")
+    return numbers
 
 
 def as_rows(X: Any, where: str = "X") -> Matrix:

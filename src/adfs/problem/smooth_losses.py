@@ -1,8 +1,5 @@
 """Losses with a Lipschitz derivative: each one short class, told in :class:`adfs.problem.losses.Loss`."""
 
-# Every loss has the same functions with the same arguments; the base class documents them once.
-# ruff: noqa: D102
-
 from __future__ import annotations
 
 import math

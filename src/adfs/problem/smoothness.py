@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from adfs.problem.rows import Matrix, sparse
+from adfs.compilation import compiled
+from adfs.problem.rows import Matrix, row_column, row_entry, row_span, rows_of, sparse
 
 __all__ = ["batch_smoothness"]
 
+_SMALL_DIMENSION = 64  # up to here Gram matrices are summed row by row: the same bits for dense and CSR rows
+_GRAM_ENTRIES = 1 << 22  # entries of Gram matrices held at once
 _DENSE_ORDER = 300  # Gram matrices up to this order are diagonalised whole
 _LANCZOS_TOLERANCE = 1e-10
 
@@ -19,9 +23,43 @@ _LANCZOS_TOLERANCE = 1e-10
 def batch_smoothness(X: Matrix, weights: np.ndarray, offsets: np.ndarray, beta: float) -> np.ndarray:
     """Return λ_max(β X_iᵀ W_i X_i) for each node, shape (n,); infinite for an infinite β.
 
-    Above a few hundred rows and columns the eigenvalue comes from Lanczos, from below; it is then raised by ten
-    times the tolerance, so that it stays an upper bound.
+    Above a few hundred rows and columns the eigenvalue comes from Lanczos, from below; it is then raised by
+    ten times the tolerance, so that it stays an upper bound.
     """
+    if X.shape[1] <= _SMALL_DIMENSION:
+        out = _by_gram_matrices(X, weights, offsets)
+    else:
+        out = _node_by_node(X, weights, offsets)
+    return beta * out if np.isfinite(beta) else np.where(out > 0.0, np.inf, 0.0)
+
+
+@compiled
+def _gram_matrices(rows: Any, weights: np.ndarray, offsets: np.ndarray, n_features: int) -> np.ndarray:
+    """Return X_iᵀW_iX_i of consecutive nodes, the lower triangle; shape (n, d, d)."""
+    n = offsets.size - 1
+    out = np.zeros((n, n_features, n_features))
+    for i in range(n):
+        for j in range(offsets[i], offsets[i + 1]):
+            start, stop = row_span(rows, j)
+            for k in range(start, stop):
+                scaled = weights[j] * row_entry(rows, j, k)
+                column = row_column(rows, j, k)
+                for other in range(start, k + 1):
+                    out[i, column, row_column(rows, j, other)] += scaled * row_entry(rows, j, other)
+    return out
+
+
+def _by_gram_matrices(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    rows, d = rows_of(X), X.shape[1]
+    together = max(1, _GRAM_ENTRIES // (d * d))
+    parts = []
+    for first in range(0, offsets.size - 1, together):
+        grams = _gram_matrices(rows, weights, offsets[first : first + together + 1], d)
+        parts.append(np.linalg.eigvalsh(grams, UPLO="L")[:, -1])
+    return np.asarray(np.maximum(np.concatenate(parts), 0.0))
+
+
+def _node_by_node(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     out = np.zeros(offsets.size - 1)
     for node, (start, stop) in enumerate(pairwise(offsets)):
         rows = X[start:stop]
@@ -37,7 +75,7 @@ def batch_smoothness(X: Matrix, weights: np.ndarray, offsets: np.ndarray, beta: 
             if not scaled.any():
                 continue
         out[node] = _largest_squared_singular_value(scaled)
-    return beta * out if np.isfinite(beta) else np.where(out > 0.0, np.inf, 0.0)
+    return out
 
 
 def _largest_squared_singular_value(matrix: Matrix) -> float:

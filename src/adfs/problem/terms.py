@@ -1,6 +1,7 @@
 """Terms of the sum as objects: one sample of the linear case, or any convex function with a prox of its own.
 
-The literal algorithms see only this interface, so they run on both. The compiled ones are for the linear case.
+The literal algorithms see only this interface, so they run on both. The compiled ones are for the linear
+case.
 """
 
 # What a term offers is documented once, in the base class.
@@ -20,13 +21,14 @@ from adfs.problem.losses import Loss
 __all__ = ["LinearTerm", "MultinomialLogisticTerm", "Term"]
 
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
+_OUTSIDE = 1e-12  # how far outside a domain of size 1 a point may be by rounding
 
 
 class Term(ABC):
     """One term f of the finite sum: convex, with an L-Lipschitz gradient unless ``smoothness`` is infinite.
 
-    A subclass gives ``value``, ``prox`` and ``smoothness``; ``gradient`` if it has one, and ``conjugate`` (with
-    ``clip_to_domain`` where the conjugate is not finite everywhere) if runs are to be certified by a duality gap.
+    A subclass gives ``value``, ``prox`` and ``smoothness``; ``gradient`` if it has one, and ``conjugate``
+    (with ``clip_to_domain`` where it is not finite everywhere) if runs are to be certified by a duality gap.
     """
 
     @property
@@ -79,7 +81,7 @@ class Term(ABC):
 
 
 class LinearTerm(Term):
-    """The term w·ℓ(xᵀθ; b) of one sample; its dual prox is one-dimensional and needs no condition on the step.
+    """The term w·ℓ(xᵀθ; b) of one sample; its dual prox is one-dimensional, whatever the step.
 
     Parameters
     ----------
@@ -129,7 +131,11 @@ class LinearTerm(Term):
         scalar = float(self.x @ s) / self.norm_squared
         if np.linalg.norm(s - scalar * self.x) > _OFF_LINE * np.linalg.norm(s):
             return np.inf
-        return self.weight * losses.conjugate(self.loss, scalar / self.weight, self.label)
+        low, high = losses.domain(self.loss, self.label)
+        inside = min(max(scalar / self.weight, low), high)
+        if abs(scalar / self.weight - inside) > _OUTSIDE:
+            return np.inf
+        return self.weight * losses.conjugate(self.loss, inside, self.label)
 
     def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
         if self.constant:
@@ -247,7 +253,7 @@ class MultinomialLogisticTerm(Term):
             return -self.weight * float(np.log(self.n_classes)) if not s.any() else np.inf
         p = self._probabilities(s)
         line = np.outer(s.reshape(self.n_classes, -1) @ self.x / self.norm_squared, self.x).ravel()
-        if p.min() < -1e-12 or abs(p.sum() - 1.0) > 1e-12:
+        if p.min() < -_OUTSIDE or abs(p.sum() - 1.0) > _OUTSIDE:
             return np.inf
         if np.linalg.norm(s - line) > _OFF_LINE * np.linalg.norm(s):
             return np.inf
@@ -258,5 +264,9 @@ class MultinomialLogisticTerm(Term):
     def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
         if self.constant:
             return np.zeros_like(s)
-        p = np.clip(self._probabilities(s), 0.0, None)
-        return self._dual_vector(p / p.sum())
+        # The nearest point of the simplex: a shift that leaves the positive entries a sum of 1.
+        p = self._probabilities(s)
+        falling = np.sort(p)[::-1]
+        shifts = (np.cumsum(falling) - 1.0) / np.arange(1, p.size + 1)
+        shift = shifts[np.flatnonzero(falling > shifts)[-1]]
+        return self._dual_vector(np.clip(p - shift, 0.0, None))

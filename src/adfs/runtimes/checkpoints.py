@@ -22,8 +22,7 @@ def fingerprint(method: str, setting: Setting) -> str:
     problem, network = setting.problem, setting.network
     words = [method, problem.loss, setting.seed, setting.schedule, sorted(setting.options.items())]
     stamp.update(repr(words).encode())
-    rows = [part for part in problem.rows]
-    arrays = [*rows, problem.y, problem.weights, problem.offsets, problem.sigma, setting.block]
+    arrays = [*problem.rows, problem.y, problem.weights, problem.offsets, problem.sigma, setting.block]
     arrays += [network.edges, network.weights]
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):

@@ -1,7 +1,7 @@
 """Files of ours: a magic line, a checksum, a readable header and plain arrays. Nothing in them can run code.
 
-A file is written whole under another name, forced to the disk and moved into place: a reader finds the old one or the new
-one, never half of one.
+A file is written whole under another name, forced to the disk and moved into place: a reader finds the old
+one or the new one, never half of one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 
 from adfs.errors import AdfsError, InputError
 
-__all__ = ["FileProblem", "read_container", "write_container"]
+__all__ = ["FileError", "read_container", "write_container"]
 
 _MAGIC = b"adfs-file 1 "
 _DIGEST = 64
 
 
-class FileProblem(AdfsError, OSError):
+class FileError(AdfsError, OSError):
     """A file of ours could not be written; what stood there before is intact."""
 
 
@@ -47,7 +47,9 @@ def write_container(
         Numbers, booleans or text; no objects.
     """
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **{f"array/{name}": np.asarray(value) for name, value in arrays.items()})
+    np.savez(
+        buffer, allow_pickle=False, **{f"array/{name}": np.asarray(value) for name, value in arrays.items()}
+    )
     text = json.dumps(dict(header), sort_keys=True).encode()
     body = len(text).to_bytes(8, "big") + text + buffer.getvalue()
     content = _MAGIC + kind.encode() + b"\n" + hashlib.sha256(body).hexdigest().encode() + body
@@ -60,17 +62,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise FileProblem(f"cannot write {path}: {error.strerror or error}") from None
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise FileProblem(
+            Path(temporary).unlink()
+        raise FileError(
             f"cannot write {path}: {error.strerror or error}; what stood there before is unchanged"
         ) from None
 
@@ -92,7 +94,9 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, A
         raise InputError(f"{path} is an adfs {found} file, not a {kind} file")
     digest, body = rest[:_DIGEST], rest[_DIGEST:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise InputError(f"{path} is damaged or was cut short (its checksum does not match); use an older one")
+        raise InputError(
+            f"{path} is damaged or was cut short (its checksum does not match); use an older one"
+        )
     try:
         size = int.from_bytes(body[:8], "big")
         header = json.loads(body[8 : 8 + size])

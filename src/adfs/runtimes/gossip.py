@@ -12,10 +12,11 @@ __all__ = ["local_gossip", "row_products"]
 
 
 @compiled
-def row_products(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, values: np.ndarray
-) -> np.ndarray:
-    """Return the product of CSR rows with values (m, k), each row summed in the order it is stored; shape (rows, k)."""
+def row_products(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the product of CSR rows with values (m, k), each row summed in the order it is stored.
+
+    Shape (rows, k).
+    """
     rows = indptr.size - 1
     out = np.zeros((rows, values.shape[1]))
     for i in range(rows):

@@ -63,15 +63,18 @@ class Budget:
                 raise InputError(f"{name} must be above 0, got {value!r}")
 
     def last_position(self, position_of: Callable[[float], float]) -> float:
-        """Return the position beyond which the run does not go."""
+        """Return the whole position beyond which the run does not go."""
         limits = []
         if self.passes is not None:
             limits.append(position_of(self.passes))
         if self.events is not None:
             limits.append(float(self.events))
         if not limits and self.seconds is None:
-            limits.append(position_of(_MOST_PASSES_WITH_TOLERANCE if self.tol is not None else DEFAULT_PASSES))
-        return min(limits, default=math.inf)
+            limits.append(
+                position_of(_MOST_PASSES_WITH_TOLERANCE if self.tol is not None else DEFAULT_PASSES)
+            )
+        last = min(limits, default=math.inf)
+        return float(math.ceil(last)) if math.isfinite(last) else last
 
 
 class Driver(ABC):
@@ -84,11 +87,11 @@ class Driver(ABC):
 
     @abstractmethod
     def advance(self, stop: float, deadline: float | None) -> bool:
-        """Go on to a position; return False when interrupted, or when the deadline (of ``time.perf_counter``) passed first."""
+        """Go on to a position; return False when interrupted, or when the deadline passed first."""
 
     @abstractmethod
     def work(self) -> Work:
-        """What has been done by all nodes."""
+        """Return what has been done by all nodes."""
 
     @abstractmethod
     def certify(self) -> Certificate:
@@ -115,7 +118,7 @@ class Driver(ABC):
 
 @dataclass
 class LoopResult:
-    """What the loop hands back: the outcome, the recorded rows, the last certificate and the seconds of running."""
+    """What the loop hands back: outcome, recorded rows, last certificate, seconds of running."""
 
     outcome: Outcome
     rows: list[dict[str, float]]
@@ -160,10 +163,16 @@ def run_loop(
         for point in _grid(driver, record, position_of, last):
             while driver.position < point:
                 begun = time.perf_counter()
-                left = _SLICE_SECONDS if budget.seconds is None else min(_SLICE_SECONDS, budget.seconds - seconds)
+                left = (
+                    _SLICE_SECONDS
+                    if budget.seconds is None
+                    else min(_SLICE_SECONDS, budget.seconds - seconds)
+                )
                 driver.advance(point, begun + left)
                 seconds += time.perf_counter() - begun
-                if checkpoint_every is not None and driver.agree(time.perf_counter() - saved >= checkpoint_every):
+                if checkpoint_every is not None and driver.agree(
+                    time.perf_counter() - saved >= checkpoint_every
+                ):
                     driver.save(rows, seconds)
                     saved = time.perf_counter()
                 if driver.agree(driver.interrupted):
@@ -187,7 +196,9 @@ def run_loop(
     raise AssertionError("the grid has no end")
 
 
-def _grid(driver: Driver, record: Record, position_of: Callable[[float], float], last: float) -> Iterator[float]:
+def _grid(
+    driver: Driver, record: Record, position_of: Callable[[float], float], last: float
+) -> Iterator[float]:
     for passes in record.grid.points():
         point = driver.round_up(position_of(passes))
         if point >= driver.position:
@@ -222,7 +233,10 @@ def _verdict(certificate: Certificate, budget: Budget) -> Outcome | None:
 
 @contextmanager
 def _interrupts(driver: Driver) -> Iterator[None]:
-    """Turn the first Ctrl-C into a request that the loop honours between blocks; a second one interrupts at once."""
+    """Turn the first Ctrl-C into a request that the loop honours between blocks.
+
+    A second one interrupts at once.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

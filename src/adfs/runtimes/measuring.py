@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import Process
+from adfs.errors import InputError
 from adfs.problem import GeneralProblem, Problem
-from adfs.problem.evaluation import loss_derivatives
+from adfs.problem.evaluation import add_squares, sum_in_order
+from adfs.problem.optimum import Optimum
 from adfs.runtimes.recording import Record
 
-__all__ = ["Certificate", "certify", "measure_nodes"]
+__all__ = ["Certificate", "LocalSums", "NodeSums", "certify", "measure_nodes"]
+
+AnyProblem = Problem | GeneralProblem
+Objective = Callable[[AnyProblem, np.ndarray], np.ndarray]
 
 
 class Certificate(NamedTuple):
-    """A point θ (``theta``), F(θ) (``value``), a lower bound of F* (``lower``), and their relative difference (``gap``)."""
+    """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``."""
 
     theta: np.ndarray
     value: float
@@ -23,38 +30,109 @@ class Certificate(NamedTuple):
     gap: float
 
 
-def certify(problem: Problem | GeneralProblem, process: Process) -> Certificate:
+class NodeSums(ABC):
+    """Sums over all nodes, whoever holds them, of what each computes from its own data.
+
+    They are added in the order of the nodes, so a certificate has the same bits in every runtime.
+    """
+
+    @abstractmethod
+    def sigma(self, problem: AnyProblem) -> np.ndarray:
+        """Return σ_i of all nodes, shape (n,)."""
+
+    @abstractmethod
+    def value_at_zero(self, problem: AnyProblem) -> float:
+        """Return F(0)."""
+
+    @abstractmethod
+    def collect(self, values: np.ndarray) -> np.ndarray:
+        """Return one number a node of the block (k,) as one a node of the network (n,)."""
+
+    @abstractmethod
+    def add(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over the network's nodes of the block's vectors (k, d), shape (d,)."""
+
+    @abstractmethod
+    def add_rows(self, problem: AnyProblem, tips: np.ndarray) -> np.ndarray:
+        """Return Σ x_ij s_ij over all nodes from the tips of the block, shape (d,)."""
+
+
+class LocalSums(NodeSums):
+    """The sums of a process that holds all nodes."""
+
+    def sigma(self, problem: AnyProblem) -> np.ndarray:
+        """Return σ_i."""
+        return problem.sigma
+
+    def value_at_zero(self, problem: AnyProblem) -> float:
+        """Return F(0), which the problem keeps."""
+        return problem.value_at_zero
+
+    def collect(self, values: np.ndarray) -> np.ndarray:
+        """Return the values."""
+        return values
+
+    def add(self, values: np.ndarray) -> np.ndarray:
+        """Return their sum."""
+        return sum_in_order(values, np.zeros(values.shape[1]))
+
+    def add_rows(self, problem: AnyProblem, tips: np.ndarray) -> np.ndarray:
+        """Return Σ x_ij s_ij, without one vector a node."""
+        return problem.row_total(tips)
+
+
+def certify(problem: AnyProblem, process: Process, sums: NodeSums | None = None) -> Certificate:
     """Certify the point that a run's dual variables stand for.
 
     A method without dual variables is certified at the mean of its nodes: s = wℓ'(xᵀθ) is feasible for any θ.
+
+    Parameters
+    ----------
+    problem, process
+        Those of a block of nodes.
+    sums : NodeSums, optional
+        Adds over all nodes; left out, the block is all of them.
     """
+    sums = LocalSums() if sums is None else sums
+    sigma = sums.sigma(problem)
+    total_sigma = float(sigma.sum())
     tips = process.dual()
-    if isinstance(problem, GeneralProblem):
-        assert tips is not None
-        theta = problem.primal_from_dual(tips)
-        value, gap = problem.objective(theta), problem.duality_gap(tips, relative=False)
-        return Certificate(theta, value, value - gap, gap / (problem.value_at_zero or 1.0))
     if tips is None:
-        center = process.primal().mean(axis=0)
-        tips = problem.weights * loss_derivatives(problem.loss, problem.X @ center, problem.y)
-    s = problem.clip_to_domain(tips)
-    theta = problem.primal_from_dual(s)
-    value, lower = problem.objective(theta), problem.dual_objective(s)
-    scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
-    return Certificate(theta, value, lower, (value - lower) / scale)
+        assert isinstance(problem, Problem)
+        tips = problem.slopes(sums.add(process.primal()) / sigma.size)
+    tips = problem.clip_to_domain(tips)
+    theta = np.asarray(-sums.add_rows(problem, tips) / total_sigma)
+    quadratic = 0.5 * total_sigma * float(theta @ theta)
+    value = float(sums.collect(problem.loss_sums(theta)).sum()) + quadratic
+    lower = -float(sums.collect(problem.conjugate_sums(tips)).sum()) - quadratic
+    at_zero = sums.value_at_zero(problem)
+    return Certificate(theta, value, lower, (value - lower) / (at_zero if at_zero > 0.0 else 1.0))
 
 
-def measure_nodes(problem: Problem | GeneralProblem, iterates: np.ndarray, record: Record) -> dict[str, float]:
-    """Return the asked measures of the nodes' iterates (n, d), reduced or one a node."""
+def node_objectives(problem: AnyProblem, iterates: np.ndarray) -> np.ndarray:
+    """Return F at each row of the iterates (k, d), shape (k,)."""
+    return add_squares(problem.loss_sums(iterates), problem.total_sigma, iterates)
+
+
+def _optimum(problem: AnyProblem) -> Optimum:
+    if isinstance(problem, GeneralProblem):
+        raise InputError("the optimum of general terms is unknown: record 'gap', 'objective' or 'consensus'")
+    return problem.optimum()
+
+
+def measure_nodes(
+    problem: AnyProblem, iterates: np.ndarray, record: Record, objective: Objective = node_objectives
+) -> dict[str, float]:
+    """Return the asked measures of all nodes' iterates (n, d), reduced or one a node."""
     found: dict[str, np.ndarray] = {}
     if "objective" in record.measures or "suboptimality" in record.measures:
-        objective = np.asarray([problem.objective(theta) for theta in iterates]) if isinstance(problem, GeneralProblem) else problem.objective(iterates)
+        values = objective(problem, iterates)
         if "objective" in record.measures:
-            found["objective"] = objective
+            found["objective"] = values
         if "suboptimality" in record.measures:
-            found["suboptimality"] = objective - problem.optimum().value
+            found["suboptimality"] = values - _optimum(problem).value
     if "distance" in record.measures:
-        found["distance"] = np.linalg.norm(iterates - problem.optimum().theta, axis=1)
+        found["distance"] = np.linalg.norm(iterates - _optimum(problem).theta, axis=1)
     if "consensus" in record.measures:
         found["consensus"] = np.linalg.norm(iterates - iterates.mean(axis=0), axis=1)
     out: dict[str, float] = {}

@@ -64,14 +64,14 @@ class Record:
     Parameters
     ----------
     measures : tuple of str
-        Any of ``"gap"`` (certified relative duality gap), ``"objective"`` (F at the nodes' iterates), ``"suboptimality"`` (F − F*),
-        ``"distance"`` (‖θ_i − θ*‖) and ``"consensus"`` (‖θ_i − mean‖).
+        Any of ``"gap"`` (certified relative duality gap), ``"objective"`` (F at the nodes' iterates),
+        ``"suboptimality"`` (F − F*), ``"distance"`` (‖θ_i − θ*‖) and ``"consensus"`` (‖θ_i − mean‖).
     nodes : str
         ``"mean"``, ``"worst"`` or ``"each"``, for the measures of the nodes' own iterates.
     grid : Grid
     """
 
-    measures: tuple[str, ...] = ("gap",)
+    measures: str | tuple[str, ...] = ("gap",)
     nodes: str = "mean"
     grid: Grid = Grid()
 

@@ -12,14 +12,16 @@ import numpy as np
 from adfs._version import __version__
 from adfs.runtimes.container import read_container, write_container
 from adfs.runtimes.loop import Outcome
-from adfs.theory import NonSmoothParameters, Parameters
+from adfs.theory import BlockParameters, NonSmoothParameters, Parameters
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Run"]
 
-_PARAMETER_RECORDS: dict[str, Any] = {cls.__name__: cls for cls in (Parameters, NonSmoothParameters)}
+_PARAMETER_RECORDS: dict[str, Any] = {
+    cls.__name__: cls for cls in (Parameters, NonSmoothParameters, BlockParameters)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +40,8 @@ class Run:
     gap : float
         Certified relative duality gap of ``coef``.
     frame : pandas.DataFrame
-        One row a recorded point: ``position``, ``passes``, ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``,
-        ``primal``, ``dual``, and what else was asked for.
+        One row a recorded point: ``position``, ``passes``, ``computations``, ``messages``, ``bytes``,
+        ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
     parameters : object
     seed : int
     seconds : float

@@ -16,12 +16,13 @@ from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.runtimes.checkpoints import fingerprint, load_checkpoint, save_checkpoint
 from adfs.runtimes.gossip import local_gossip
-from adfs.runtimes.loop import Budget, Driver, run_loop
+from adfs.runtimes.loop import Budget, Driver, Outcome, run_loop
 from adfs.runtimes.measuring import Certificate, certify, measure_nodes
 from adfs.runtimes.progress import ProgressBar
 from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run
 from adfs.schedule import SCHEDULES
+from adfs.schedule.philox import check_seed
 from adfs.theory import summarize
 
 __all__ = ["SimulatedRun", "simulate"]
@@ -30,7 +31,14 @@ __all__ = ["SimulatedRun", "simulate"]
 class SimulatedRun(Driver):
     """A process that holds all nodes, for the loop."""
 
-    def __init__(self, problem: Problem | GeneralProblem, process: Process, read: str, checkpoint: Path | None, mark: str) -> None:
+    def __init__(
+        self,
+        problem: Problem | GeneralProblem,
+        process: Process,
+        read: str,
+        checkpoint: Path | None,
+        mark: str,
+    ) -> None:
         self.problem = problem
         self.process = process
         self.read = read
@@ -120,7 +128,8 @@ def simulate(
         ``"adfs"``, ``"ns-adfs"``, ``"adfs-block"``, …: see ``adfs.algorithms.METHODS``.
     problem : Problem
     network : Network or str, optional
-        With as many nodes as the problem; may be left out for one node and for methods that run on one machine.
+        With as many nodes as the problem; may be left out for one node and for methods that run on one
+        machine.
     parameters : str or record, optional
         ``"tuned"`` or ``"paper"`` for ADFS, or a record of the method's constants.
     schedule : str
@@ -162,12 +171,19 @@ def simulate(
     ('converged', True, (9, 5))
     """
     chosen = get_method(method)
+    check_seed(seed)
+    if not isinstance(problem, Problem | GeneralProblem):
+        raise InputError(
+            f"a simulation takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}"
+        )
+    if not problem.active.any():
+        return _nothing_to_run(chosen, problem, seed)
     setting = make_setting(chosen, problem, network, parameters, schedule, tau, seed, options)
     if read not in ("x", "v"):
         raise unknown_name("place to read the iterate", read, ("x", "v"))
     if resume and checkpoint is None:
         raise InputError("resume wants a checkpoint to resume from: give its path as checkpoint")
-    wanted = record if isinstance(record, Record) else Record() if record is None else Record(record)  # type: ignore[arg-type]
+    wanted = record if isinstance(record, Record) else Record() if record is None else Record(record)
     budget = Budget(tol, passes, events, seconds)
     process = chosen.start(setting)
     path = None if checkpoint is None else Path(checkpoint)
@@ -209,8 +225,25 @@ def simulate(
         seed=seed,
         seconds=result.seconds,
         schedule=schedule if chosen.kind == "events" else "",
-        details={"tau": tau, "read": read, "loss": loss_name(problem), "network": network_name(setting.network)},
+        details={
+            "tau": tau,
+            "read": read,
+            "loss": loss_name(problem),
+            "network": network_name(setting.network),
+        },
     )
+
+
+def _nothing_to_run(method: Method, problem: Problem | GeneralProblem, seed: int) -> Run:
+    """Return the run of a problem whose samples are all constants: θ = 0 is its minimiser."""
+    import pandas as pd
+
+    zero = np.zeros(problem.n_features)
+    value = float(problem.objective(zero))
+    names = ("position", "passes", "computations", "messages", "bytes", "seconds", "gap")
+    frame = pd.DataFrame([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
+    theta = np.zeros((problem.n_nodes, problem.n_features))
+    return Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, frame, None, seed, 0.0)
 
 
 def loss_name(problem: Problem | GeneralProblem) -> str:
@@ -234,8 +267,6 @@ def make_setting(
     options: dict[str, Any],
 ) -> Setting:
     """Check that everything fits together, and fill in what was left out."""
-    if not isinstance(problem, Problem | GeneralProblem):
-        raise InputError(f"a simulation takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}")
     if schedule not in SCHEDULES:
         raise unknown_name("schedule", schedule, SCHEDULES)
     if tau is not None and not (math.isfinite(tau) and tau >= 0.0):
@@ -251,6 +282,8 @@ def make_setting(
     if isinstance(network, str):
         network = Network(network, n_nodes=problem.n_nodes)
     if network.n_nodes != problem.n_nodes:
-        raise InputError(f"the problem has {problem.n_nodes} nodes and the network {network.n_nodes}; they must be the same")
+        raise InputError(
+            f"the problem has {problem.n_nodes} nodes and the network {network.n_nodes}; they must be the same"
+        )
     constants = method.parameters(problem, network, choice=parameters, tau=tau)
     return Setting(problem, network, constants, seed, schedule, None, options)

@@ -1,7 +1,8 @@
 """Schedules: who acts when, as data that is seeded, streams, and does not depend on who executes it.
 
-An *actor* is a node (it computes) or a communication edge (its two ends exchange): actor a < n_nodes is node a, any
-other is edge a − n_nodes. `IidSchedule` is the paper's, `PoissonSchedule` gives every actor its own clock.
+An *actor* is a node (it computes) or a communication edge (its two ends exchange): actor a < n_nodes is
+node a, any other is edge a − n_nodes. `IidSchedule` is the paper's, `PoissonSchedule` gives every actor its
+own clock.
 """
 
 from __future__ import annotations

@@ -22,31 +22,31 @@ class HasProbabilities(Protocol):
     """The part of `adfs.theory.Parameters` that a schedule needs."""
 
     @property
-    def node_probability(self) -> NDArray[np.float64]: ...  # noqa: D102
+    def node_probability(self) -> NDArray[np.float64]: ...
     @property
-    def edge_probability(self) -> NDArray[np.float64]: ...  # noqa: D102
+    def edge_probability(self) -> NDArray[np.float64]: ...
     @property
-    def sigma(self) -> NDArray[np.float64]: ...  # noqa: D102
+    def sigma(self) -> NDArray[np.float64]: ...
 
 
 class HasEdges(Protocol):
     """The part of `adfs.network.Network` that a schedule needs."""
 
     @property
-    def n_nodes(self) -> int: ...  # noqa: D102
+    def n_nodes(self) -> int: ...
     @property
-    def edges(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def edges(self) -> NDArray[np.int64]: ...
 
 
 class HasRows(Protocol):
     """The part of `adfs.problem.Problem` that a schedule needs."""
 
     @property
-    def offsets(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def offsets(self) -> NDArray[np.int64]: ...
     @property
-    def smoothness(self) -> NDArray[np.float64]: ...  # noqa: D102
+    def smoothness(self) -> NDArray[np.float64]: ...
     @property
-    def active(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    def active(self) -> NDArray[np.bool_]: ...
 
 
 def make_schedule(

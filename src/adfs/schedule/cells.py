@@ -1,14 +1,17 @@
 """Poisson clocks, cell by cell: the compiled part that turns a range of time into event times and draws.
 
-A clock of rate p has cells of width M/p, with M = `CELL_MEAN` the mean number of events in a cell. The number of
-events in a cell is a Poisson variable of mean M, drawn by comparing 64 random bits with `COUNT_THRESHOLDS`; the
-events lie independently and uniformly in the cell. Both are functions of (seed, actor, cell) alone. This *is* a Poisson
-process, not an approximation of one: numbers in disjoint sets are independent and Poisson, whatever the cells.
+A clock of rate p has cells of width M/p, with M = `CELL_MEAN` the mean number of events in a cell. The number
+of events in a cell is a Poisson variable of mean M, drawn by comparing 64 random bits with
+`COUNT_THRESHOLDS`; the events lie independently and uniformly in the cell. Both are functions of (seed,
+actor, cell) alone. This *is* a Poisson process, by its usual construction: its numbers in disjoint cells are
+independent and Poisson, and given its number in a cell its points are independent and uniform there. So any
+window can be drawn without those before it.
 
-Times are computed by one addition and one multiplication from an integer cell and a position of 53 bits, so they are the
-same on every platform: no logarithm, and nothing that a compiler could contract.
+Times are computed by one addition and one multiplication from an integer cell and a position of 53 bits, so
+they are the same on every platform: no logarithm, and nothing that a compiler could contract.
 
-A cell is *opened* in the window in which it starts, and only then. Events beyond the end of the window are carried over.
+A cell is *opened* in the step in which it starts, and only then. Events beyond the end of the step are
+carried over.
 """
 
 from __future__ import annotations
@@ -18,14 +21,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adfs.compilation import compiled
+from adfs.compilation import inlined, kernel
 from adfs.schedule.philox import DOMAIN_POISSON_COUNT, DOMAIN_POISSON_EVENT, draw_pairs
 from adfs.schedule.sampling import draw_sample
 
-__all__ = ["CELL_MEAN", "CLOCKS", "COUNT_THRESHOLDS", "Scratch", "cells_of", "draw_cells", "make_scratch"]
+__all__ = [
+    "CELL_MEAN",
+    "CLOCKS",
+    "COUNT_THRESHOLDS",
+    "Scratch",
+    "cells_of",
+    "draw_cells",
+    "draw_samples",
+    "make_scratch",
+]
 
 CELL_MEAN = 2.0
-#: P(at most k events in a cell) · 2**64, k = 0, 1, …, rounded. A draw has k events if it is not below k of these.
+#: P(at most k events in a cell) · 2**64, k = 0, 1, …, rounded. A cell has as many events as there are
+#: thresholds not above its draw.
 COUNT_THRESHOLDS = (
     0x22A555477F039740,
     0x67EFFFD67D0AC5BF,
@@ -55,7 +68,8 @@ COUNT_THRESHOLDS = (
 )
 #: Clocks whose cells are listed at once.
 CLOCKS = 128
-#: Cells that are drawn at once (more, where one clock alone has more): their arrays stay in the nearest cache.
+#: Cells that are drawn at once (more, where one clock alone has more): their arrays stay in the nearest
+#: cache.
 CELLS = 256
 
 _THRESHOLDS = np.array(COUNT_THRESHOLDS, dtype=np.uint64)
@@ -80,9 +94,9 @@ class Scratch(NamedTuple):
         Where each cell's events start below.
     clock : (events,) int32
         Each event's clock.
-    index, draw : (events,) uint64
+    position, draw : (events,) uint64
         Counters, then random bits: those of the position, and those left for the caller.
-    time, width : (events,) float64
+    time : (events,) float64
     sample : (events,) int32
     """
 
@@ -93,10 +107,9 @@ class Scratch(NamedTuple):
     cell_count: NDArray[np.int64]
     start: NDArray[np.int64]
     clock: NDArray[np.int32]
-    index: NDArray[np.uint64]
+    position: NDArray[np.uint64]
     draw: NDArray[np.uint64]
     time: NDArray[np.float64]
-    width: NDArray[np.float64]
     sample: NDArray[np.int32]
 
 
@@ -120,36 +133,34 @@ def make_scratch(most_cells: int, slack: float) -> Scratch:
     """
     cells = max(CELLS, most_cells) + PADDING
     # Ten standard deviations above the mean, and never less than the fullest cell.
-    events = (
-        int(slack * (CELL_MEAN * cells + 10.0 * np.sqrt(CELL_MEAN * cells))) + len(COUNT_THRESHOLDS) + PADDING
-    )
+    enough = slack * (CELL_MEAN * cells + 10.0 * (CELL_MEAN * cells) ** 0.5)
+    events = int(enough) + len(COUNT_THRESHOLDS) + PADDING
     return Scratch(
         np.zeros(CLOCKS, dtype=np.int64),
         np.zeros(CLOCKS, dtype=np.int64),
         np.zeros(cells, dtype=np.int32),
         np.zeros(cells, dtype=np.int64),
-        np.zeros(max(cells, events), dtype=np.int64),
+        np.zeros(cells, dtype=np.int64),
         np.zeros(cells + 1, dtype=np.int64),
         np.zeros(events, dtype=np.int32),
         np.zeros(events, dtype=np.uint64),
         np.zeros(events, dtype=np.uint64),
         np.zeros(events),
-        np.zeros(events),
         np.zeros(events, dtype=np.int32),
     )
 
 
-@compiled
+@inlined
 def _last_cell(time: float, rate: float) -> int:
     """Return the last cell that starts at or before a time, as the float product of cell and width has it."""
     width = CELL_MEAN / rate
-    cell = np.int64(time * (rate / CELL_MEAN))  # off by one at most
-    cell += np.int64(np.float64(cell + 1) * width <= time)
-    cell -= np.int64(np.float64(cell) * width > time)
+    cell = int(time * (rate / CELL_MEAN))  # off by one at most
+    cell += int(float(cell + 1) * width <= time)
+    cell -= int(float(cell) * width > time)
     return cell
 
 
-@compiled
+@kernel
 def cells_of(
     lower: float,
     stop: float,
@@ -174,7 +185,7 @@ def cells_of(
     first, fresh : (≥ count,) int64
         Out: each one's first cell, and how many.
     """
-    after = np.int64(0 if begins else 1)
+    after = 0 if begins else 1
     for i in range(count):
         p = rate[from_clock + i]
         begin = _last_cell(lower, p) + after
@@ -183,7 +194,7 @@ def cells_of(
         first[i] = begin
 
 
-@compiled
+@kernel
 def _count_events(cells: int, draws: NDArray[np.uint64], count: NDArray[np.int64]) -> None:
     for i in range(cells):
         d = draws[i]
@@ -202,7 +213,7 @@ def _count_events(cells: int, draws: NDArray[np.uint64], count: NDArray[np.int64
             count[i] += 1  # one cell in a thousand
 
 
-@compiled
+@kernel
 def _list_events(
     cells: int,
     actor: NDArray[np.int32],
@@ -245,7 +256,7 @@ def _list_events(
     start[cells] = np.int64(to)
 
 
-@compiled
+@kernel
 def draw_cells(
     key: np.uint64,
     actor: NDArray[np.int32],
@@ -267,7 +278,7 @@ def draw_cells(
     begin, end : int
         Which entries of the list: from `begin`, at most to `end`.
     s : Scratch
-        Out: `start` for each cell, and `clock`, `time` (in no order within a cell), `draw` for each event.
+        Out: `start` for each cell; `clock`, `time` (in order within a cell) and `draw` for each event.
 
     Returns
     -------
@@ -280,11 +291,11 @@ def draw_cells(
     i = begin
     while i < end and (i == begin or cells + s.fresh[i] <= CELLS):
         first = s.first[i]
-        # Four without a branch, then the rest, which for many clocks in a short window are none.
-        for r in range(4):
+        # Eight without a branch, then the rest, which for many clocks in a short window are none.
+        for r in range(8):
             s.cell_clock[cells + r] = i
             s.cell_number[cells + r] = first + r
-        for r in range(4, s.fresh[i]):
+        for r in range(8, s.fresh[i]):
             s.cell_clock[cells + r] = i
             s.cell_number[cells + r] = first + r
         cells += s.fresh[i]
@@ -292,62 +303,79 @@ def draw_cells(
 
     done = 0
     while done < cells:  # the event arrays serve as working memory, and may be shorter
-        m = min(cells - done, s.index.shape[0])
+        m = min(cells - done, s.position.shape[0])
         for c in range(m):
-            s.index[c] = np.uint64(s.cell_number[done + c])
+            s.position[c] = np.uint64(s.cell_number[done + c])
             s.draw[c] = np.uint64(actor[from_clock + s.cell_clock[done + c]]) << _32
-        draw_pairs(m, _COUNT, key, s.index, s.draw)
-        _count_events(m, s.index, s.cell_count[done:])
+        draw_pairs(m, _COUNT, key, s.position, s.draw)
+        _count_events(m, s.position, s.cell_count[done:])
         done += m
 
     events = 0
     for c in range(cells):
         events += s.cell_count[c]
-    if events + len(COUNT_THRESHOLDS) > s.index.shape[0]:
+    if events + len(COUNT_THRESHOLDS) > s.position.shape[0]:
         return i, cells, -1
     _list_events(
-        cells, actor, from_clock, s.cell_clock, s.cell_number, s.cell_count, s.start, s.clock, s.index, s.draw
+        cells,
+        actor,
+        from_clock,
+        s.cell_clock,
+        s.cell_number,
+        s.cell_count,
+        s.start,
+        s.clock,
+        s.position,
+        s.draw,
     )
-    draw_pairs(events, _EVENT, key, s.index, s.draw)
-    _place(cells, rate, from_clock, s.start, s.cell_clock, s.cell_number, s.index, s.time)
+    draw_pairs(events, _EVENT, key, s.position, s.draw)
+    _place(cells, rate, from_clock, s.start, s.cell_clock, s.cell_number, s.position, s.time)
     return i, cells, events
 
 
-@compiled
+@inlined
 def _time(cell: float, draw: np.uint64, width: float) -> float:
     return (cell + np.float64(draw >> _11) * _ULP) * width
 
 
-@compiled
-def _place(cells, rate, from_clock, start, cell_clock, cell_number, draw, time):
-    """Turn draws into times, sorted within each cell."""
+@kernel
+def _place(
+    cells: int,
+    rate: NDArray[np.float64],
+    from_clock: int,
+    start: NDArray[np.int64],
+    cell_clock: NDArray[np.int32],
+    cell_number: NDArray[np.int64],
+    position: NDArray[np.uint64],
+    time: NDArray[np.float64],
+) -> None:
+    """Turn positions into times, sorted within each cell."""
     for c in range(cells):
         i = start[c]
         m = start[c + 1] - i
-        cell = np.float64(cell_number[c])
+        cell = float(cell_number[c])
         width = CELL_MEAN / rate[from_clock + cell_clock[c]]
         if m <= 4:
             # A sorting network: no branch that would depend on random numbers. What is written beyond the
             # cell's own is overwritten by the next cell.
             at = np.uint64(i)
-            t0 = _time(cell, draw[at], width)
-            t1 = _time(cell, draw[at + _1], width)
-            t2 = _time(cell, draw[at + _2], width)
-            t3 = _time(cell, draw[at + _3], width)
+            t0 = _time(cell, position[at], width)
+            t1 = _time(cell, position[at + _1], width)
+            t2 = _time(cell, position[at + _2], width)
+            t3 = _time(cell, position[at + _3], width)
             t1 = t1 if m > 1 else np.inf
             t2 = t2 if m > 2 else np.inf
             t3 = t3 if m > 3 else np.inf
-            a0, a1 = (t0 if t0 < t1 else t1), (t1 if t0 < t1 else t0)
-            a2, a3 = (t2 if t2 < t3 else t3), (t3 if t2 < t3 else t2)
-            b0, b2 = (a0 if a0 < a2 else a2), (a2 if a0 < a2 else a0)
-            b1, b3 = (a1 if a1 < a3 else a3), (a3 if a1 < a3 else a1)
-            time[at] = b0
-            time[at + _1] = b1 if b1 < b2 else b2
-            time[at + _2] = b2 if b1 < b2 else b1
-            time[at + _3] = b3
+            a0, a1 = min(t0, t1), max(t0, t1)
+            a2, a3 = min(t2, t3), max(t2, t3)
+            b1, b2 = min(a1, a3), max(a0, a2)
+            time[at] = min(a0, a2)
+            time[at + _1] = min(b1, b2)
+            time[at + _2] = max(b1, b2)
+            time[at + _3] = max(a1, a3)
         else:
             for r in range(i, i + m):
-                t = _time(cell, draw[r], width)
+                t = _time(cell, position[r], width)
                 q = r
                 while q > i and time[q - 1] > t:
                     time[q] = time[q - 1]
@@ -355,7 +383,7 @@ def _place(cells, rate, from_clock, start, cell_clock, cell_number, draw, time):
                 time[q] = t
 
 
-@compiled
+@kernel
 def draw_samples(
     events: int,
     s: Scratch,

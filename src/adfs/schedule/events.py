@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,8 @@ from adfs.schedule.sampling import AliasTables
 
 __all__ = ["Events", "Schedule"]
 
+T = TypeVar("T", bound=np.generic)
+
 #: Events a window holds at least, so that the cost of a call is spread over many.
 MINIMUM_BLOCK = 8192
 
@@ -23,9 +25,9 @@ MINIMUM_BLOCK = 8192
 class Events(NamedTuple):
     """Some events of a schedule, in a valid order.
 
-    Valid: the events of any one node, its communications included, are in the order of their times, and so are
-    all the communications (ties by edge number; a computation goes before a communication of the same time).
-    Events that share no node may be in any order.
+    Valid: the events of any one node, its communications included, are in the order of their times, and so
+    are all the communications (ties by edge number; a computation goes before a communication of the same
+    time). Events that share no node may be in any order.
 
     Attributes
     ----------
@@ -60,8 +62,8 @@ class Schedule(abc.ABC):
     edge_probability : (n_edges,) float64
         The chance that it is a communication on that edge (p_e); all together sum to 1.
     samples : AliasTables or None
-        How a node draws a row. A process may hold the tables of its own nodes only, and then asks for the events
-        of those. Without tables, sample is −1.
+        How a node draws a row. A process may hold the tables of its own nodes only, and then asks for the
+        events of those. Without tables, sample is −1.
     """
 
     kind: ClassVar[str]
@@ -241,8 +243,8 @@ class Schedule(abc.ABC):
             missing = np.setdiff1d(asked[self.node_probability[asked] > 0.0], self.samples.node_ids)
             if missing.size:
                 raise InputError(
-                    f"this schedule has no sampling table for node {missing[0]} (and {missing.size - 1} more): "
-                    "ask for the events of the process's own nodes"
+                    f"this schedule has no sampling table for node {missing[0]} "
+                    f"(and {missing.size - 1} more): ask for the events of the process's own nodes"
                 )
         return chosen
 
@@ -276,6 +278,22 @@ def room_for(events: int) -> Events:
     return Events(np.empty(events), np.empty(events, dtype=np.int32), np.empty(events, dtype=np.int32))
 
 
+def first_of(events: Events, count: int) -> Events:
+    """Return the first events, in the same memory."""
+    return Events(events.time[:count], events.actor[:count], events.sample[:count])
+
+
+def joined(blocks: list[Events]) -> Events:
+    """Return blocks one after the other, as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return Events(
+        np.concatenate([block.time for block in blocks]),
+        np.concatenate([block.actor for block in blocks]),
+        np.concatenate([block.sample for block in blocks]),
+    )
+
+
 def check_block(block_events: int | None) -> int | None:
     """Return the size asked for, or say why it cannot be one."""
     if block_events is not None and not block_events >= 1:
@@ -283,7 +301,7 @@ def check_block(block_events: int | None) -> int | None:
     return None if block_events is None else int(block_events)
 
 
-def _frozen(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def _frozen(array: NDArray[T]) -> NDArray[T]:
     """Return a contiguous array that cannot be written to, without locking the caller's own."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from adfs.compilation import compiled
 from adfs.errors import InputError
-from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, room_for
+from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, joined, room_for
 from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
 from adfs.schedule.prefetch import prefetch
 from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
@@ -40,10 +40,11 @@ def _iid_events(
     out_actor: NDArray[np.int32],
     out_sample: NDArray[np.int32],
 ) -> int:
-    """Write the events t = first, …, last − 1 whose actor is wanted (an empty `wanted`: all); return their number.
+    """Write the events t = first, …, last − 1 whose actor is wanted, and return their number.
 
-    Chunk by chunk and pass by pass: each pass is a short loop without branches, and asks for the memory that the
-    next will need. The outputs must have room for last − first events.
+    An empty `wanted` stands for all. Chunk by chunk and pass by pass: each pass is a short loop without
+    branches, and asks for the memory that the next will need. The outputs must have room for last − first
+    events.
     """
     everything = wanted.shape[0] == 0
     columns = np.uint64(table.shape[0])
@@ -68,15 +69,16 @@ def _iid_events(
         for i in range(m):
             own = column[i]
             other = np.int64(table[own, 1])
-            actor = own if draw[i] < table[own, 0] else other
+            # A product where one would write a condition: a branch here would be a coin flip.
+            actor = other + (own - other) * np.int64(draw[i] < table[own, 0])
             out_time[written] = np.float64(t + i + 1)
             out_actor[written] = actor
             row_draw[written - base] = row_draw[i]
-            written += 1 if everything else np.int64(wanted[actor])
+            written += 1 if everything else int(wanted[actor])
         for i in range(written - base):
             actor = np.int64(out_actor[base + i])
             mine = np.int64(table_of[min(actor, n_nodes - 1)])
-            chosen[i] = mine if actor < n_nodes else nowhere
+            chosen[i] = nowhere + (mine - nowhere) * np.int64(actor < n_nodes)
             prefetch(first_row, chosen[i])
             prefetch(n_rows, chosen[i])
         for i in range(written - base):
@@ -85,7 +87,7 @@ def _iid_events(
         for i in range(written - base):
             size = n_rows[chosen[i]]
             row = draw_sample(row_draw[i], packed, first_row[chosen[i]], size)
-            out_sample[base + i] = row if size > np.uint64(0) else -1
+            out_sample[base + i] = (row + 1) * np.int64(size > np.uint64(0)) - 1
     return written
 
 
@@ -93,8 +95,9 @@ def _iid_events(
 class IidSchedule(Schedule):
     """The paper's shared schedule: T independent draws from p; event t happens at time t + 1.
 
-    Draw t is a function of (seed, t), so any process can compute any draw. A process that wants only its own nodes'
-    events must still go through all draws (here some nanoseconds each); `PoissonSchedule` does not have to.
+    Draw t is a function of (seed, t), so any process can compute any draw. A process that wants only its
+    own nodes' events must still go through all draws (here some nanoseconds each); `PoissonSchedule` does
+    not have to.
 
     Examples
     --------
@@ -142,9 +145,7 @@ class IidSchedule(Schedule):
 
     def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
         blocks = list(self._windows(int(start), stop, nodes, _LONGEST_WINDOW, reuse=False))
-        if len(blocks) == 1:
-            return blocks[0]
-        return Events(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
+        return joined(blocks)
 
     def _stream(
         self,
@@ -166,7 +167,8 @@ class IidSchedule(Schedule):
         while True:
             last = int(min(first + length, stop))
             count = _iid_events(first, last, key, self._actor_table, wanted, *tables, *out)
-            yield Events(*(array[:count] if reuse else array[:count].copy() for array in out))
+            found = first_of(out, count)
+            yield found if reuse else Events(found.time.copy(), found.actor.copy(), found.sample.copy())
             first = last
             if first >= stop:
                 return

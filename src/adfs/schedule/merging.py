@@ -1,12 +1,12 @@
 """Events of Poisson clocks into a valid order, without sorting them all.
 
-A *step* of generation covers several windows. Its computations go into one list a window, node by node in the order of
-their times, and its communications into another. Window by window, the communications alone are then sorted; walking
-through them, each one is preceded by what its two nodes have to compute before it: a burst each. What is
-left at the end of the window follows node by node.
+A *step* of generation covers several windows. Its computations go into one list a window, node by node in the
+order of their times, and its communications into another. Window by window, the communications alone are then
+sorted; walking through them, each one is preceded by what its two nodes have to compute before it: a burst
+each. What is left at the end of the window follows node by node.
 
-Several windows a step: the cost of looking at every clock is shared by all of them, while one window's lists are short
-enough to stay in the cache although they are visited in random order.
+Why several windows a step: the cost of looking at every clock is shared by all of them, while one window's
+lists are short enough to stay in the cache although they are visited in random order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adfs.compilation import compiled
+from adfs.compilation import compiled, inlined, kernel
 from adfs.schedule.cells import CLOCKS, Scratch, cells_of, draw_cells, draw_samples
 from adfs.schedule.prefetch import prefetch
 
@@ -27,9 +27,10 @@ __all__ = [
     "sort_communications",
 ]
 
-#: A computation: its time and its row.
-COMPUTATION = np.dtype([("time", np.float64), ("sample", np.int64)])
-#: A communication: its time, its actor, and which of the caller's nodes are at its ends (−1: not one of them).
+#: A computation: its time, its row, and whether the entry after it is the same node's (1) or not (0).
+COMPUTATION = np.dtype([("time", np.float64), ("sample", np.int32), ("more", np.int32)])
+#: A communication: its time, its actor, and which of the caller's nodes are at its ends (−1: not one of
+#: them).
 COMMUNICATION = np.dtype(
     [
         ("time", np.float64),
@@ -47,18 +48,19 @@ _FINE = 1 << _FINE_BITS
 _FAR, _NEAR = 16, 8
 
 
-@compiled
+@inlined
 def _window_of(time: float, bounds: NDArray[np.float64], per_window: float) -> np.uint64:
     """Return w with bounds[w] < time ≤ bounds[w + 1]; the last bound is infinite."""
     last = np.float64(bounds.shape[0] - 2)
     guess = (time - bounds[0]) * per_window
-    w = np.uint64(guess if guess < last else last)
+    # Unsigned: an index that cannot be negative is not checked for it.
+    w = np.uint64(min(guess, last))
     w += np.uint64(time > bounds[w + _ONE])
     w -= np.uint64(time <= bounds[w])
     return w
 
 
-@compiled
+@kernel
 def draw_computations(
     begins: bool,
     bounds: NDArray[np.float64],
@@ -74,6 +76,8 @@ def draw_computations(
     kept_head: NDArray[np.int32],
     own: NDArray[np.void],
     head: NDArray[np.int32],
+    tail: NDArray[np.int64],
+    begin: NDArray[np.int64],
 ) -> bool:
     """Draw the computations of one step.
 
@@ -92,9 +96,14 @@ def draw_computations(
     s : Scratch
     kept : (k,) COMPUTATION, kept_head : (n_local + 1,) int32
         What the step before has carried over, node by node.
-    own : ((W + 1) · room,) COMPUTATION, head : (W + 1, n_local + 1) int32
-        Out: one list a window, one after the other. Node k's part of the list starts at ``own[head[w, k]]`` and is
-        closed by an infinite time. Last, without closing entries, what is carried over.
+    own : ((W + 1) · room,) COMPUTATION
+        Out: one list a window, one after the other, each after an entry that never falls due; last, what is
+        carried over, after an entry that means nothing.
+    head : (W + 1, n_local + 1) int32
+        Out: where each node's part of each list starts, counted from that first entry. In the lists of
+        windows, a node without a part is sent to the entry that never falls due.
+    tail : (W + 1,) int64
+        Out: where each list ends.
 
     Returns
     -------
@@ -104,16 +113,17 @@ def draw_computations(
     windows = bounds.shape[0] - 2
     per_window = windows / (bounds[windows] - bounds[0])
     room = own.shape[0] // (windows + 1)
-    tail = np.empty(windows + 1, np.int64)
     for w in range(windows + 1):
-        tail[w] = w * room
+        own[w * room].time = np.inf
+        tail[w] = w * room + 1
+        begin[w] = tail[w]
     for base in range(0, n_local, CLOCKS):
         listed = min(CLOCKS, n_local - base)
         cells_of(bounds[0], bounds[windows], begins, rate, base, listed, s.first, s.fresh)
         done = 0
         while done < listed:
-            upto, cells, events = draw_cells(key, actor, rate, base, done, listed, s)
-            needed = events + kept_head[base + upto] - kept_head[base + done] + upto - done
+            upto, _, events = draw_cells(key, actor, rate, base, done, listed, s)
+            needed = events + kept_head[base + upto] - kept_head[base + done]
             for w in range(windows + 1):
                 if events < 0 or tail[w] + needed > (w + 1) * room:
                     return False
@@ -121,34 +131,44 @@ def draw_computations(
             cell = 0
             for i in range(done, upto):
                 node = base + i
-                for w in range(windows + 1):
-                    head[w, node] = tail[w]
                 for r in range(kept_head[node], kept_head[node + 1]):
-                    t = kept[r].time
-                    w = _window_of(t, bounds, per_window)
-                    to = tail[w]
-                    own[to].time = t
-                    own[to].sample = kept[r].sample
-                    tail[w] = to + 1
+                    _append(kept[r].time, kept[r].sample, bounds, per_window, begin, tail, own)
                 for r in range(s.start[cell], s.start[cell + s.fresh[i]]):
-                    t = s.time[r]
-                    if t > bounds[0]:
-                        w = _window_of(t, bounds, per_window)
-                        to = tail[w]
-                        own[to].time = t
-                        own[to].sample = s.sample[r]
-                        tail[w] = to + 1
+                    if s.time[r] > bounds[0]:
+                        _append(s.time[r], s.sample[r], bounds, per_window, begin, tail, own)
                 cell += s.fresh[i]
                 for w in range(windows):
-                    own[tail[w]].time = np.inf
-                    tail[w] += 1
+                    head[w, node] = begin[w] - w * room if tail[w] > begin[w] else 0
+                    begin[w] = tail[w]
+                head[windows, node] = begin[windows] - windows * room
+                begin[windows] = tail[windows]
             done = upto
-    for w in range(windows + 1):
-        head[w, n_local] = tail[w]
+    head[windows, n_local] = tail[windows] - windows * room
     return True
 
 
-@compiled
+@inlined
+def _append(
+    time: float,
+    sample: int,
+    bounds: NDArray[np.float64],
+    per_window: float,
+    begin: NDArray[np.int64],
+    tail: NDArray[np.int64],
+    own: NDArray[np.void],
+) -> None:
+    """Put a computation at the end of its window's list, in which its node's part starts at `begin`."""
+    w = _window_of(time, bounds, per_window)
+    to = tail[w]
+    own[to].time = time
+    own[to].sample = sample
+    own[to].more = 0
+    # Before the node's first this is another node's last, or the entry that never falls due: 0 is right.
+    own[to - 1].more = to > begin[w]
+    tail[w] = to + 1
+
+
+@kernel
 def draw_communications(
     begins: bool,
     bounds: NDArray[np.float64],
@@ -188,9 +208,9 @@ def draw_communications(
     for w in range(windows + 1):
         tail[w] = w * room
     for r in range(kept.shape[0]):
-        w = _window_of(kept[r].time, bounds, per_window)
-        links[tail[w]] = kept[r]
-        tail[w] += 1
+        window = _window_of(kept[r].time, bounds, per_window)
+        links[tail[window]] = kept[r]
+        tail[window] += 1
     for base in range(n_local, actor.shape[0], CLOCKS):
         listed = min(CLOCKS, actor.shape[0] - base)
         cells_of(bounds[0], bounds[windows], begins, rate, base, listed, s.first, s.fresh)
@@ -204,13 +224,13 @@ def draw_communications(
                 t = s.time[i]
                 if t > bounds[0]:
                     clock = s.clock[i]
-                    w = _window_of(t, bounds, per_window)
-                    to = tail[w]
+                    window = _window_of(t, bounds, per_window)
+                    to = tail[window]
                     links[to].time = t
                     links[to].actor = actor[clock]
                     links[to].first = ends[clock - n_local, 0]
                     links[to].second = ends[clock - n_local, 1]
-                    tail[w] = to + 1
+                    tail[window] = to + 1
     return True
 
 
@@ -232,15 +252,15 @@ def sort_communications(lower: float, stop: float, links: NDArray[np.void], spar
     """
     n = links.shape[0]
     coarse = (n >> (_FINE_BITS - 1)) + 1
-    top = np.int64(coarse * _FINE - 1)
-    scale = np.float64(coarse * _FINE) / (stop - lower)
+    top = coarse * _FINE - 1
+    scale = float(coarse * _FINE) / (stop - lower)
     place = np.zeros(coarse + 1, np.int64)
     for i in range(n):
-        place[(min(np.int64((links[i].time - lower) * scale), top) >> _FINE_BITS) + 1] += 1
+        place[(min(int((links[i].time - lower) * scale), top) >> _FINE_BITS) + 1] += 1
     for b in range(coarse):
         place[b + 1] += place[b]
     for i in range(n):
-        b = min(np.int64((links[i].time - lower) * scale), top) >> _FINE_BITS
+        b = min(int((links[i].time - lower) * scale), top) >> _FINE_BITS
         spare[place[b]] = links[i]
         place[b] += 1
     fine = np.empty(_FINE, np.int64)
@@ -249,14 +269,14 @@ def sort_communications(lower: float, stop: float, links: NDArray[np.void], spar
         high = place[b]
         fine[:] = 0
         for i in range(low, high):
-            fine[min(np.int64((spare[i].time - lower) * scale), top) & (_FINE - 1)] += 1
+            fine[min(int((spare[i].time - lower) * scale), top) & (_FINE - 1)] += 1
         upto = low
         for f in range(_FINE):
             here = fine[f]
             fine[f] = upto
             upto += here
         for i in range(low, high):
-            f = min(np.int64((spare[i].time - lower) * scale), top) & (_FINE - 1)
+            f = min(int((spare[i].time - lower) * scale), top) & (_FINE - 1)
             links[fine[f]] = spare[i]
             fine[f] += 1
         low = high
@@ -272,7 +292,7 @@ def sort_communications(lower: float, stop: float, links: NDArray[np.void], spar
             links[q] = spare[0]
 
 
-@compiled
+@inlined
 def _burst(
     until: float,
     node: int,
@@ -285,29 +305,27 @@ def _burst(
     out_sample: NDArray[np.int32],
 ) -> int:
     """Write what a node computes up to a time; return where to go on."""
-    r = np.int64(head[node])
+    r = int(head[node])
     who = actor[node]
-    # Three without a branch (an entry that is not due is overwritten by the next), the rest with: a burst's
-    # length is random, and a branch on it is guessed wrongly about every time.
-    for _ in range(3):
-        t = own[r].time
-        out_time[to] = t
-        out_actor[to] = who
-        out_sample[to] = own[r].sample
-        due = np.int64(t <= until)
-        to += due
-        r += due
+    # The first without a branch (if it is not due, the next overwrites it): bursts are short, and whether
+    # there is any is guessed wrongly every other time.
+    out_time[to] = own[r].time
+    out_actor[to] = who
+    out_sample[to] = own[r].sample
+    due = int(own[r].time <= until)
+    to += due
+    r += due * ((r + 1) * int(own[r].more) - r)
     while own[r].time <= until:
         out_time[to] = own[r].time
         out_actor[to] = who
         out_sample[to] = own[r].sample
         to += 1
-        r += 1
+        r = (r + 1) * int(own[r].more)
     head[node] = r
     return to
 
 
-@compiled
+@kernel
 def merge(
     stop: float,
     actor: NDArray[np.int32],
@@ -327,8 +345,10 @@ def merge(
         The window's end.
     actor : (clocks,) int32
     n_local : int
-    own : (capacity,) COMPUTATION, head : (n_local + 1,) int32
-        One window's computations; `head` is used up.
+    own : (k,) COMPUTATION
+        One window's computations.
+    head : (n_local + 1,) int32
+        Where each node's part of them starts; used up.
     links : (k,) COMMUNICATION
         Its communications, sorted.
     out_time, out_actor, out_sample : (events + 1,)

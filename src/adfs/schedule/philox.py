@@ -4,25 +4,23 @@ A schedule is the same for every process because draw number t is a function of 
 generator is the one of Salmon, Moraes, Dror and Shaw, *Parallel random numbers: as easy as 1, 2, 3* (2011):
 ten rounds of two 32-bit multiplications on a counter of four words, under a key of two.
 
-The key is the seed. The last word of the counter holds the *domain*, the use that the bits are put to, so that
-two uses never share a bit; `COUNTER_LAYOUT` lists them.
+The key is the seed. The last word of the counter holds the *domain*, the use that the bits are put to, so
+that two uses never share a bit; `COUNTER_LAYOUT` lists them.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
-from collections.abc import Callable
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adfs.compilation import OPTIONS, compiled
+from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import InputError
 
 __all__ = [
     "COUNTER_LAYOUT",
+    "DOMAIN_COMPUTATION_TIME",
     "DOMAIN_IID_EVENT",
+    "DOMAIN_MESSAGE_TIME",
     "DOMAIN_POISSON_COUNT",
     "DOMAIN_POISSON_EVENT",
     "DOMAIN_ROUND_COIN",
@@ -39,15 +37,19 @@ __all__ = [
 COUNTER_LAYOUT = {
     1: "iid event: (t low, t high, 0, 1 << 24)",
     2: "number of events in a cell of a Poisson clock: (cell low, cell high, actor, 2 << 24)",
+    3: "event k of a cell of a Poisson clock: (cell low, cell high, actor, 3 << 24 | k)",
     4: "what all nodes share in a round: (t low, t high, 0, 4 << 24)",
     5: "sample of a node in a round: (t low, t high, node, 5 << 24)",
-    3: "event k of a cell of a Poisson clock: (cell low, cell high, actor, 3 << 24 | k)",
+    6: "time of a node's k-th computation: (k low, k high, node, 6 << 24 | attempt)",
+    7: "time of an edge's k-th pair of messages: (k low, k high, edge, 7 << 24)",
 }
 DOMAIN_IID_EVENT = 1 << 24
-DOMAIN_ROUND_COIN = 4 << 24
-DOMAIN_ROUND_SAMPLE = 5 << 24
 DOMAIN_POISSON_COUNT = 2 << 24
 DOMAIN_POISSON_EVENT = 3 << 24
+DOMAIN_ROUND_COIN = 4 << 24
+DOMAIN_ROUND_SAMPLE = 5 << 24
+DOMAIN_COMPUTATION_TIME = 6 << 24
+DOMAIN_MESSAGE_TIME = 7 << 24
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
@@ -67,18 +69,6 @@ def _weyl(increment: int) -> tuple[np.uint64, ...]:
 
 _K0 = _weyl(_WEYL_0)
 _K1 = _weyl(_WEYL_1)
-
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def inlined(function: F) -> F:
-    """Compile a scalar function into whatever calls it.
-
-    LLVM leaves a function of ten rounds as a call, and a loop that holds a call is not vectorised. Such a function
-    is kept on disk inside the kernels that use it, so it needs no entry of its own.
-    """
-    return cast(F, numba.njit(forceinline=True, **OPTIONS)(function))
 
 
 @inlined
@@ -119,14 +109,14 @@ def philox(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
     return _round(c0, c1, c2, c3, k0 + _K0[9], k1 + _K1[9])
 
 
-@compiled
+@kernel
 def draw_pairs(
     count: int, domain: Word, key: Word, index: NDArray[np.uint64], name: NDArray[np.uint64]
 ) -> None:
     """Draw 2 × 64 bits for each of `count` counters, in place.
 
-    In place because the loop is vectorised only while it touches few arrays: LLVM must check at run time that they do
-    not overlap, and gives up beyond a handful.
+    In place because the loop is vectorised only while it touches few arrays: LLVM must check at run time
+    that they do not overlap, and gives up beyond a handful.
 
     Parameters
     ----------

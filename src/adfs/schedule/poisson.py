@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adfs.schedule.cells import CELL_MEAN, make_scratch
-from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, check_block, room_for
+from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, room_for
 from adfs.schedule.merging import (
     COMMUNICATION,
     COMPUTATION,
@@ -24,9 +24,11 @@ from adfs.schedule.philox import seed_key
 
 __all__ = ["PoissonSchedule"]
 
-#: Events a clock in a window: fewer, and the loops over all nodes weigh; more, and a window leaves the cache.
-_EVENTS_A_CLOCK = 0.5
-#: Windows a step, at most: the cost of looking at every clock is shared by them.
+#: Events a clock in a window: with fewer the loops over all nodes weigh, with more a window leaves the cache.
+_EVENTS_A_CLOCK = 0.75
+#: Events a clock in a step, and windows a step at most: with fewer, looking at every clock weighs; more cost
+#: memory.
+_EVENTS_A_CLOCK_A_STEP = 6.0
 _WINDOWS_A_STEP = 8
 
 
@@ -46,10 +48,10 @@ class _Clocks(NamedTuple):
 class PoissonSchedule(Schedule):
     """Every actor has its own Poisson clock, of rate its probability; time is real, and all rates sum to 1.
 
-    The events of a clock in a range of time are a function of (seed, actor, range), see `adfs.schedule.cells`. So a
-    process computes its own nodes' events alone, from any time on, at a cost that does not depend on the
-    size of the network. Seen from outside, events come at rate 1 and each is drawn from p, independently of the
-    others: `IidSchedule` with real times.
+    The events of a clock in a range of time are a function of (seed, actor, range), see
+    `adfs.schedule.cells`. So a process computes its own nodes' events alone, from any time on, at a cost
+    that does not depend on the size of the network. Seen from outside, events come at rate 1 and each is
+    drawn from p, independently of the others: `IidSchedule` with real times.
 
     Examples
     --------
@@ -114,7 +116,7 @@ class PoissonSchedule(Schedule):
             return room_for(0)
         steps = _Steps(self.seed, clocks)
         steps.draw(np.array([start, stop]))
-        return steps.events(0, None)
+        return first_of(*steps.events(0, room_for(0)))
 
     def _stream(
         self,
@@ -129,30 +131,28 @@ class PoissonSchedule(Schedule):
         if np.isinf(length):  # no clock ever rings
             yield room_for(0)
             return
-        per_step = int(
-            np.clip(_WINDOWS_A_STEP * _EVENTS_A_CLOCK * clocks.rate.size / MINIMUM_BLOCK, 1, _WINDOWS_A_STEP)
-        )
+        events = length * float(clocks.rate.sum())
+        wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.rate.size / events)
+        per_step = int(np.clip(wanted, 1, _WINDOWS_A_STEP))
         steps = _Steps(self.seed, clocks)
-        out = room_for(0) if reuse else None
+        out = room_for(int(events + 10.0 * events**0.5) + 64)
         windows = 0  # counted from the start, so that the bounds do not drift
         lower = start
         while lower < stop:
-            bounds = start + length * np.arange(windows, windows + per_step + 1)
-            bounds[0] = lower
-            bounds = np.append(bounds[bounds < stop], min(stop, bounds[-1])) if bounds[-1] >= stop else bounds
+            ends = start + length * np.arange(windows + 1, windows + per_step + 1, dtype=np.float64)
+            # A last window that reaches the end, and none beyond it.
+            bounds = np.concatenate([[lower], ends[: np.searchsorted(ends, stop) + 1].clip(max=stop)])
             steps.draw(bounds)
             for w in range(bounds.size - 1):
-                block = steps.events(w, out)
-                if reuse:
-                    out = Events(*(array if array.base is None else array.base for array in block))
-                yield block
+                out, count = steps.events(w, out if reuse else room_for(0))
+                yield first_of(out, count)
             windows += per_step
             lower = float(bounds[-1])
 
 
 def _window_length(clocks: _Clocks, block_events: int | None) -> float:
     ringing = int(np.count_nonzero(clocks.rate))
-    events = check_block(block_events) or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * ringing))
+    events = block_events or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * ringing))
     return events / float(clocks.rate.sum()) if ringing else np.inf
 
 
@@ -162,25 +162,33 @@ class _Steps:
     def __init__(self, seed: int, clocks: _Clocks) -> None:
         self._key = seed_key(seed)
         self._clocks = clocks
+        self._node_rate = float(clocks.rate[: clocks.n_local].sum())
+        self._edge_rate = float(clocks.rate[clocks.n_local :].sum())
+        self._top_rate = float(clocks.rate.max(initial=0.0))
         self._begins = True
         self._slack = 1.0
+        self._lists = 1  # one a window, and one for what is carried over
         self._bounds = np.zeros(1)
-        self._own = np.zeros(0, dtype=COMPUTATION)
+        self._own = np.zeros(1, dtype=COMPUTATION)
         self._head = np.zeros((1, clocks.n_local + 1), dtype=np.int32)
+        self._own_tail = np.ones(1, dtype=np.int64)
+        self._begin = np.ones(1, dtype=np.int64)
         self._links = np.zeros(0, dtype=COMMUNICATION)
-        self._tail = np.zeros(1, dtype=np.int64)
+        self._link_tail = np.zeros(1, dtype=np.int64)
         self._spare = np.zeros(1, dtype=COMMUNICATION)
         self._scratch = make_scratch(0, 1.0)
 
     def draw(self, bounds: NDArray[np.float64]) -> None:
         """Draw the windows between these bounds, which must go on from where the last call ended."""
-        lists = self._tail.size
-        kept_head = self._head[-1] - self._head[-1, 0]
-        kept = self._own[self._head[-1, 0] : self._head[-1, -1]].copy()
-        kept_links = self._links[(lists - 1) * (self._links.size // lists) : self._tail[-1]].copy()
+        last = self._lists - 1
+        kept = self._own[last * (self._own.size // self._lists) : self._own_tail[last]].copy()
+        kept_head = self._head[last].copy()
+        kept_links = self._links[last * (self._links.size // self._lists) : self._link_tail[last]].copy()
         self._bounds = bounds
         while not self._try_draw(np.append(bounds, np.inf), kept, kept_head, kept_links):
-            self._slack *= 2.0  # what was carried over is still there: draw it all again, with more room
+            # Once in a long while. What was carried over is still there: draw it all again, with more room.
+            self._slack *= 2.0
+            self._scratch = make_scratch(self._scratch.start.size, self._slack)
         self._begins = False
 
     def _try_draw(
@@ -191,43 +199,54 @@ class _Steps:
         kept_links: NDArray[np.void],
     ) -> bool:
         c = self._clocks
-        lists = bounds.size - 1
-        longest = float(np.diff(bounds[:-1]).max())
-        node_rate, edge_rate = c.rate[: c.n_local], c.rate[c.n_local :]
-        most_cells = int((bounds[-2] - bounds[0]) * c.rate.max(initial=0.0) / CELL_MEAN) + 3
-        if self._scratch.cell_number.size < most_cells or self._slack > 1.0:
+        longest = float((bounds[1:-1] - bounds[:-2]).max())
+        most_cells = int((bounds[-2] - bounds[0]) * self._top_rate / CELL_MEAN) + 3
+        if self._scratch.start.size <= most_cells:
             self._scratch = make_scratch(most_cells, self._slack)
-        own_room = self._room(kept.size, longest * float(node_rate.sum()), c.n_local) + c.n_local
-        link_room = self._room(kept_links.size, longest * float(edge_rate.sum()), edge_rate.size)
-        if self._tail.size != lists or self._own.size < lists * own_room:
-            self._own = np.empty(lists * own_room, dtype=COMPUTATION)
-            self._head = np.empty((lists, c.n_local + 1), dtype=np.int32)
-        if self._tail.size != lists or self._links.size < lists * link_room:
-            self._links = np.empty(lists * link_room, dtype=COMMUNICATION)
-            self._tail = np.empty(lists, dtype=np.int64)
-            self._spare = np.empty(self._links.size // lists, dtype=COMMUNICATION)
+        own_size = (bounds.size - 1) * self._room(kept.size, longest * self._node_rate, c.n_local)
+        links_size = (bounds.size - 1) * self._room(kept_links.size, longest * self._edge_rate, len(c.ends))
+        if self._lists != bounds.size - 1:
+            self._lists = bounds.size - 1
+            self._head = np.empty((self._lists, c.n_local + 1), dtype=np.int32)
+            self._own_tail = np.empty(self._lists, dtype=np.int64)
+            self._begin = np.empty(self._lists, dtype=np.int64)
+            self._link_tail = np.empty(self._lists, dtype=np.int64)
+        if self._own.size < own_size:
+            self._own = np.empty(own_size, dtype=COMPUTATION)
+        if self._links.size < links_size:
+            self._links = np.empty(links_size, dtype=COMMUNICATION)
+        if self._spare.size < self._links.size // self._lists:
+            self._spare = np.empty(self._links.size // self._lists, dtype=COMMUNICATION)
         common = (self._begins, bounds, self._key, c.actor, c.rate, c.n_local)
+        tables = (c.first_row, c.n_rows, c.packed)
         return draw_computations(
-            *common, c.first_row, c.n_rows, c.packed, self._scratch, kept, kept_head, self._own, self._head
-        ) and draw_communications(*common, c.ends, self._scratch, kept_links, self._links, self._tail)
+            *common,
+            *tables,
+            self._scratch,
+            kept,
+            kept_head,
+            self._own,
+            self._head,
+            self._own_tail,
+            self._begin,
+        ) and draw_communications(*common, c.ends, self._scratch, kept_links, self._links, self._link_tail)
 
     def _room(self, kept: int, expected: float, clocks: int) -> int:
         """Return how long a list must be: for a window's events, or for what all clocks may carry over."""
-        mean = max(expected, 0.75 * CELL_MEAN * clocks)
-        return int(self._slack * (mean + 10.0 * np.sqrt(mean))) + kept + 1024
+        mean = max(expected, CELL_MEAN * clocks)
+        return int(self._slack * (mean + 10.0 * mean**0.5)) + kept + 1024
 
-    def events(self, window: int, out: Events | None) -> Events:
-        """Hand out one of the windows drawn last, in `out` if there is room."""
+    def events(self, window: int, out: Events) -> tuple[Events, int]:
+        """Write one of the windows drawn last into `out`, or a longer one; return it and their number."""
         c = self._clocks
         lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
-        first_link = window * (self._links.size // self._tail.size)
-        links = self._links[first_link : self._tail[window]]
-        head = self._head[window]
-        size = int(head[-1] - head[0]) - c.n_local + links.size
-        if out is None:
-            out = room_for(size + 1)
-        elif out.time.size <= size:
-            out = room_for(int(1.1 * size) + 1024)
+        first = window * (self._links.size // self._lists)
+        links = self._links[first : self._link_tail[window]]
+        first = window * (self._own.size // self._lists)
+        own = self._own[first : self._own_tail[window]]
+        size = own.size + links.size
+        if out.time.size < size:
+            out = room_for(size if out.time.size == 0 else int(1.1 * size))
         sort_communications(lower, stop, links, self._spare)
-        count = merge(stop, c.actor, c.n_local, self._own, head, links, *out)
-        return Events(*(array[:count] for array in out))
+        count = merge(stop, c.actor, c.n_local, own, self._head[window], links, *out)
+        return out, count

@@ -1,27 +1,38 @@
+"""Asking for memory before it is needed: a schedule is known in advance, so its accesses are."""
+
 from __future__ import annotations
+
 from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+__all__ = ["prefetch"]
 
-@intrinsic
-def prefetch(typing_context, array, index):
+
+def _prefetch(_context: Any, array: Any, index: Any) -> Any:
     if not isinstance(array, types.Array) or not isinstance(index, types.Integer):
         return None
 
-    def generate(context, builder, signature, arguments):
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type, index_type = signature.args
         view = context.make_array(array_type)(context, builder, arguments[0])
         position = context.cast(builder, arguments[1], index_type, types.intp)
-        pointer = builder.gep(view.data, [position])
-        i32 = ir.IntType(32)
-        bytes_ = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(builder.gep(view.data, [position]), byte)
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [bytes_.type, i32, i32, i32]), "llvm.prefetch.p0"
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
         )
-        builder.call(function, [bytes_, i32(0), i32(3), i32(1)])
+        # To be read, to be kept, and data rather than instructions.
+        builder.call(function, [address, word(0), word(3), word(1)])
         return context.get_dummy_value()
 
     return types.void(array, index), generate
+
+
+#: ``prefetch(array, index)``, in compiled code: ask for the cache line of the entry with this number,
+#: counted in a contiguous array from its start. It never fails: an index outside the array is a wasted
+#: request.
+prefetch = intrinsic(_prefetch)

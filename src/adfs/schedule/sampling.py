@@ -1,9 +1,9 @@
 """Drawing an index with given probabilities in constant time: alias tables in integer arithmetic.
 
-Walker's method in Vose's form: of m columns of equal mass each holds its own index below a threshold and one other
-index, its alias, above. A draw picks a column, then a side. Masses are rounded to integers that sum to exactly m
-full columns, and the table is built from those integers. Nothing is rounded afterwards, so a row of weight
-0 has threshold 0, is nobody's alias, and is never drawn.
+Walker's method in Vose's form: of m columns of equal mass each holds its own index below a threshold and
+one other index, its alias, above. A draw picks a column, then a side. Masses are rounded to integers that
+sum to exactly m full columns, and the table is built from those integers. Nothing is rounded afterwards, so
+a row of weight 0 has threshold 0, is nobody's alias, and is never drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adfs.compilation import compiled
+from adfs.compilation import compiled, inlined
 from adfs.errors import InputError
 
 __all__ = ["ActorTable", "AliasTables", "build_actor_table", "draw_column", "draw_sample"]
@@ -25,7 +25,7 @@ _ROW_BITS = 32
 _MAX_ROWS = 2**31 - 1
 
 
-@compiled
+@inlined
 def draw_column(draw: np.uint64, columns: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Split a 64-bit draw into a column and the position in it, by one multiplication and no division.
 
@@ -48,7 +48,7 @@ def draw_column(draw: np.uint64, columns: np.uint64) -> tuple[np.uint64, np.uint
     return high >> _32, (high << _32) | (low & _LOW)
 
 
-@compiled
+@inlined
 def draw_sample(draw: np.uint64, packed: NDArray[np.uint64], first: np.int64, columns: np.uint64) -> np.int64:
     """Draw a row of one node.
 
@@ -76,7 +76,7 @@ def draw_sample(draw: np.uint64, packed: NDArray[np.uint64], first: np.int64, co
 
 @compiled
 def _integer_masses(weights: NDArray[np.float64], bits: int, mass: NDArray[np.int64]) -> bool:
-    """Fill `mass` with integers proportional to the weights that sum to len(weights) · 2**bits; False if all are 0."""
+    """Fill `mass` with integers in proportion to m weights that sum to m · 2**bits; False if all are 0."""
     m = weights.shape[0]
     total = 0.0
     largest = 0
@@ -91,8 +91,9 @@ def _integer_masses(weights: NDArray[np.float64], bits: int, mass: NDArray[np.in
     running = 0.0
     before = np.int64(0)
     for i in range(m):
-        # Differences of rounded running sums: they sum to the whole, none is off by more than about one unit, and
-        # a weight of 0 gives 0. The running sum ends at `total`, bit for bit, so the last ratio is 1.
+        # Differences of rounded running sums: they sum to the whole, none is off by more than about one
+        # unit, and a weight of 0 gives 0. The running sum ends at `total`, bit for bit, so the last ratio
+        # is 1.
         running += weights[i]
         upto = np.int64(np.rint((running / total) * np.float64(whole)))
         mass[i] = upto - before
@@ -194,8 +195,8 @@ class AliasTables:
     Parameters
     ----------
     packed : (N,) uint64
-        Upper half: the column's threshold in units of 2**-32. Lower half: its alias, counted from the node's first
-        row.
+        Upper half: the column's threshold in units of 2**-32. Lower half: its alias, counted from the
+        node's first row.
     offsets : (k+1,) int64
         The k-th node here holds the rows ``offsets[k]:offsets[k+1]``.
     node_ids : (k,) int64

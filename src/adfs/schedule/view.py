@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adfs.errors import InputError
-from adfs.schedule.events import Events, Schedule
+from adfs.schedule.events import Events, Schedule, first_of, joined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ def counts(schedule: Schedule, start: float, stop: float, nodes: ArrayLike | Non
 def in_time_order(events: Events, n_nodes: int) -> Events:
     """Return events in the order of their times; at one time, computations first, then by number."""
     order = np.lexsort((events.actor, events.actor >= n_nodes, events.time))
-    return Events(*(array[order] for array in events))
+    return Events(events.time[order], events.actor[order], events.sample[order])
 
 
 def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) -> pd.DataFrame:
@@ -83,8 +83,8 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     Returns
     -------
     pandas.DataFrame
-        Columns ``time``; ``kind``, "compute" or "exchange"; ``node``; ``neighbour`` and ``edge`` (−1 for a computation);
-        ``sample`` (−1 for an exchange).
+        Columns ``time``; ``kind``, "compute" or "exchange"; ``node``; ``neighbour`` and ``edge`` (−1 for a
+        computation); ``sample`` (−1 for an exchange).
     """
     import pandas as pd
 
@@ -97,7 +97,7 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
         total += events.time.size
         if total >= first:
             break
-    time, actor, sample = (np.concatenate(arrays)[:first] for arrays in zip(*found, strict=True))
+    time, actor, sample = first_of(joined(found), first)
     exchange = actor >= n
     ends = np.column_stack([actor, np.full(actor.size, -1)]).astype(np.int64)
     ends[exchange] = schedule.edges[actor[exchange] - n]
@@ -129,6 +129,7 @@ def plot(schedule: Schedule, start: float = 0, stop: float | None = None, *, ax:
     matplotlib Axes
     """
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     n = schedule.n_nodes
     if stop is None:
@@ -152,6 +153,6 @@ def plot(schedule: Schedule, start: float = 0, stop: float | None = None, *, ax:
         ylim=(-0.5, n - 0.5),
         title=f"{schedule.kind} schedule",
     )
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(loc="upper right", frameon=False)
     return ax

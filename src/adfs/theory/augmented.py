@@ -192,9 +192,19 @@ class AugmentedGraph:
         return total
 
     def dual_optimum(self, theta: np.ndarray) -> np.ndarray:
-        """Return the optimal node variables: σ_i θ* at centres and ∇f_ij(θ*) at tips, θ* of shape (d,)."""
-        tips = [self.problem.term(int(row)).gradient(theta) for row in self.tip_rows]
-        return np.vstack([self.problem.sigma[:, None] * theta[None, :], *[tip[None, :] for tip in tips]])
+        """Return the optimal node variables: σ_i θ* at centres and ∇f_ij(θ*) at tips, shape (n + T, d).
+
+        Centres take −Σ tips/Σσ for θ*, the same at the optimum: so the sum over all nodes is 0 whatever
+        rounding θ* carries, and the value is wrong in second order only.
+
+        Parameters
+        ----------
+        theta : ndarray of shape (d,)
+            The primal minimiser θ*.
+        """
+        tips = np.array([self.problem.term(int(row)).gradient(theta) for row in self.tip_rows])
+        center = -tips.sum(axis=0) / self.problem.sigma.sum()
+        return np.vstack([self.problem.sigma[:, None] * center[None, :], tips])
 
     def edge_norm_squared(self, x: np.ndarray) -> float:
         """Return ‖λ‖²_{A⁺A} of edge variables λ from the node variables x = Aλ, shape (n + T, d)."""

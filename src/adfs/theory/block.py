@@ -25,9 +25,9 @@ __all__ = ["BlockParameters"]
 class BlockParameters:
     """The constants of block-synchronous ADFS.
 
-    A step is a gossip round with probability ``p_comm`` and otherwise one sample at every node, drawn in proportion to √(1 + L_ij/σ_i).
-    1/ρ = max_i S_i/√r + √(λ_max(D^{-1/2} Lap D^{-1/2})/σ_A); p_comm is ρ times the second term. The other names are those
-    of :class:`Parameters`.
+    A step is a gossip round with probability ``p_comm`` and otherwise one sample at every node, drawn in
+    proportion to √(1 + L_ij/σ_i). 1/ρ = max_i S_i/√r + √(λ_max(D^{-1/2} Lap D^{-1/2})/σ_A); p_comm is ρ times
+    the second term. The other names are those of :class:`Parameters`.
     """
 
     contraction: float
@@ -48,7 +48,7 @@ class BlockParameters:
 
     @property
     def log_decay(self) -> float:
-        """log λ = −2 atanh ρ."""
+        """Log λ = −2 atanh ρ."""
         return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
 
     @classmethod
@@ -97,7 +97,7 @@ class BlockParameters:
 
 
 def largest_scaled_laplacian(network: Network, sigma: np.ndarray) -> float:
-    """Return λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), raised by the tolerance where it comes from Lanczos."""
+    """Return λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), from above where it comes from Lanczos."""
     root = sp.diags_array(1.0 / np.sqrt(sigma))
     scaled = root @ network.laplacian() @ root
     if network.n_nodes <= 400:
@@ -113,4 +113,4 @@ def _best_split(summary: NodeSummary, network: Network, largest: float, spread: 
         return 0.5
     curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, 0.5)
     gossiping = math.sqrt(0.5 * spread / curvature)
-    return min(0.5, 1.0 / (1.0 + (tau * gossiping / largest) ** (2.0 / 3.0)))
+    return float(min(0.5, 1.0 / (1.0 + (tau * gossiping / largest) ** (2.0 / 3.0))))

@@ -35,7 +35,8 @@ class NonSmoothParameters:
     >>> import numpy as np, adfs
     >>> problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], loss="hinge", n_nodes=2)
     >>> parameters = NonSmoothParameters.paper(problem, adfs.Network("path:2"))
-    >>> parameters.increment_at(0) / parameters.weight_at(1) < parameters.sample_probability(problem).min()
+    >>> alpha = parameters.increment_at(0) / parameters.weight_at(1)
+    >>> alpha < float(parameters.sample_probability(problem).min())
     True
     """
 

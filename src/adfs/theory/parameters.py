@@ -15,7 +15,7 @@ from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
 from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
 from adfs.theory.tables import text_table
 
-__all__ = ["Parameters", "general_parameters", "network_constant"]
+__all__ = ["Parameters", "check_network", "general_parameters", "network_constant"]
 
 _SUM_TOLERANCE = 1e-9
 

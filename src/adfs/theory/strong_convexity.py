@@ -18,8 +18,10 @@ from adfs.problem import Problem
 __all__ = ["dual_curvature", "dual_curvature_of_split", "projected_dual_curvature"]
 
 _MOST_SOLVES = 60
-_ROUNDING = 4e-16
-_LANCZOS_ERROR = 1e-10  # relative; what the iterative eigensolver can be trusted to
+_ROUNDING = 2e-15
+_ITERATIVE = 1e-10  # relative; what iterative eigensolvers can be trusted to
+_CLOSE = 1e-5
+_SLIVER = 1e-13  # a solution this near to the limit is taken for the limit
 
 
 def dual_curvature_of_split(network: Network, sigma: np.ndarray, kappa: np.ndarray, split: float) -> float:
@@ -63,25 +65,32 @@ def dual_curvature(
     def growth(value: float) -> np.ndarray:
         return np.where(carrying, kappa * virtual_weight / (virtual_weight - value), 0.0)
 
-    low, high, value = 0.0, limit, 0.0
+    # For the paper's α_i the solution lies between half of the limit and the limit.
+    low, high, value = 0.0, limit, 0.5 * limit if np.isfinite(limit) else 0.0
+    nearest = limit * (1.0 - _SLIVER)
     for _ in range(_MOST_SOLVES):
         diagonal = sigma * (1.0 + growth(value))
         pair = second_eigenpair(network, diagonal)
         difference = pair.value - value
-        if abs(difference) <= (_LANCZOS_ERROR if pair.method == "lanczos" else _ROUNDING) * pair.value:
+        if abs(difference) <= (_ROUNDING if pair.method == "dense" else _ITERATIVE) * pair.value:
             return pair.value
         if difference > 0.0:
             low, high = value, min(high, pair.value)
         else:
             high = value
-        if high - low <= _ROUNDING * high:
+        if high - low <= _ROUNDING * high or low >= nearest:
             break
         bend = np.where(carrying, kappa * sigma * virtual_weight / (virtual_weight - value) ** 2, 0.0)
         mass = pair.vector**2
         slope = -pair.value * float(bend @ mass) / float(diagonal @ mass)
-        value += difference / (1.0 - slope)
-        if not low < value < high:
+        move = difference / (1.0 - slope)
+        value += move
+        if value >= high == limit and low < nearest:
+            value = nearest  # is there a solution below the limit at all? One solve tells
+        elif not low < value < high:
             value = 0.5 * (low + high)
+        elif pair.method != "dense" and abs(move) <= _CLOSE * value:
+            return value  # Newton squares the error: another solve would only confirm this one's
     return high if high == limit else low
 
 

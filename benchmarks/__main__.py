@@ -1,0 +1,12 @@
+"""Run the benchmarks: ``python -m benchmarks [NAME …]``; the tables go to ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+NAMES = ("local_step", "scaling", "memory", "solvers")
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or NAMES:
+        print(importlib.import_module(f"benchmarks.{name}").main())
