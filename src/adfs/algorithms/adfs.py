@@ -19,10 +19,10 @@ import numpy as np
 
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
-from adfs.algorithms.intrinsics import fma
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import unknown_name
+from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.losses import weighted_dual_prox

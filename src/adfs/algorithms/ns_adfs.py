@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
-from adfs.algorithms.intrinsics import fma
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.compilation import inlined, kernel
 from adfs.errors import unknown_name
+from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.losses import weighted_conjugate_prox

@@ -5,34 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from adfs.compilation import inlined, overloads
+from adfs.intrinsics import prefetch
 from adfs.problem.rows import DenseRows, SparseRows
 
 __all__ = ["fetch_early", "fetch_late"]
 
 _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _touch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of element ``index`` of a contiguous array, counted through its dimensions."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        record = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.bitcast(builder.gep(record.data, [arguments[1]]), ir.IntType(8).as_pointer())
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [pointer, word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), build
 
 
 def fetch_early(rows: Any, y: np.ndarray, weights: np.ndarray, tips: np.ndarray, j: int) -> None:
@@ -54,8 +36,8 @@ def _fetch_span(array: np.ndarray, start: Any, stop: Any) -> None:
     line = _LINE // array.itemsize
     end = min(stop, start + line * _MOST_LINES)
     for k in range(start, end, line):
-        _touch(array, k)
-    _touch(array, end - 1)
+        prefetch(array, k)
+    prefetch(array, end - 1)
 
 
 @overloads(fetch_early)
@@ -64,11 +46,11 @@ def _fetch_early(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> Any:
 
     def fetch(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> None:
         if j >= 0:
-            _touch(y, np.int64(j))
-            _touch(weights, np.int64(j))
-            _touch(tips, np.int64(j))
+            prefetch(y, np.int64(j))
+            prefetch(weights, np.int64(j))
+            prefetch(tips, np.int64(j))
             if pointers:
-                _touch(rows.indptr, np.int64(j))
+                prefetch(rows.indptr, np.int64(j))
 
     return fetch
 

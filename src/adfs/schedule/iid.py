@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from adfs.compilation import compiled
 from adfs.errors import InputError
+from adfs.intrinsics import prefetch
 from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, joined, room_for
 from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
-from adfs.schedule.prefetch import prefetch
 from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
 
 __all__ = ["IidSchedule"]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adfs.compilation import compiled, inlined, kernel
+from adfs.intrinsics import prefetch
 from adfs.schedule.cells import CLOCKS, Scratch, cells_of, draw_cells, draw_samples
-from adfs.schedule.prefetch import prefetch
 
 __all__ = [
     "COMMUNICATION",

@@ -1,4 +1,4 @@
-"""Asking for memory before it is needed: a schedule is known in advance, so its accesses are."""
+"""Instructions that Python has no word for, for compiled code only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["prefetch"]
+__all__ = ["fma", "prefetch"]
 
 
 def _prefetch(_context: Any, array: Any, index: Any) -> Any:
@@ -36,3 +36,15 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
 #: counted in a contiguous array from its start. It never fails: an index outside the array is a wasted
 #: request.
 prefetch = intrinsic(_prefetch)
+
+
+def _fma(_context: Any, a: Any, b: Any, c: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    number = types.float64
+    return number(number, number, number), generate
+
+
+#: ``fma(a, b, c)``, in compiled code: a·b + c rounded once, whatever the machine and the compiler.
+fma = intrinsic(_fma)

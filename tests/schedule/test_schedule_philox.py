@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adfs.errors import InputError
+from adfs.schedule.philox import COUNTER_LAYOUT, check_seed, draw_pairs, philox_blocks, seed_key
+from schedule_twins import draws, philox
+
+ONES = 0xFFFFFFFF
+# The known answers that come with Random123.
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((ONES,) * 4, (ONES, ONES), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
+def test_known_answers(counter, key, answer):
+    assert philox_blocks(np.array([counter], dtype=np.uint32), key)[0].tolist() == list(answer)
+    assert philox(counter, key) == answer
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 64, 1001])
+def test_many_at_once_equal_one_by_one(size):
+    rng = np.random.default_rng(size)
+    counters = rng.integers(0, 2**32, (size, 4), dtype=np.uint32)
+    key = (0xDEADBEEF, 0x12345678)
+    expected = [philox(tuple(int(word) for word in row), key) for row in counters]
+    assert philox_blocks(counters, key).tolist() == [list(words) for words in expected]
+
+
+def test_pairs_follow_the_documented_layout():
+    rng = np.random.default_rng(0)
+    seed = 0xFEDCBA9876543210
+    index = rng.integers(0, 2**63, 100, dtype=np.uint64)
+    actor = rng.integers(0, 2**31, 100, dtype=np.uint64)
+    k = rng.integers(0, 2**10, 100, dtype=np.uint64)
+    first, second = index.copy(), actor << np.uint64(32) | k
+    draw_pairs(100, np.uint64(3 << 24), seed_key(seed), first, second)
+    for i in range(100):
+        assert (int(first[i]), int(second[i])) == draws(
+            seed, int(index[i]), int(actor[i]), 3 << 24 | int(k[i])
+        )
+
+
+def test_domains_differ_for_the_same_counter():
+    assert len({draws(5, 7, 0, domain << 24) for domain in COUNTER_LAYOUT}) == len(COUNTER_LAYOUT)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1, np.uint64(2**63), np.int32(3)])
+def test_seeds_that_are_accepted(seed):
+    assert check_seed(seed) == int(seed)
+    assert type(check_seed(seed)) is int
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.0, "1", None, True, np.float64(2.0)])
+def test_seeds_that_are_refused(seed):
+    with pytest.raises(InputError, match="seed must"):
+        check_seed(seed)
+
+
+def test_counters_of_a_wrong_shape_are_refused():
+    with pytest.raises(InputError, match="shape"):
+        philox_blocks(np.zeros((3, 2), dtype=np.uint32), (0, 0))

@@ -1,0 +1,204 @@
+"""What the Poisson schedule alone promises: its law, its constants, its cost."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from adfs.schedule import AliasTables, counts, make_schedule
+from adfs.schedule import poisson as poisson_module
+from adfs.schedule.cells import CELL_MEAN, COUNT_THRESHOLDS, cells_of
+from adfs.schedule.merging import COMMUNICATION, sort_communications
+from schedule_twins import poisson_events
+
+
+def ring(n, seed=0, *, chance=0.3, rows=3):
+    edges = np.sort(np.column_stack([np.arange(n), (np.arange(n) + 1) % n]), axis=1)
+    edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+    rng = np.random.default_rng(n)
+    nodes, links = rng.uniform(0.5, 1.5, n), rng.uniform(0.5, 1.5, n)
+    return make_schedule(
+        "poisson",
+        seed=seed,
+        n_nodes=n,
+        edges=edges,
+        node_probability=(1.0 - chance) * nodes / nodes.sum(),
+        edge_probability=chance * links / links.sum(),
+        samples=AliasTables.build(np.ones(n * rows), np.arange(n + 1) * rows),
+    )
+
+
+def test_thresholds_are_the_poisson_law_to_the_last_bit():
+    with localcontext() as context:
+        context.prec = 60
+        term = Decimal(-CELL_MEAN).exp()
+        total = Decimal(0)
+        expected = []
+        while True:
+            total += term
+            threshold = int((total * 2**64).to_integral_value())
+            if threshold >= 2**64:
+                break
+            expected.append(threshold)
+            term = term * Decimal(CELL_MEAN) / len(expected)
+    assert list(COUNT_THRESHOLDS) == expected
+
+
+def test_times_between_events_are_exponential():
+    schedule = ring(3, seed=11)
+    events = schedule.block(0, 60_000)
+    merged = np.sort(events.time)
+    assert stats.kstest(np.diff(merged), "expon").pvalue > 1e-3
+    for actor in range(schedule.n_actors):
+        gaps = np.diff(events.time[events.actor == actor]) * schedule.probability[actor]
+        assert stats.kstest(gaps, "expon").pvalue > 1e-3
+        # Memory would show here: a cell is about this long.
+        assert abs(stats.pearsonr(gaps[:-1], gaps[1:]).statistic) < 4.0 / np.sqrt(gaps.size)
+
+
+@pytest.mark.parametrize("length", [0.37, 1.0, 2.0, 5.3])
+def test_counts_in_disjoint_windows_are_poisson_and_independent(length):
+    """Windows shorter and longer than a cell, whose length is 2 here."""
+    schedule = make_schedule(
+        "poisson", seed=4, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[]
+    )
+    windows = 40_000
+    events = schedule.block(0, windows * length)
+    number = np.bincount(np.ceil(events.time / length).astype(int) - 1, minlength=windows)[:windows]
+    most = int(stats.poisson.isf(20.0 / windows, length))
+    expected = stats.poisson.pmf(np.arange(most + 1), length)
+    expected[-1] += stats.poisson.sf(most, length)
+    seen = np.bincount(np.minimum(number, most), minlength=most + 1)
+    assert stats.chisquare(seen, expected * windows).pvalue > 1e-3
+    assert abs(stats.pearsonr(number[:-1], number[1:]).statistic) < 4.0 / np.sqrt(windows)
+
+
+def test_clocks_are_independent():
+    schedule = ring(4, seed=2)
+    events = schedule.block(0, 80_000)
+    number = np.zeros((schedule.n_actors, 8000), dtype=int)
+    np.add.at(number, (events.actor, np.ceil(events.time / 10).astype(int) - 1), 1)
+    correlation = np.corrcoef(number) - np.eye(schedule.n_actors)
+    assert np.abs(correlation).max() < 4.5 / np.sqrt(8000)
+
+
+def test_bursts_are_contiguous():
+    """Between two communications stand the computations of the second one's ends, side by side."""
+    schedule = ring(20)
+    time, actor, _ = schedule.block(0, 2000)
+    exchanges = np.flatnonzero(actor >= 20)
+    for before, after in itertools.pairwise(exchanges):
+        nodes = actor[before + 1 : after]
+        ends = schedule.edges[actor[after] - 20].tolist()
+        assert [ends.index(node) for node in nodes] == sorted(ends.index(node) for node in nodes)
+        assert (time[before + 1 : after] <= time[after]).all()
+    assert (np.diff(actor[exchanges[-1] + 1 :]) >= 0).all()
+
+
+def test_many_nodes_through_many_windows():
+    schedule = ring(5000, seed=8)
+    stop = 60_000.0
+    whole = schedule.block(0, stop)
+    parts = list(schedule.stream(0, stop))
+    assert len(parts) > 3
+    joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    order, joined_order = (np.lexsort((e[1], e[0])) for e in (whole, joined))
+    for one, other in zip(whole, joined, strict=True):
+        assert np.array_equal(one[order], other[joined_order])
+    some = schedule.block(0, stop, [17, 4999])
+    mine = np.isin(whole.actor, [17, 4999])
+    mine |= (whole.actor >= 5000) & np.isin(schedule.edges[whole.actor - 5000], [17, 4999]).any(axis=1)
+    assert some.time.size == mine.sum()
+    assert sorted(some.time.tolist()) == sorted(whole.time[mine].tolist())
+
+
+def test_a_cell_starts_where_its_times_do():
+    """At the bounds of cells rounding decides, and it must decide as it does for the times."""
+    rng = np.random.default_rng(5)
+    first, fresh = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for rate in rng.uniform(1e-6, 1.0, 400):
+        width = CELL_MEAN / rate
+        for cell in (1, 7, int(rng.integers(2, 10**6)), int(rng.integers(10**9, 10**12))):
+            edge = cell * width
+            for time in (np.nextafter(edge, 0.0), edge, np.nextafter(edge, np.inf)):
+                cells_of(0.0, time, True, np.array([rate]), 0, 1, first, fresh)
+                last = int(first[0] + fresh[0]) - 1
+                assert last * width <= time < (last + 1) * width
+
+
+def test_clocks_of_very_different_rates():
+    """Cells far longer than a step are carried over many times, cells far shorter open many at once."""
+    rates = np.array([1e-6, 3e-4, 0.02, 1.0, 5e-5, 0.1, 1e-3])
+    rates /= rates.sum()
+    schedule = make_schedule(
+        "poisson",
+        seed=12,
+        n_nodes=4,
+        edges=[[0, 1], [1, 2], [2, 3]],
+        node_probability=rates[:4],
+        edge_probability=rates[4:],
+    )
+    expected = poisson_events(schedule, 700.0, 9000.0)
+    for size in (3, 40, 100_000):
+        parts = list(schedule.stream(700.0, 9000.0, block_events=size))
+        time, actor = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+        assert sorted(zip(time.tolist(), actor.tolist(), strict=True)) == [event[:2] for event in expected]
+    far = schedule.block(3e6, 3e6 + 50.0)
+    slow = schedule.block(0.0, 1e7, [0])
+    assert 0 < (slow.actor == 0).sum() < 40
+    assert far.time.size > 0
+    assert ((far.time > 3e6) & (far.time <= 3e6 + 50.0)).all()
+
+
+def test_lists_that_are_too_short_are_made_longer(monkeypatch):
+    schedule = ring(50)
+    expected = schedule.block(0, 3000)
+    monkeypatch.setattr(
+        poisson_module._Steps, "_room", lambda self, kept, mean, clocks: kept + int(100 * self._slack)
+    )
+    short = schedule.block(0, 3000)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, short, strict=True))
+    joined = np.concatenate([part.time for part in schedule.stream(0, 3000, block_events=500)])
+    assert sorted(joined.tolist()) == sorted(expected.time.tolist())
+
+
+@pytest.mark.parametrize("spread", ["even", "one place", "ties"])
+@pytest.mark.parametrize("size", [0, 1, 2, 255, 3000])
+def test_communications_are_sorted_whatever_their_times(size, spread):
+    rng = np.random.default_rng(size)
+    links = np.zeros(size, dtype=COMMUNICATION)
+    links["time"] = {
+        "even": rng.uniform(2.0, 7.0, size),
+        "one place": rng.uniform(6.999, 7.0, size),
+        "ties": rng.integers(3, 8, size).astype(float),
+    }[spread]
+    links["actor"] = rng.permutation(size)
+    links["first"] = links["actor"] * 2
+    expected = np.sort(links, order=["time", "actor"])
+    sort_communications(2.0, 7.0, links, np.empty(size + 1, dtype=COMMUNICATION))
+    assert np.array_equal(links, expected)
+
+
+def test_window_grows_with_the_clocks_and_one_node_asks_for_its_own():
+    small, large = ring(10), ring(20_000)
+    assert small.window() == pytest.approx(8192)
+    assert large.window() > 2 * small.window()
+    one = large.window([3])
+    rate = large.node_probability[3] + large.edge_probability[(large.edges == 3).any(axis=1)].sum()
+    assert one == pytest.approx(8192 / rate)
+    assert small.window(block_events=100) == pytest.approx(100)
+
+
+def test_one_node_of_a_large_network_costs_what_it_has():
+    """A node among many generates its own events alone: the memory of a stream says so."""
+    schedule = ring(20_000)
+    clocks = schedule._clocks(np.array([3]))
+    assert clocks.actor.tolist() == [3, *(20_000 + np.flatnonzero((schedule.edges == 3).any(axis=1)))]
+    seen = counts(schedule, 0, 1e6, [3])
+    assert seen.node_actual.sum() == seen.node_actual[3]
+    assert seen.edge_actual.sum() == seen.edge_actual[(schedule.edges == 3).any(axis=1)].sum()
+    assert abs(seen.node_actual[3] - seen.node_expected[3]) < 6 * np.sqrt(seen.node_expected[3])

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adfs.errors import InputError
+from adfs.schedule import AliasTables
+from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
+
+weights = st.lists(
+    st.one_of(st.just(0.0), st.floats(1e-6, 1e6), st.integers(1, 5).map(float)), min_size=1, max_size=40
+).filter(any)
+
+
+def actor_probabilities(table):
+    """Exactly what a table over actors gives, in units of 2**-64 of a column."""
+    mass = [0] * len(table)
+    for column, (threshold, alias) in enumerate(table.tolist()):
+        mass[column] += threshold
+        mass[alias] += 2**64 - threshold
+    return mass
+
+
+@given(weights)
+def test_table_gives_the_probabilities(values):
+    tables = AliasTables.build(values, [0, len(values)])
+    expected = np.array(values) / sum(values)
+    # Each row's mass is a whole number of 2**-32 of a column; a tiny weight gets one unit from the largest.
+    allowed = (2 + len(values)) * 2.0**-32 / len(values)
+    np.testing.assert_allclose(tables.probabilities(0), expected, rtol=0, atol=allowed)
+
+
+@given(weights)
+def test_weight_zero_is_unreachable_and_positive_weight_is_not(values):
+    tables = AliasTables.build(values, [0, len(values)])
+    threshold = (tables.packed >> np.uint64(32)).tolist()
+    alias = (tables.packed & np.uint64(2**32 - 1)).tolist()
+    own = {i for i in range(len(values)) if threshold[i] > 0}
+    reachable = own | set(alias)  # an alias is reached: a threshold is below 2**32
+    assert reachable == {i for i, value in enumerate(values) if value > 0.0}
+
+
+@given(weights)
+def test_actor_table_is_exact_to_its_resolution(values):
+    p = np.array(values) / sum(values)
+    mass = actor_probabilities(build_actor_table(p))
+    assert sum(mass) == len(p) << 64
+    unit = 2.0 ** (1 + len(p).bit_length()) * 2.0  # two units of 2**-bits of a column, in 2**-64
+    for got, want in zip(mass, p, strict=True):
+        # Running sums round to 2**-53 of the whole.
+        assert abs(got - want * len(p) * 2.0**64) <= (2 + len(p)) * unit + 2.0**-51 * (len(p) << 64)
+        assert (got == 0) == (want == 0.0)
+
+
+def test_column_is_the_upper_half_of_the_product():
+    rng = np.random.default_rng(0)
+    for draw in [0, 1, 2**32 - 1, 2**32, 2**64 - 1, *rng.integers(0, 2**64, 200, dtype=np.uint64).tolist()]:
+        for columns in (1, 2, 3, 1000, 2**31 - 1, 2**32 - 1):
+            column, position = draw_column(np.uint64(draw), np.uint64(columns))
+            assert (int(column), int(position)) == divmod(draw * columns, 2**64)
+
+
+def test_draws_at_the_ends_stay_inside():
+    tables = AliasTables.build([0.0, 1.0, 0.0, 5.0, 0.0], [0, 5])
+    for draw in (0, 2**64 - 1):
+        assert draw_sample(np.uint64(draw), tables.packed, np.int64(0), np.uint64(5)) in (1, 3)
+
+
+def test_many_rows_of_one_weight_and_some_of_none():
+    values = np.ones(100_000)
+    values[::3] = 0.0
+    p = AliasTables.build(values, [0, values.size]).probabilities(0)
+    assert (p[::3] == 0.0).all()
+    np.testing.assert_allclose(p[values > 0], 1.0 / values.sum(), rtol=1e-9)
+
+
+def test_tables_of_several_nodes_equal_those_built_alone():
+    rng = np.random.default_rng(2)
+    offsets = np.array([0, 4, 4, 11, 12])
+    values = rng.random(12)
+    tables = AliasTables.build(values, offsets, node_ids=[7, 3, 5, 1])
+    assert tables.drawable.tolist() == [True, False, True, True]
+    assert tables.node_ids.tolist() == [7, 3, 5, 1]
+    for k in range(4):
+        part = slice(offsets[k], offsets[k + 1])
+        alone = AliasTables.build(values[part], [0, offsets[k + 1] - offsets[k]])
+        assert tables.packed[part].tolist() == alone.packed.tolist()
+
+
+def test_eight_bytes_a_row():
+    tables = AliasTables.build(np.ones(10_000), [0, 10_000])
+    assert tables.nbytes <= 8 * 10_000 + 100
+
+
+def test_scale_of_the_weights_does_not_matter():
+    values = np.random.default_rng(3).random(50)
+    for scale in (2.0**-1000, 2.0**900):
+        scaled = AliasTables.build(values * scale, [0, 50])
+        assert scaled.packed.tolist() == AliasTables.build(values, [0, 50]).packed.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "offsets", "node_ids", "match"),
+    [
+        ([1.0, -1.0], [0, 2], None, "not negative"),
+        ([1.0, np.nan], [0, 2], None, "finite"),
+        ([1.0, np.inf], [0, 2], None, "finite"),
+        ([1.0, 1.0], [0, 1], None, "offsets"),
+        ([1.0, 1.0], [0, 2, 1, 2], None, "offsets"),
+        ([1.0, 1.0], [], None, "offsets"),
+        ([1.0, 1.0], [0, 1, 2], [0], "node_ids"),
+        ([1.0, 1.0], [0, 1, 2], [3, 3], "node_ids"),
+        ([1.0, 1.0], [0, 1, 2], [-1, 0], "node_ids"),
+    ],
+)
+def test_bad_tables_are_refused(values, offsets, node_ids, match):
+    with pytest.raises(InputError, match=match):
+        AliasTables.build(values, offsets, node_ids=node_ids)
+
+
+def test_no_actor_at_all_is_refused():
+    with pytest.raises(InputError, match="positive probability"):
+        build_actor_table(np.zeros(3))

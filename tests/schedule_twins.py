@@ -1,0 +1,74 @@
+"""Schedules written out literally, in Python's own integers: what the compiled ones must equal."""
+
+from __future__ import annotations
+
+from adfs.schedule import AliasTables, Schedule
+from adfs.schedule.cells import CELL_MEAN, COUNT_THRESHOLDS
+
+LOW = 0xFFFFFFFF
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & LOW, (p0 >> 32) ^ c3 ^ k1, p0 & LOW
+        k0, k1 = (k0 + 0x9E3779B9) & LOW, (k1 + 0xBB67AE85) & LOW
+    return c0, c1, c2, c3
+
+
+def draws(seed: int, index: int, actor: int, last: int) -> tuple[int, int]:
+    """Two draws of 64 bits."""
+    w0, w1, w2, w3 = philox((index & LOW, index >> 32, actor, last), (seed & LOW, seed >> 32))
+    return w0 << 32 | w1, w2 << 32 | w3
+
+
+def draw_row(tables: AliasTables, node: int, draw: int) -> int:
+    k = tables.node_ids.tolist().index(node)
+    first, last = int(tables.offsets[k]), int(tables.offsets[k + 1])
+    product = draw * (last - first)
+    column, position = product >> 64, product >> 32 & LOW
+    entry = int(tables.packed[first + column])
+    return first + (column if position < entry >> 32 else entry & LOW)
+
+
+def clock_events(schedule: Schedule, actor: int, stop: float) -> list[tuple[float, int, int]]:
+    """All events of one Poisson clock up to a time."""
+    rate = float(schedule.probability[actor])
+    if rate == 0.0:
+        return []
+    width = CELL_MEAN / rate
+    events = []
+    cell = 0
+    while cell * width <= stop:
+        count = sum(draws(schedule.seed, cell, actor, 2 << 24)[0] >= t for t in COUNT_THRESHOLDS)
+        pairs = [draws(schedule.seed, cell, actor, 3 << 24 | k) for k in range(count)]
+        times = sorted((cell + (position >> 11) * 2.0**-53) * width for position, _ in pairs)
+        for time, (_, row) in zip(times, pairs, strict=True):
+            compute = actor < schedule.n_nodes and schedule.samples is not None
+            events.append((time, actor, draw_row(schedule.samples, actor, row) if compute else -1))
+        cell += 1
+    return [event for event in events if 0.0 < event[0] <= stop]
+
+
+def poisson_events(schedule: Schedule, start: float, stop: float) -> list[tuple[float, int, int]]:
+    """All events of all clocks, in the order of their times."""
+    events = [event for actor in range(schedule.n_actors) for event in clock_events(schedule, actor, stop)]
+    return sorted(event for event in events if event[0] > start)
+
+
+def iid_events(
+    schedule: Schedule, table: list[tuple[int, int]], start: int, stop: int
+) -> list[tuple[float, int, int]]:
+    """The events t = start, …, stop − 1, given the alias table over the actors."""
+    events = []
+    for t in range(start, stop):
+        draw, row = draws(schedule.seed, t, 0, 1 << 24)
+        product = draw * len(table)
+        column, position = product >> 64, product & (2**64 - 1)
+        threshold, alias = table[column]
+        actor = column if position < threshold else alias
+        compute = actor < schedule.n_nodes and schedule.samples is not None
+        events.append((float(t + 1), actor, draw_row(schedule.samples, actor, row) if compute else -1))
+    return events
