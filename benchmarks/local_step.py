@@ -156,7 +156,7 @@ def main() -> str:
     reference = f"reading and writing its four vectors {sweep:.2f} µs"
     table.append(Row("communication, d = 10,000", exchange, "µs", reference, exchange / sweep, 1.5))
     notes = (
-        "Ours includes drawing the events; the C loop (`local_step.c`, gcc -O3 -march=native) draws with an alias "
-        "table, and takes three Newton steps. Minimum of seven, taking turns."
+        "Ours includes drawing the events; the C loop (`local_step.c`, gcc -O3 -march=native) draws with an "
+        "alias table, and takes three Newton steps. Minimum of seven, taking turns."
     )
     return write_table("local_step", "A local step and a communication", table, notes)
