@@ -13,13 +13,17 @@ from adfs._version import __version__
 from adfs.errors import AdfsError, InputError
 
 if TYPE_CHECKING:
-    from adfs import algorithms, network, problem, runtimes, schedule, theory
+    from adfs import algorithms, data, estimators, network, problem, runtimes, schedule, theory
+    from adfs.estimators import ADFSClassifier, ADFSRegressor
     from adfs.network import Network
     from adfs.problem import GeneralProblem, Problem
     from adfs.runtimes import Record, Run, simulate
+    from adfs.runtimes.mpi import fit_mpi
     from adfs.theory import Parameters
 
 __all__ = [
+    "ADFSClassifier",
+    "ADFSRegressor",
     "AdfsError",
     "GeneralProblem",
     "InputError",
@@ -30,6 +34,9 @@ __all__ = [
     "Run",
     "__version__",
     "algorithms",
+    "data",
+    "estimators",
+    "fit_mpi",
     "network",
     "problem",
     "runtimes",
@@ -41,15 +48,20 @@ __all__ = [
 # Public name -> the module that defines it. A new name goes here, in `__all__`, and in the block for the
 # type checker above; a test holds the three together.
 _OBJECTS = {
+    "ADFSClassifier": "adfs.estimators",
+    "ADFSRegressor": "adfs.estimators",
     "GeneralProblem": "adfs.problem",
     "Network": "adfs.network",
     "Parameters": "adfs.theory",
     "Record": "adfs.runtimes",
     "Run": "adfs.runtimes",
+    "fit_mpi": "adfs.runtimes.mpi",
     "simulate": "adfs.runtimes",
     "Problem": "adfs.problem",
 }
-_SUBMODULES = frozenset({"algorithms", "network", "problem", "runtimes", "schedule", "theory"})
+_SUBMODULES = frozenset(
+    {"algorithms", "data", "estimators", "network", "problem", "runtimes", "schedule", "theory"}
+)
 
 
 def __getattr__(name: str) -> object:

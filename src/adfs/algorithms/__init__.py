@@ -1,11 +1,24 @@
 """The algorithms: literal forms that read beside the paper, and the compiled ones that run."""
 
-from adfs.algorithms import adfs, adfs_block, ns_adfs
+from adfs.algorithms import (
+    adfs,
+    adfs_block,
+    agd,
+    apcg_method,
+    dsba,
+    esdacd,
+    extra,
+    msda,
+    ns_adfs,
+    point_saga,
+)
 from adfs.algorithms.base import (
     METHODS,
+    EventEffort,
     EventProcess,
     Method,
     Process,
+    RoundEffort,
     RoundProcess,
     Setting,
     Work,
@@ -15,15 +28,24 @@ from adfs.algorithms.base import (
 
 __all__ = [
     "METHODS",
+    "EventEffort",
     "EventProcess",
     "Method",
     "Process",
+    "RoundEffort",
     "RoundProcess",
     "Setting",
     "Work",
     "adfs",
     "adfs_block",
+    "agd",
+    "apcg_method",
+    "dsba",
+    "esdacd",
+    "extra",
     "get_method",
+    "msda",
     "ns_adfs",
+    "point_saga",
     "register_method",
 ]

@@ -1,6 +1,14 @@
 """The theory: the augmented graph, parameters, one function a theorem, and Table 1."""
 
 from adfs.theory.augmented import AugmentedGraph
+from adfs.theory.baselines import (
+    AgdParameters,
+    DsbaParameters,
+    EsdacdParameters,
+    ExtraParameters,
+    MsdaParameters,
+    PointSagaParameters,
+)
 from adfs.theory.block import BlockParameters
 from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters, general_parameters
@@ -19,12 +27,18 @@ from adfs.theory.theorems import (
 )
 
 __all__ = [
+    "AgdParameters",
     "AugmentedGraph",
     "BlockParameters",
+    "DsbaParameters",
+    "EsdacdParameters",
     "ExecutionTime",
+    "ExtraParameters",
+    "MsdaParameters",
     "NodeSummary",
     "NonSmoothParameters",
     "Parameters",
+    "PointSagaParameters",
     "StepTime",
     "dual_curvature",
     "dual_curvature_of_split",

@@ -1,0 +1,52 @@
+"""APCG on one machine: ADFS with a single node and nothing to communicate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adfs.algorithms.adfs import AdfsProcess, pick_parameters
+from adfs.algorithms.base import Method, Setting, passes_in_events, register_method
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.theory import NodeSummary, Parameters
+
+__all__ = ["Apcg"]
+
+
+class Apcg(Method):
+    """APCG: accelerated proximal coordinate gradient on the dual, on one machine.
+
+    Problem
+        min_θ Σ_j w_j ℓ(x_jᵀθ; y_j) + (Σσ_i/2)‖θ‖² with a smooth loss, all samples in one place.
+    Algorithm
+        ADFS on one node: α = 1, no communication, p_j ∝ √(1 + L_j/σ).
+    Guarantee
+        Theorem 2 with ρ = 1/Σ_j √(1 + L_j/σ).
+
+    References
+    ----------
+        Lin, Lu, Xiao, "An accelerated randomized proximal coordinate gradient method and its
+        application to regularized empirical risk minimization", SIAM Journal on Optimization, 2015.
+    """
+
+    name = "apcg"
+    kind = "single"
+
+    def parameters(
+        self,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        *,
+        choice: Any = None,
+        tau: float | None = None,
+    ) -> Parameters:
+        return pick_parameters(problem, network, choice=choice, tau=tau)
+
+    def start(self, setting: Setting) -> AdfsProcess:
+        return AdfsProcess(setting)
+
+    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+        return passes_in_events(parameters.node_probability, summary, passes)
+
+
+register_method(Apcg())

@@ -1,0 +1,446 @@
+"""Dual gradients ∇f_i*(x) = argmin_θ f_i(θ) − xᵀθ of whole nodes, by a warm-started Newton method.
+
+f_i(θ) = Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖². A solve starts from the node's last solution and ends
+when ‖∇f_i(θ) − x‖ is below a small part of the distance that x has moved since: as a run converges, x
+moves less and less, and the solves follow it down to rounding. Everything a solve reads belongs to its
+node, so its bits do not depend on which nodes share a process.
+
+Up to a hundred features the Hessian is formed and factorised, beyond it conjugate gradients do with products.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adfs.compilation import kernel
+from adfs.problem import Problem
+from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
+from adfs.problem.losses import curvature, derivative
+from adfs.problem.rows import row_column, row_entry, row_span
+
+__all__ = [
+    "DENSE_FEATURES",
+    "DualSolver",
+    "dual_gradient",
+    "dual_gradients",
+    "literal_dual_gradient",
+    "make_solver",
+]
+
+#: Up to here the Hessian is formed.
+DENSE_FEATURES = 100
+# Of the distance that x has moved: an accelerated method forgives errors far smaller than its steps.
+_ACCURACY = 1e-10
+# Of the size of the terms that a gradient sums: nothing is left below, and below the second a step that
+# does not halve the gradient is rounding.
+_ROUNDING = 1e-15
+_NEAR_ROUNDING = 1e-9
+# Where few samples bend, Newton's step can be far too long; after one of which less than this is left,
+# the next has the largest curvature of all samples, with which it never is.
+_SHORT_STEP = 2.0**-20
+_MOST_STEPS = 1000
+_MOST_HALVINGS = 60
+
+_GRADIENT, _MOVE, _TRIAL, _RESIDUAL, _DIRECTION, _PRODUCT, _DIAGONAL = range(7)
+_MARGINS, _TURNS, _BENDS, _TRIAL_MARGINS = range(4)
+
+
+class DualSolver(NamedTuple):
+    """The dual gradients of a block of k nodes.
+
+    Attributes
+    ----------
+    theta : (k, d)
+        Each node's last solution, the start of the next.
+    solved : (k, d)
+        Where it was the solution.
+    wanted : (k, d)
+        Where the next is asked for.
+    beta : float
+        The loss's smoothness.
+    hessian : (d, d)
+        Room for it, (0, 0) when d is large.
+    vectors : (7, d)
+    samples : (4, most samples of a node)
+        Room for what a solve needs.
+    """
+
+    theta: np.ndarray
+    solved: np.ndarray
+    wanted: np.ndarray
+    beta: float
+    hessian: np.ndarray
+    vectors: np.ndarray
+    samples: np.ndarray
+
+
+def make_solver(problem: Problem, dense_features: int = DENSE_FEATURES) -> DualSolver:
+    """Return the solver of a problem's nodes, at θ = 0."""
+    k, d = problem.n_nodes, problem.n_features
+    order = d if d <= dense_features else 0
+    most = int(np.diff(problem.offsets).max(initial=0))
+    return DualSolver(
+        np.zeros((k, d)),
+        np.zeros((k, d)),
+        np.zeros((k, d)),
+        problem.loss.beta,
+        np.zeros((order, order)),
+        np.zeros((7, d)),
+        np.zeros((4, most)),
+    )
+
+
+def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.ndarray:
+    """Return ∇f_i*(x) to rounding, shape (d,): Newton's method in NumPy, the twin of the kernel."""
+    rows, y, w = problem.shards[node]
+    X = rows.toarray() if problem.sparse else rows
+    sigma, theta = problem.sigma[node], point / problem.sigma[node]
+
+    def value(at: np.ndarray) -> float:
+        return float(loss_values(problem.loss, X @ at, y) @ w + 0.5 * sigma * at @ at - point @ at)
+
+    for _ in range(_MOST_STEPS):
+        gradient = X.T @ (w * loss_derivatives(problem.loss, X @ theta, y)) + sigma * theta - point
+        hessian = X.T @ ((w * loss_curvatures(problem.loss, X @ theta, y))[:, None] * X) + sigma * np.eye(
+            point.size
+        )
+        move, size = np.linalg.solve(hessian, -gradient), 1.0
+        if -gradient @ move <= 1e-24 * (1.0 + abs(value(theta))):  # a last whole step squares this
+            return np.asarray(theta + move)
+        while value(theta + size * move) > value(theta) + 0.1 * size * (gradient @ move) and size > 1e-12:
+            size *= 0.5
+        theta = theta + (size if size > 1e-12 else 1.0) * move  # the value resolves no more: go on whole
+    return np.asarray(theta)
+
+
+# --------------------------------------------------------------------------- one node
+
+
+@kernel
+def _slope(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    first: int,
+    last: int,
+    sigma: float,
+    point: np.ndarray,
+    theta: np.ndarray,
+    margins: np.ndarray,
+    bends: np.ndarray,
+    gradient: np.ndarray,
+) -> float:
+    """Fill margins, curvatures wℓ'' and ∇f(θ) − x; return the size of the terms that were summed."""
+    point_size = 0.0
+    theta_size = 0.0
+    for k in range(theta.size):
+        gradient[k] = sigma * theta[k] - point[k]
+        point_size += point[k] * point[k]
+        theta_size += theta[k] * theta[k]
+    size = math.sqrt(point_size) + sigma * math.sqrt(theta_size)
+    for j in range(first, last):
+        start, stop = row_span(rows, j)
+        margin = 0.0
+        norm = 0.0
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            margin += entry * theta[row_column(rows, j, k)]
+            norm += entry * entry
+        margins[j - first] = margin
+        bends[j - first] = weights[j] * curvature(loss, margin, y[j])
+        pull = weights[j] * derivative(loss, margin, y[j])
+        size += abs(pull) * math.sqrt(norm)
+        for k in range(start, stop):
+            gradient[row_column(rows, j, k)] += pull * row_entry(rows, j, k)
+    return size
+
+
+@kernel
+def _norm(vector: np.ndarray) -> float:
+    total = 0.0
+    for k in range(vector.size):
+        total += vector[k] * vector[k]
+    return math.sqrt(total)
+
+
+@kernel
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
+    for k in range(source.size):
+        target[k] = source[k]
+
+
+@kernel
+def _dot(a: np.ndarray, b: np.ndarray) -> float:
+    total = 0.0
+    for k in range(a.size):
+        total += a[k] * b[k]
+    return total
+
+
+@kernel
+def _factorised_move(
+    rows: Any,
+    first: int,
+    last: int,
+    sigma: float,
+    bends: np.ndarray,
+    gradient: np.ndarray,
+    hessian: np.ndarray,
+    move: np.ndarray,
+) -> None:
+    """Write −H⁻¹g, H = Σ b_j x_j x_jᵀ + σI, by a Cholesky factorisation in place."""
+    d = move.size
+    for a in range(d):
+        for b in range(a + 1):
+            hessian[a, b] = 0.0
+        hessian[a, a] = sigma
+    for j in range(first, last):
+        bend = bends[j - first]
+        if bend > 0.0:
+            start, stop = row_span(rows, j)
+            for p in range(start, stop):
+                a = row_column(rows, j, p)
+                scaled = bend * row_entry(rows, j, p)
+                for q in range(start, p + 1):
+                    hessian[a, row_column(rows, j, q)] += scaled * row_entry(rows, j, q)
+    for a in range(d):
+        for b in range(a + 1):
+            total = hessian[a, b]
+            for c in range(b):
+                total -= hessian[a, c] * hessian[b, c]
+            if a == b:
+                # σ > 0 keeps the pivots positive but for rounding.
+                hessian[a, a] = math.sqrt(max(total, 1e-300))
+            else:
+                hessian[a, b] = total / hessian[b, b]
+    for a in range(d):
+        total = -gradient[a]
+        for b in range(a):
+            total -= hessian[a, b] * move[b]
+        move[a] = total / hessian[a, a]
+    for back in range(d):
+        a = d - 1 - back
+        total = move[a]
+        for b in range(a + 1, d):
+            total -= hessian[b, a] * move[b]
+        move[a] = total / hessian[a, a]
+
+
+@kernel
+def _hessian_product(
+    rows: Any, first: int, last: int, sigma: float, bends: np.ndarray, vector: np.ndarray, out: np.ndarray
+) -> None:
+    """Write Hv."""
+    for k in range(vector.size):
+        out[k] = sigma * vector[k]
+    for j in range(first, last):
+        bend = bends[j - first]
+        if bend > 0.0:
+            start, stop = row_span(rows, j)
+            along = 0.0
+            for k in range(start, stop):
+                along += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
+            along *= bend
+            for k in range(start, stop):
+                out[row_column(rows, j, k)] += along * row_entry(rows, j, k)
+
+
+@kernel
+def _conjugate_move(
+    rows: Any, first: int, last: int, sigma: float, bends: np.ndarray, vectors: np.ndarray, accuracy: float
+) -> None:
+    """Write −H⁻¹g by conjugate gradients with the diagonal of H, to a residual of ``accuracy``·‖g‖."""
+    gradient, move = vectors[_GRADIENT], vectors[_MOVE]
+    residual, direction = vectors[_RESIDUAL], vectors[_DIRECTION]
+    product, diagonal = vectors[_PRODUCT], vectors[_DIAGONAL]
+    d = move.size
+    for k in range(d):
+        diagonal[k] = sigma
+        move[k] = 0.0
+        residual[k] = -gradient[k]
+    for j in range(first, last):
+        start, stop = row_span(rows, j)
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            diagonal[row_column(rows, j, k)] += bends[j - first] * entry * entry
+    energy = 0.0
+    for k in range(d):
+        direction[k] = residual[k] / diagonal[k]
+        energy += residual[k] * direction[k]
+    goal = accuracy * _norm(gradient)
+    for _ in range(2 * d + 50):
+        if _norm(residual) <= goal or energy <= 0.0:
+            return
+        _hessian_product(rows, first, last, sigma, bends, direction, product)
+        step = energy / _dot(direction, product)
+        following = 0.0
+        for k in range(d):
+            move[k] += step * direction[k]
+            residual[k] -= step * product[k]
+            following += residual[k] * residual[k] / diagonal[k]
+        for k in range(d):
+            direction[k] = residual[k] / diagonal[k] + following / energy * direction[k]
+        energy = following
+
+
+@kernel
+def _step_length(
+    loss: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    first: int,
+    last: int,
+    samples: np.ndarray,
+    fixed: float,
+    growing: float,
+) -> float:
+    """Return the step t in (0, 1) to the minimum along the line, from below.
+
+    The derivative is fixed + t·growing + Σ wℓ'(u + tv)v: its values need no difference of nearly equal
+    numbers.
+    """
+    margins, turns = samples[_MARGINS], samples[_TURNS]
+    low, high = 0.0, 1.0
+    for _ in range(_MOST_HALVINGS):
+        t = 0.5 * (low + high)
+        at = fixed + t * growing
+        for j in range(first, last):
+            turn = turns[j - first]
+            at += weights[j] * derivative(loss, margins[j - first] + t * turn, y[j]) * turn
+        if at > 0.0:
+            high = t
+        else:
+            low = t
+        if high - low <= 1e-3 * low:
+            break
+    return low
+
+
+@kernel
+def dual_gradient(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    offsets: np.ndarray,
+    sigma: np.ndarray,
+    solver: DualSolver,
+    i: int,
+) -> None:
+    """Bring ``solver.theta[i]`` to ∇f_i*(``solver.wanted[i]``)."""
+    first, last = offsets[i], offsets[i + 1]
+    point, theta, solved = solver.wanted[i], solver.theta[i], solver.solved[i]
+    vectors, samples = solver.vectors, solver.samples
+    gradient, move, trial = vectors[_GRADIENT], vectors[_MOVE], vectors[_TRIAL]
+    d = theta.size
+    moved = 0.0
+    for k in range(d):
+        moved += (point[k] - solved[k]) ** 2
+        solved[k] = point[k]
+    goal = _ACCURACY * math.sqrt(moved)
+    size = _slope(
+        loss,
+        rows,
+        y,
+        weights,
+        first,
+        last,
+        sigma[i],
+        point,
+        theta,
+        samples[_MARGINS],
+        samples[_BENDS],
+        gradient,
+    )
+    error = _norm(gradient)
+    steepest = error
+    record = error
+    largest = False
+    for _ in range(_MOST_STEPS):
+        if error <= max(goal, _ROUNDING * size):
+            return
+        if largest:
+            for j in range(first, last):
+                samples[_BENDS, j - first] = solver.beta * weights[j]
+        if solver.hessian.shape[0] == d:
+            _factorised_move(rows, first, last, sigma[i], samples[_BENDS], gradient, solver.hessian, move)
+        else:
+            accuracy = min(0.1, max(error / steepest, 0.1 * max(goal, _ROUNDING * size) / error))
+            _conjugate_move(rows, first, last, sigma[i], samples[_BENDS], vectors, accuracy)
+        for k in range(d):
+            trial[k] = theta[k] + move[k]
+        size = _slope(
+            loss,
+            rows,
+            y,
+            weights,
+            first,
+            last,
+            sigma[i],
+            point,
+            trial,
+            samples[_TRIAL_MARGINS],
+            samples[_BENDS],
+            gradient,
+        )
+        at_trial = _dot(gradient, move)
+        following = _norm(gradient)
+        if following > 0.5 * error and error <= _NEAR_ROUNDING * size:
+            if following < error:
+                _copy(trial, theta)
+            return
+        # Going down all the way is a decrease, by convexity. Near the minimum rounding decides which
+        # way it goes, and a shorter gradient counts instead; shorter than all before, so that the two
+        # rules cannot undo each other's work.
+        if at_trial <= 0.0 or following <= 0.5 * record:
+            record = min(record, following)
+            _copy(trial, theta)
+            _copy(samples[_TRIAL_MARGINS], samples[_MARGINS])
+            error = following
+            largest = False
+            continue
+        fixed = 0.0
+        growing = 0.0
+        for k in range(d):
+            fixed += (sigma[i] * theta[k] - point[k]) * move[k]
+            growing += sigma[i] * move[k] * move[k]
+        for j in range(first, last):
+            samples[_TURNS, j - first] = samples[_TRIAL_MARGINS, j - first] - samples[_MARGINS, j - first]
+        t = _step_length(loss, y, weights, first, last, samples, fixed, growing)
+        largest = t < _SHORT_STEP
+        for k in range(d):
+            theta[k] += t * move[k]
+        size = _slope(
+            loss,
+            rows,
+            y,
+            weights,
+            first,
+            last,
+            sigma[i],
+            point,
+            theta,
+            samples[_MARGINS],
+            samples[_BENDS],
+            gradient,
+        )
+        error = _norm(gradient)
+
+
+@kernel
+def dual_gradients(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    offsets: np.ndarray,
+    sigma: np.ndarray,
+    solver: DualSolver,
+) -> None:
+    """Bring every node of the block to ∇f_i*(``solver.wanted[i]``)."""
+    for i in range(solver.theta.shape[0]):
+        dual_gradient(loss, rows, y, weights, offsets, sigma, solver, i)

@@ -1,0 +1,83 @@
+"""What the baselines share: gradients of the nodes' own objectives, one sample's prox, and counting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.algorithms.base import RoundProcess, Setting, Work
+from adfs.compilation import inlined, kernel
+from adfs.network import Network
+from adfs.problem.losses import derivative, dual_prox
+from adfs.problem.rows import row_column, row_entry, row_span
+
+__all__ = ["LocalRounds", "lazy_matrix", "node_gradients", "prox_slope"]
+
+
+@kernel
+def node_gradients(
+    loss: Any,
+    rows: Any,
+    y: np.ndarray,
+    weights: np.ndarray,
+    offsets: np.ndarray,
+    sigma: np.ndarray,
+    theta: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write ∇f_i(θ_i) = Σ_j w_ij ℓ'(x_ijᵀθ_i) x_ij + σ_iθ_i for each node, ``theta`` and ``out`` (k, d)."""
+    for i in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = sigma[i] * theta[i, k]
+        for j in range(offsets[i], offsets[i + 1]):
+            start, stop = row_span(rows, j)
+            margin = 0.0
+            for k in range(start, stop):
+                margin += row_entry(rows, j, k) * theta[i, row_column(rows, j, k)]
+            pull = weights[j] * derivative(loss, margin, y[j])
+            for k in range(start, stop):
+                out[i, row_column(rows, j, k)] += pull * row_entry(rows, j, k)
+
+
+@inlined
+def prox_slope(loss: Any, beta: float, target: float, step: float, b: float, start: float) -> float:
+    """Return ℓ'(u) at the root of u + step·ℓ'(u) = target: the prox of any smooth ℓ, through its dual."""
+    h = 1.0 / (step + 1.0 / beta)
+    return dual_prox(loss, target * h, h, b, start)
+
+
+def lazy_matrix(network: Network, laplacian_max: float) -> sp.csr_array:
+    """Return (I + W)/2 = I − Lap/(2λ_max), (n, n) CSR."""
+    identity = sp.eye_array(network.n_nodes, format="csr")
+    if network.n_nodes == 1:
+        return sp.csr_array(identity)
+    matrix = sp.csr_array(identity - network.laplacian() / (2.0 * laplacian_max))
+    matrix.sort_indices()
+    return matrix
+
+
+class LocalRounds(RoundProcess):
+    """A round-driven method over a block of nodes: its data, its gossip matrix and its counters."""
+
+    def __init__(self, setting: Setting, gossip_matrix: sp.csr_array) -> None:
+        super().__init__()
+        self.problem = setting.problem
+        self.gossip_matrix = gossip_matrix
+        matrix = sp.csr_array(gossip_matrix)
+        own = np.diff(matrix.indptr) - (matrix.diagonal() != 0.0)
+        self._neighbours = int(own[setting.block].sum())
+
+    @property
+    def data(self) -> tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray]:
+        """What the kernels take first: loss, rows, labels, weights and offsets."""
+        p = self.problem
+        return p.loss, p.rows, p.y, p.weights, p.offsets
+
+    def advance(self, computations: int, exchanges: int) -> None:
+        """Count one round: samples processed, and products with the gossip matrix."""
+        messages = self.work.messages + exchanges * self._neighbours
+        numbers = messages * int(self.problem.n_features)
+        self.work = Work(self.work.computations + computations, messages, numbers)
+        self.position += 1.0

@@ -1,0 +1,138 @@
+"""The command line as a whole: its commands, its options, and how an error is shown.
+
+A command is one module of this package with a function ``run``, whose docstring is the command's help,
+perhaps an ``EXAMPLES`` text shown below it, and one line in `COMMANDS`. Heavy imports (numpy, numba) belong
+inside ``run``: all command modules are imported whenever ``adfs`` starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from adfs._version import __version__
+from adfs.errors import AdfsError
+
+__all__ = ["COMMANDS", "build", "main"]
+
+#: Command name -> the module whose ``run`` it is, in the order of ``adfs --help``.
+COMMANDS: dict[str, str] = {
+    "fit": "adfs.cli.fit",
+    "predict": "adfs.cli.predict",
+    "score": "adfs.cli.score",
+    "simulate": "adfs.cli.simulate",
+    "rates": "adfs.cli.rates",
+    "net-bench": "adfs.cli.net_bench",
+}
+
+#: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), an
+#: interrupted run as shells report it.
+NOT_CONVERGED, BAD_REQUEST, INTERRUPTED = 1, 2, 130
+
+_EXAMPLES = """\b
+Examples:
+  adfs fit train.svm.bz2 --loss logistic -C 1 --out model.json
+  adfs predict model.json test.svm.bz2 > labels.txt
+  adfs score model.json test.svm.bz2
+  adfs rates train.svm --nodes 9 --graph grid:3x3 --tau 5
+
+\b
+Exit codes: 0 done, 1 the tolerance was not reached (results are written all the same),
+2 something given cannot be used, 130 interrupted.
+"""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adfs {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; anywhere on the line.")
+    ] = False,
+) -> None:
+    """Linear models on data spread over a network, each with a certified error; and the theory behind.
+
+    Results go to standard output or to files, progress and errors to standard error.
+    """
+    del version
+    context.obj = {"debug": debug}
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def build() -> typer.Typer:
+    """Assemble the application from `COMMANDS`.
+
+    Returns
+    -------
+    typer.Typer
+        The application; `main` runs it.
+    """
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    app = typer.Typer(
+        name="adfs",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=settings,
+        epilog=_EXAMPLES,
+    )
+    app.callback(invoke_without_command=True, epilog=_EXAMPLES)(_root)
+    for name, module in COMMANDS.items():
+        command = import_module(module)
+        app.command(name, epilog=getattr(command, "EXAMPLES", None), context_settings=settings)(command.run)
+    return app
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows ``adfs``; the process's own arguments when omitted.
+
+    Returns
+    -------
+    int
+        The exit code: 0; 1 when a tolerance was not reached; 2 for a bad request; 130 when interrupted. An
+        error that is not ours goes through with its traceback, since it is a defect to report.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    if debug:
+        given = ["--debug", *(word for word in given if word != "--debug")]
+    try:
+        code = build()(args=given, prog_name="adfs", standalone_mode=False)
+    except (AdfsError, typer.TyperException) as error:
+        if debug:
+            traceback.print_exception(error)
+        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        print(f"adfs: {_one_line(message)}", file=sys.stderr)
+        return BAD_REQUEST
+    except BrokenPipeError:
+        # The reader of a pipe (`adfs predict … | head`) has seen enough. Python would complain at exit
+        # otherwise.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Abort:
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # what Typer makes of Ctrl-C
+        print("adfs: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0

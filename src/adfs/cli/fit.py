@@ -1,0 +1,182 @@
+"""``adfs fit``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adfs.cli import options
+
+EXAMPLES = """\b
+Examples:
+  adfs fit a9a.bz2 --loss logistic -C 1 --out model.json
+  adfs fit houses.csv --label price --loss squared --alpha 10 --out model.json
+  adfs fit train.svm --nodes 16 --graph torus --parameters tuned --tau 50 --out model.json
+  adfs fit site-1.svm site-2.svm site-3.svm --graph path --out model.json
+  mpiexec -n 4 adfs fit 'shard-{rank}.svm' --graph cycle --out model.json
+  adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
+
+Exit code 1 means that the tolerance was not reached: the model is written all the same and says so.
+"""
+
+
+def run(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="One file, split over --nodes; or several files, one a node.", metavar="FILE"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where the model goes; standard output when not given.")
+    ] = None,
+    loss: options.Loss = "logistic",
+    C: Annotated[
+        float | None, typer.Option("-C", help="Classification: minimise C Σ w·loss + ½‖θ‖² (default 1).")
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", help="Regression: minimise Σ w·loss + (alpha/2)‖θ‖², as Ridge (default 1)."),
+    ] = None,
+    penalty: Annotated[str, typer.Option("--penalty", help="l2; there is no other.")] = "l2",
+    intercept: Annotated[
+        bool,
+        typer.Option(
+            "--intercept/--no-intercept",
+            help="Learn an intercept: penalised as in liblinear, exact for squared.",
+        ),
+    ] = True,
+    intercept_scaling: Annotated[
+        float, typer.Option("--intercept-scaling", help="The larger, the less the intercept is penalised.")
+    ] = 1.0,
+    class_weight: Annotated[str | None, typer.Option("--class-weight", help="balanced, or nothing.")] = None,
+    multi_class: Annotated[
+        str, typer.Option("--multi-class", help="ovr, or multinomial (slow, for small data).")
+    ] = "ovr",
+    delta: Annotated[float, typer.Option("--delta", help="Of the huber loss.")] = 1.0,
+    quantile: Annotated[float, typer.Option("--quantile", help="Of the quantile losses.")] = 0.5,
+    width: Annotated[float, typer.Option("--width", help="Of the smoothed losses.")] = 0.5,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Of the epsilon-insensitive loss.")] = 0.1,
+    form: options.Form = "auto",
+    label: options.Label = None,
+    weight: options.Weight = None,
+    n_features: options.NFeatures = None,
+    index_base: options.IndexBase = None,
+    nodes: options.Nodes = None,
+    graph: options.Graph = "cycle",
+    partition: options.Partition = None,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm", help="auto: adfs, or ns-adfs for losses that are not smooth; adfs-block, msda, …"
+        ),
+    ] = "auto",
+    parameters: options.ParameterChoice = None,
+    tau: options.Tau = None,
+    schedule: options.Schedule = "iid",
+    tol: Annotated[float, typer.Option("--tol", help="Stop at this certified relative duality gap.")] = 1e-6,
+    max_passes: Annotated[
+        float, typer.Option("--max-passes", help="Stop after so many passes over the data.")
+    ] = 10_000.0,
+    max_seconds: options.MaxSeconds = None,
+    checkpoint: options.Checkpoint = None,
+    resume: options.Resume = False,
+    seed: options.Seed = 0,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="Over MPI: give up when a rank is silent for so many seconds.")
+    ] = 60.0,
+    history: options.History = None,
+    as_json: options.Json = False,
+    progress: options.Progress = None,
+) -> int:
+    """Fit a linear model to a certified error.
+
+    Files are LIBSVM text (plain, gz, bz2, xz), .npz (X and y, or a CSR matrix and y), CSV or parquet with a
+    label column.
+    """
+    from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
+    from adfs.cli.launching import world_size
+    from adfs.data.files import check_writable, write_text
+    from adfs.errors import InputError
+
+    if resume and checkpoint is None:
+        raise InputError("--resume wants the --checkpoint to resume from")
+    if as_json and out is None:
+        raise InputError("--json prints a summary of the fit: say with --out where the model goes")
+    for path in (out, history, checkpoint):
+        if path is not None:
+            check_writable(path)
+    if class_weight not in (None, "balanced"):
+        raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
+    read = options.read_options(form, label, weight, n_features, index_base)
+
+    from adfs.cli.fitting import FitRequest, fit_files
+    from adfs.runtimes import Outcome
+
+    request = FitRequest(
+        files=tuple(files),
+        read=read,
+        loss=loss,
+        constants=_constants(loss, delta=delta, quantile=quantile, width=width, epsilon=epsilon),
+        C=C,
+        alpha=alpha,
+        penalty=penalty,
+        intercept=intercept,
+        intercept_scaling=intercept_scaling,
+        class_weight=class_weight,
+        multi_class=multi_class,
+        nodes=nodes,
+        graph=graph,
+        partition=partition,
+        algorithm=algorithm,
+        parameters=parameters,
+        tau=tau,
+        schedule=schedule,
+        tol=tol,
+        max_passes=max_passes,
+        max_seconds=max_seconds,
+        checkpoint=checkpoint,
+        resume=resume,
+        seed=seed,
+        deadline=deadline,
+        progress=progress,
+    )
+    if world_size() > 1:
+        from adfs.cli import fitting_mpi
+
+        fitted = fitting_mpi.fit_files(request)
+        if fitted is None:  # rank 0 has it and writes it
+            return 0
+    else:
+        fitted = fit_files(request)
+    if history is not None:
+        write_text(history, fitted.history.to_csv(index=False))
+    if out is None:
+        sys.stdout.write(fitted.model.to_json())
+    else:
+        fitted.model.save(out)
+    if as_json:
+        print(json.dumps(fitted.summary | {"out": str(out)}))
+    if fitted.outcome is Outcome.CONVERGED:
+        return 0
+    gap, passes = fitted.summary["gap"], fitted.summary["passes"]
+    print(
+        f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
+        f"above --tol {tol:g}; raise --max-passes or --tol, or scale the features",
+        file=sys.stderr,
+    )
+    return INTERRUPTED if fitted.outcome is Outcome.STOPPED else NOT_CONVERGED
+
+
+def _constants(loss: str, **given: float) -> dict[str, float]:
+    """Return the constants that a loss takes."""
+    names = {
+        "huber": ("delta",),
+        "quantile": ("quantile",),
+        "smoothed-quantile": ("quantile", "width"),
+        "smoothed-hinge": ("width",),
+        "epsilon-insensitive": ("epsilon",),
+    }
+    return {name: given[name] for name in names.get(loss.replace("_", "-"), ())}

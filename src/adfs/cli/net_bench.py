@@ -1,0 +1,74 @@
+"""``adfs net-bench``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from adfs.cli import options
+
+EXAMPLES = """\b
+Examples:
+  mpiexec -n 2 adfs net-bench
+  mpiexec -n 4 --hostfile hosts adfs net-bench --numbers 124 --entries 14
+
+\b
+tau is what `adfs fit --tau` and `adfs.Parameters.tuned(tau=…)` take.
+"""
+
+
+def run(
+    numbers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--numbers", "-d", help="Numbers in a message (the dimension); may be given several times."
+        ),
+    ] = None,
+    entries: Annotated[
+        int | None,
+        typer.Option("--entries", help="Non-zeros a row, for the local step; dense when left out."),
+    ] = None,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds to wait for another rank.")] = 60.0,
+    as_json: options.Json = False,
+) -> int:
+    """Measure exchanges between MPI ranks and the time of a local step, and print their ratio tau.
+
+    Run it with the launcher, the ranks and the hosts of the run that it is for.
+    """
+    from adfs.errors import InputError
+    from adfs.runtimes.mpi.faults import as_one_program
+    from adfs.runtimes.mpi.launch import launched_by_mpi
+
+    if not launched_by_mpi():
+        raise InputError(
+            "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
+        )
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise InputError(
+            "mpi4py is missing: pip install 'adfs[mpi]', or 'adfs[hpc]' on a site's own MPI"
+        ) from None
+    from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
+    from adfs.runtimes.mpi.startup import check_launcher
+
+    if numbers and min(numbers) < 1:
+        raise InputError("--numbers must be at least 1")
+    comm = MPI.COMM_WORLD
+    check_launcher()
+    with as_one_program(comm):
+        found = bench_network(
+            comm, tuple(sorted(numbers)) if numbers else WIDTHS, entries=entries, deadline=deadline
+        )
+    if comm.Get_rank() != 0:
+        return 0
+    table = found.table()
+    if as_json:
+        print(json.dumps({"hosts": found.hosts, "rows": table.to_dict("records")}))
+        return 0
+    print(f"{len(found.hosts)} ranks on {len(set(found.hosts))} hosts, {len(found.pairs)} pairs")
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    print(f"latency {1e6 * found.latency:.1f} µs, bandwidth {found.bandwidth / 1e6:.0f} MB/s each way")
+    return 0

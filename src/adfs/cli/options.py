@@ -1,0 +1,97 @@
+"""Options that several commands share. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from adfs.data import ReadOptions
+
+Form = Annotated[
+    str, typer.Option("--format", help="auto (by the file's ending), libsvm, npz, csv or parquet.")
+]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        help="Label column of CSV and parquet: a name, or a number counted from 0 (or from the end, -1).",
+    ),
+]
+Weight = Annotated[str | None, typer.Option("--weight", help="Column of sample weights of CSV and parquet.")]
+NFeatures = Annotated[
+    int | None, typer.Option("--n-features", min=1, help="Number of features of LIBSVM text.")
+]
+IndexBase = Annotated[
+    int | None,
+    typer.Option("--index-base", help="First index of LIBSVM text, 0 or 1; 1 unless an index 0 appears."),
+]
+Loss = Annotated[
+    str,
+    typer.Option(
+        "--loss",
+        help="logistic, squared-hinge, smoothed-hinge, hinge; squared, huber, smoothed-quantile, quantile, "
+        "absolute, epsilon-insensitive.",
+    ),
+]
+Nodes = Annotated[
+    int | None, typer.Option("--nodes", min=1, help="Split the samples over so many nodes (default 1).")
+]
+Graph = Annotated[
+    str,
+    typer.Option(
+        "--graph", help="How the nodes are linked: cycle, torus, grid:3x3, complete, erdos-renyi, …"
+    ),
+]
+Partition = Annotated[
+    str | None, typer.Option("--partition", help="contiguous (the default), random or label.")
+]
+ParameterChoice = Annotated[str | None, typer.Option("--parameters", help="tuned (the default) or paper.")]
+Tau = Annotated[
+    float | None,
+    typer.Option("--tau", help="Time of a message, one sample's computation taking 1; for tuned parameters."),
+]
+Schedule = Annotated[str, typer.Option("--schedule", help="iid (the paper's) or poisson.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds", help="Stop after so many seconds of running, those before a --resume included."
+    ),
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", help="Save the state of the run here every minute and at the end."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint if it is there.")]
+History = Annotated[
+    Path | None, typer.Option("--history", help="Write the recorded gaps, work and times here, as CSV.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
+    ),
+]
+IgnoreExtra = Annotated[
+    bool, typer.Option("--ignore-extra-features", help="Leave out features that the model does not know.")
+]
+
+
+def read_options(
+    form: str,
+    label: str | None = None,
+    weight: str | None = None,
+    n_features: int | None = None,
+    index_base: int | None = None,
+) -> ReadOptions:
+    """Return the options of reading, checked."""
+    from adfs.data import ReadOptions
+    from adfs.errors import InputError
+
+    if index_base not in (None, 0, 1):
+        raise InputError(f"--index-base must be 0 or 1, got {index_base}")
+    return ReadOptions(form, label, weight, n_features, index_base)

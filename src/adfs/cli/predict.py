@@ -1,0 +1,103 @@
+"""``adfs predict``, and how a model meets a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adfs.cli import options
+
+if TYPE_CHECKING:
+    from adfs.data import LinearModel, Table
+
+EXAMPLES = """\b
+Examples:
+  adfs predict model.json test.svm.bz2 > labels.txt
+  adfs predict model.json test.csv --proba --out probabilities.csv
+"""
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="A model that adfs fit wrote.")],
+    file: Annotated[
+        str, typer.Argument(help="Samples, in any format of adfs fit; labels are not looked at.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write here instead of standard output.")
+    ] = None,
+    proba: Annotated[
+        bool, typer.Option("--proba", help="Probabilities of the classes, as CSV; logistic loss only.")
+    ] = False,
+    decision: Annotated[
+        bool, typer.Option("--decision", help="The values xᵀθ + b instead of classes.")
+    ] = False,
+    form: options.Form = "auto",
+    label: options.Label = None,
+    ignore_extra: options.IgnoreExtra = False,
+    as_json: options.Json = False,
+) -> None:
+    """Predict, one line a sample."""
+    from adfs.data import LinearModel
+    from adfs.data.files import check_writable, write_text
+    from adfs.errors import InputError
+
+    if proba and decision:
+        raise InputError("--proba and --decision are two different outputs: take one")
+    if out is not None:
+        check_writable(out)
+    fitted = LinearModel.load(model)
+    table = read_for(fitted, file, form, label, ignore_extra, labels_needed=False)
+    header: list[Any] = []
+    if proba:
+        values, header = fitted.proba(table.X), list(fitted.classes or [])
+    elif decision:
+        values = fitted.decision(table.X)
+        header = list(fitted.classes or []) if values.ndim == 2 else []
+    else:
+        values = fitted.predict(table.X)
+    if as_json:
+        text = json.dumps({"columns": header or None, "predictions": values.tolist()}) + "\n"
+    else:
+        rows = [header, *values.tolist()] if header else values.tolist()
+        text = "".join(_line(row) for row in rows)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_text(out, text)
+
+
+def _line(row: Any) -> str:
+    return ",".join(str(value) for value in row) + "\n" if isinstance(row, list) else f"{row}\n"
+
+
+def read_for(
+    model: LinearModel, file: str, form: str, label: str | None, ignore_extra: bool, *, labels_needed: bool
+) -> Table:
+    """Read a file as a model wants it: its features, in its order."""
+    from dataclasses import replace
+
+    from adfs.data import ReadOptions, align, read_table
+    from adfs.errors import InputError
+
+    options_read = ReadOptions(form, label if label is not None else model.label, labels_needed=labels_needed)
+    table = read_table(file, options_read)
+    if table.feature_names is not None and model.feature_names is not None:
+        places = {name: place for place, name in enumerate(table.feature_names)}
+        missing = [name for name in model.feature_names if name not in places]
+        if missing:
+            raise InputError(f"{file} has no column {missing[0]!r}, which the model wants")
+        extra = set(places) - set(model.feature_names)
+        if extra and not ignore_extra:
+            raise InputError(
+                f"{file} has a column {min(extra)!r} that the model does not know; name the label with "
+                "--label, or leave such columns out with --ignore-extra-features"
+            )
+        order = [places[name] for name in model.feature_names]
+        table = replace(table, X=table.X[:, order], feature_names=model.feature_names)
+    return align(
+        [table], n_features=model.n_features, index_base=model.index_base, ignore_extra=ignore_extra
+    )[0]

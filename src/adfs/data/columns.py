@@ -1,0 +1,201 @@
+"""Tables with named columns, CSV and parquet: one column is the label, the others are features."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adfs.data.streams import open_bytes
+from adfs.data.table import Table
+from adfs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["read_csv", "read_parquet"]
+
+_USUAL_LABELS = ("label", "target", "y", "class")
+
+
+def read_csv(
+    path: Path, *, label: str | None = None, weight: str | None = None, labels_needed: bool = True
+) -> Table:
+    """Read comma-separated text (or semicolons, or tabs), with or without a first line of names.
+
+    Parameters
+    ----------
+    path : Path
+    label : str, optional
+        Name of the label column, or its number counted from 0 (from the end when negative).
+        By default a column named label, target, y or class.
+    weight : str, optional
+        The column of sample weights, likewise.
+    labels_needed : bool
+        Whether a file without the label column is refused.
+
+    Returns
+    -------
+    Table
+    """
+    import pandas as pd
+
+    with open_bytes(path) as stream:
+        content = stream.read().removeprefix(b"\xef\xbb\xbf")
+    if b"\x00" in content:
+        raise InputError(f"{path} is not CSV: it holds bytes that are not text")
+    first = next((line for line in content.splitlines() if line.strip()), b"")
+    if not first:
+        raise InputError(f"{path} is empty")
+    delimiter = next((mark for mark in (",", ";", "\t") if mark.encode() in first), ",")
+    fields = [field.strip().strip('"') for field in first.decode("utf-8", "replace").split(delimiter)]
+    named = not all(_is_number(field) for field in fields)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                io.BytesIO(content),
+                sep=delimiter,
+                header=0 if named else None,
+                index_col=False,
+                low_memory=False,
+                keep_default_na=True,
+            )
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not CSV in UTF-8: it holds bytes that are not text") from None
+    except pd.errors.ParserWarning:
+        raise InputError(f"{path}: the lines have more fields than the first one ({len(fields)})") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+        found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        if found:
+            wanted, line, seen = found.groups()
+            raise InputError(f"{path}: line {line} has {seen} fields, {wanted} were expected") from None
+        raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
+    if named:
+        _check_names(fields, path)
+    return _split_columns(frame, path, label, weight, labels_needed, named)
+
+
+def read_parquet(
+    path: Path, *, label: str | None = None, weight: str | None = None, labels_needed: bool = True
+) -> Table:
+    """Read a parquet file; the arguments are those of `read_csv`."""
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise InputError(f"reading {path} needs pyarrow: pip install 'adfs[parquet]'") from None
+    with open_bytes(path) as stream:
+        content = stream.read()
+    try:
+        frame = parquet.read_table(io.BytesIO(content)).to_pandas()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
+        ) from None
+    return _split_columns(frame, path, label, weight, labels_needed, True)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_names(fields: list[str], path: Path) -> None:
+    seen: set[str] = set()
+    for field in fields:
+        if field in seen:
+            raise InputError(f"{path}: two columns are named {field!r}")
+        seen.add(field)
+
+
+def _split_columns(
+    frame: pd.DataFrame, path: Path, label: str | None, weight: str | None, labels_needed: bool, named: bool
+) -> Table:
+    if len(frame) == 0:
+        raise InputError(f"{path} holds no samples")
+    columns = [str(column) for column in frame.columns]
+    frame.columns = columns
+    label_column = _find(columns, label, path, "label", labels_needed, named)
+    weight_column = None if weight is None else _find(columns, weight, path, "weight", labels_needed, named)
+    features = [column for column in columns if column not in (label_column, weight_column)]
+    if not features:
+        raise InputError(f"{path} has no column besides the label")
+    X = np.column_stack([_numeric(frame[column], column, path) for column in features])
+    y = None if label_column is None else _labels(frame[label_column], label_column, path)
+    weights = None if weight_column is None else _numeric(frame[weight_column], weight_column, path)
+    names = tuple(features) if named else None
+    return Table(np.ascontiguousarray(X), y, weights, str(path), feature_names=names)
+
+
+def _find(
+    columns: list[str], wanted: str | None, path: Path, role: str, needed: bool, named: bool
+) -> str | None:
+    if wanted is None:
+        found = [column for column in columns if column.lower() in _USUAL_LABELS] if named else []
+        if len(found) == 1:
+            return found[0]
+        if not needed:
+            return None
+        reason = (
+            "several columns could be the label" if found else "no column is named label, target, y or class"
+        )
+        raise InputError(f"{path}: {reason}; say which with --{role}: {_listed(columns)}")
+    if wanted in columns and named:
+        return wanted
+    if re.fullmatch(r"-?\d+", wanted) and -len(columns) <= int(wanted) < len(columns):
+        return columns[int(wanted)]
+    if not needed:
+        return None
+    raise InputError(f"{path} has no column {wanted!r}; its columns are {_listed(columns)}")
+
+
+def _listed(columns: list[str]) -> str:
+    return ", ".join(columns[:12]) + (f", … ({len(columns)} in all)" if len(columns) > 12 else "")
+
+
+def _numeric(values: pd.Series[Any], name: str, path: Path) -> np.ndarray:
+    from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
+
+    if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
+        for row, value in enumerate(values):
+            if not _is_number(str(value)):
+                raise InputError(
+                    f"{path}: column {name!r} holds {value!r} in data row {row + 1}; "
+                    "turn text into numbers first"
+                )
+        raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
+    out = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    if not np.isfinite(out).all():
+        row = int(np.flatnonzero(~np.isfinite(out))[0])
+        raise InputError(
+            f"{path}: column {name!r} is missing, NaN or infinite in data row {row + 1}; "
+            "clean or impute it first"
+        )
+    return out
+
+
+def _labels(values: pd.Series[Any], name: str, path: Path) -> np.ndarray:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    if values.isna().any():
+        row = int(np.flatnonzero(values.isna().to_numpy())[0])
+        raise InputError(f"{path}: the label {name!r} is missing in data row {row + 1}")
+    if is_numeric_dtype(values) and not is_bool_dtype(values):
+        return _numeric(values, name, path)
+    texts = [str(value) for value in values]
+    numbers = [row for row, text in enumerate(texts) if _is_number(text)]
+    if numbers and len(numbers) < len(texts):
+        other = next(row for row in range(len(texts)) if row not in set(numbers))
+        raise InputError(
+            f"{path}: the label {name!r} mixes numbers and text: {texts[numbers[0]]!r} in data row "
+            f"{numbers[0] + 1}, {texts[other]!r} in data row {other + 1}"
+        )
+    return np.array([float(text) for text in texts]) if numbers else np.array(texts, dtype=np.str_)

@@ -1,0 +1,186 @@
+"""LIBSVM text: one sample a line, ``label index:value index:value …``, indices ascending.
+
+The file is read in blocks that end at a line, so that its text is never in memory whole; a block is checked
+and converted as arrays. Only when a check fails is the offending line looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.data.streams import open_bytes
+from adfs.data.table import Table
+from adfs.errors import InputError
+
+__all__ = ["read_libsvm"]
+
+_BLOCK = 1 << 23
+_LARGEST_INDEX = 2**31 - 2
+
+_TOKEN, _SPACE, _NEWLINE, _COLON, _BINARY = range(5)
+_KIND = np.full(256, _TOKEN, dtype=np.uint8)
+_KIND[:32] = _BINARY
+_KIND[127:] = _BINARY
+_KIND[list(b" \t\r\x0b\x0c")] = _SPACE
+_KIND[ord("\n")] = _NEWLINE
+_KIND[ord(":")] = _COLON
+
+
+class _Block(NamedTuple):
+    labels: np.ndarray
+    counts: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+
+def read_libsvm(path: Path) -> Table:
+    """Read LIBSVM text, compressed or not.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    Table
+        Its columns are the indices as they stand in the file.
+    """
+    with open_bytes(path) as stream:
+        blocks = [_parse(block, line, path) for block, line in _blocks(stream)]
+    labels = np.concatenate([block.labels for block in blocks]) if blocks else np.empty(0)
+    if labels.size == 0:
+        raise InputError(f"{path} holds no samples")
+    counts = np.concatenate([block.counts for block in blocks])
+    indices = np.concatenate([block.indices for block in blocks])
+    values = np.concatenate([block.values for block in blocks])
+    if indices.size == 0:
+        raise InputError(f"{path} holds labels but no features: expected 'label index:value …' on each line")
+    small = indices.size < 2**31
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32 if small else np.int64)
+    shape = (labels.size, int(indices.max()) + 1)
+    X = sp.csr_array((values, indices.astype(indptr.dtype), indptr), shape=shape)
+    return Table(X, labels, None, str(path), lowest_index=int(indices.min()))
+
+
+def _blocks(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield whole lines, and the number of the first."""
+    line, rest = 1, b""
+    while chunk := stream.read(_BLOCK):
+        if line == 1 and not rest:
+            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            rest += chunk
+            continue
+        block = rest + head + newline
+        yield block, line
+        line += block.count(b"\n")
+        rest = tail
+    if rest:
+        yield rest, line
+
+
+def _parse(block: bytes, first_line: int, path: Path) -> _Block:
+    if b"#" in block:
+        block = re.sub(rb"#[^\n]*", b"", block)
+    raw = np.frombuffer(block, dtype=np.uint8)
+    kind = _KIND[raw]
+    if (kind == _BINARY).any():
+        where = first_line + block[: int(np.argmax(kind == _BINARY))].count(b"\n")
+        raise InputError(f"{path} is not LIBSVM text: line {where} holds a byte that is not plain text")
+    token = np.concatenate([[False], kind == _TOKEN, [False]])
+    starts = np.flatnonzero(token[1:-1] & ~token[:-2])
+    stops = np.flatnonzero(token[1:-1] & ~token[2:])
+    if starts.size == 0:
+        if (kind == _COLON).any():
+            _explain(block, first_line, path)
+        return _Block(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    line = np.searchsorted(np.flatnonzero(kind == _NEWLINE), starts)
+    begins = np.flatnonzero(np.diff(line, prepend=-1))
+    place = np.arange(starts.size) - np.repeat(begins, np.diff(begins, append=starts.size))
+    padded = np.concatenate([kind, [_SPACE]])
+    before_colon = padded[stops + 1] == _COLON
+    after_colon = (starts > 0) & (padded[starts - 1] == _COLON)
+    is_index = place % 2 == 1
+    is_value = (place % 2 == 0) & (place > 0)
+    colons = int(np.count_nonzero(kind == _COLON))
+    if (
+        not np.array_equal(before_colon, is_index)
+        or not np.array_equal(after_colon, is_value)
+        or colons != np.count_nonzero(is_index)
+        or colons != np.count_nonzero(is_value)
+    ):
+        _explain(block, first_line, path)
+    tokens = block.replace(b":", b" ").split()
+    try:
+        numbers = np.fromiter(map(float, tokens), np.float64, len(tokens))
+    except ValueError:
+        _explain(block, first_line, path)
+    indices, values = numbers[is_index], numbers[is_value]
+    follows = np.diff(line[is_index], prepend=-1) == 0
+    steps = np.diff(indices, prepend=-1.0)
+    whole = (indices >= 0.0) & (indices <= _LARGEST_INDEX) & (indices == np.floor(indices))
+    if b"_" in block or not np.isfinite(numbers).all() or not whole.all() or (follows & (steps <= 0.0)).any():
+        _explain(block, first_line, path)
+    counts = np.diff(begins, append=starts.size) // 2
+    return _Block(numbers[begins], counts, indices.astype(np.int64), values)
+
+
+def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:
+    """Find the first line that is wrong and say what is wrong with it."""
+    for number, text in enumerate(block.decode().split("\n"), start=first_line):
+        problem = _fault(text)
+        if problem is not None:
+            raise InputError(f"{path}: line {number}: {problem}")
+    raise InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line")
+
+
+def _fault(text: str) -> str | None:
+    """Return what is wrong with one line, None when nothing is."""
+    words = text.split()
+    if not words:
+        return None
+    label = _number(words[0])
+    if label is None:
+        if "," in words[0]:
+            return f"{_short(words[0])} is not one label: not LIBSVM text, or several labels a sample"
+        return f"the label {_short(words[0])} is not a number"
+    if not np.isfinite(label):
+        return f"the label is {words[0]}; clean the data first"
+    previous = -1.0
+    for word in words[1:]:
+        left, colon, right = word.partition(":")
+        if left == "qid":
+            return "qid (ranking data) is not supported"
+        if not colon or not left or not right or ":" in right:
+            return f"expected index:value, found {_short(word)}"
+        if not (left.isascii() and left.isdigit()):
+            return f"the index {_short(left)} is not a whole number of at least 0"
+        if int(left) > _LARGEST_INDEX:
+            return f"the index {_short(left)} is too large (at most {_LARGEST_INDEX})"
+        if int(left) <= previous:
+            return f"the index {left} comes after {previous:.0f}; indices must ascend"
+        previous = int(left)
+        value = _number(right)
+        if value is None:
+            return f"the value {_short(right)} of index {left} is not a number"
+        if not np.isfinite(value):
+            return f"the value of index {left} is {right}; clean or impute the data first"
+    return None
+
+
+def _number(word: str) -> float | None:
+    try:
+        return None if "_" in word else float(word)
+    except ValueError:
+        return None
+
+
+def _short(word: str) -> str:
+    return repr(word if len(word) <= 40 else word[:37] + "…")

@@ -1,0 +1,176 @@
+"""A table of samples as read from one file, and several of them brought to the same columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.errors import InputError
+
+__all__ = ["Table", "align", "stack"]
+
+# Beyond this many columns a wrong index is likelier than a model of that size; --n-features overrules.
+_MOST_COLUMNS = 100_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What one file holds.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array of shape (N, d)
+        For LIBSVM text the column is the index as it stands in the file, until `align` settles where
+        counting starts.
+    y : ndarray of shape (N,), or None
+        Numbers (float64) or text; None when the file has no labels and need not have any.
+    weights : ndarray of shape (N,), or None
+    source : str
+        Where it came from, for messages.
+    feature_names : tuple of str, or None
+    lowest_index : int or None
+        The lowest index of LIBSVM text; None for formats whose columns are settled.
+    index_base : int or None
+        Where counting started in LIBSVM text (0 or 1), once `align` has settled it.
+    """
+
+    X: Any
+    y: np.ndarray | None
+    weights: np.ndarray | None
+    source: str
+    feature_names: tuple[str, ...] | None = None
+    lowest_index: int | None = None
+    index_base: int | None = None
+
+    @property
+    def n_samples(self) -> int:
+        """N."""
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """The dimension d."""
+        return int(self.X.shape[1])
+
+
+def align(
+    tables: Sequence[Table],
+    *,
+    n_features: int | None = None,
+    index_base: int | None = None,
+    ignore_extra: bool = False,
+) -> list[Table]:
+    """Bring tables to the same columns.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+    n_features : int, optional
+        d; the largest of the tables when not given. Only LIBSVM text may have fewer columns than that.
+    index_base : int, optional
+        Where the indices of LIBSVM text start, 0 or 1. By default 0 if any table has an index 0, otherwise 1.
+    ignore_extra : bool
+        Leave out columns beyond ``n_features`` instead of refusing them.
+
+    Returns
+    -------
+    list of Table
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> raw = Table(sp.csr_array([[0.0, 5.0, 6.0]]), np.ones(1), None, "a.svm", lowest_index=1)
+    >>> align([raw], n_features=4)[0].X.toarray().tolist()
+    [[5.0, 6.0, 0.0, 0.0]]
+    """
+    names = {table.feature_names for table in tables if table.feature_names is not None}
+    if len(names) > 1:
+        raise InputError(f"{tables[0].source} and the other files have different columns; give them the same")
+    base = _settle_base(tables, index_base)
+    shifted = [_shift(table, base) if table.lowest_index is not None else table for table in tables]
+    width = max(table.n_features for table in shifted) if n_features is None else n_features
+    if n_features is None and width > _MOST_COLUMNS:
+        worst = max(shifted, key=lambda table: table.n_features)
+        raise InputError(
+            f"{worst.source}: index {width - 1 + base} would make a model of {width} coefficients; "
+            "check the file, or confirm with --n-features"
+        )
+    return [_widen(table, width, ignore_extra) for table in shifted]
+
+
+def _settle_base(tables: Sequence[Table], wanted: int | None) -> int:
+    lowest = [(table.lowest_index, table.source) for table in tables if table.lowest_index is not None]
+    if wanted is None:
+        return 0 if any(index == 0 for index, _ in lowest) else 1
+    if wanted not in (0, 1):
+        raise InputError(f"the first index of LIBSVM text is 0 or 1, got {wanted!r}")
+    for index, source in lowest:
+        if index < wanted:
+            raise InputError(f"{source} has an index 0, but its indices are said (or known) to start at 1")
+    return wanted
+
+
+def _shift(table: Table, base: int) -> Table:
+    X = table.X
+    if base:
+        X = sp.csr_array((X.data, X.indices - 1, X.indptr), shape=(X.shape[0], max(X.shape[1] - 1, 0)))
+    return dataclasses.replace(table, X=X, lowest_index=None, index_base=base)
+
+
+def _widen(table: Table, width: int, ignore_extra: bool) -> Table:
+    own = table.n_features
+    if own == width:
+        return table
+    if own > width:
+        if not ignore_extra:
+            raise InputError(
+                f"{table.source} has {own} features, {width} are wanted; give a file with {width}, "
+                "or leave the others out with --ignore-extra-features"
+            )
+        return dataclasses.replace(table, X=table.X[:, :width])
+    if table.index_base is None:
+        raise InputError(f"{table.source} has {own} features, {width} are wanted")
+    X = sp.csr_array((table.X.data, table.X.indices, table.X.indptr), shape=(table.n_samples, width))
+    return dataclasses.replace(table, X=X)
+
+
+def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
+    """Put aligned tables one below the other; return the whole and the rows of each.
+
+    Returns
+    -------
+    Table
+        Sparse as soon as one of them is.
+    list of ndarray
+        The row numbers of each table in it: a partition with one table a node.
+    """
+    cuts = np.cumsum([0, *(table.n_samples for table in tables)])
+    parts = [np.arange(a, b) for a, b in pairwise(cuts)]
+    if len(tables) == 1:
+        return tables[0], parts
+    labels = [table.y for table in tables if table.y is not None]
+    if labels and len(labels) != len(tables):
+        raise InputError("some of the files have labels and others do not")
+    if len({label.dtype.kind for label in labels}) > 1:
+        raise InputError("some of the files have numbers as labels and others text; give them the same")
+    weighted = any(table.weights is not None for table in tables)
+    weights = [np.ones(t.n_samples) if t.weights is None else t.weights for t in tables] if weighted else []
+    X: Any
+    if any(sp.issparse(table.X) for table in tables):
+        X = sp.csr_array(sp.vstack([sp.csr_array(table.X) for table in tables], format="csr"))
+    else:
+        X = np.vstack([table.X for table in tables])
+    whole = dataclasses.replace(
+        tables[0],
+        X=X,
+        y=np.concatenate(labels) if labels else None,
+        weights=np.concatenate(weights) if weighted else None,
+        source=f"{tables[0].source} and {len(tables) - 1} more",
+    )
+    return whole, parts

@@ -1,0 +1,6 @@
+"""Estimators in scikit-learn's manner: a classifier and a regressor, solved to a certified gap."""
+
+from adfs.estimators.classifier import ADFSClassifier
+from adfs.estimators.regressor import ADFSRegressor
+
+__all__ = ["ADFSClassifier", "ADFSRegressor"]

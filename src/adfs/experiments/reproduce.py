@@ -1,0 +1,239 @@
+"""The paper's experiments: three settings, Table 1, and its claims."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from adfs._version import __version__
+from adfs.data.files import write_text
+from adfs.errors import unknown_name
+from adfs.experiments import claims as claims_module
+from adfs.experiments.claims import Finding, find, save_findings
+from adfs.experiments.data import make_problem
+from adfs.experiments.entries import DataSpec, MethodSpec
+from adfs.experiments.report import claims_list, page_style, write_folder
+from adfs.experiments.results import Results
+from adfs.experiments.runner import run_comparisons
+from adfs.experiments.spec import Comparison
+from adfs.experiments.tables import markdown
+from adfs.theory import table1
+
+__all__ = ["CHOICES", "SETTINGS", "Reproduction", "Setting", "reproduce"]
+
+_TAU = 5.0
+_METHODS = (
+    MethodSpec("adfs", claims_module.ADFS, "paper"),
+    MethodSpec("adfs", claims_module.TUNED, "tuned"),
+    MethodSpec("adfs-block", claims_module.BLOCK),
+    MethodSpec("msda", claims_module.MSDA),
+    MethodSpec("point-saga", claims_module.SAGA),
+    MethodSpec("esdacd", claims_module.ESDACD),
+    MethodSpec("dsba", claims_module.DSBA, "paper"),
+    MethodSpec("dagd", claims_module.AGD),
+)
+#: Rows of Table 1 -> the curves that measure them.
+_MEASURED = {
+    "point-saga": claims_module.SAGA,
+    "msda": claims_module.MSDA,
+    "esdacd": claims_module.ESDACD,
+    "dsba": claims_module.DSBA,
+    "adfs": claims_module.ADFS,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the paper's three settings: logistic regression on two Gaussian classes, d = 10, τ = 5, exponential delays.
+
+    Attributes
+    ----------
+    title : str
+    graph : str
+    samples : int
+        m, samples a node.
+    sigma : float
+        σ_i.
+    level : float
+        The error at which times are compared.
+    max_time : float
+        Idealised time after which a method is given up.
+    records : int
+        Recorded points a decade.
+    """
+
+    title: str
+    graph: str
+    samples: int
+    sigma: float
+    level: float
+    max_time: float
+    records: int
+
+    def comparison(self, seeds: Sequence[int]) -> Comparison:
+        """Return the setting as a comparison."""
+        return Comparison(
+            DataSpec("gaussians", self.samples, 10),
+            self.graph,
+            _METHODS,
+            title=self.title,
+            sigma=self.sigma,
+            tau=_TAU,
+            seeds=tuple(seeds),
+            target=1e-8,
+            max_time=self.max_time,
+            records=self.records,
+        )
+
+
+#: The three settings of the paper.
+SETTINGS = {
+    "small": Setting("Small network: 2 x 2, m = 1000, σ = 1", "grid:2x2", 1000, 1.0, 1e-8, 4e5, 32),
+    "large": Setting("Large network: 10 x 10, m = 300, σ = 1", "grid:10x10", 300, 1.0, 1e-8, 7e5, 24),
+    "many-samples": Setting(
+        "Many samples a node: 7 x 7, m = 10000, σ = 50", "grid:7x7", 10_000, 50.0, 1e-6, 1e6, 16
+    ),
+}
+#: The same for a first look: the third has the same condition numbers with a tenth of the samples.
+QUICK = {
+    "small": Setting("Small network: 2 x 2, m = 500, σ = 1/2 (quick)", "grid:2x2", 500, 0.5, 1e-8, 2e5, 24),
+    "large": Setting("Large network: 10 x 10, m = 100, σ = 1/3 (quick)", "grid:10x10", 100, 1.0 / 3.0, 1e-8, 2.4e5, 12),
+    "many-samples": Setting(
+        "Many samples a node: 7 x 7, m = 1000, σ = 5 (quick)", "grid:7x7", 1000, 5.0, 1e-6, 1e5, 12
+    ),
+}
+CHOICES = (*SETTINGS, "table", "all")
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduction:
+    """What a reproduction found: results by setting, verdicts on the claims, and Table 1."""
+
+    results: dict[str, Results] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def reproduce(
+    which: str,
+    folder: str | Path,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int = 1,
+    fresh: bool = False,
+    progress: bool | None = None,
+) -> Reproduction:
+    """Run the paper's experiments, or some of them, and judge its claims.
+
+    Parameters
+    ----------
+    which : str
+        ``"small"``, ``"large"``, ``"many-samples"``, ``"table"`` (Table 1 alone) or ``"all"``.
+    folder : path
+        A folder for each setting goes into it; finished runs there are used again.
+    quick : bool
+        Scaled-down settings and one seed, for a first look.
+    seeds : int, optional
+        How many; 5, or 1 if quick.
+    jobs, fresh, progress
+        As for :func:`adfs.experiments.runner.run_comparison`.
+
+    Returns
+    -------
+    Reproduction
+    """
+    if which not in CHOICES:
+        raise unknown_name("experiment", which, CHOICES)
+    settings = QUICK if quick else SETTINGS
+    chosen = list(settings) if which in ("all", "table") else [which]
+    numbers = range((1 if quick else 5) if seeds is None else seeds)
+    comparisons = {name: settings[name].comparison(numbers) for name in chosen}
+    folder = Path(folder)
+    results: dict[str, Results] = {}
+    if which != "table":
+        wanted = [(comparison, folder / name) for name, comparison in comparisons.items()]
+        made = run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress)
+        results = dict(zip(comparisons, made, strict=True))
+    folder.mkdir(parents=True, exist_ok=True)
+    findings = find(results, {name: settings[name].level for name in chosen})
+    table = _table(comparisons, results) if which in ("all", "table") else pd.DataFrame()
+    for name, found in results.items():
+        own = [one for one in findings if one.setting == name]
+        save_findings(own, folder / name)
+        write_folder(found, folder / name, findings=own)
+    if which in ("all", "table"):
+        write_text(folder / "table1.csv", table.to_csv())
+        write_text(folder / "table1.md", markdown(table_text(table)))
+    if which == "all":
+        save_findings(findings, folder)
+        write_text(folder / "index.html", _overview(results, findings, table, quick))
+    return Reproduction(results, findings, table)
+
+
+def _table(comparisons: Mapping[str, Comparison], results: Mapping[str, Results]) -> pd.DataFrame:
+    """Return Table 1 on each setting: what theory says, and what runs took, to divide the error by e."""
+    table = pd.DataFrame()
+    for name, comparison in comparisons.items():
+        problem, network = make_problem(comparison, comparison.seeds[0])
+        theory = table1(problem, network, comparison.tau)
+        table["formula"] = theory["formula"]
+        table[f"{name} predicted"] = theory["time"]
+        if name in results:
+            measured = [_pace(results[name], _MEASURED.get(str(method))) for method in theory.index]
+            table[f"{name} measured"] = measured
+    return table
+
+
+def _pace(results: Results, label: str | None) -> float:
+    """Return the measured time to divide F − F* by e, between 1e-2 and 1e-6; nan where no run got there."""
+    if label is None:
+        return math.nan
+    spans = results.times(label, 1e-6) - results.times(label, 1e-2) if _reached(results, label) else np.array([math.nan])
+    return float(spans.mean() / math.log(1e4))
+
+
+def _reached(results: Results, label: str) -> bool:
+    return bool(np.isfinite(results.times(label, 1e-6)).all())
+
+
+def table_text(table: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 1 as text."""
+    shown = table.map(lambda cell: cell if isinstance(cell, str) else "–" if math.isnan(cell) else f"{cell:.3g}")
+    shown.index.name = "method"
+    return shown
+
+
+def _overview(results: Mapping[str, Results], findings: Sequence[Finding], table: pd.DataFrame, quick: bool) -> str:
+    """Return a page with the three figures, the claims and Table 1."""
+    parts = []
+    for name, found in results.items():
+        figure = (Path(name) / "error-time.svg").as_posix()
+        title = html.escape(found.comparison.title)
+        parts.append(
+            f'<section><h2><a href="{name}/report.html">{title}</a></h2>'
+            f'<a href="{name}/report.html"><img class="figure" src="{figure}" alt="{title}"></a></section>'
+        )
+    shown = table_text(table)
+    heads = "".join(f"<th>{html.escape(str(head))}</th>" for head in ["method", *shown.columns])
+    rows = "".join(
+        f"<tr><td>{html.escape(str(name))}</td>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+        for name, row in zip(shown.index, shown.to_numpy(), strict=True)
+    )
+    note = "Scaled-down settings: the claims were made of the full ones. " if quick else ""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>ADFS: the paper's experiments</title><style>{page_style()}</style></head><body>"
+        f"<h1>ADFS: the paper's experiments</h1><p class='lead'>{note}Error against idealised time; a title opens its page.</p>"
+        f"<div class='columns' style='grid-template-columns: repeat(auto-fit, minmax(320px, 1fr))'>{''.join(parts)}</div>"
+        f"{claims_list(findings)}<section><h2>Table 1: time to divide the error by e</h2>"
+        f"<div class='scroll'><table class='times'><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        "<p class='detail'>Predicted times leave constants out; measured ones are between 1e-2 and 1e-6.</p></section>"
+        f"<footer>Made by adfs {__version__}.</footer></body></html>\n"
+    )

@@ -1,0 +1,73 @@
+"""The table of a comparison: when each method comes to stay below some errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from adfs.experiments.results import Results
+
+__all__ = ["LEVELS", "markdown", "time_table", "times_frame"]
+
+#: The errors of the table.
+LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
+
+
+def times_frame(results: Results, levels: tuple[float, ...] = LEVELS, axis: str = "time") -> pd.DataFrame:
+    """Return when each method came to stay at or below each error, over its seeds.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a method and a level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did not come so far),
+        ``given_up`` (the earliest end of those runs, nan without any), ``reached``, ``seeds``.
+    """
+    rows = []
+    for label in results.labels:
+        for level in levels:
+            times, bounds = results.times(label, level, axis), results.bounds(label, level, axis)
+            missed = ~np.isfinite(times)
+            rows.append(
+                {
+                    "label": label,
+                    "level": level,
+                    # The middle of an even number with one inf would be inf, as it should.
+                    "median": _median(times),
+                    "low": float(times.min()),
+                    "high": float(times.max()),
+                    "given_up": float(bounds[missed].min()) if missed.any() else math.nan,
+                    "reached": int(np.count_nonzero(~missed)),
+                    "seeds": times.size,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def time_table(results: Results, levels: tuple[float, ...] = LEVELS) -> pd.DataFrame:
+    """Return the same as text, one row a method and one column a level: the median, and ``> t`` where it was given up."""
+    frame = times_frame(results, levels)
+    columns = {level: f"{level:.0e}" for level in levels}
+    table = pd.DataFrame(index=pd.Index(results.labels, name="method"), columns=list(columns.values()), dtype=object)
+    for row in frame.itertuples():
+        table.loc[row.label, columns[row.level]] = (
+            f"{row.median:.3g}" if math.isfinite(row.median) else f"> {row.given_up:.3g}"
+        )
+    return table
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a table of text as Markdown that also reads well as it stands."""
+    heads = [str(table.index.name or ""), *(str(name) for name in table.columns)]
+    rows = [[str(name), *(str(cell) for cell in row)] for name, row in zip(table.index, table.to_numpy(), strict=True)]
+    widths = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in [heads, *rows]]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _median(times: np.ndarray) -> float:
+    ordered = np.sort(times)
+    low, high = ordered[(times.size - 1) // 2], ordered[times.size // 2]
+    return float(high if math.isinf(high) else 0.5 * (low + high))

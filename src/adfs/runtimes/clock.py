@@ -1,0 +1,418 @@
+"""The idealised clock: when things happen, apart from the numbers.
+
+Iterates depend on the schedule and never on delays; times depend on the schedule and the delays and
+never on iterates. So a finished run is timed by walking through its schedule once more, and timed again
+for another τ without running anything:
+
+- a computation of k samples adds k draws to its node's time T_i; - in an exchange both ends send at
+their own time and go on: T_i ← max(T_i, T_j + d_ji), T_j ← max(T_j, T_i + d_ij), old values on the
+right; - in a gossip round every node waits for its neighbours' messages of that round, and there is no
+other barrier;
+- a sum over all nodes waits for the slowest, then for its messages one after another.
+
+The time of a position is the time by which every event up to it has happened, max_i T_i.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adfs.algorithms.base import EventEffort, Method, RoundEffort, get_method
+from adfs.compilation import inlined, kernel
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
+from adfs.runtimes.delays import (
+    ClockState,
+    Delays,
+    Pace,
+    Straggler,
+    computation_time,
+    message_times,
+    start_clock,
+)
+from adfs.runtimes.result import Run
+from adfs.schedule import Schedule, make_schedule
+from adfs.schedule.philox import seed_key
+from adfs.schedule.rounds import _coin as round_coin
+from adfs.theory import BlockParameters, NodeSummary, summarize
+
+__all__ = ["Clock", "Delays", "Straggler", "Times", "position_at", "retime", "with_times"]
+
+
+_LONGEST_WALK = 2.0**48
+
+
+class Times(NamedTuple):
+    """Times of some positions, (P,) each.
+
+    ``latest`` is max_i T_i, by when everything up to the position has happened; ``mean`` is the mean of T_i.
+    """
+
+    latest: np.ndarray
+    mean: np.ndarray
+
+
+# --------------------------------------------------------------------------- the walks
+
+
+@inlined
+def _exchange(pace: Pace, state: ClockState, edge: int, i: int, j: int, at_i: float, at_j: float) -> None:
+    """Let the ends of an edge exchange messages sent at ``at_i`` and ``at_j``."""
+    to_j, to_i = message_times(pace, state, edge, pace.tau[edge])
+    if pace.blocking:
+        together = max(at_i, at_j) + to_j
+        state.time[i] = max(state.time[i], together)
+        state.time[j] = max(state.time[j], together)
+    else:
+        state.time[i] = max(state.time[i], at_j + to_i)
+        state.time[j] = max(state.time[j], at_i + to_j)
+
+
+@kernel
+def _walk_events(
+    pace: Pace, state: ClockState, ends: np.ndarray, before: np.ndarray, actors: np.ndarray
+) -> None:
+    """Go through events: ``before`` (n,) samples at each end of an exchange, ``ends`` (|E|, 2)."""
+    n = state.time.size
+    for t in range(actors.size):
+        actor = actors[t]
+        if actor < n:
+            state.time[actor] += computation_time(pace, state, actor, 1)
+        else:
+            edge = actor - n
+            i, j = ends[edge, 0], ends[edge, 1]
+            state.time[i] += computation_time(pace, state, i, before[i])
+            state.time[j] += computation_time(pace, state, j, before[j])
+            _exchange(pace, state, edge, i, j, state.time[i], state.time[j])
+
+
+@kernel
+def _all_compute(pace: Pace, state: ClockState, samples: np.ndarray) -> None:
+    for i in range(samples.size):
+        state.time[i] += computation_time(pace, state, i, samples[i])
+
+
+@kernel
+def _all_exchange(pace: Pace, state: ClockState, ends: np.ndarray, rounds: int, sent: np.ndarray) -> None:
+    for _ in range(rounds):
+        for i in range(sent.size):
+            sent[i] = state.time[i]
+        for edge in range(ends.shape[0]):
+            i, j = ends[edge, 0], ends[edge, 1]
+            _exchange(pace, state, edge, i, j, sent[i], sent[j])
+
+
+@kernel
+def _sum_over_all(pace: Pace, state: ClockState, hops: int, tau: float) -> None:
+    latest = 0.0
+    for i in range(state.time.size):
+        latest = max(latest, state.time[i])
+    for _ in range(hops):
+        latest += message_times(pace, state, state.exchanged.size - 1, tau)[0]
+    for i in range(state.time.size):
+        state.time[i] = latest
+
+
+@kernel
+def _walk_rounds(
+    pace: Pace,
+    state: ClockState,
+    ends: np.ndarray,
+    samples: np.ndarray,
+    exchanges: int,
+    hops: int,
+    hop_tau: float,
+    gossip_first: bool,
+    chance: float,
+    coins: np.uint64,
+    first: int,
+    last: int,
+    sent: np.ndarray,
+) -> None:
+    """Go through rounds first … last − 1.
+
+    With a ``chance`` of at least 0, the shared coin says which are exchanges alone and which samples alone.
+    """
+    for t in range(first, last):
+        if chance >= 0.0:
+            if round_coin(coins, np.uint64(t)) < chance:
+                _all_exchange(pace, state, ends, exchanges, sent)
+            else:
+                _all_compute(pace, state, samples)
+            continue
+        if gossip_first:
+            _all_exchange(pace, state, ends, exchanges, sent)
+        _all_compute(pace, state, samples)
+        if not gossip_first:
+            _all_exchange(pace, state, ends, exchanges, sent)
+        if hops > 0:
+            _sum_over_all(pace, state, hops, hop_tau)
+
+
+# --------------------------------------------------------------------------- the clock
+
+
+class Clock:
+    """Every node's time as a method goes from position to position.
+
+    Parameters
+    ----------
+    method : str or Method
+    parameters : object
+        The method's constants, as in ``run.parameters``.
+    problem : Problem, GeneralProblem or NodeSummary
+        Only its nodes' numbers of samples matter.
+    network : Network
+    delays : Delays
+    seed : int
+        Of the run: it decides the schedule, and the delays unless they have a seed of their own.
+    schedule : str
+        Of the run.
+
+    Attributes
+    ----------
+    position : float
+    times : ndarray of shape (n,)
+        T_i.
+
+    Examples
+    --------
+    >>> import numpy as np, adfs
+    >>> problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], n_nodes=1)
+    >>> parameters = adfs.Parameters.tuned(problem, adfs.Network("path:1"))
+    >>> clock = Clock("adfs", parameters, problem, adfs.Network("path:1"), Delays(law="fixed"))
+    >>> clock.advance(10)
+    >>> clock.latest
+    10.0
+    """
+
+    def __init__(
+        self,
+        method: str | Method,
+        parameters: Any,
+        problem: Problem | GeneralProblem | NodeSummary,
+        network: Network,
+        delays: Delays,
+        *,
+        seed: int = 0,
+        schedule: str = "iid",
+    ) -> None:
+        chosen = get_method(method)
+        single = chosen.kind == "single"
+        summary = _on_one_node(problem) if single else summarize(problem)
+        if single:
+            network = Network("path:1")
+        if summary.n_nodes != network.n_nodes:
+            raise InputError(
+                f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "
+                "they must be the same"
+            )
+        self.network = network
+        self.position = 0.0
+        self._effort = _effort(chosen, parameters, summary, network)
+        self._pace = delays.pace(network, seed, single=single)
+        self._state = start_clock(network)
+        self._ends = network.edges.astype(np.int64)
+        self._coins = seed_key(seed)
+        self._sent = np.empty(network.n_nodes)
+        self._schedule: Schedule | None = None
+        if isinstance(self._effort, EventEffort):
+            _all_compute(self._pace, self._state, np.full(network.n_nodes, self._effort.at_start))
+            self._schedule = make_schedule(
+                schedule or "iid",
+                seed=seed,
+                n_nodes=network.n_nodes,
+                edges=network.edges,
+                node_probability=parameters.node_probability,
+                edge_probability=parameters.edge_probability,
+            )
+
+    @property
+    def times(self) -> np.ndarray:
+        """T_i, shape (n,)."""
+        return self._state.time.copy()
+
+    @property
+    def latest(self) -> float:
+        """max_i T_i: by then everything up to the position has happened."""
+        return float(self._state.time.max())
+
+    @property
+    def mean(self) -> float:
+        """The mean of T_i."""
+        return float(self._state.time.mean())
+
+    @property
+    def whole(self) -> bool:
+        """Whether positions are whole numbers."""
+        return self._schedule is None or self._schedule.kind == "iid"
+
+    def advance(self, position: float) -> None:
+        """Go on to a position, not before the current one."""
+        if not position >= self.position:
+            raise InputError(f"the clock is at position {self.position!r} and cannot go back to {position!r}")
+        effort = self._effort
+        if isinstance(effort, EventEffort):
+            assert self._schedule is not None
+            before = np.ascontiguousarray(effort.before_exchange, dtype=np.int64)
+            for events in self._schedule.stream(self.position, position, reuse=True):
+                _walk_events(self._pace, self._state, self._ends, before, events.actor)
+        else:
+            tau = self._pace.tau
+            _walk_rounds(
+                self._pace,
+                self._state,
+                self._ends,
+                np.ascontiguousarray(effort.samples, dtype=np.int64),
+                effort.exchanges,
+                effort.hops,
+                float(tau.mean()) if tau.size else 0.0,
+                effort.gossip_first,
+                -1.0 if effort.gossip_probability is None else float(effort.gossip_probability),
+                self._coins,
+                int(self.position),
+                int(position),
+                self._sent,
+            )
+        self.position = float(position)
+
+    def mark(self) -> tuple[float, ClockState]:
+        """Return a copy of where the clock is, for :meth:`back`."""
+        return self.position, ClockState(*(array.copy() for array in self._state))
+
+    def back(self, mark: tuple[float, ClockState]) -> None:
+        """Go back to where a mark was made."""
+        self.position = mark[0]
+        for array, kept in zip(self._state, mark[1], strict=True):
+            array[...] = kept
+
+
+def _effort(
+    method: Method, parameters: Any, summary: NodeSummary, network: Network
+) -> EventEffort | RoundEffort:
+    if isinstance(parameters, BlockParameters):
+        computing = (summary.n_active > 0).astype(np.int64)
+        return RoundEffort(computing, gossip_probability=parameters.p_comm)
+    return method.effort(parameters, summary, network)
+
+
+def _on_one_node(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
+    """Return the summary of a machine that holds all the data, as far as a clock needs it."""
+    summary = summarize(problem)
+    if summary.n_nodes == 1:
+        return summary
+    fields = {item.name: getattr(summary, item.name) for item in dataclasses.fields(summary)}
+    return NodeSummary(**{name: values.sum(keepdims=True) for name, values in fields.items()})
+
+
+def retime(
+    method: str | Method,
+    parameters: Any,
+    problem: Problem | GeneralProblem | NodeSummary,
+    network: Network,
+    delays: Delays,
+    positions: ArrayLike,
+    *,
+    seed: int = 0,
+    schedule: str = "iid",
+) -> Times:
+    """Return the times of some positions of a run, without running it.
+
+    Parameters
+    ----------
+    method, parameters, problem, network, delays, seed, schedule
+        As for :class:`Clock`.
+    positions : array_like of shape (P,)
+        Not decreasing; ``run.frame["position"]`` for instance.
+
+    Returns
+    -------
+    Times
+    """
+    wanted = np.asarray(positions, dtype=np.float64)
+    if wanted.ndim != 1 or np.any(np.diff(wanted) < 0.0) or np.any(wanted < 0.0):
+        raise InputError("positions must be numbers of at least 0 that do not decrease")
+    clock = Clock(method, parameters, problem, network, delays, seed=seed, schedule=schedule)
+    latest, mean = np.empty(wanted.size), np.empty(wanted.size)
+    for number, position in enumerate(wanted):
+        clock.advance(float(position))
+        latest[number], mean[number] = clock.latest, clock.mean
+    return Times(latest, mean)
+
+
+def with_times(
+    run: Run,
+    problem: Problem | GeneralProblem | NodeSummary,
+    network: Network,
+    delays: Delays,
+) -> Run:
+    """Return a run whose frame has the columns ``time`` (max_i T_i) and ``time_mean``, new or replaced.
+
+    Parameters
+    ----------
+    run : Run
+    problem : Problem, GeneralProblem or NodeSummary
+        What it ran on.
+    network : Network
+    delays : Delays
+    """
+    times = retime(
+        run.method,
+        run.parameters,
+        problem,
+        network,
+        delays,
+        run.frame["position"].to_numpy(),
+        seed=run.seed,
+        schedule=run.schedule,
+    )
+    frame = run.frame.assign(time=times.latest, time_mean=times.mean)
+    return dataclasses.replace(run, frame=frame, details=run.details | {"delays": repr(delays)})
+
+
+def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
+    """Advance a clock to the last position that is reached within a time, and return it.
+
+    So a budget of idealised time becomes one of events or rounds.
+
+    Parameters
+    ----------
+    clock : Clock
+        At a position that is within the time.
+    time : float
+        Finite.
+    stride : float
+        Positions gone through at once on the way.
+    """
+    if not np.isfinite(time) or clock.latest > time:
+        raise InputError(
+            f"a budget of time must be finite and not before the clock's {clock.latest:g}, got {time!r}"
+        )
+    while True:
+        mark = clock.mark()
+        clock.advance(clock.position + stride)
+        if clock.latest > time:
+            break
+        stride *= 2.0
+        if stride > _LONGEST_WALK:
+            raise InputError(
+                "nothing seems to take any time on this clock, so this budget of time never ends"
+            )
+    low, high = mark[0], clock.position
+    for _ in range(64):
+        middle = float(np.floor(0.5 * (low + high))) if clock.whole else 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        clock.back(mark)
+        clock.advance(middle)
+        if clock.latest > time:
+            high = middle
+        else:
+            low, mark = middle, clock.mark()
+    clock.back(mark)
+    return low

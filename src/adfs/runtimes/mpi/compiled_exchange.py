@@ -1,0 +1,300 @@
+"""The same as `adfs.runtimes.mpi.exchange`, all of it compiled: an exchange costs what the messages cost.
+
+`EventExchange` is the twin that reads easily; the tests hold this one to it. Python comes back every few hundredths
+of a second of waiting, to look at the deadline and at signals.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adfs.algorithms.base import EventProcess
+from adfs.compilation import kernel
+from adfs.runtimes.mpi.exchange import EventExchange
+from adfs.runtimes.mpi.faults import rank_names
+from adfs.runtimes.mpi.library import MPI_START, MPI_TEST, MPI_WTIME, YIELD, library_is_loaded
+from adfs.runtimes.mpi.links import Links
+from adfs.runtimes.mpi.order import split_events, take_events
+from adfs.runtimes.mpi.parts import execute, fill_message, parts_of, take_message
+from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.mpi.timing import RankTimes
+from adfs.schedule import Events
+
+__all__ = ["CompiledExchange", "make_exchange"]
+
+# Seconds of waiting after which Python has a look; and after which it takes over the waiting with its sleeps.
+_LOOK_SECONDS = 0.02
+_CROWDED_SECONDS = 0.0
+_LOG = 512
+# Places in `counts` and `seconds` of a board.
+_DONE, _WAITING, _PENDING, _FINISHED, _LOGGED = range(5)
+_COMPUTING, _COMMUNICATING, _SINCE = range(3)
+
+
+class Board(NamedTuple):
+    """What the compiled loop works on, and keeps between two calls.
+
+    Attributes
+    ----------
+    counts : (5,) int64
+        Events looked at, events that wait, exchanges under way, exchanges finished, waits noted.
+    seconds : (3,)
+        Computing, communicating, and since when this rank waits (nan when it does not).
+    blocked : (k,) uint8
+        See `split_events`; so are ``waiting`` and ``ready``.
+    pending : (c,) int32
+        The links with an exchange under way, the oldest first.
+    edges, places : (c,) int32
+        The edge of each link, and the block's node at it.
+    moments : (c,)
+        The time of the exchange under way.
+    came : (c,) uint8
+        Whether its message has come (the send may not be done).
+    sends, receives : (c,) int64
+        The addresses of the requests' handles.
+    out, into : (c, m)
+        What was sent last, and what came last.
+    exchanges : (c,) int64
+    number, ends, slot
+        The link of each edge (E,), its two nodes (E, 2), the place of each node in the block (n,).
+    flag : (1,) int32
+        Where MPI puts an answer.
+    addresses : (2,) int64
+        Of the flag and of a status.
+    log : (_LOG, 3)
+        Waits: begin, end, link.
+    """
+
+    counts: np.ndarray
+    seconds: np.ndarray
+    blocked: np.ndarray
+    waiting: np.ndarray
+    ready: np.ndarray
+    pending: np.ndarray
+    edges: np.ndarray
+    places: np.ndarray
+    moments: np.ndarray
+    came: np.ndarray
+    sends: np.ndarray
+    receives: np.ndarray
+    out: np.ndarray
+    into: np.ndarray
+    exchanges: np.ndarray
+    number: np.ndarray
+    ends: np.ndarray
+    slot: np.ndarray
+    flag: np.ndarray
+    addresses: np.ndarray
+    log: np.ndarray
+
+
+@kernel
+def _is_done(board: Board, request: int) -> bool:
+    MPI_TEST(request, board.addresses[0], board.addresses[1])
+    return board.flag[0] != 0
+
+
+@kernel
+def _finish_arrived(parts: Any, board: Board) -> int:
+    """Finish the exchanges whose message has come and whose send is done; return how many."""
+    count = board.counts[_PENDING]
+    kept = 0
+    for k in range(count):
+        link = board.pending[k]
+        if board.came[link] == 0 and _is_done(board, board.receives[link]):
+            board.came[link] = 1
+        if board.came[link] == 1 and _is_done(board, board.sends[link]):
+            edge, i = board.edges[link], board.places[link]
+            take_message(parts, edge, i, board.moments[link], board.out[link], board.into[link])
+            MPI_START(board.receives[link])
+            board.came[link] = 0
+        else:
+            board.pending[kept] = link
+            kept += 1
+    board.counts[_PENDING] = kept
+    board.counts[_FINISHED] += count - kept
+    return count - kept
+
+
+@kernel
+def _post(parts: Any, board: Board, edge: int, moment: float) -> None:
+    link = board.number[edge]
+    fill_message(parts, board.places[link], moment, board.out[link])
+    MPI_START(board.sends[link])
+    board.exchanges[link] += 1
+    board.moments[link] = moment
+    board.pending[board.counts[_PENDING]] = link
+    board.counts[_PENDING] += 1
+
+
+@kernel
+def _wait_for_one(parts: Any, board: Board, patience: float) -> bool:
+    """Wait until an exchange is finished, or for so many seconds; return whether one was."""
+    begun = MPI_WTIME()
+    if np.isnan(board.seconds[_SINCE]):
+        board.seconds[_SINCE] = begun
+    oldest = board.pending[0]
+    spins = 0
+    now = begun
+    while _finish_arrived(parts, board) == 0:
+        spins += 1
+        now = MPI_WTIME()
+        if now - begun > patience:
+            return False
+        if spins > 20:
+            YIELD()
+    if spins > 0 or begun > board.seconds[_SINCE]:
+        place = board.counts[_LOGGED] % _LOG
+        board.log[place, 0] = board.seconds[_SINCE]
+        board.log[place, 1] = now
+        board.log[place, 2] = oldest
+        board.counts[_LOGGED] += 1
+    board.seconds[_SINCE] = np.nan
+    return True
+
+
+@kernel
+def run_window(
+    parts: Any,
+    board: Board,
+    times: np.ndarray,
+    actors: np.ndarray,
+    samples: np.ndarray,
+    taken_times: np.ndarray,
+    taken_actors: np.ndarray,
+    taken_samples: np.ndarray,
+    ahead: int,
+    patience: float,
+) -> bool:
+    """Go on executing the events of a window; return whether all are done, or False while waiting for a message."""
+    n, size = board.slot.size, times.size
+    counts, seconds = board.counts, board.seconds
+    while True:
+        begun = MPI_WTIME()
+        board.blocked[:] = 0
+        for k in range(counts[_PENDING]):
+            board.blocked[board.places[board.pending[k]]] = 1
+        last = min(size, counts[_DONE] + max(0, ahead - counts[_WAITING]))
+        n_ready, counts[_WAITING] = split_events(
+            actors,
+            counts[_DONE],
+            last,
+            board.ends,
+            board.slot,
+            board.blocked,
+            board.waiting,
+            counts[_WAITING],
+            board.ready,
+        )
+        counts[_DONE] = last
+        take_events(times, actors, samples, board.ready, n_ready, taken_times, taken_actors, taken_samples)
+        first = 0
+        while first < n_ready:
+            first = execute(parts, taken_times, taken_actors, taken_samples, first, n_ready)
+            if first < n_ready:
+                posted = MPI_WTIME()
+                seconds[_COMPUTING] += posted - begun
+                _post(parts, board, taken_actors[first] - n, taken_times[first])
+                first += 1
+                begun = MPI_WTIME()
+                seconds[_COMMUNICATING] += begun - posted
+        ended = MPI_WTIME()
+        seconds[_COMPUTING] += ended - begun
+        if counts[_PENDING] > 0:
+            if counts[_DONE] == size or counts[_WAITING] >= ahead:
+                if not _wait_for_one(parts, board, patience):
+                    return False
+            else:
+                # While there is something else to do, only look.
+                _finish_arrived(parts, board)
+            seconds[_COMMUNICATING] += MPI_WTIME() - ended
+        elif counts[_DONE] == size and counts[_WAITING] == 0:
+            return True
+
+
+class CompiledExchange(EventExchange):
+    """Executes windows of events as `EventExchange` does, in compiled code."""
+
+    def __init__(self, team: Team, process: EventProcess, links: Links, times: RankTimes) -> None:
+        super().__init__(team, process, links, times)
+        from mpi4py import MPI
+
+        self._parts = parts_of(process)
+        count = links.edges.size
+        self._status = np.zeros(max(256, MPI._sizeof(MPI.Status)), dtype=np.uint8)
+        flag = np.zeros(1, dtype=np.int32)
+        self.board = Board(
+            counts=np.zeros(5, dtype=np.int64),
+            seconds=np.array([0.0, 0.0, np.nan]),
+            blocked=self._blocked,
+            waiting=self._waiting,
+            ready=self._ready,
+            pending=np.zeros(max(1, count), dtype=np.int32),
+            edges=links.edges.astype(np.int32),
+            places=self._own_place.astype(np.int32),
+            moments=np.zeros(count),
+            came=np.zeros(count, dtype=np.uint8),
+            sends=np.array([MPI._addressof(request) for request in links.sends], dtype=np.int64),
+            receives=np.array([MPI._addressof(request) for request in links.receives], dtype=np.int64),
+            out=links.out,
+            into=links.into,
+            exchanges=links.exchanges,
+            number=links.number,
+            ends=process.ends,
+            slot=process.slot,
+            flag=flag,
+            addresses=np.array([flag.ctypes.data, self._status.ctypes.data], dtype=np.int64),
+            log=np.zeros((_LOG, 3)),
+        )
+
+    def _execute(self, events: Events, size: int) -> None:
+        board, watch = self.board, self.team.watch
+        board.counts[_DONE] = board.counts[_WAITING] = 0
+        patience = _CROWDED_SECONDS if watch.crowded else _LOOK_SECONDS
+        before, begun, finished = watch.doing, time.perf_counter(), -1
+        while not run_window(self._parts, board, *events, *self._taken, self._ahead, patience):
+            if board.counts[_FINISHED] != finished:
+                finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
+                watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
+            elapsed = time.perf_counter() - begun
+            if elapsed > watch.deadline:
+                raise watch.lost(self._missing(), self._oldest(), watch.deadline)
+            watch.rest(elapsed)
+        watch.doing = before
+        self._take_times()
+
+    def _missing(self) -> list[int]:
+        return [int(self.links.peer[link]) for link in self.board.pending[: self.board.counts[_PENDING]]]
+
+    def _oldest(self) -> str:
+        link = int(self.board.pending[0])
+        return self._event(link, float(self.board.moments[link]))
+
+    def _take_times(self) -> None:
+        """Hand the seconds over to the rank's account."""
+        board, times = self.board, self.times
+        # MPI's clock and ours may start at different times.
+        offset = time.perf_counter() - float(_now())
+        waited = 0.0
+        for begin, end, link in board.log[: min(_LOG, int(board.counts[_LOGGED]))]:
+            times.waited(begin + offset, end + offset, int(self.links.peer[int(link)]))
+            waited += end - begin
+        times.computing += float(board.seconds[_COMPUTING])
+        times.communicating += max(0.0, float(board.seconds[_COMMUNICATING]) - waited)
+        board.seconds[_COMPUTING] = board.seconds[_COMMUNICATING] = 0.0
+        board.counts[_LOGGED] = 0
+
+
+@kernel
+def _now() -> float:
+    return MPI_WTIME()
+
+
+def make_exchange(team: Team, process: EventProcess, links: Links, times: RankTimes) -> EventExchange:
+    """Return the compiled exchange where the process has kernels for it and the MPI library is found."""
+    if links.edges.size and parts_of(process) is not None and library_is_loaded():
+        return CompiledExchange(team, process, links, times)
+    return EventExchange(team, process, links, times)

@@ -1,0 +1,145 @@
+"""Executing events when some neighbours live on other ranks: post early, go on with other nodes, wait when needed."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from adfs.algorithms.base import EventProcess, Work
+from adfs.runtimes.mpi.links import Links
+from adfs.runtimes.mpi.order import split_events, take_events
+from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.mpi.timing import RankTimes
+from adfs.schedule import Events
+from adfs.schedule.events import room_for
+
+__all__ = ["EventExchange"]
+
+# Events looked at ahead of the oldest one that waits. Beyond that little more is found to do; and between two looks
+# at the messages there must not be much work, for some networks move a message only while the library is called.
+_AHEAD = 256
+_NUMBERS_BETWEEN_LOOKS = 1 << 17
+
+
+class EventExchange:
+    """Executes windows of events of a process whose edges partly lead to other ranks.
+
+    Parameters
+    ----------
+    team : Team
+    process : EventProcess
+        Over this rank's nodes.
+    links : Links
+    times : RankTimes
+    """
+
+    def __init__(self, team: Team, process: EventProcess, links: Links, times: RankTimes) -> None:
+        self.team, self.process, self.links, self.times = team, process, links, times
+        nodes = int((process.slot >= 0).sum())
+        self._ahead = max(8, min(_AHEAD, _NUMBERS_BETWEEN_LOOKS // process.message_length))
+        self._blocked = np.zeros(nodes, dtype=np.uint8)
+        self._waiting = np.zeros(2 * _AHEAD, dtype=np.int32)
+        self._ready = np.zeros(2 * _AHEAD, dtype=np.int32)
+        self._taken = room_for(2 * _AHEAD)
+        # By link: the node's place and the time of the exchange under way.
+        self._pending: dict[int, tuple[int, float]] = {}
+        self._own_place = np.array([process.end(int(edge)) for edge in links.edges], dtype=np.int64)
+
+    def execute(self, events: Events) -> None:
+        """Execute all the events of a window; on return nothing is under way."""
+        process, size = self.process, events.time.size
+        if self.links.edges.size == 0:
+            begun = time.perf_counter()
+            process.run(events, 0, size)
+            self.times.computing += time.perf_counter() - begun
+        else:
+            self._execute(events, size)
+        self._count(events)
+
+    def _execute(self, events: Events, size: int) -> None:
+        process, n = self.process, self.process.slot.size
+        done = n_waiting = 0
+        while True:
+            begun = time.perf_counter()
+            self._blocked[:] = 0
+            for place, _ in self._pending.values():
+                self._blocked[place] = 1
+            last = min(size, done + max(0, self._ahead - n_waiting))
+            n_ready, n_waiting = split_events(
+                events.actor, done, last, process.ends, process.slot, self._blocked,
+                self._waiting, n_waiting, self._ready,
+            )  # fmt: skip
+            done = last
+            take_events(*events, self._ready, n_ready, *self._taken)
+            first = 0
+            while first < n_ready:
+                first = process.run(self._taken, first, n_ready)
+                self.times.computing += time.perf_counter() - begun
+                begun = time.perf_counter()
+                if first < n_ready:
+                    self._post(int(self._taken.actor[first]) - n, float(self._taken.time[first]))
+                    first += 1
+                    self.times.communicating += time.perf_counter() - begun
+                    begun = time.perf_counter()
+            if self._pending:
+                # While there is something else to do, only look.
+                self._receive(wait=done == size or n_waiting >= self._ahead)
+            elif done == size and n_waiting == 0:
+                return
+
+    def _post(self, edge: int, moment: float) -> None:
+        links, link = self.links, int(self.links.number[edge])
+        links.out[link] = self.process.outgoing(edge, moment)
+        links.sends[link].Start()
+        links.exchanges[link] += 1
+        self._pending[link] = (int(self._own_place[link]), moment)
+
+    def _receive(self, wait: bool) -> None:
+        """Finish the exchanges whose message has come; with ``wait``, wait until one has."""
+        begun = time.perf_counter()
+        arrived = self._arrived()
+        if wait and not arrived:
+            arrived = self._wait_for_one(begun)
+            begun = time.perf_counter()
+        process, links = self.process, self.links
+        for link in arrived:
+            _, moment = self._pending.pop(link)
+            process.incoming(int(links.edges[link]), moment, links.out[link], links.into[link])
+            links.receives[link].Start()
+        self.times.communicating += time.perf_counter() - begun
+
+    def _arrived(self) -> list[int]:
+        # The send too: then a link is free for the next exchange.
+        links = self.links
+        return [link for link in self._pending if links.receives[link].Test() and links.sends[link].Test()]
+
+    def _wait_for_one(self, begun: float) -> list[int]:
+        found: list[int] = []
+        link, (_, moment) = next(iter(self._pending.items()))
+
+        def ready() -> bool:
+            found.extend(self._arrived())
+            return bool(found)
+
+        peers = [int(self.links.peer[other]) for other in self._pending]
+        self.team.watch.until(ready, lambda: peers, lambda: self._event(link, moment))
+        self.times.waited(begun, time.perf_counter(), int(self.links.peer[found[0]]))
+        return found
+
+    def _event(self, link: int, moment: float) -> str:
+        """Name the oldest exchange under way."""
+        edge = int(self.links.edges[link])
+        a, b = self.process.ends[edge]
+        number = int(self.links.exchanges[link])
+        return f"at the event of time {moment:.17g} (edge {edge} between nodes {a} and {b}, its exchange {number} here)"
+
+    def _count(self, events: Events) -> None:
+        """Add to the work done; an exchange with another rank is one message of this one."""
+        process, n = self.process, self.process.slot.size
+        exchanged = events.actor[events.actor >= n] - n
+        across = int(np.count_nonzero(self.links.number[exchanged] >= 0))
+        process.count(events.actor.size - exchanged.size, exchanged.size - across)
+        done = process.work
+        messages = done.messages + across
+        process.work = Work(done.computations, messages, messages * process.message_length)

@@ -1,0 +1,255 @@
+"""When something goes wrong on a cluster: every wait has a deadline, every rank says one sentence, nobody hangs.
+
+A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An exception that nobody
+catches ends all ranks (`aborting`), since the others would wait for this one for ever. A rank that is told to stop
+while others fail says what it was doing (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+
+from adfs.errors import AdfsError, InputError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["RankLostError", "RefusalError", "Watch", "abort", "aborting", "as_one_program", "say", "stop_aborting", "tell"]
+
+_SPINS = 50
+_SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
+_ABORT_SECONDS = 5.0
+_OTHERS_SPEAK = 0.3  # seconds for ranks that fail at the same moment
+
+
+# Whether this process has said its last sentence.
+_spoken = threading.Event()
+
+
+class RankLostError(AdfsError, RuntimeError):
+    """A rank did not answer within the deadline."""
+
+
+class RefusalError(InputError):
+    """A run that all ranks refuse to start, for the same reason; rank 0 says it for all."""
+
+
+def say(sentence: str) -> None:
+    """Write one line to standard error, in one piece."""
+    line = " ".join(f"adfs: {sentence}".split()) + "\n"
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode(errors="replace"))
+
+
+class Watch:
+    """What this rank is doing and for whom it waits, and for how long it may.
+
+    Parameters
+    ----------
+    rank, size : int
+    deadline : float
+        Seconds that a wait may last.
+
+    Attributes
+    ----------
+    doing : callable
+        Returns what this rank is doing, for its last sentence.
+    crowded : bool
+        Whether there are more ranks than cores: then a rank that waits sleeps at once.
+    """
+
+    def __init__(self, rank: int, size: int, deadline: float) -> None:
+        if not (math.isfinite(deadline) and deadline > 0.0):
+            raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
+        self.rank = rank
+        self.size = size
+        self.deadline = deadline
+        self.doing: Callable[[], str] = lambda: "starting"
+        self.crowded = False
+
+    def wait(
+        self,
+        requests: Sequence[MPI.Request],
+        ranks: Sequence[int],
+        doing: Callable[[], str],
+        patience: float = 0.0,
+    ) -> None:
+        """Wait until all requests are done.
+
+        Parameters
+        ----------
+        requests : sequence of Request
+        ranks : sequence of int
+            The rank that each one depends on.
+        doing : callable
+            Returns what the wait is for; called only when it is needed.
+        patience : float
+            Seconds beyond the deadline.
+        """
+        left = [(request, rank) for request, rank in zip(requests, ranks, strict=True) if not request.Test()]
+        if left:
+            self.until(lambda: _drop_done(left), lambda: [rank for _, rank in left], doing, patience)
+
+    def until(
+        self,
+        ready: Callable[[], bool],
+        missing: Callable[[], Sequence[int]],
+        doing: Callable[[], str],
+        patience: float = 0.0,
+    ) -> None:
+        """Poll until something is ready; raise `RankLostError` after the deadline, naming the missing ranks."""
+        begun = time.perf_counter()
+        before, self.doing = self.doing, lambda: f"waiting for {rank_names(missing())} {doing()}"
+        # An exception on the way out keeps `doing`: it is what this rank says last.
+        self._poll(ready, begun, self.deadline + patience, missing, doing)
+        self.doing = before
+
+    def _poll(
+        self,
+        ready: Callable[[], bool],
+        begun: float,
+        allowed: float,
+        missing: Callable[[], Sequence[int]],
+        doing: Callable[[], str],
+    ) -> None:
+        for _ in range(1 if self.crowded else _SPINS):
+            if ready():
+                return
+        while not ready():
+            elapsed = time.perf_counter() - begun
+            self.rest(elapsed)
+            if elapsed > allowed:
+                raise self.lost(missing(), doing(), allowed)
+
+    def rest(self, elapsed: float) -> None:
+        """Leave the core to others for a moment, longer after a longer wait."""
+        if elapsed < 1e-3 and not self.crowded:
+            time.sleep(0.0)
+        else:
+            time.sleep(_SHORT_SLEEP if elapsed < 0.05 else _LONG_SLEEP)
+
+    def lost(self, ranks: Sequence[int], doing: str, allowed: float) -> RankLostError:
+        """Return the error of having waited too long for some ranks."""
+        return RankLostError(
+            f"rank {self.rank} waited {allowed:g} s for {rank_names(ranks)} {doing} and gave up; "
+            "see what happened there, and resume from the last checkpoint"
+        )
+
+    @contextlib.contextmanager
+    def last_words(self) -> Iterator[None]:
+        """Say what this rank was doing when it is told to stop (SIGTERM), which is what a launcher does to the
+        others when one rank fails.
+        """  # noqa: D205
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del frame
+            if not _spoken.is_set():
+                _spoken.set()
+                say(f"rank {self.rank} was told to stop while {self.doing()}")
+            os._exit(128 + number)
+
+        before = signal.signal(signal.SIGTERM, stop)
+        # Not put back after an exception: another rank may end this one before it has said why.
+        yield
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _drop_done(left: list[tuple[MPI.Request, int]]) -> bool:
+    left[:] = [(request, rank) for request, rank in left if not request.Test()]
+    return not left
+
+
+def rank_names(ranks: Sequence[int]) -> str:
+    """Name some ranks.
+
+    >>> rank_names([3]), rank_names([1, 2])
+    ('rank 3', 'ranks 1, 2')
+    """
+    some = sorted(set(ranks))
+    if len(some) == 1:
+        return f"rank {some[0]}"
+    return "ranks " + ", ".join(str(rank) for rank in some[:8]) + (", …" if len(some) > 8 else "")
+
+
+def abort(comm: MPI.Intracomm, code: int = 1) -> None:
+    """End all ranks; this one ends even if the library cannot reach the others."""
+    timer = threading.Timer(_ABORT_SECONDS, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    comm.Abort(code)
+
+
+def aborting(comm: MPI.Intracomm, watch: Watch) -> None:
+    """From now on an exception that nobody catches is said in one sentence and ends all ranks.
+
+    A `RefusalError` is raised by all ranks together: rank 0 says it, and every rank ends by itself.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, RefusalError):
+            if watch.rank == 0:
+                say(str(error))
+            return
+        tell(error, watch)
+        sys.stderr.flush()
+        if watch.size > 1:
+            time.sleep(_OTHERS_SPEAK)
+            abort(comm)
+
+    hook.before = before  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+@contextlib.contextmanager
+def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
+    """Let several processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    try:
+        yield
+    except RefusalError:
+        if rank == 0:
+            raise
+        raise SystemExit(2) from None
+    except Exception as error:
+        if size == 1:
+            raise
+        tell(error, Watch(rank, size, 1.0))
+        sys.stderr.flush()
+        time.sleep(_OTHERS_SPEAK)
+        abort(comm)
+
+
+def stop_aborting() -> None:
+    """Put back the hook that `aborting` replaced."""
+    hook: Any = sys.excepthook
+    sys.excepthook = getattr(hook, "before", hook)
+
+
+def tell(error: BaseException, watch: Watch) -> None:
+    """Say an error in one sentence; one that is not ours is a defect, and its traceback goes before."""
+    if _spoken.is_set():
+        return
+    _spoken.set()
+    if isinstance(error, RankLostError):
+        say(str(error))
+    elif isinstance(error, AdfsError):
+        say(f"rank {watch.rank}: {error}")
+    else:
+        traceback.print_exception(error)
+        say(f"rank {watch.rank} failed with {type(error).__name__}: {error}")

@@ -1,0 +1,58 @@
+"""What a launcher (mpiexec, srun) says of itself in the environment, asked before any MPI library is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["Launch", "launched_by_mpi", "what_the_launcher_says"]
+
+# (variable of the size, variable of the rank): Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
+_VARIABLES = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("PALS_SIZE", "PALS_RANKID"),
+)
+
+
+class Launch(NamedTuple):
+    """How many processes were launched together (``size``), and which of them this one is (``rank``)."""
+
+    size: int
+    rank: int
+
+
+def what_the_launcher_says(environment: Mapping[str, str] | None = None) -> Launch | None:
+    """Return what the launcher's variables say, or None where there was no launcher.
+
+    Examples
+    --------
+    >>> what_the_launcher_says({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"})
+    Launch(size=4, rank=2)
+    >>> what_the_launcher_says({}) is None
+    True
+    """
+    found = os.environ if environment is None else environment
+    for size, rank in _VARIABLES:
+        if found.get(size, "").isdigit() and found.get(rank, "").isdigit():
+            return Launch(int(found[size]), int(found[rank]))
+    # A Slurm batch script has SLURM_NTASKS too: only a step that srun started with PMIx or PMI2 counts.
+    if "PMIX_RANK" in found or "PMI_RANK" in found or "PMI_FD" in found:
+        size_words = found.get("SLURM_STEP_NUM_TASKS", found.get("SLURM_NTASKS", ""))
+        if size_words.isdigit() and found.get("SLURM_PROCID", "").isdigit():
+            return Launch(int(size_words), int(found["SLURM_PROCID"]))
+    return None
+
+
+def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process is one of several that an MPI launcher started; no MPI library is loaded to tell.
+
+    Examples
+    --------
+    >>> launched_by_mpi({"PMI_SIZE": "4", "PMI_RANK": "0"}), launched_by_mpi({"PMI_SIZE": "1", "PMI_RANK": "0"})
+    (True, False)
+    """
+    launch = what_the_launcher_says(environment)
+    return launch is not None and launch.size > 1

@@ -1,0 +1,209 @@
+"""The few things all ranks do together, through rank 0: share small arrays and texts, add in the order of nodes.
+
+MPI's own collectives wait without end and do not say for whom. Here rank 0 knows who has not come, the others wait for
+rank 0, and the time that this takes does not matter: it happens a few times a second at most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adfs.problem.evaluation import sum_in_order
+from adfs.runtimes.mpi.faults import Watch
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Team"]
+
+_SIZE, _BODY, _NUMBERS, _ROWS = 1, 2, 3, 4
+_NUMBERS_AT_ONCE = 1 << 16
+
+
+class Team:
+    """All ranks of a run.
+
+    Parameters
+    ----------
+    comm : Intracomm
+        Belongs to the user: it is duplicated, so that messages never meet theirs.
+    deadline : float
+        Seconds that a wait may last.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.watch = Watch(self.rank, self.size, deadline)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self.comm, request = comm.Idup()
+        self.watch.until(request.Test, lambda: others, lambda: "at the start")
+        self.hosts: list[str] = self.gather_all(socket.gethostname(), "at the start")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.watch.crowded = self.hosts.count(self.hosts[self.rank]) > cores
+
+    @property
+    def first_on_host(self) -> bool:
+        """Whether this is the lowest rank of its host."""
+        return self.hosts.index(self.hosts[self.rank]) == self.rank
+
+    def close(self) -> None:
+        """Give back the communicator."""
+        self.comm.Free()
+
+    # ------------------------------------------------------------------ through rank 0
+
+    def _send(self, body: Any, rank: int, tag: int, why: Callable[[], str]) -> None:
+        self.watch.wait([self.comm.Isend(body, rank, tag)], [rank], why)
+
+    def _receive(self, body: Any, rank: int, tag: int, why: Callable[[], str]) -> None:
+        self.watch.wait([self.comm.Irecv(body, rank, tag)], [rank], why)
+
+    def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
+        """Return every rank's numbers, on every rank.
+
+        Parameters
+        ----------
+        values : ndarray
+            This rank's, of ``sizes[rank]`` numbers.
+        sizes : sequence of int
+            Of all ranks.
+        why : str
+            What for, in the sentence of a rank that waits.
+        """
+        values = np.ascontiguousarray(values, dtype=np.float64).ravel()
+        assert values.size == sizes[self.rank]
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        all_values = np.empty(bounds[-1])
+        if self.rank == 0:
+            all_values[: bounds[1]] = values
+            parts = [all_values[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            ranks = range(1, self.size)
+            self.watch.wait([self.comm.Irecv(parts[r], r, _NUMBERS) for r in ranks], ranks, lambda: why)
+        else:
+            self._send(values, 0, _NUMBERS, lambda: why)
+        self.spread(all_values, why)
+        return [all_values[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+
+    def spread(self, values: np.ndarray, why: str) -> None:
+        """Overwrite an array by that of rank 0."""
+        if self.rank == 0:
+            ranks = range(1, self.size)
+            self.watch.wait([self.comm.Isend(values, r, _NUMBERS) for r in ranks], ranks, lambda: why)
+        else:
+            self._receive(values, 0, _NUMBERS, lambda: why)
+
+    def any(self, flag: bool, why: str) -> bool:
+        """Return whether any rank raises a flag."""
+        if self.size == 1:
+            return flag
+        return any(part[0] > 0.0 for part in self.share(np.array([flag]), [1] * self.size, why))
+
+    # ------------------------------------------------------------------ texts
+
+    def tell_all(self, content: bytes, why: str, patience: float = 0.0) -> bytes:
+        """Return what rank 0 says, on every rank."""
+        size = np.array([len(content)], dtype=np.int64)
+        if self.rank == 0:
+            for rank in range(1, self.size):
+                self._send(size, rank, _SIZE, lambda: why)
+                self._send(np.frombuffer(content, dtype=np.uint8), rank, _BODY, lambda: why)
+            return content
+        self.watch.wait([self.comm.Irecv(size, 0, _SIZE)], [0], lambda: why, patience)
+        body = np.empty(int(size[0]), dtype=np.uint8)
+        self._receive(body, 0, _BODY, lambda: why)
+        return body.tobytes()
+
+    def gather_bytes(self, content: bytes, why: str, patience: float = 0.0) -> list[bytes]:
+        """Return what every rank says, on rank 0 (elsewhere nothing)."""
+        size = np.array([len(content)], dtype=np.int64)
+        if self.rank != 0:
+            self._send(size, 0, _SIZE, lambda: why)
+            self._send(np.frombuffer(content, dtype=np.uint8), 0, _BODY, lambda: why)
+            return []
+        ranks = range(1, self.size)
+        sizes = [np.empty(1, dtype=np.int64) for _ in ranks]
+        heads = [self.comm.Irecv(sizes[r - 1], r, _SIZE) for r in ranks]
+        self.watch.wait(heads, ranks, lambda: why, patience)
+        bodies = [np.empty(int(size[0]), dtype=np.uint8) for size in sizes]
+        self.watch.wait([self.comm.Irecv(bodies[r - 1], r, _BODY) for r in ranks], ranks, lambda: why)
+        return [content, *(body.tobytes() for body in bodies)]
+
+    def gather_all(self, item: Any, why: str, patience: float = 0.0) -> list[Any]:
+        """Return every rank's item (what JSON can hold), on every rank."""
+        texts = self.gather_bytes(json.dumps(item).encode(), why, patience)
+        everything = b"[" + b",".join(texts) + b"]"
+        found: list[Any] = json.loads(self.tell_all(everything, why, patience))
+        return found
+
+    # ------------------------------------------------------------------ sums
+
+    def add_in_order(
+        self, values: np.ndarray, nodes: np.ndarray, rank_of_node: np.ndarray, why: str
+    ) -> np.ndarray:
+        """Return the sum over all nodes, in their order, of one vector a node.
+
+        Rank 0 adds them as they come and holds a few at a time.
+
+        Parameters
+        ----------
+        values : ndarray of shape (k, d)
+            This rank's.
+        nodes : ndarray of shape (k,)
+            Its nodes, in increasing order.
+        rank_of_node : ndarray of shape (n,)
+        why : str
+
+        Returns
+        -------
+        ndarray of shape (d,)
+        """
+        values = np.ascontiguousarray(values, dtype=np.float64)
+        width = values.shape[1]
+        at_once = max(1, _NUMBERS_AT_ONCE // width)
+        total = np.zeros(width)
+        if self.rank == 0:
+            sources = [
+                _Rows(self, r, int((rank_of_node == r).sum()), width, at_once, why) for r in range(self.size)
+            ]
+            sources[0].hold(values)
+            # Nodes that follow each other on one rank are added in one call.
+            starts = np.flatnonzero(np.diff(rank_of_node, prepend=-1))
+            for start, stop in zip(starts, [*starts[1:], rank_of_node.size], strict=True):
+                total = sources[int(rank_of_node[start])].add(int(stop - start), total)
+        else:
+            for first in range(0, nodes.size, at_once):
+                self._send(values[first : first + at_once], 0, _ROWS, lambda: why)
+        self.spread(total, why)
+        return total
+
+
+class _Rows:
+    """The vectors of one rank, received some at a time."""
+
+    def __init__(self, team: Team, rank: int, count: int, width: int, at_once: int, why: str) -> None:
+        self._team, self._rank, self._left, self._why = team, rank, count, why
+        self._at_once = at_once
+        self._rows = np.empty((0, width))
+
+    def hold(self, rows: np.ndarray) -> None:
+        """Take all of them at once."""
+        self._rows, self._left = rows, 0
+
+    def add(self, count: int, total: np.ndarray) -> np.ndarray:
+        """Return a total with the next vectors added."""
+        while count > 0:
+            if len(self._rows) == 0:
+                size = min(self._at_once, self._left)
+                self._rows = np.empty((size, self._rows.shape[1]))
+                self._team._receive(self._rows, self._rank, _ROWS, lambda: self._why)
+                self._left -= size
+            taken = min(count, len(self._rows))
+            total = sum_in_order(self._rows[:taken], total)
+            self._rows, count = self._rows[taken:], count - taken
+        return total

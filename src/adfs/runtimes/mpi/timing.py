@@ -1,0 +1,105 @@
+"""Where a rank's time goes: computing, communicating, waiting and for whom."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["RankTimes", "draw_timeline", "edge_table", "rank_table"]
+
+_LONGEST_LIST = 2000
+
+
+class RankTimes:
+    """Seconds of one rank, and its latest waits for the time-line.
+
+    Attributes
+    ----------
+    computing, communicating, waiting, evaluating : float
+        Local events; packing, posting and taking messages; waiting for messages; certificates, records and
+        agreements between ranks.
+    """
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.computing = self.communicating = self.waiting = self.evaluating = 0.0
+        self.for_whom: dict[int, float] = {}
+        self._waits: list[tuple[float, float, int]] = []
+
+    def waited(self, begun: float, ended: float, rank: int) -> None:
+        """Note a wait for a rank."""
+        self.waiting += ended - begun
+        self.for_whom[rank] = self.for_whom.get(rank, 0.0) + ended - begun
+        if len(self._waits) >= 2 * _LONGEST_LIST:
+            # Of the short ones a picture shows nothing.
+            self._waits = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
+        self._waits.append((begun - self.start, ended - self.start, rank))
+
+    def report(self) -> dict[str, Any]:
+        """Return everything as what JSON can hold."""
+        longest = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
+        return {
+            "computing": self.computing,
+            "communicating": self.communicating,
+            "waiting": self.waiting,
+            "evaluating": self.evaluating,
+            "total": time.perf_counter() - self.start,
+            "waited_for": {str(rank): seconds for rank, seconds in sorted(self.for_whom.items())},
+            "waits": [[round(a, 6), round(b, 6), rank] for a, b, rank in longest],
+        }
+
+
+def rank_table(details: dict[str, Any]) -> pd.DataFrame:
+    """Return a run's times and messages as a table, one row a rank.
+
+    Parameters
+    ----------
+    details : dict
+        ``run.details`` of a run on several ranks.
+    """
+    import pandas as pd
+
+    names = ("nodes", "computing", "communicating", "waiting", "evaluating", "total", "messages", "bytes")
+    rows = []
+    for number, rank in enumerate(details["ranks"]):
+        longest = max(rank["waited_for"].items(), key=lambda item: item[1], default=("", 0.0))
+        row = {name: len(rank["nodes"]) if name == "nodes" else rank[name] for name in names}
+        rows.append({"rank": number} | row | {"waited most for": longest[0]})
+    return pd.DataFrame(rows).set_index("rank")
+
+
+def edge_table(details: dict[str, Any]) -> pd.DataFrame:
+    """Return how many exchanges each edge between ranks carried, one row an edge."""
+    import pandas as pd
+
+    return pd.DataFrame(details["edges"], columns=["edge", "node", "other node", "exchanges"]).set_index(
+        "edge"
+    )
+
+
+def draw_timeline(details: dict[str, Any], axes: Axes | None = None) -> Axes:
+    """Draw who waited for whom: a line a rank, a bar a wait in the colour of the rank that was waited for."""
+    import matplotlib.pyplot as plt
+
+    ranks = details["ranks"]
+    if axes is None:
+        _, axes = plt.subplots(figsize=(9.0, 1.2 + 0.35 * len(ranks)), layout="constrained")
+    colours = plt.get_cmap("tab20")
+    shown = set()
+    for number, rank in enumerate(ranks):
+        axes.barh(number, rank["total"], height=0.3, color="0.92", zorder=0)
+        for peer in sorted({wait[2] for wait in rank["waits"]}):
+            spans = [(a, b - a) for a, b, other in rank["waits"] if other == peer]
+            label = None if peer in shown else f"rank {peer}"
+            shown.add(peer)
+            axes.broken_barh(spans, (number - 0.35, 0.7), color=colours(peer % 20), label=label)
+    axes.set_yticks(range(len(ranks)), [f"rank {number}" for number in range(len(ranks))])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    if shown:
+        axes.legend(title="waited for", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return axes

@@ -1,0 +1,406 @@
+"""The constants of the methods ADFS is measured against: one frozen record each, from a few numbers a node.
+
+``contraction`` is what theory promises in every one of them: the squared error shrinks by 1 − contraction an
+event or a round (in expectation, where the method draws).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.network.gossip import ChebyshevCoefficients
+from adfs.network.spectrum import second_eigenpair
+from adfs.problem import GeneralProblem, Problem
+from adfs.theory.summary import NodeSummary, check_network, check_smooth, summarize
+from adfs.theory.tables import text_table
+
+__all__ = [
+    "AgdParameters",
+    "DsbaParameters",
+    "EsdacdParameters",
+    "ExtraParameters",
+    "MsdaParameters",
+    "PointSagaParameters",
+    "node_smoothness",
+]
+
+Source = Problem | GeneralProblem | NodeSummary
+
+
+def node_smoothness(summary: NodeSummary) -> np.ndarray:
+    """Return M_i = σ_i + λ_max(βX_iᵀW_iX_i), the smoothness of a node's whole objective; shape (n,)."""
+    return np.asarray(summary.sigma * (1.0 + summary.batch_kappa))
+
+
+def _read(problem: Source, network: Network) -> NodeSummary:
+    summary = summarize(problem)
+    check_network(summary, network)
+    check_smooth(summary)
+    return summary
+
+
+class _Record:
+    """What the records share: checks, and how they print."""
+
+    _title: ClassVar[str]
+    _symbols: ClassVar[dict[str, tuple[str, str]]]
+
+    def __post_init__(self) -> None:
+        for name, (what, symbol) in self._symbols.items():
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                frozen = np.array(value)
+                frozen.setflags(write=False)
+                object.__setattr__(self, name, frozen)
+            least = float(np.min(value, initial=math.inf)) if isinstance(value, np.ndarray) else float(value)
+            if not least >= 0.0:
+                raise InputError(f"{self._title}: {what} ({symbol}) must be at least 0, got {value!r}")
+        contraction = float(self.contraction)  # type: ignore[attr-defined]
+        if not 0.0 < contraction <= 1.0:
+            raise InputError(f"{self._title}: the contraction must lie in (0, 1], got {contraction!r}")
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, str, Any]] = []
+        for name, (what, symbol) in self._symbols.items():
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                low, high = (float(value.min()), float(value.max())) if value.size else (math.nan, math.nan)
+                value = low if math.isclose(low, high) else f"{low:.6g} … {high:.6g}"
+            rows.append((what, symbol, value))
+        return text_table(self._title, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class MsdaParameters(_Record):
+    """MSDA: accelerated gradient on the dual, K Chebyshev gossip rounds a gradient; K = 1 is SSDA.
+
+    ``step`` is η = α(1 + c^2)/(1 + c)² and ``momentum`` is μ = ((1 + c)√k − 1 + c)/((1 + c)√k + 1 − c), with
+    c = c1^K, α = min σ_i and k = max M_i/min σ_i; the condition number of the dual is k((1 + c)/(1 − c))²,
+    and its root's inverse the contraction.
+
+    Examples
+    --------
+    >>> import numpy as np, adfs
+    >>> problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], n_nodes=4)
+    >>> MsdaParameters.theory(problem, adfs.Network("path:4")).rounds
+    2
+    """
+
+    _title: ClassVar[str] = "Parameters of MSDA"
+    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
+        "contraction": ("contraction", "1/√κ"),
+        "step": ("dual step", "η"),
+        "momentum": ("momentum", "μ"),
+        "rounds": ("gossip rounds a gradient", "K"),
+        "gamma": ("network's eigengap", "γ"),
+        "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
+        "condition": ("condition number", "max M_i/min σ_i"),
+        "smallest_sigma": ("smallest curvature", "min σ_i"),
+    }
+
+    contraction: float
+    step: float
+    momentum: float
+    rounds: int
+    gamma: float
+    laplacian_max: float
+    condition: float
+    smallest_sigma: float
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network, *, rounds: int | None = None) -> MsdaParameters:
+        """Return the constants of Scaman et al., with K = ⌊1/√γ⌋ unless ``rounds`` says otherwise."""
+        summary = _read(problem, network)
+        least = float(summary.sigma.min())
+        condition = float(node_smoothness(summary).max()) / least
+        return cls._assemble(min(1.0, network.gamma), network.laplacian_max, condition, least, rounds)
+
+    def with_rounds(self, rounds: int) -> MsdaParameters:
+        """Return the constants for another number K of gossip rounds a gradient."""
+        return MsdaParameters._assemble(
+            self.gamma, self.laplacian_max, self.condition, self.smallest_sigma, rounds
+        )
+
+    @classmethod
+    def _assemble(
+        cls, gamma: float, laplacian_max: float, condition: float, least: float, rounds: int | None
+    ) -> MsdaParameters:
+        best = ChebyshevCoefficients.from_spectrum(gamma, laplacian_max)
+        k = best.rounds if rounds is None else rounds
+        if k != int(k) or k < 1:
+            raise InputError(f"rounds must be a whole number of at least 1, got {rounds!r}")
+        if math.isinf(best.stretch):
+            k = 1  # one round already averages exactly
+        c, root = best.contraction**k, math.sqrt(condition)
+        return cls(
+            contraction=(1.0 - c) / ((1.0 + c) * root),
+            step=least * (1.0 + c * c) / (1.0 + c) ** 2,
+            momentum=((1.0 + c) * root - 1.0 + c) / ((1.0 + c) * root + 1.0 - c),
+            rounds=int(k),
+            gamma=gamma,
+            laplacian_max=laplacian_max,
+            condition=condition,
+            smallest_sigma=least,
+        )
+
+    @property
+    def chebyshev(self) -> ChebyshevCoefficients:
+        """The coefficients of the accelerated gossip."""
+        coefficients = ChebyshevCoefficients.from_spectrum(self.gamma, self.laplacian_max)
+        return dataclasses.replace(coefficients, rounds=self.rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class EsdacdParameters(_Record):
+    """ESDACD: accelerated coordinate descent on the dual, one edge an event, a dual gradient at both ends.
+
+    ``contraction`` is ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i + 1/σ_j))) and ``dual_curvature`` is σ_A = λ_2(Lap,
+    diag M_i). ``node_activity`` is the chance that a node takes part in an event; nodes never act alone
+    (``node_probability`` 0).
+    """
+
+    _title: ClassVar[str] = "Parameters of ESDACD"
+    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
+        "contraction": ("contraction", "ϑ"),
+        "dual_curvature": ("dual curvature", "σ_A"),
+        "edge_weights": ("edge weight", "μ_e²"),
+        "edge_probability": ("edge probability", "p_e"),
+        "edge_inverse_sigma": ("inverse curvatures", "1/σ_i + 1/σ_j"),
+        "node_probability": ("node probability", "p_i"),
+        "node_activity": ("node activity", "Σ_e p_e"),
+    }
+
+    contraction: float
+    dual_curvature: float
+    edge_weights: np.ndarray
+    edge_probability: np.ndarray
+    edge_inverse_sigma: np.ndarray
+    node_probability: np.ndarray
+    node_activity: np.ndarray
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> EsdacdParameters:
+        """Keep the network's weights, with their best probabilities p_e ∝ √(μ_e²R_e(1/σ_i + 1/σ_j))."""
+        summary = _read_many(problem, network)
+        roots = np.sqrt(network.weights * network.resistances.values * _inverse(network, summary))
+        return cls._assemble(summary, network, roots / roots.sum())
+
+    @classmethod
+    def paper(cls, problem: Source, network: Network) -> EsdacdParameters:
+        """Uniform probabilities and μ_e² = p_e²/(1/σ_i + 1/σ_j), as in the experiments of Hendrikx et al."""
+        summary = _read_many(problem, network)
+        probability = np.full(network.n_edges, 1.0 / network.n_edges)
+        return cls._assemble(
+            summary, network.with_weights(probability**2 / _inverse(network, summary)), probability
+        )
+
+    @classmethod
+    def _assemble(cls, summary: NodeSummary, network: Network, probability: np.ndarray) -> EsdacdParameters:
+        inverse = _inverse(network, summary)
+        curvature = second_eigenpair(network, node_smoothness(summary)).value
+        smoothness = network.weights * network.resistances.values * inverse
+        ends = network.edges.ravel()
+        return cls(
+            contraction=min(1.0, float(np.min(probability * np.sqrt(curvature / smoothness)))),
+            dual_curvature=curvature,
+            edge_weights=network.weights,
+            edge_probability=probability,
+            edge_inverse_sigma=inverse,
+            node_probability=np.zeros(network.n_nodes),
+            node_activity=np.bincount(ends, weights=np.repeat(probability, 2), minlength=network.n_nodes),
+        )
+
+    @property
+    def log_decay(self) -> float:
+        """Log of (1 − ϑ)/(1 + ϑ), by which the lag of an idle node shrinks an event."""
+        return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
+
+    @property
+    def mean_step(self) -> np.ndarray:
+        """The step of x, 1/(1/σ_i + 1/σ_j); shape (|E|,)."""
+        return np.asarray(1.0 / self.edge_inverse_sigma)
+
+    @property
+    def momentum_step(self) -> np.ndarray:
+        """The step of v, ϑμ_e²/(p_eσ_A); shape (|E|,)."""
+        return np.asarray(
+            self.contraction * self.edge_weights / (self.edge_probability * self.dual_curvature)
+        )
+
+
+def _read_many(problem: Source, network: Network) -> NodeSummary:
+    if network.n_nodes < 2:
+        raise InputError("esdacd works on the edges of a network: it needs at least two nodes")
+    return _read(problem, network)
+
+
+def _inverse(network: Network, summary: NodeSummary) -> np.ndarray:
+    return np.asarray((1.0 / summary.sigma)[network.edges].sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class DsbaParameters(_Record):
+    """DSBA: one sample's resolvent at every node and one gossip round, with a table of past gradients.
+
+    ``step`` is ``step_factor``/(24L) with L = max_i(m_iβ max_j w_ijq_ij + σ_i). The theory is for factor 1;
+    the paper of ADFS ran it with 4. ``contraction`` is min(γ/24, σ_min/(48L), 1/(3m)), what the theory
+    promises at factor 1.
+    """
+
+    _title: ClassVar[str] = "Parameters of DSBA"
+    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
+        "contraction": ("contraction", ""),
+        "step": ("step", "α"),
+        "step_factor": ("step over 1/(24L)", ""),
+        "smoothness": ("smoothness of one draw", "L"),
+        "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
+        "sigma": ("node curvature", "σ_i"),
+    }
+
+    contraction: float
+    step: float
+    step_factor: float
+    smoothness: float
+    laplacian_max: float
+    sigma: np.ndarray
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network, *, step_factor: float = 1.0) -> DsbaParameters:
+        """Return the constants for a step of ``step_factor``/(24L)."""
+        summary = _read(problem, network)
+        drawn = summary.n_active * summary.largest_smoothness + summary.sigma
+        largest, m = float(drawn.max()), float(summary.n_active.max())
+        slowest = min(network.gamma / 24.0, float(summary.sigma.min()) / (48.0 * largest), 1.0 / (3.0 * m))
+        return cls(
+            slowest, 1.0 / (24.0 * largest), 1.0, largest, network.laplacian_max, summary.sigma
+        ).scaled(step_factor)
+
+    def scaled(self, step_factor: float) -> DsbaParameters:
+        """Return the same with another factor of the step."""
+        if not 0.0 < step_factor < math.inf:
+            raise InputError(f"step_factor must be finite and above 0, got {step_factor!r}")
+        step = float(step_factor) / (24.0 * self.smoothness)
+        return dataclasses.replace(self, step=step, step_factor=float(step_factor))
+
+
+@dataclass(frozen=True, eq=False)
+class ExtraParameters(_Record):
+    """EXTRA: gradient steps and gossip, corrected by the step before.
+
+    ``step`` is λ_min((I + W)/2)/max M_i = 1/(2 max M_i) for W = I − Lap/λ_max. ``contraction`` is
+    min(σ_min/(2 max M_i), γ/2).
+    """
+
+    _title: ClassVar[str] = "Parameters of EXTRA"
+    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
+        "contraction": ("contraction", ""),
+        "step": ("step", "α"),
+        "smoothness": ("smoothness", "max M_i"),
+        "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
+        "sigma": ("node curvature", "σ_i"),
+    }
+
+    contraction: float
+    step: float
+    smoothness: float
+    laplacian_max: float
+    sigma: np.ndarray
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> ExtraParameters:
+        """Return the standard step."""
+        summary = _read(problem, network)
+        largest = float(node_smoothness(summary).max())
+        slowest = min(0.5 * float(summary.sigma.min()) / largest, 0.5 * min(1.0, network.gamma))
+        return cls(slowest, 0.5 / largest, largest, network.laplacian_max, summary.sigma)
+
+
+@dataclass(frozen=True, eq=False)
+class PointSagaParameters(_Record):
+    """Point-SAGA on one machine: μ = Σσ_i/N, L = β max wq + μ, N the samples that are more than constants.
+
+    ``step`` is γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); the squared error shrinks by 1/(1 + μγ) a
+    sample. The table starts with the gradients at 0, which takes a pass, or with zeros (``zero_table``).
+    """
+
+    _title: ClassVar[str] = "Parameters of Point-SAGA"
+    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
+        "contraction": ("contraction", "μγ/(1 + μγ)"),
+        "step": ("step", "γ"),
+        "curvature": ("strong convexity of a term", "μ"),
+        "smoothness": ("smoothness of a term", "L"),
+        "n_terms": ("terms", "N"),
+    }
+
+    contraction: float
+    step: float
+    curvature: float
+    smoothness: float
+    n_terms: int
+    zero_table: bool = False
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network, *, zero_table: bool = False) -> PointSagaParameters:
+        """Return Defazio's constants; a problem on several nodes counts as one."""
+        summary = summarize(problem)
+        check_smooth(summary)
+        count = int(summary.n_active.sum())
+        mu = float(summary.sigma.sum()) / count
+        largest = float(summary.largest_smoothness.max()) + mu
+        root = math.sqrt((count - 1.0) ** 2 + 4.0 * count * largest / mu)
+        # The difference of nearly equal numbers, without the cancellation.
+        step = 2.0 / (mu * (root + count - 1.0))
+        return cls(mu * step / (1.0 + mu * step), step, mu, largest, count, zero_table)
+
+    @property
+    def node_probability(self) -> np.ndarray:
+        """Every event is a sample of the one node."""
+        return np.ones(1)
+
+    @property
+    def edge_probability(self) -> np.ndarray:
+        """There are no edges."""
+        return np.empty(0)
+
+
+@dataclass(frozen=True, eq=False)
+class AgdParameters(_Record):
+    """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
+
+    On one machine L = λ_max(βXᵀWX) + Σσ_i; over several nodes L is bounded by ΣM_i, which needs one number a
+    node. ``hops`` counts the messages one after another of a sum over all nodes, up a tree and down: twice
+    the diameter.
+    """
+
+    _title: ClassVar[str] = "Parameters of accelerated gradient descent"
+    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
+        "contraction": ("contraction", "1/√k"),
+        "step": ("step", "1/L"),
+        "momentum": ("momentum", "(√k − 1)/(√k + 1)"),
+        "curvature": ("strong convexity", "Σσ_i"),
+        "smoothness": ("smoothness", "L"),
+        "hops": ("messages of a sum", "2·diameter"),
+    }
+
+    contraction: float
+    step: float
+    momentum: float
+    curvature: float
+    smoothness: float
+    hops: int
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> AgdParameters:
+        """Return the constants for a problem on one node or on several."""
+        summary = _read(problem, network)
+        curvature, largest = float(summary.sigma.sum()), float(node_smoothness(summary).sum())
+        root = math.sqrt(largest / curvature)
+        hops = 2 * network.diameter if network.n_nodes > 1 else 0
+        return cls(1.0 / root, 1.0 / largest, (root - 1.0) / (root + 1.0), curvature, largest, hops)

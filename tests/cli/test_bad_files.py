@@ -1,0 +1,192 @@
+"""Bad files: one clear line, exit code 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adfs.cli import main
+
+GOOD = b"".join(b"%d 1:%d 2:%d\n" % (1 - 2 * (k % 2), k, k * k) for k in range(2000))
+
+
+def npz(**arrays) -> Callable[[Path], None]:
+    return lambda path: np.savez(path, **arrays)
+
+
+def content(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+def cut_npz(path: Path) -> None:
+    np.savez(path, X=np.ones((50, 4)), y=np.ones(50))
+    path.write_bytes(path.read_bytes()[:900])
+
+
+def pickled_npz(path: Path) -> None:
+    np.savez(path, X=np.array([{}, {}], dtype=object), y=np.ones(2))
+
+
+def csr(**changes) -> Callable[[Path], None]:
+    parts = {
+        "data": np.ones(2),
+        "indices": np.array([0, 1]),
+        "indptr": np.array([0, 1, 2]),
+        "shape": np.array([2, 2]),
+    }
+    return npz(**(parts | {"y": np.array([1, -1])} | changes))
+
+
+# name of the file, how it is made, what the line must say, more options
+BAD = {
+    "missing": ("none.svm", lambda path: None, "No such file", []),
+    "empty": ("e.svm", content(b""), "is empty", []),
+    "blank": ("e.svm", content(b"\n \n# nothing\n"), "holds no samples", []),
+    "directory": ("d.svm", lambda path: path.mkdir(), "is a directory", []),
+    "no permission": ("p.svm", lambda path: (path.write_bytes(GOOD), path.chmod(0)), "Permission denied", []),
+    "truncated bz2": ("t.svm.bz2", content(bz2.compress(GOOD)[:-20]), "cut short or damaged", []),
+    "truncated gz": ("t.svm.gz", content(gzip.compress(GOOD)[:-20]), "cut short or damaged", []),
+    "truncated xz": ("t.svm.xz", content(lzma.compress(GOOD)[:-20]), "cut short or damaged", []),
+    "damaged bz2": (
+        "t.bz2",
+        content(bz2.compress(GOOD)[:90] + b"XXXX" + bz2.compress(GOOD)[94:]),
+        "damaged",
+        [],
+    ),
+    "damaged gz": ("t.gz", content(gzip.compress(GOOD)[:-8] + b"\0" * 8), "damaged", []),
+    "binary": ("b.svm", content(bytes(range(256)) * 9), "not plain text", []),
+    "utf-16": ("u.svm", content("1 1:2\n-1 2:3\n".encode("utf-16")), "not plain text", []),
+    "image": ("i.svm", content(b"\x89PNG\r\n\x1a\n" + bytes(99)), "not plain text", []),
+    "csv as libsvm": ("c.svm", content(b"a,b,c\n1,2,3\n"), "line 1: 'a,b,c' is not one label", []),
+    "half a line": ("h.svm", content(GOOD + b"1 7:"), "line 2001: expected index:value", []),
+    "text value": ("v.svm", content(GOOD + b"1 7:x\n"), "line 2001: the value 'x'", []),
+    "nan": ("n.svm", content(GOOD + b"1 7:nan\n"), "line 2001: the value of index 7 is nan", []),
+    "infinity": ("n.svm", content(GOOD + b"1 7:-inf\n"), "line 2001: the value of index 7 is -inf", []),
+    "index too large": ("x.svm", content(b"1 1:1\n-1 3000000000:1\n"), "is too large", []),
+    "huge model": ("x.svm", content(b"1 1:1\n-1 2000000000:1\n"), "confirm with --n-features", []),
+    "unsorted": ("s.svm", content(b"1 3:1 2:1\n-1 1:1\n"), "indices must ascend", []),
+    "0-based said 1": ("z.svm", content(b"1 0:1\n-1 1:1\n"), "start at 1", ["--index-base", "1"]),
+    "too wide": ("w.svm", content(b"1 9:1\n-1 1:1\n"), "has 9 features, 3 are wanted", ["--n-features", "3"]),
+    "no features": ("l.svm", content(b"1\n-1\n"), "holds labels but no features", []),
+    "ranking": ("q.svm", content(b"1 qid:1 1:1\n"), "qid (ranking data)", []),
+    "one class": ("o.svm", content(b"1 1:1\n1 2:1\n"), "all labels are 1.0", []),
+    "targets as classes": ("r.svm", content(b"0.5 1:1\n1.5 2:1\n"), "labels such as 0.5 are no classes", []),
+    "too few for the nodes": (
+        "f.svm",
+        content(b"1 1:1\n-1 2:1\n"),
+        "cannot be split over 5 nodes",
+        ["--nodes", "5"],
+    ),
+    "wrong column count": ("c.csv", content(b"a,b,y\n1,2,0\n1,2,3,1\n"), "line 3 has 4 fields, 3 were", []),
+    "all too long": ("c.csv", content(b"a,y\n1,2,0\n1,2,1\n"), "more fields than the first", []),
+    "missing field": ("c.csv", content(b"a,b,y\n1,2,0\n1,,1\n"), "column 'b' is missing", []),
+    "short line": (
+        "c.csv",
+        content(b"a,y,b\n1,0,5\n1,1\n"),
+        "column 'b' is missing, NaN or infinite in data row 2",
+        [],
+    ),
+    "text column": (
+        "c.csv",
+        content(b"a,b,y\n1,red,0\n1,blue,1\n"),
+        "column 'b' holds 'red' in data row 1",
+        [],
+    ),
+    "mixed labels": ("c.csv", content(b"a,y\n1,0\n2,yes\n"), "mixes numbers and text", []),
+    "missing label": ("c.csv", content(b"a,y\n1,0\n2,\n"), "the label 'y' is missing in data row 2", []),
+    "no label column": ("c.csv", content(b"a,b\n1,0\n2,1\n"), "no column is named label", []),
+    "unknown label": ("c.csv", content(b"a,y\n1,0\n2,1\n"), "has no column 'z'", ["--label", "z"]),
+    "names only": ("c.csv", content(b"a,y\n"), "holds no samples", []),
+    "same name twice": ("c.csv", content(b"a,a,y\n1,2,0\n1,2,1\n"), "two columns are named 'a'", []),
+    "binary csv": ("c.csv", content(bytes(range(256))), "bytes that are not text", []),
+    "latin-1 csv": (
+        "c.csv",
+        content("a,y\n1,Käse\n2,Brot\n".encode("latin-1")),
+        "bytes that are not text",
+        [],
+    ),
+    "label alone": ("c.csv", content(b"y\n0\n1\n"), "no column besides the label", []),
+    "not an archive": ("a.npz", content(b"hello"), "not a NumPy archive", []),
+    "cut archive": ("a.npz", cut_npz, "not a NumPy archive, or is damaged or cut short", []),
+    "pickle": ("a.npz", content(pickle.dumps([1, 2])), "not a NumPy archive", []),
+    "objects": ("a.npz", pickled_npz, "Python objects, which are never loaded", []),
+    "no y": ("a.npz", npz(X=np.ones((2, 2))), "has no array 'y'", []),
+    "no X": ("a.npz", npz(y=np.ones(2)), "must hold X and y", []),
+    "other length": ("a.npz", npz(X=np.ones((2, 2)), y=np.ones(3)), "one entry a row", []),
+    "nan in X": (
+        "a.npz",
+        npz(X=np.array([[1, np.nan], [1, 2]]), y=[1, 0]),
+        r"holds NaN or infinity, first at \(0, 1\)",
+        [],
+    ),
+    "complex": ("a.npz", npz(X=np.ones((2, 2), complex), y=[1, 0]), "complex128 values, not numbers", []),
+    "flat X": ("a.npz", npz(X=np.ones(4), y=np.ones(4)), "must be two-dimensional", []),
+    "no rows": ("a.npz", npz(X=np.ones((0, 3)), y=np.ones(0)), "no samples or no features", []),
+    "csr outside": ("a.npz", csr(indices=np.array([0, 7])), "not hold a valid CSR matrix", []),
+    "csr backwards": ("a.npz", csr(indptr=np.array([0, 2, 1])), "not hold a valid CSR matrix", []),
+    "csc": ("a.npz", csr(format=np.array("csc")), "another form than CSR", []),
+    "not parquet": ("a.parquet", content(b"PAR1 and more"), "parquet", []),
+    "text target": (
+        "c.csv",
+        content(b"a,y\n1,no\n2,yes\n"),
+        "a regression wants numbers",
+        ["--loss", "squared"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_one_line_and_leaves_nothing(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, make, message, options = BAD[kind]
+    if kind == "no permission" and os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "in" / name
+    make(path)
+    out, history = tmp_path / "out" / "model.json", tmp_path / "out" / "history.csv"
+    out.write_text("what stood here before")
+    arguments = ["fit", str(path), "--out", str(out), "--history", str(history), *options]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("adfs: ")
+    assert captured.err.count("\n") == 1
+    assert re.search(message if "\\" in message or "|" in message else re.escape(message), captured.err)
+    assert name in captured.err or kind == "too few for the nodes"
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["model.json"]
+    assert out.read_text() == "what stood here before"
+
+
+def test_there_are_more_than_thirty_kinds() -> None:
+    assert len(BAD) > 30
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("folder", "it is a directory"), ("none/model.json", "there is no directory"), ("folder/", "directory")],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    place: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "t.svm").write_bytes(GOOD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("adfs.cli.fitting.fit_files", lambda request: pytest.fail("the work was begun"))
+    assert main(["fit", "t.svm", "--out", place]) == 2
+    assert message in capsys.readouterr().err

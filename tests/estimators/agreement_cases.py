@@ -1,0 +1,49 @@
+"""Data sets for the estimators' tests: standardised bundled ones, and a sparse one that looks like text."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn import datasets
+
+NODES = (1, 4, 9)
+
+
+def standardised(X: np.ndarray) -> np.ndarray:
+    spread = X.std(axis=0)
+    return np.ascontiguousarray((X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0))
+
+
+@functools.cache
+def texts() -> tuple[Any, np.ndarray, np.ndarray]:
+    """Rows of weighted word counts: Zipf's law, each of length one; a class and a real target a row."""
+    rng = np.random.default_rng(7)
+    n_samples, n_words = 300, 900
+    counts = np.zeros((n_samples, n_words))
+    for row in range(n_samples):
+        words = rng.zipf(1.35, 60)
+        np.add.at(counts[row], words[words <= n_words] - 1, 1.0)
+    rows = np.log1p(counts) * np.log(n_samples / (1.0 + (counts > 0).sum(axis=0)))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    target = rows @ rng.standard_normal(n_words) + 0.1 * rng.standard_normal(n_samples)
+    return sp.csr_array(rows), (target > np.median(target)).astype(int), target
+
+
+@functools.cache
+def classification(name: str) -> tuple[Any, np.ndarray]:
+    if name == "texts":
+        return texts()[:2]
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return standardised(X), (y == 8).astype(int) if name == "digits" else y
+
+
+@functools.cache
+def regression(name: str) -> tuple[Any, np.ndarray]:
+    if name == "texts":
+        X, _, target = texts()
+        return X, (target - target.mean()) / target.std()
+    X, y = datasets.load_diabetes(return_X_y=True)
+    return standardised(X), (y - y.mean()) / y.std()

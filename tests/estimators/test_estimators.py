@@ -1,0 +1,288 @@
+"""The estimators as scikit-learn's: its own checks, its tools, warm starts, warnings and sentences."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+
+import adfs
+from adfs import ADFSClassifier, ADFSRegressor
+from adfs.errors import InputError
+from adfs.estimators.solving import Plan, solve
+from adfs.estimators.starting import Started, place
+from adfs.runtimes import Outcome, simulate
+from estimators.agreement_cases import classification, regression
+
+# These two compare two fits to 1e-7, which a certified gap of 1e-6 (the default tol) does not promise. They
+# are run below with a tol that does.
+TIGHT = {
+    "check_sample_weight_equivalence_on_dense_data": "wants a smaller tol",
+    "check_sample_weight_equivalence_on_sparse_data": "wants a smaller tol",
+}
+
+
+@pytest.mark.parametrize(
+    "estimator", [ADFSClassifier(), ADFSRegressor(), ADFSClassifier("hinge", tol=1e-4)], ids=str
+)
+def test_the_checks_of_scikit_learn(estimator: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its checks warn on purpose
+        results = estimator_checks.check_estimator(estimator, expected_failed_checks=TIGHT, on_skip=None)
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert skipped <= {"check_array_api_input"}  # we take NumPy arrays, and no other kind
+    assert len(results) > 50
+
+
+@pytest.mark.parametrize("estimator", [ADFSClassifier(tol=1e-16), ADFSRegressor(tol=1e-16)], ids=str)
+def test_the_checks_that_want_a_smaller_tol(estimator: Any) -> None:
+    for check in TIGHT:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            getattr(estimator_checks, check)(type(estimator).__name__, clone(estimator))
+
+
+def test_pipelines_searches_and_pickles() -> None:
+    X, y = load_iris(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), ADFSClassifier(random_state=0))
+    search = GridSearchCV(pipeline, {"adfsclassifier__C": [0.01, 10.0]}, cv=3).fit(X, y)
+    assert search.best_params_ == {"adfsclassifier__C": 10.0}
+    assert search.score(X, y) > 0.9
+    model = search.best_estimator_[-1]
+    again = pickle.loads(pickle.dumps(search.best_estimator_))  # noqa: S301
+    assert np.array_equal(again.predict_proba(X), search.predict_proba(X))
+    assert repr(clone(model)) == "ADFSClassifier(C=10.0, random_state=0)"
+
+
+def test_data_frames_sparse_rows_and_float32_are_the_same_data() -> None:
+    X, y = classification("breast_cancer")
+    small = X.astype(np.float32)
+    names = [f"f{k}" for k in range(X.shape[1])]
+    base = ADFSClassifier(random_state=3).fit(small.astype(np.float64), y)
+    for rows in (small, sp.csr_array(small), sp.csc_matrix(small), pd.DataFrame(small, columns=names)):
+        model = clone(base).fit(rows, y)
+        assert model.coef_.dtype == np.float64
+        assert np.allclose(model.coef_, base.coef_, rtol=0.0, atol=1e-12)
+        assert model.n_features_in_ == 30
+    assert model.feature_names_in_.tolist() == names
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(small)
+
+
+def test_the_same_random_state_gives_the_same_bits() -> None:
+    X, y = classification("breast_cancer")
+    first, second = (
+        ADFSClassifier(n_nodes=4, partition="random", random_state=5).fit(X, y) for _ in range(2)
+    )
+    assert np.array_equal(first.coef_, second.coef_)
+    assert np.array_equal(first.node_coef_, second.node_coef_)
+    other = ADFSClassifier(n_nodes=4, partition="random", random_state=6).fit(X, y)
+    assert not np.array_equal(first.coef_, other.coef_)
+
+
+def test_attributes_of_one_versus_rest() -> None:
+    X, y = load_digits(return_X_y=True)
+    names = np.array([f"digit {k}" for k in range(10)])[y]
+    model = ADFSClassifier(n_nodes=4, graph=nx.star_graph(3), random_state=0, n_jobs=2).fit(X / 16.0, names)
+    assert model.classes_.tolist() == sorted(set(names))
+    assert model.coef_.shape == (10, 64)
+    assert model.intercept_.shape == (10,)
+    assert model.node_coef_.shape == (10, 4, 64)
+    assert model.node_intercept_.shape == (10, 4)
+    assert set(model.history_["class"]) == set(names)
+    assert model.history_.groupby("class")["gap"].last().max() == pytest.approx(model.dual_gap_, rel=1e-12)
+    assert model.n_iter_ == np.ceil(model.history_["passes"].max())
+    proba = model.predict_proba(X / 16.0)
+    assert np.allclose(proba.sum(axis=1), 1.0, rtol=1e-12)
+    assert np.array_equal(model.classes_[proba.argmax(axis=1)], model.predict(X / 16.0))
+    one = ADFSClassifier(n_nodes=4, graph=nx.star_graph(3), random_state=0).fit(X / 16.0, names)
+    assert np.array_equal(one.coef_, model.coef_)  # threads change nothing
+
+
+def test_class_weights_are_sample_weights() -> None:
+    X, y = classification("breast_cancer")
+    weights = np.where(y == 1, 3.0, 0.5)
+    by_class = ADFSClassifier(class_weight={0: 0.5, 1: 3.0}, random_state=0).fit(X, y)
+    by_sample = ADFSClassifier(random_state=0).fit(X, y, weights)
+    assert np.array_equal(by_class.coef_, by_sample.coef_)
+    balanced = ADFSClassifier(class_weight="balanced", tol=1e-13, random_state=0).fit(X, y)
+    reference = LogisticRegression(solver="liblinear", class_weight="balanced", tol=1e-14, max_iter=1000).fit(
+        X, y
+    )
+    assert np.abs(balanced.coef_ - reference.coef_).max() <= 1e-6
+
+
+def test_probabilities_are_for_the_logistic_loss() -> None:
+    X, y = classification("breast_cancer")
+    model = ADFSClassifier("squared_hinge").fit(X, y)
+    assert not hasattr(model, "predict_proba")
+    assert model.decision_function(X).shape == (y.size,)
+    logistic = ADFSClassifier().fit(X, y)
+    assert np.allclose(np.exp(logistic.predict_log_proba(X)), logistic.predict_proba(X))
+
+
+# --------------------------------------------------------------------------- warm starts
+
+
+@pytest.mark.parametrize("n_nodes", [1, 4])
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None:
+    X, y = classification("breast_cancer")
+    tol = 1e-9 if loss == "logistic" else 1e-4
+    model = ADFSClassifier(loss, n_nodes=n_nodes, tol=tol, warm_start=True, random_state=0).fit(X, y)
+    coef = model.coef_.copy()
+    cold = model.n_iter_
+    model.fit(X, y)
+    assert model.n_iter_ == 1  # the gap is certified before the first pass
+    assert np.allclose(model.coef_, coef, rtol=0.0, atol=1e-12)
+    # Another C: the tips keep their share of the weights.
+    model.set_params(C=1.05).fit(X, y)
+    again = clone(model).fit(X, y)
+    assert model.dual_gap_ <= tol
+    assert np.abs(model.coef_ - again.coef_).max() <= 30 * np.sqrt(tol)
+    assert model.n_iter_ < 0.9 * cold
+    # Other data: it starts anew, with the bits of a cold start.
+    model.fit(X[:-5], y[:-5])
+    assert np.array_equal(model.coef_, clone(model).fit(X[:-5], y[:-5]).coef_)
+
+
+def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
+    X, y = regression("diabetes")
+    for rows in (X, sp.csr_array(X)):
+        model = ADFSRegressor(tol=1e-9, n_nodes=3, warm_start=True, random_state=0).fit(rows, y)
+        model.fit(rows, y)
+        assert model.n_iter_ == 1
+    X, y = load_iris(return_X_y=True)
+    softmax = ADFSClassifier(C=0.01, multi_class="multinomial", warm_start=True, tol=1e-5, random_state=0)
+    assert softmax.fit(X[::5], y[::5]).n_iter_ > 1
+    assert softmax.fit(X[::5], y[::5]).n_iter_ == 1
+
+
+def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
+    X, y = classification("breast_cancer")
+    problem = adfs.Problem(X, 2.0 * y - 1.0, sigma=[0.2, 1.0, 0.5, 0.3], n_nodes=4)
+    s = problem.clip_to_domain(-problem.y * np.random.default_rng(0).uniform(0.0, 1.0, y.size))
+    started = Started(adfs.algorithms.get_method("adfs"), s)
+    simulate(started, problem, "cycle", events=0.0)
+    process = started.process
+    centers = problem.sigma[:, None] * process.primal()
+    total = centers.sum(axis=0) + problem.X.T @ process.dual()
+    assert np.abs(total).max() <= 1e-11  # the sum over all nodes of the augmented graph is zero
+    assert np.allclose(
+        process.primal(), problem.primal_from_dual(s), rtol=1e-12
+    )  # all nodes at the same θ(s)
+    assert np.array_equal(process.dual(), s)
+    # From there it converges to the same optimum, at no slower a rate than from zero.
+    run = simulate(Started(adfs.algorithms.get_method("adfs"), s), problem, "cycle", tol=1e-12)
+    assert np.abs(run.coef - problem.optimum().theta).max() <= 1e-5
+    # Starting at the optimum is staying there.
+    best = problem.optimum()
+    still = simulate(Started(adfs.algorithms.get_method("adfs"), best.dual), problem, "cycle", passes=20.0)
+    assert still.frame["gap"].max() <= 1e-11
+
+
+def test_methods_that_cannot_be_placed_say_so() -> None:
+    problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], n_nodes=2)
+    block = Started(adfs.algorithms.get_method("adfs-block"))
+    simulate(block, problem, "path", events=0.0)
+    assert not place(block.process, problem, np.zeros(4))
+
+
+# --------------------------------------------------------------------------- warnings and sentences
+
+
+def test_a_warning_when_the_gap_was_not_reached() -> None:
+    X, y = classification("breast_cancer")
+    with pytest.warns(ConvergenceWarning, match=r"gap of .* after 3 passes, above tol"):
+        model = ADFSClassifier(max_iter=3, random_state=0).fit(X, y)
+    assert model.n_iter_ == 3
+    assert model.dual_gap_ > 1e-6
+    with pytest.warns(ConvergenceWarning):
+        ADFSRegressor(max_iter=2, random_state=0).fit(sp.csr_array(X), y)
+
+
+def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from adfs.estimators import classifier
+
+    def stopped(problem: Any, plan: Plan, start: Any = None) -> Any:
+        found = solve(problem, plan, start)
+        return type(found)(**{**vars(found), "outcome": Outcome.STOPPED})
+
+    monkeypatch.setattr(classifier, "solve", stopped)
+    X, y = classification("breast_cancer")
+    with pytest.raises(KeyboardInterrupt):
+        ADFSClassifier().fit(X, y)
+
+
+SENTENCES = [
+    (ADFSClassifier(penalty="l1"), "L1 and elastic net are not part of this package"),
+    (ADFSRegressor(penalty="elasticnet"), "L1 and elastic net are not part of this package"),
+    (ADFSClassifier(loss="logstic"), "did you mean 'logistic'"),
+    (ADFSClassifier(loss="huber"), "loss='huber' is for regression: use ADFSRegressor"),
+    (ADFSRegressor(loss="hinge"), "use ADFSClassifier"),
+    (ADFSClassifier(C=0.0), "C must be finite and above 0"),
+    (ADFSRegressor(alpha=0.0), "alpha must be finite and above 0"),
+    (ADFSRegressor(alpha="big"), "alpha must be a number"),
+    (ADFSClassifier(tol=float("nan")), "tol must be"),
+    (ADFSClassifier(max_iter=0), "max_iter must be"),
+    (ADFSClassifier(n_nodes=2.5), "n_nodes must be a whole number"),
+    (ADFSClassifier(n_nodes=1000), "cannot be split over 1000 nodes"),
+    (ADFSClassifier(n_nodes=3, graph="cicle"), "did you mean 'cycle'"),
+    (ADFSClassifier(n_nodes=3, graph="grid:2x2"), "4 nodes but n_nodes is 3"),
+    (ADFSClassifier(partition="randm"), "did you mean 'random'"),
+    (ADFSClassifier(multi_class="auto"), "unknown multi_class"),
+    (ADFSClassifier("hinge", multi_class="multinomial"), "is for the logistic loss"),
+    (ADFSRegressor("huber", delta=-1.0), "huber"),
+    (ADFSRegressor("quantile", quantile=2.0), "quantile"),
+]
+
+
+@pytest.mark.parametrize(("estimator", "message"), SENTENCES, ids=lambda value: str(value)[:60])
+def test_what_cannot_be_done_is_said_in_a_sentence(estimator: Any, message: str) -> None:
+    X, y = classification("breast_cancer")
+    with pytest.raises(InputError, match=message):
+        estimator.fit(X, y)
+
+
+def test_degenerate_data() -> None:
+    X = np.zeros((6, 2))
+    y = np.array([0, 1, 0, 1, 0, 0])
+    model = ADFSClassifier(fit_intercept=False).fit(X, y)
+    assert not model.coef_.any()
+    assert model.dual_gap_ == 0.0
+    flat = ADFSRegressor().fit(sp.csr_array(np.eye(6)), np.full(6, 3.0))
+    assert flat.intercept_ == pytest.approx(3.0, rel=1e-12)
+    assert np.abs(flat.coef_).max() <= 1e-12
+    with pytest.raises(InputError, match="one class"):
+        ADFSClassifier().fit(np.eye(3), [1, 1, 1])
+
+
+def test_the_package_imports_estimators_when_they_are_asked_for() -> None:
+    look = "print('sklearn' in sys.modules)"
+    code = f"import sys, adfs; {look}; adfs.ADFSClassifier; {look}"
+    source = str(Path(adfs.__file__).parents[1])
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": source, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.split() == ["False", "True"], run.stderr

@@ -1,0 +1,91 @@
+"""The decisive test: the simulator, 2 ranks, 4 ranks and one rank a node give the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi_cases import Case, stamp
+from mpi_launch import run_cases
+
+from adfs.algorithms import METHODS
+
+pytestmark = pytest.mark.mpi
+
+
+def loss_of(method: str) -> str:
+    return "logistic" if METHODS[method].smooth_only else "hinge"
+
+
+def all_cases() -> dict[str, dict[str, Any]]:
+    """Return every method that runs on several nodes, both schedules, dense and CSR; then what else may differ."""
+    cases: dict[str, dict[str, Any]] = {}
+    for name, method in METHODS.items():
+        if method.kind == "single":
+            continue
+        for schedule in ("iid", "poisson") if method.kind == "events" else ("iid",):
+            for sparse in (False, True):
+                case = Case(method=name, schedule=schedule, sparse=sparse, loss=loss_of(name))
+                cases[f"{name} {schedule} {'csr' if sparse else 'dense'}"] = {"case": case}
+    measures = ("gap", "objective", "consensus")
+    cases["measures"] = {"case": Case(record=measures, read="v", parameters="paper", loss="squared")}
+    cases["another graph"] = {
+        "case": Case(network="erdos-renyi:17,0.3", schedule="poisson", width=40, sparse=True)
+    }
+    cases["shards in a list"] = {"case": Case(rows=20), "shards": "list"}
+    cases["a problem a rank"] = {"case": Case(rows=20, schedule="poisson"), "shards": "problem"}
+    cases["one column"] = {"case": Case(width=1, loss="squared", method="adfs-block")}
+    return cases
+
+
+CASES = all_cases()
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, str]:
+    return {name: stamp(entry["case"].simulate()) for name, entry in CASES.items()}
+
+
+def entries() -> list[dict[str, Any]]:
+    return [{"name": name} | entry | {"case": entry["case"].plain()} for name, entry in CASES.items()]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 9])
+def test_ranks_give_the_bits_of_the_simulator(ranks: int, simulated: dict[str, str], tmp_path: Path) -> None:
+    found = run_cases(ranks, entries(), tmp_path, timeout=400.0).results
+    stamps = {name: result["stamp"] for name, result in found.items()}
+    assert stamps == simulated
+    for result in found.values():
+        assert len(result["ranks"]) == ranks
+        assert sum(len(rank["nodes"]) for rank in result["ranks"]) in (9, 17)
+
+
+def test_the_hash_notices_a_bit() -> None:
+    run = Case(passes=1.0).simulate()
+    before = stamp(run)
+    run.theta[0, 0] *= 1.0 + 2.3e-16
+    assert stamp(run) != before
+
+
+def test_work_and_exchanges_are_counted_as_in_the_simulator(tmp_path: Path) -> None:
+    case = Case(passes=5.0, schedule="poisson")
+    found = run_cases(3, [{"name": "a", "case": case.plain()}], tmp_path, timeout=120.0).results["a"]
+    frame = case.simulate().frame
+    assert sum(rank["computations"] for rank in found["ranks"]) == frame["computations"].iloc[-1]
+    assert sum(rank["messages"] for rank in found["ranks"]) == frame["messages"].iloc[-1]
+    assert sum(rank["bytes"] for rank in found["ranks"]) == frame["bytes"].iloc[-1]
+    across = sum(count for *_, count in found["edges"])
+    assert 0 < 2 * across < frame["messages"].iloc[-1]
+    for rank in found["ranks"]:
+        parts = rank["computing"] + rank["communicating"] + rank["waiting"] + rank["evaluating"]
+        assert 0.0 < parts <= rank["total"]
+
+
+@pytest.mark.soak
+def test_one_rank_a_node_on_the_paper_s_grid(tmp_path: Path) -> None:
+    case = Case(network="grid:7x7", rows=300, width=20, passes=30.0)
+    result = run_cases(
+        49, [{"name": "a", "case": case.plain(), "more": {"deadline": 600.0}}], tmp_path, timeout=3000.0
+    )
+    assert result.results["a"]["stamp"] == stamp(case.simulate())

@@ -1,0 +1,77 @@
+"""What cannot work is refused at the start, with one sentence from rank 0; what differs harmlessly is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi_cases import Case
+from mpi_launch import environment, launch, run_cases
+
+pytestmark = pytest.mark.mpi
+
+REFUSER = Path(__file__).parents[1] / "mpi_refusals.py"
+
+
+def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
+    found = launch(3, [sys.executable, str(REFUSER)], timeout=120.0).results
+    expected = {
+        "version": "the version of adfs is 0.",
+        "seed": "the seed is 0 on rank 0 and 1 on rank 1",
+        "loss": "the loss is",
+        "parameters": "the choice of parameters is",
+        "no shards": "rank 2 has no data",
+        "no rows": "rank 1 has no data",
+        "too many ranks": "2 nodes cannot be placed on 3 ranks",
+        "too few shards": "the network has 9 nodes and the 3 ranks hold 3 shards together",
+        "three classes": "all ranks together have 3",
+        "bad data": "rank 1: the X of node 1 contains NaN",
+        "unreadable": "rank 2: ",
+        "narrow": "n_features is 2 and a shard has 6 columns",
+        "unknown method": "unknown method 'adsf': did you mean 'adfs'?",
+        "single": "runs on one machine",
+        "optimum": "needs the optimum",
+        "nothing": "every sample of every rank is a zero row",
+        "problem losses": "the loss is",
+    }
+    assert set(found) == set(expected)
+    for name, words in expected.items():
+        messages = found[name]
+        assert len(set(messages)) == 1, (name, messages)  # the same on every rank
+        assert words in messages[0], (name, messages[0])
+
+
+def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
+    entries: list[dict[str, Any]] = [
+        {"name": "a", "case": Case().plain(), "of_rank": {"1": {"seed": 4}}},
+    ]
+    result = run_cases(3, entries, tmp_path, timeout=60.0)
+    assert result.code != 0
+    (sentence,) = result.sentences
+    assert sentence == (
+        "adfs: the ranks were not started alike: the seed is 3 on rank 0 and 4 on rank 1; give all ranks the same"
+    )
+    assert "Traceback" not in result.err
+
+
+def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
+    """Processes that each see themselves alone would each solve their own shard."""
+    code = (
+        "import os, sys\n"
+        "rank = os.environ.pop('OMPI_COMM_WORLD_RANK'); size = os.environ.pop('OMPI_COMM_WORLD_SIZE')\n"
+        "for name in list(os.environ):\n"
+        "    if name.startswith(('OMPI_', 'PMIX_', 'PRTE_')): del os.environ[name]\n"
+        "os.environ |= {'PMI_RANK': rank, 'PMI_SIZE': size}\n"  # as another launcher says it
+        "from mpi4py import MPI\n"
+        "assert MPI.COMM_WORLD.size == 1\n"
+        "import adfs\n"
+        "adfs.fit_mpi(MPI.COMM_WORLD, [([[1.0], [2.0]], [1, -1])], passes=1)\n"
+        "print('ran')\n"
+    )
+    result = launch(2, [sys.executable, "-c", code], timeout=60.0, env=environment())
+    assert result.code != 0
+    assert "ran" not in result.out
+    (sentence,) = result.sentences
+    assert "the launcher started 2 processes but each one's MPI library sees itself alone" in sentence

@@ -1,0 +1,74 @@
+"""The cases that the simulator and the ranks both run, and the hash of what must be the same."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import adfs
+from adfs.runtimes import Grid
+
+
+@dataclass(frozen=True)
+class Case:
+    method: str = "adfs"
+    loss: str = "logistic"
+    schedule: str = "iid"
+    sparse: bool = False
+    network: str = "grid:3x3"
+    rows: int = 7
+    width: int = 6
+    passes: float = 6.0
+    seed: int = 3
+    parameters: str | None = None
+    read: str = "x"
+    record: tuple[str, ...] = ("gap",)
+
+    def n_nodes(self) -> int:
+        return adfs.Network(self.network).n_nodes
+
+    def shard(self, node: int) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Return one node's data, whoever asks; nodes differ in their sizes and their weights."""
+        rng = np.random.default_rng([self.seed, node])
+        rows = self.rows + node % 3
+        X = rng.standard_normal((rows, self.width)) * (rng.random((rows, self.width)) < 0.6)
+        y = np.where(X[:, 0] + 0.3 * rng.standard_normal(rows) > 0.0, 1.0, -1.0)
+        weights = rng.random(rows) + 0.5
+        return (sp.csr_array(X) if self.sparse else X), y, weights
+
+    def sigma(self) -> np.ndarray:
+        return 0.2 + 0.1 * (np.arange(self.n_nodes()) % 4)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "parameters": self.parameters,
+            "schedule": self.schedule,
+            "seed": self.seed,
+            "passes": self.passes,
+            "read": self.read,
+            "record": adfs.Record(self.record, grid=Grid(per_decade=3)),
+        }
+
+    def simulate(self, **more: Any) -> adfs.Run:
+        shards = [self.shard(node) for node in range(self.n_nodes())]
+        problem = adfs.Problem.from_shards(shards, self.loss, self.sigma())
+        return adfs.simulate(problem=problem, network=adfs.Network(self.network), **(self.options() | more))
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def stamp(run: adfs.Run) -> str:
+    """Hash everything that must not depend on who computed it."""
+    frame = run.frame.drop(columns=["seconds"])
+    parts = [run.theta, run.coef, np.array([run.gap]), frame.to_numpy(dtype=np.float64)]
+    words = [str(run.outcome), *frame.columns]
+    digest = hashlib.sha256(repr(words).encode())
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:16]

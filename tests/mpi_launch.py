@@ -1,0 +1,107 @@
+"""Launching ranks with a hard deadline: whatever happens, no test hangs and no process stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WORKER = Path(__file__).with_name("mpi_worker.py")
+
+
+def mpiexec() -> str:
+    """Return the mpiexec beside this Python, or any other; without one the test is skipped."""
+    pytest.importorskip("mpi4py")
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        pytest.skip("there is no mpiexec: pip install 'adfs[mpi]'")
+    return found
+
+
+def environment(**more: str) -> dict[str, str]:
+    return (
+        {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))
+        }
+        | {
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        | more
+    )
+
+
+@dataclass
+class Launched:
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Return what rank 0 printed."""
+        lines = [line for line in self.out.splitlines() if line.startswith("RESULT ")]
+        assert len(lines) == 1, f"exit code {self.code}\n{self.out[-2000:]}\n{self.err[-4000:]}"
+        found: dict[str, Any] = json.loads(lines[0].removeprefix("RESULT "))
+        return found
+
+    @property
+    def sentences(self) -> list[str]:
+        """Return what our ranks said, without what the launcher said."""
+        return [line for line in self.err.splitlines() if line.startswith("adfs: ")]
+
+
+def launch(
+    ranks: int,
+    arguments: Sequence[str],
+    *,
+    timeout: float,
+    options: Sequence[str] = ("--oversubscribe",),
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Launched:
+    """Run a program on some ranks; after the timeout everything it started is killed, and the test fails."""
+    command = [*prefix, mpiexec(), "-n", str(ranks), *options, *arguments]
+    begun = time.monotonic()
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment() if env is None else env,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # the launcher takes its ranks along
+            time.sleep(2.0)
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"{ranks} ranks did not end within {timeout} s\n{out[-2000:]}\n{err[-4000:]}")
+    return Launched(process.returncode, out, err, time.monotonic() - begun)
+
+
+def run_cases(ranks: int, entries: list[dict[str, Any]], folder: Path, *, timeout: float) -> Launched:
+    """Run the worker on a list of entries."""
+    path = folder / f"cases-{time.monotonic_ns()}.json"
+    path.write_text(json.dumps(entries))
+    return launch(ranks, [sys.executable, str(WORKER), str(path)], timeout=timeout)

@@ -1,0 +1,94 @@
+"""What each rank runs in the tests: a list of cases in one launch; rank 0 prints what came out, as JSON.
+
+An entry may ask for a fault: a rank that kills, stops or ends itself, or cannot write, from some position on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from mpi_cases import Case, stamp
+
+import adfs
+from adfs.runtimes.mpi.driver import MpiRun
+
+
+def break_down(kind: str) -> None:
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "raise":
+        raise ZeroDivisionError("a defect of the test")
+    elif kind == "disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+
+
+def plan(fault: dict[str, Any]) -> None:
+    """Break down at a position, or some seconds after the run began."""
+    original = MpiRun._advance
+    begun = threading.Event()
+
+    def advance(self: MpiRun, stop: float) -> None:
+        if not begun.is_set():
+            begun.set()
+            print("BEGUN", flush=True)
+            if "delay" in fault:
+                timer = threading.Timer(fault["delay"], break_down, (fault["kind"],))
+                timer.daemon = True
+                timer.start()
+        if self.position >= fault.get("position", float("inf")):
+            break_down(fault["kind"])
+        original(self, stop)
+
+    MpiRun._advance = advance  # type: ignore[method-assign]
+
+
+def shards_of(case: Case, entry: dict[str, Any], comm: Any) -> Any:
+    """Return the case's data as this entry wants to hand it over."""
+    rank, size, n = comm.Get_rank(), comm.Get_size(), case.n_nodes()
+    if entry.get("shards") == "list":  # numbered by ranks, unequally many
+        bounds = [0, *(1 + (r + 1) * (n - 1) // size for r in range(size))]
+        return [case.shard(node) for node in range(bounds[rank], bounds[rank + 1])]
+    if entry.get("shards") == "problem":
+        mine = list(range(rank, n, size))
+        return adfs.Problem.from_shards([case.shard(node) for node in mine], case.loss, case.sigma()[mine])
+    return case.shard
+
+
+def main(path: str) -> None:
+    from mpi4py import MPI  # importing it starts MPI: never in the process that collects tests
+
+    comm = MPI.COMM_WORLD
+    rank = comm.Get_rank()
+    found = {}
+    for entry in json.loads(Path(path).read_text()):
+        case = Case(**(entry["case"] | {"record": tuple(entry["case"].get("record", ["gap"]))}))
+        fault = entry.get("fault")
+        if fault and fault["rank"] == rank:
+            plan(fault)
+        more = entry.get("more", {}) | entry.get("of_rank", {}).get(str(rank), {})
+        if entry.get("shards") == "problem":
+            more["nodes"] = list(range(rank, case.n_nodes(), comm.Get_size()))
+        settings = {"loss": case.loss, "sigma": case.sigma(), "gather": True} | case.options() | more
+        run = adfs.fit_mpi(comm, shards_of(case, entry, comm), adfs.Network(case.network), **settings)
+        found[entry["name"]] = {
+            "stamp": stamp(run),
+            "gap": run.gap,
+            "outcome": str(run.outcome),
+            "ranks": run.details["ranks"],
+            "edges": run.details["edges"],
+        }
+    if rank == 0:
+        print("RESULT " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

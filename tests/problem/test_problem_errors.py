@@ -1,0 +1,186 @@
+"""Every bad input gets one clear sentence that says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from adfs.errors import AdfsError, InputError
+from adfs.problem import GeneralProblem, MultinomialLogisticTerm, Problem, Shard, split
+
+X = np.arange(12.0).reshape(4, 3)
+Y = np.array([1.0, -1.0, 1.0, -1.0])
+
+
+def changed(value: float, *, sparse: bool = False) -> Any:
+    out = X.copy()
+    out[2, 1] = value
+    return sp.csr_array(out) if sparse else out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"X": changed(np.nan)}, "X contains NaN or infinity; clean or impute it first"),
+        ({"X": changed(np.inf)}, "X contains NaN or infinity"),
+        ({"X": changed(np.nan, sparse=True)}, "X contains NaN or infinity"),
+        ({"X": X[0]}, "X must be two-dimensional (samples × features), got shape (3,)"),
+        ({"X": X[None]}, "X must be two-dimensional (samples × features), got shape (1, 4, 3)"),
+        ({"X": 3.0}, "X must be two-dimensional (samples × features), got shape ()"),
+        ({"X": sp.coo_array(X[0])}, "X must be two-dimensional (samples × features), got shape (3,)"),
+        ({"X": np.array([["a", "b"]] * 4, dtype=object)}, "X cannot be read as numbers: "),
+        ({"X": [[1.0, 2.0], [3.0]]}, "X cannot be read as numbers: "),
+        ({"X": X + 1j}, "X holds complex numbers; give their real parts"),
+        ({"X": sp.csr_array(X + 1j)}, "X holds complex numbers; give their real parts"),
+        ({"X": np.empty((4, 0))}, "X has no features (shape (4, 0))"),
+        ({"X": np.empty((0, 3)), "y": []}, "X has no rows"),
+        ({"y": [1.0, -1.0]}, "y must have one entry a row of X: X has 4 rows, y has shape (2,)"),
+        ({"y": Y[:, None]}, "y must have one entry a row of X: X has 4 rows, y has shape (4, 1)"),
+        ({"y": [1.0, np.nan, 1.0, 1.0]}, "y contains NaN or infinity"),
+        ({"y": [1.0, np.inf, 1.0, 1.0], "loss": "squared"}, "y contains NaN or infinity"),
+        ({"y": list("abcd")}, "y cannot be read as numbers: "),
+        (
+            {"y": [1, 0, 1, 0]},
+            "y: the loss 'logistic' wants labels −1 and +1, but row 1 has 0; map your labels",
+        ),
+        ({"y": [1, -1, 1, 2], "loss": "hinge"}, "the loss 'hinge' wants labels −1 and +1, but row 3 has 2"),
+        ({"sigma": -1.0}, "sigma must be finite and above 0 at every node, node 0 has -1"),
+        ({"sigma": 0.0}, "sigma must be finite and above 0 at every node, node 0 has 0"),
+        ({"sigma": [1.0, np.nan]}, "sigma must be finite and above 0 at every node, node 1 has nan"),
+        ({"sigma": np.inf}, "sigma must be finite and above 0 at every node, node 0 has inf"),
+        ({"sigma": [1.0, 2.0, 3.0]}, "sigma must be one number or one a node (2 nodes), got shape (3,)"),
+        ({"sigma": "strong"}, "sigma must be a number or one number a node, got 'strong'"),
+        ({"loss": "squaredhinge"}, "unknown loss 'squaredhinge': did you mean 'squared-hinge'?"),
+        ({"partition": "contigous"}, "unknown partition 'contigous': did you mean 'contiguous'?"),
+        ({"partition": 7}, "partition must be a name or one index list a node, got 7"),
+        ({"partition": [[0, 1, 2, 3]]}, "partition gives 1 index lists, but there are 2 nodes"),
+        (
+            {"partition": [[0, 1], [2]]},
+            "partition holds row 3 0 times; every row must be given to exactly one",
+        ),
+        ({"partition": [[0, 1, 2], [2, 3]]}, "partition holds row 2 2 times"),
+        ({"partition": [[0, 1, 2], [3, 4]]}, "partition holds row 4, but rows go from 0 to 3"),
+        ({"partition": [[0, 1, 2], [-1]]}, "partition holds row -1, but rows go from 0 to 3"),
+        ({"partition": [[0, 1, 2], [3.0]]}, "the list of node 1 must hold whole row numbers, got [3.0]"),
+        ({"partition": [[0, 1, 2], ["d"]]}, "the list of node 1 must hold whole row numbers, got ['d']"),
+        ({"partition": [[0, 1], [2, 3]], "concentration": 1.0}, "index lists take no options"),
+        (
+            {"partition": "label", "concentraton": 1.0},
+            "unknown option of the partition 'label' 'concentraton': did you mean 'concentration'?",
+        ),
+        ({"partition": "random", "concentration": 1.0}, "unknown option of the partition 'random'"),
+        ({"partition": "label", "concentration": 0.0}, "concentration must be finite and above 0, got 0.0"),
+        (
+            {"partition": "label", "concentration": np.nan},
+            "concentration must be finite and above 0, got nan",
+        ),
+        (
+            {"sample_weight": [1.0, 1.0, -0.5, 1.0]},
+            "sample_weight must be finite and at least 0, row 2 has -0.5",
+        ),
+        (
+            {"sample_weight": [1.0, np.nan, 1.0, 1.0]},
+            "sample_weight must be finite and at least 0, row 1 has nan",
+        ),
+        (
+            {"sample_weight": [1.0]},
+            "sample_weight must have one entry a row of X: X has 4 rows, got shape (1,)",
+        ),
+        ({"sample_weight": list("abcd")}, "sample_weight cannot be read as numbers"),
+        ({"n_nodes": 5}, "4 samples cannot be split over 5 nodes: every node needs one; use fewer nodes"),
+        ({"n_nodes": 0}, "n_nodes must be a whole number of at least 1, got 0"),
+        ({"n_nodes": 2.0}, "n_nodes must be a whole number of at least 1, got 2.0"),
+        ({"n_nodes": True}, "n_nodes must be a whole number of at least 1, got True"),
+    ],
+)
+def test_bad_problems(arguments: dict[str, Any], sentence: str) -> None:
+    everything: dict[str, Any] = {"X": X, "y": Y, "loss": "logistic", "n_nodes": 2} | arguments
+    with pytest.raises(InputError, match=re.escape(sentence)) as caught:
+        Problem(**everything)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, AdfsError)
+    assert "\n" not in str(caught.value)
+
+
+def test_targets_that_are_no_classes_are_not_split_by_label() -> None:
+    with pytest.raises(
+        InputError, match=r"partition 'label' wants classes, but the 60 labels take 60 values"
+    ):
+        split("label", np.random.default_rng(0).standard_normal(60), 3)
+
+
+@pytest.mark.parametrize(
+    ("shards", "sentence"),
+    [
+        ([], "no shards were given; there must be at least one node"),
+        ([(X, Y), (X,)], "shard 1 must be (X, y) or (X, y, weights), got 1 parts"),
+        ([(X, Y), (X[:, :2], Y)], "shards have different numbers of features ([2, 3])"),
+        ([(X, Y), (X, Y[:3])], "shard 1: y must have one entry a row of X: X has 4 rows, y has shape (3,)"),
+        ([(X, Y), (changed(np.nan), Y)], "shard 1: X contains NaN or infinity"),
+        ([(X, 2 * Y)], "shard 0: y: the loss 'logistic' wants labels −1 and +1, but row 0 has 2"),
+        ([(X, Y, -Y)], "shard 0: sample_weight must be finite and at least 0, row 0 has -1"),
+        ([Shard(X, Y, np.ones(3))], "shard 0: sample_weight must have one entry a row of X"),
+        ([7], "shard 0 must be (X, y) or (X, y, weights), got int"),
+    ],
+)
+def test_bad_shards(shards: list[Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        Problem.from_shards(shards)
+
+
+@pytest.mark.parametrize("method", ["objective", "gradient", "hessian"])
+@pytest.mark.parametrize("theta", [np.zeros(2), np.zeros(4), 0.0, np.zeros((2, 4)), np.zeros((1, 1, 3))])
+def test_a_parameter_of_the_wrong_shape(method: str, theta: Any) -> None:
+    with pytest.raises(InputError, match=r"theta must have shape \(3,\)"):
+        getattr(Problem(X, Y), method)(theta)
+
+
+@pytest.mark.parametrize("method", ["dual_objective", "primal_from_dual", "duality_gap", "clip_to_domain"])
+@pytest.mark.parametrize("s", [np.zeros(3), np.zeros((4, 1)), 0.0])
+def test_tips_of_the_wrong_shape(method: str, s: Any) -> None:
+    with pytest.raises(InputError, match=r"s must have shape \(4,\), got "):
+        getattr(Problem(X, Y), method)(s)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"y": [0, 1, 2, -1]}, "multinomial labels must be whole numbers from 0; number your classes first"),
+        ({"y": [0, 1, 2, 0.5]}, "multinomial labels must be whole numbers from 0"),
+        ({"y": [0, 1, 2, np.nan]}, "multinomial labels must be whole numbers from 0"),
+        ({"y": list("abca")}, "y cannot be read as numbers"),
+        ({"y": [0, 1]}, "y must have one entry a row of X: X has 4 rows, y has shape (2,)"),
+        ({"n_classes": 2}, "multinomial label 2 is not one of the 2 classes 0 … 1"),
+        ({"X": changed(np.nan)}, "X contains NaN or infinity"),
+        ({"X": np.empty((0, 3)), "y": []}, "X has no rows"),
+        ({"sigma": -1.0}, "sigma must be finite and above 0"),
+        (
+            {"sample_weight": [1.0, 1.0, 1.0, -1.0]},
+            "sample_weight must be finite and at least 0, row 3 has -1",
+        ),
+        ({"n_nodes": 0}, "n_nodes must be a whole number of at least 1, got 0"),
+        ({"n_nodes": 9}, "4 samples cannot be split over 9 nodes"),
+        ({"partition": "contiguos"}, "unknown partition 'contiguos': did you mean 'contiguous'?"),
+    ],
+)
+def test_bad_multinomial_problems(arguments: dict[str, Any], sentence: str) -> None:
+    everything: dict[str, Any] = {"X": X, "y": [0, 1, 2, 0]} | arguments
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        GeneralProblem.multinomial(**everything)
+
+
+def test_bad_general_problems() -> None:
+    term = MultinomialLogisticTerm(np.ones(2), 0, 2)
+    with pytest.raises(InputError, match="no terms were given; there must be at least one node"):
+        GeneralProblem([], 4)
+    with pytest.raises(InputError, match=r"node 1, term 0: expected an adfs\.problem\.Term, got int"):
+        GeneralProblem([[term], [3]], 4)  # type: ignore[list-item]
+    with pytest.raises(InputError, match="n_features must be at least 1, got 0"):
+        GeneralProblem([[term]], 0)
+    for smoothness in ([np.nan], [1.0, 2.0], [0.1]):
+        with pytest.raises(InputError, match="smoothness must be one number a term"):
+            GeneralProblem([[term]], 4, smoothness=smoothness)
