@@ -337,3 +337,9 @@ def test_integer_weights_equal_repeated_rows(loss: Loss) -> None:
         assert weighted.kappa_b == pytest.approx(repeated.kappa_b, rel=1e-13)
         assert weighted.kappa_s == pytest.approx(repeated.kappa_s, rel=1e-13)
     assert weighted.optimum().value == pytest.approx(repeated.optimum().value, rel=1e-12)
+
+
+def test_index_lists_say_how_many_nodes_there_are() -> None:
+    problem = Problem(np.eye(4), [1, -1, 1, -1], partition=[[0, 3], [1], [2]])
+    assert problem.n_nodes == 3
+    assert problem.row_index.tolist() == [0, 3, 1, 2]

@@ -62,8 +62,8 @@ class Problem:
         instance with its constants.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
-    n_nodes : int
-        Number of nodes.
+    n_nodes : int, optional
+        Number of nodes; 1 when not given, or as many as the partition has lists.
     partition : str or sequence of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
     sample_weight : array-like of shape (N,), optional
@@ -99,7 +99,7 @@ class Problem:
         y: Any,
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
-        n_nodes: int = 1,
+        n_nodes: int | None = None,
         *,
         partition: str | Sequence[Any] = "contiguous",
         sample_weight: Any = None,
@@ -110,6 +110,8 @@ class Problem:
         whole = make_shard(X, y, sample_weight, chosen, "")
         if whole.y.size == 0:
             raise InputError("X has no rows")
+        if n_nodes is None:
+            n_nodes = 1 if isinstance(partition, str) else len(partition)
         parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
         order = np.concatenate(parts)
         if np.array_equal(order, np.arange(order.size)):
