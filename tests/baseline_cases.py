@@ -1,4 +1,4 @@
-"""Starting and driving the processes of any method, whole or split into blocks, for the tests of the baselines."""
+"""Starting and driving the processes of any method, whole or in blocks, for the tests of the baselines."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from literal_cases import random_case, random_network, random_problem
 
 import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
 from adfs.runtimes.gossip import local_gossip, row_products
+from literal_cases import random_case, random_network, random_problem
 
 __all__ = ["drive", "make_case", "random_case", "run_in_blocks", "setting_of", "start"]
 
 
-def make_case(seed: int = 3, *, n: int = 6, m: int = 12, d: int = 4, loss: str = "logistic", zeros: bool = True):
-    """A heterogeneous problem with some zero rows and zero weights, on a random weighted connected network."""
+def make_case(
+    seed: int = 3, *, n: int = 6, m: int = 12, d: int = 4, loss: str = "logistic", zeros: bool = True
+):
+    """A heterogeneous problem with some zero rows and weights, on a random weighted connected network."""
     rng = np.random.default_rng(seed)
     problem = random_problem(loss, rng.integers(2, m + 1, n).tolist(), d, rng, zeros=zeros)
     return problem, random_network(n, rng)
 
 
 def setting_of(
-    name: str, problem: adfs.Problem, network: adfs.Network, *, seed: int = 0, choice: Any = None, **options: Any
+    name: str,
+    problem: adfs.Problem,
+    network: adfs.Network,
+    *,
+    seed: int = 0,
+    choice: Any = None,
+    **options: Any,
 ) -> Setting:
     """What the simulator starts a method from."""
     method = METHODS[name]
@@ -55,7 +63,9 @@ def drive(process: Process, stop: float) -> Process:
     return process
 
 
-def _shared_gossip(blocks: list[np.ndarray], n: int) -> Callable[[int, Any], Callable[[np.ndarray], np.ndarray]]:
+def _shared_gossip(
+    blocks: list[np.ndarray], n: int
+) -> Callable[[int, Any], Callable[[np.ndarray], np.ndarray]]:
     """Products for processes in threads: each puts in its rows, waits for the others, and takes its own."""
     barrier = threading.Barrier(len(blocks))
     board: dict[int, np.ndarray] = {}
@@ -79,7 +89,7 @@ def _shared_gossip(blocks: list[np.ndarray], n: int) -> Callable[[int, Any], Cal
 
 
 def run_in_blocks(setting: Setting, method: str, blocks: list[list[int]], stop: int) -> np.ndarray:
-    """Every node's iterate after a run whose nodes live in several processes that see their own data alone; (n, d)."""
+    """Every node's iterate after a run over several processes that see their own data alone; (n, d)."""
     problem, n = setting.problem, setting.network.n_nodes
     nodes = [np.array(block) for block in blocks]
     processes = []
@@ -112,7 +122,9 @@ def run_in_blocks(setting: Setting, method: str, blocks: list[list[int]], stop: 
 
 def _events_in_blocks(processes: list[Any], n: int, stop: int) -> None:
     schedule = processes[0].schedule
-    events = schedule.block(0, stop, nodes=np.arange(n)) if schedule.samples is None else schedule.block(0, stop)
+    events = (
+        schedule.block(0, stop, nodes=np.arange(n)) if schedule.samples is None else schedule.block(0, stop)
+    )
     for t, (time, actor) in enumerate(zip(events.time, events.actor, strict=True)):
         edge = int(actor) - n
         ends = processes[0].ends[edge]

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mpi_cases import Case
 
 import adfs
 from adfs.runtimes.mpi import fit
+from mpi_cases import Case
 
 
 def main() -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    rank, size = comm.Get_rank(), comm.Get_size()
+    rank = comm.Get_rank()
     case = Case()
 
     def told(action: Callable[[], Any]) -> list[str]:
@@ -45,7 +45,7 @@ def main() -> None:
             raise PermissionError(13, "Permission denied", "shard-2.svm")
         return case.shard(node)
 
-    X, y, w = case.shard(rank)
+    X, y, _ = case.shard(rank)
     broken = np.array(X)
     broken[0, 0] = np.nan if rank == 1 else 0.0
     wrong = adfs.Problem.from_shards([(X, y)], "squared" if rank == 1 else "huber", 1.0)

@@ -14,10 +14,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from mpi_cases import Case, stamp
-
 import adfs
 from adfs.runtimes.mpi.driver import MpiRun
+from mpi_cases import Case, stamp
 
 
 def break_down(kind: str) -> None:

@@ -6,17 +6,28 @@ import numba.core.event
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from baseline_cases import drive, make_case, start
 
 import adfs
 from adfs.algorithms import METHODS, get_method
+from baseline_cases import drive, make_case, start
 
 ALL = sorted(METHODS)
 STOP = 60
 
 
 def test_the_names_people_type_are_there():
-    assert {"adfs", "adfs-block", "ns-adfs", "msda", "esdacd", "dsba", "extra", "point-saga", "agd", "apcg"} <= set(ALL)
+    assert {
+        "adfs",
+        "adfs-block",
+        "ns-adfs",
+        "msda",
+        "esdacd",
+        "dsba",
+        "extra",
+        "point-saga",
+        "agd",
+        "apcg",
+    } <= set(ALL)
     with pytest.raises(adfs.InputError, match="did you mean 'esdacd'"):
         get_method("esdadc")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from literal_cases import SMOOTH, random_problem
 
 import adfs
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
 from adfs.problem.evaluation import loss_derivatives
+from literal_cases import SMOOTH, random_problem
 
 
 def solve(problem: adfs.Problem, solver: DualSolver, points: np.ndarray) -> np.ndarray:

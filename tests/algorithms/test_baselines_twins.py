@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from baseline_cases import drive, make_case, run_in_blocks, setting_of, start
 
 import adfs
 from adfs.algorithms.agd import literal_agd, spanning_tree
@@ -15,6 +14,7 @@ from adfs.algorithms.msda import literal_msda
 from adfs.algorithms.point_saga import literal_point_saga
 from adfs.errors import InputError
 from adfs.theory import DsbaParameters, EsdacdParameters, MsdaParameters, PointSagaParameters
+from baseline_cases import drive, make_case, run_in_blocks, setting_of, start
 
 INEXACT = 1e-8  # dual gradients are solved to a part of the distance moved
 
@@ -82,7 +82,10 @@ def test_dsba(loss):
     problem, network = make_case(5, n=4, m=6, loss=loss)
     process = start("dsba", problem, network)
     draws = [process.draws.samples(t) for t in range(200)]
-    close(drive(process, 200).primal(), literal_dsba(problem, network, setting_of("dsba", problem, network).parameters, draws))
+    close(
+        drive(process, 200).primal(),
+        literal_dsba(problem, network, setting_of("dsba", problem, network).parameters, draws),
+    )
 
 
 def test_dsba_takes_four_times_the_theory_s_step_unless_told_otherwise():

@@ -21,7 +21,7 @@ def standardised(X: np.ndarray) -> np.ndarray:
 def texts() -> tuple[Any, np.ndarray, np.ndarray]:
     """Rows of weighted word counts: Zipf's law, each of length one; a class and a real target a row."""
     rng = np.random.default_rng(7)
-    n_samples, n_words = 300, 900
+    n_samples, n_words = 300, 500
     counts = np.zeros((n_samples, n_words))
     for row in range(n_samples):
         words = rng.zipf(1.35, 60)

@@ -1,4 +1,4 @@
-"""Real faults: the others stop in time, each with one sentence; the last checkpoint is intact, and resuming gives the same bits."""
+"""Real faults: the others stop in time, each with one sentence; what was saved can be resumed, same bits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from mpi_cases import Case, stamp
 from mpi_launch import Launched, run_cases
 
@@ -54,7 +55,8 @@ def test_the_others_stop_and_the_run_can_be_resumed(kind: str, expected: str, tm
     result = run_cases(3, [entry(folder, fault=fault)], tmp_path, timeout=90.0)
     assert result.code != 0
     assert "RESULT" not in result.out
-    # A rank that is stopped may say that it was told to stop when it is woken; one that is killed says nothing.
+    # A rank that is stopped may say that it was told to stop when it is woken; one that is killed says
+    # nothing.
     each_survivor_says_one_sentence(result, {0, 2} if kind in ("kill", "stop") else {0, 1, 2})
     words = " ".join(result.sentences)
     if kind == "raise":

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpi_cases import Case, stamp
-from mpi_launch import run_cases
 
 from adfs.algorithms import METHODS
+from mpi_cases import Case, stamp
+from mpi_launch import run_cases
 
 pytestmark = pytest.mark.mpi
 
@@ -19,7 +19,7 @@ def loss_of(method: str) -> str:
 
 
 def all_cases() -> dict[str, dict[str, Any]]:
-    """Return every method that runs on several nodes, both schedules, dense and CSR; then what else may differ."""
+    """Return every method of several nodes, both schedules, dense and CSR; then what else may differ."""
     cases: dict[str, dict[str, Any]] = {}
     for name, method in METHODS.items():
         if method.kind == "single":

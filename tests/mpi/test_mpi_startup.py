@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from mpi_cases import Case
 from mpi_launch import environment, launch, run_cases
 
@@ -51,7 +52,8 @@ def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
     assert result.code != 0
     (sentence,) = result.sentences
     assert sentence == (
-        "adfs: the ranks were not started alike: the seed is 3 on rank 0 and 4 on rank 1; give all ranks the same"
+        "adfs: the ranks were not started alike: the seed is 3 on rank 0 and 4 on rank 1; "
+        "give all ranks the same"
     )
     assert "Traceback" not in result.err
 

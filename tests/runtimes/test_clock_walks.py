@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from baseline_cases import make_case, start
 
 import adfs
 from adfs.algorithms import METHODS
@@ -15,6 +14,7 @@ from adfs.runtimes.clock import Clock, Delays, Straggler, position_at, retime, w
 from adfs.schedule import make_schedule
 from adfs.schedule.philox import philox_blocks
 from adfs.theory import BlockParameters, Parameters, summarize
+from baseline_cases import make_case, start
 
 FIXED = {"law": "fixed"}
 
@@ -264,7 +264,7 @@ def test_a_clock_needs_the_sizes_of_the_nodes_and_nothing_else_of_the_data():
     ("change", "message"),
     [
         ({"tau": -1.0}, "tau must be finite and at least 0"),
-        ({"tau": [1.0, 2.0]}, r"tau must be one number or one a edge"),
+        ({"tau": [1.0, 2.0]}, "tau must be one number or one an edge"),
         ({"speed": 0.0}, "speed must be finite and above 0"),
         ({"law": "fixd"}, "unknown law of delays 'fixd': did you mean 'fixed'"),
         ({"batch": "sum"}, "unknown kind of batch"),

@@ -28,6 +28,9 @@ COMMANDS: dict[str, str] = {
     "score": "adfs.cli.score",
     "simulate": "adfs.cli.simulate",
     "rates": "adfs.cli.rates",
+    "compare": "adfs.cli.compare",
+    "reproduce": "adfs.cli.reproduce",
+    "report": "adfs.cli.report",
     "net-bench": "adfs.cli.net_bench",
 }
 

@@ -1,4 +1,4 @@
-"""What ``adfs fit`` does in each process that an MPI launcher started: every rank reads its own files, and only those."""
+"""What ``adfs fit`` does in each process of an MPI launcher: every rank reads its own files alone."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ def fit_files(request: FitRequest) -> Fitted | None:
         from mpi4py import MPI
     except ImportError:
         raise InputError(
-            "these are several MPI processes and mpi4py is missing: pip install 'adfs[mpi]', or 'adfs[hpc]' on a site's MPI"
+            "these are several MPI processes and mpi4py is missing: pip install 'adfs[mpi]', "
+            "or 'adfs[hpc]' on a site's own MPI"
         ) from None
     check_launcher()
-    fitted: Fitted | None = None
+    fitted: list[Fitted | None] = []
     with as_one_program(MPI.COMM_WORLD):
-        fitted = _fit(MPI.COMM_WORLD, request)
-    return fitted
+        fitted.append(_fit(MPI.COMM_WORLD, request))
+    return fitted[0]
 
 
 def file_names(request: FitRequest, n_ranks: int) -> list[str]:
@@ -66,13 +67,13 @@ def file_names(request: FitRequest, n_ranks: int) -> list[str]:
         elif "{rank}" in name:
             if request.nodes not in (None, n_ranks):
                 raise InputError(
-                    f"{{rank}} makes one node a rank, {n_ranks} here; use {{node}} for --nodes {request.nodes}"
+                    f"{{rank}} makes one node a rank ({n_ranks}): use {{node}} with --nodes {request.nodes}"
                 )
             names = [name.replace("{rank}", str(rank)) for rank in range(n_ranks)]
         else:
             raise InputError(
-                f"{name} is one file for {n_ranks} ranks, and each reads its own only: give one file a node, or a name "
-                "such as shard-{rank}.svm"
+                f"{name} is one file for {n_ranks} ranks, and each reads its own only: "
+                "give one file a node, or a name such as shard-{rank}.svm"
             )
     if len(names) < n_ranks:
         raise InputError(
@@ -224,8 +225,8 @@ def _means(
     """Return the weighted means of the rows and of the targets over all ranks."""
     if any(team.gather_all(any(sp.issparse(table.X) for table in tables), "to centre the data")):
         raise RefusalError(
-            "the squared loss with an intercept centres the data, which would make sparse rows dense: use --no-intercept "
-            "over MPI, or fit in one process"
+            "the squared loss with an intercept centres the data, which would make sparse rows dense: "
+            "use --no-intercept over MPI, or fit in one process"
         )
     sums = [
         np.concatenate([[w.sum(), w @ np.asarray(t.y)], w @ t.X])
@@ -269,11 +270,18 @@ def _model(
         intercept = request.intercept_scaling * np.array([run.coef[d] for run in runs])
     solutions = [
         Solution(
-            run.coef, run.theta, None, max(run.gap, 0.0), float(run.frame["passes"].iloc[-1]), run.seconds, run.frame,
-            run.outcome, run.method,
+            run.coef,
+            run.theta,
+            None,
+            max(run.gap, 0.0),
+            float(run.frame["passes"].iloc[-1]),
+            run.seconds,
+            run.frame,
+            run.outcome,
+            run.method,
         )
         for run in runs
-    ]  # fmt: skip
+    ]
     summary = _summary(request, solutions, n_samples, n_nodes)
     summary["ranks"] = [
         {key: value for key, value in rank.items() if key != "waits"} for rank in runs[-1].details["ranks"]

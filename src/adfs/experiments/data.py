@@ -23,7 +23,7 @@ _FEATURES = 10
 
 
 def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the paper's two classes: N(−1, I) and N(1, I), half the samples each (the first has one less if odd).
+    """Draw the paper's two classes, N(−1, I) and N(1, I), half of the samples each.
 
     Returns
     -------
@@ -53,7 +53,9 @@ def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     The last one is kept: the methods of a comparison run on the same object, and its optimum is found once.
     """
     # What does not change the problem is left out of the key.
-    plain = dataclasses.replace(comparison, methods=(MethodSpec("adfs"),), title="-", tau=0.0, delays=DelaySpec())
+    plain = dataclasses.replace(
+        comparison, methods=(MethodSpec("adfs"),), title="-", tau=0.0, delays=DelaySpec()
+    )
     plain = dataclasses.replace(plain, seeds=(0,), target=1.0, max_time=None, max_passes=None, imports=())
     return _cached(plain, seed)
 
@@ -106,7 +108,7 @@ def _read_file(data: DataSpec) -> Table:
 def _samples(
     table: Table, data: DataSpec, loss: Loss, n_nodes: int, seed: int
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return rows, labels and weights: so many of the table's as are wanted, labels ±1, rows of the wanted length."""
+    """Return rows, labels and weights: as many as are wanted, labels ±1, rows normalised."""
     X, y, weights = table.X, table.y, table.weights
     if y is None:
         raise InputError(f"{table.source} has no labels")
@@ -138,11 +140,14 @@ def _normalised(X: Any, how: str, source: str) -> Any:
         return X
     if how == "columns":
         if sp.issparse(X):
-            raise InputError(f"{source}: the columns of sparse samples cannot be centred; use normalise = 'rows'")
+            raise InputError(
+                f"{source}: the columns of sparse samples cannot be centred; use normalise = 'rows'"
+            )
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    squares = np.asarray((X.multiply(X) if sp.issparse(X) else X * X).sum(axis=1)).ravel()
+    sparse = bool(sp.issparse(X))
+    squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
     factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
-    if sp.issparse(X):
+    if sparse:
         return sp.csr_array(sp.diags_array(factors) @ X)
     return factors[:, None] * X

@@ -30,7 +30,7 @@ def layout(network: Network) -> np.ndarray:
     if n == 1:
         return np.array([[0.5, 0.5]])
     if lattice:
-        rows, columns = (int(size) for size in lattice.groups())
+        columns = int(lattice[2])
         row, column = np.divmod(np.arange(n), columns)
         return _fitted(np.column_stack([column, row]).astype(np.float64))
     if family == "path":
@@ -60,10 +60,10 @@ def network_svg(network: Network) -> str:
         return f"<p>{n} nodes and {network.n_edges} edges: too many to draw.</p>"
     places = 16.0 + (_SIZE - 32.0) * layout(network)
     radius = float(np.clip(70.0 / np.sqrt(n), 2.5, 11.0))
-    lines = [
-        f'<line x1="{places[i, 0]:.1f}" y1="{places[i, 1]:.1f}" x2="{places[j, 0]:.1f}" y2="{places[j, 1]:.1f}"/>'
-        for i, j in network.edges.tolist()
-    ]
+    lines = []
+    for ends in network.edges:
+        (x1, y1), (x2, y2) = places[ends]
+        lines.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
     circles = []
     for node, (x, y) in enumerate(places):
         degree = int(network.degrees[node])

@@ -38,10 +38,12 @@ class DataSpec:
     Parameters
     ----------
     source : str
-        ``"gaussians"``: the paper's two classes, N(−1, I) and N(1, I), balanced at every node; ``"synthetic:900x10"``;
-        ``"sklearn:breast_cancer"`` and its like; otherwise a file (LIBSVM text, .npz, CSV, parquet).
+        ``"gaussians"``: the paper's two classes, N(−1, I) and N(1, I), balanced at every node;
+        ``"synthetic:900x10"``; ``"sklearn:breast_cancer"`` and its like; otherwise a file (LIBSVM text, .npz,
+        CSV, parquet).
     samples_per_node : int, optional
-        m. Needed for ``"gaussians"``; of other data so many random samples are taken for each node, all when left out.
+        m. Needed for ``"gaussians"``; of other data so many random samples are taken for each node, all when
+        left out.
     n_features : int, optional
         d: of ``"gaussians"`` (10 when left out), or of LIBSVM text.
     normalise : str
@@ -61,7 +63,7 @@ class DataSpec:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, str) or not self.source:
+        if not self.source or not isinstance(self.source, str):
             raise InputError(f"data: the source must be a name or a file, got {self.source!r}")
         for name in ("samples_per_node", "n_features"):
             value = getattr(self, name)
@@ -82,7 +84,10 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class DelaySpec:
-    """How long things take on the idealised clock, besides τ; the fields are those of :class:`adfs.runtimes.delays.Delays`."""
+    """How long things take on the idealised clock, besides τ.
+
+    The fields are those of :class:`adfs.runtimes.delays.Delays`.
+    """
 
     law: str = "exponential"
     batch: str = "gamma"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DASHES", "PALETTE", "draw_time", "draw_work", "save_figures", "style_of"]
 
-#: Okabe and Ito's colours, told apart with every kind of colour vision (black and yellow left out: pages may be dark or light).
+#: Okabe and Ito's colours, told apart with every kind of colour vision, without black and yellow: pages may be
+#: dark or light.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F")
 #: Beyond eight methods the lines are dashed as well.
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
@@ -62,7 +63,7 @@ def draw_time(results: Results) -> Figure:
     figure = _figure(6.4, 4.4)
     axes = figure.add_subplot()
     _draw(axes, results, "time", logarithmic=False)
-    # The paper's view: as far as the slowest method that reaches the target, not as far as runs were given up.
+    # As far as the slowest method that reaches the target, not as far as runs were given up.
     reached = [float(results.times(label, results.comparison.target).max()) for label in results.labels]
     finite = [end for end in reached if end < float("inf")]
     if finite and len(finite) < len(reached):

@@ -16,7 +16,8 @@ _REFRESH = 0.2
 class Display:
     """How far some runs are, on standard error.
 
-    On a terminal: a bar for all and a line for each run in progress. Elsewhere, if asked for, a line for each run that ends.
+    On a terminal: a bar for all and a line for each run in progress. Elsewhere, if asked for, a line for each
+    run that ends.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ class Display:
                 if self._lines:
                     spent = time.monotonic() - self._begun
                     count = f"{sum(self._done)}/{len(self._names)}"
-                    print(f"{count:>7} {spent:6.0f} s  {self._names[number]}: error {errors[number]:.1e}", file=sys.stderr)
+                    line = f"{count:>7} {spent:6.0f} s  {self._names[number]}: error {errors[number]:.1e}"
+                    sys.stderr.write(line + "\n")
         now = time.monotonic()
         if self._bar is None or now - self._shown < _REFRESH:
             return

@@ -20,14 +20,15 @@ from adfs.experiments.data import make_network
 from adfs.experiments.drawing import network_svg
 from adfs.experiments.figures import save_figures, style_of
 from adfs.experiments.results import AXES, FLOOR, Results, load_results
-from adfs.experiments.tables import markdown, time_table, times_frame
+from adfs.experiments.tables import markdown, number, time_table, times_frame
 
 __all__ = ["make_page", "remake_folder", "write_folder"]
 
 _DIGITS = 5
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """Return a file that pages are made of."""
     return resources.files("adfs.experiments").joinpath("page", name).read_text(encoding="utf-8")
 
 
@@ -58,8 +59,8 @@ def _curves(results: Results, label: str) -> dict[str, Any]:
 
 def _data(results: Results) -> str:
     methods = []
-    for number, entry in enumerate(results.comparison.methods):
-        color, dashes = style_of(number)
+    for place, entry in enumerate(results.comparison.methods):
+        color, dashes = style_of(place)
         methods.append(
             {
                 "label": entry.label,
@@ -72,14 +73,16 @@ def _data(results: Results) -> str:
     error = "(F − F*)/F(0), mean over nodes" if results.comparison.relative else "F − F*, mean over nodes"
     content = {"axes": AXES, "error": error, "target": results.comparison.target, "methods": methods}
     # A label may hold anything: nothing in it may end the script element.
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
 
 
 def _table(results: Results) -> str:
     frame = times_frame(results)
     levels = sorted(set(frame["level"]), reverse=True)
     best = {level: frame.loc[frame["level"] == level, "median"].min() for level in levels}
-    heads = "".join(f"<th>{level:.0e}</th>" for level in levels)
+    heads = "".join(f"<th>{level:.0e}</th>".replace("e-0", "e-") for level in levels)
     rows = []
     for label in results.labels:
         cells = []
@@ -87,20 +90,15 @@ def _table(results: Results) -> str:
             row = frame[(frame["label"] == label) & (frame["level"] == level)].iloc[0]
             if math.isfinite(row["median"]):
                 mark = ' class="best"' if row["median"] == best[level] else ""
-                high = f"{row['high']:.3g}" if math.isfinite(row["high"]) else "…"
-                span = f"<small>{row['low']:.3g} – {high}</small>" if row["seeds"] > 1 else ""
-                cells.append(f"<td{mark}>{row['median']:.3g}{span}</td>")
+                high = number(row["high"]) if math.isfinite(row["high"]) else "…"
+                span = f"<small>{number(row['low'])} – {high}</small>" if row["seeds"] > 1 else ""
+                cells.append(f"<td{mark}>{number(row['median'])}{span}</td>")
             else:
                 some = f"<small>{row['reached']} of {row['seeds']} seeds</small>" if row["reached"] else ""
-                cells.append(f"<td>&gt; {row['given_up']:.3g}{some}</td>")
+                cells.append(f"<td>&gt; {number(row['given_up'])}{some}</td>")
         rows.append(f"<tr><td>{html.escape(label)}</td>{''.join(cells)}</tr>")
     head = f"<thead><tr><th>method</th>{heads}</tr></thead>"
     return f'<table class="times">{head}<tbody>{"".join(rows)}</tbody></table>'
-
-
-def page_style() -> str:
-    """Return the style sheet of our pages."""
-    return _resource("page.css")
 
 
 def claims_list(findings: Sequence[Finding]) -> str:
@@ -131,7 +129,7 @@ def _facts(results: Results) -> dict[str, str]:
         "kappa_b": "κ_b",
     }
     facts = {"network": comparison.graph, "data": comparison.data.source, "loss": comparison.loss}
-    facts |= {words: f"{first[key]:.6g}" for key, words in names.items() if key in first}
+    facts |= {words: number(first[key]) for key, words in names.items() if key in first}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
     facts["delays"] = str(comparison.delays.make(comparison.tau)).removeprefix("Delays")
@@ -162,23 +160,28 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         )
     count = len(comparison.seeds)
     band = f" Lines are medians over {count} seeds, bands their whole range." if count > 1 else ""
-    caption = f"The mean over the nodes of {'(F(θ_i) − F*)/F(0)' if comparison.relative else 'F(θ_i) − F*'}.{band}"
+    caption = (
+        f"The mean over the nodes of {'(F(θ_i) − F*)/F(0)' if comparison.relative else 'F(θ_i) − F*'}.{band}"
+    )
     note = "When the error comes to stay at or below the level"
     note += "; the median over seeds, their range below it." if count > 1 else "."
     note += " Where a run was given up before, the time is a lower bound."
-    lead = f"{comparison.loss} loss, {facts.get('samples of all nodes', '?')} samples on {comparison.graph}, τ = {comparison.tau:g}"
-    return Template(_resource("page.html")).substitute(
+    samples = facts.get("samples of all nodes", "?")
+    lead = f"{comparison.loss} loss, {samples} samples on {comparison.graph}, τ = {comparison.tau:g}"
+    return Template(resource("page.html")).substitute(
         version=__version__,
         title=html.escape(comparison.title),
-        css=_resource("page.css"),
-        js=_resource("page.js"),
+        css=resource("page.css"),
+        js=resource("page.js"),
         lead=html.escape(lead),
         caption=html.escape(caption),
         claims=claims_list(findings),
         table=_table(results),
         table_note=html.escape(note),
         network=network_svg(make_network(comparison)),
-        facts="".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items()),
+        facts="".join(
+            f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items()
+        ),
         parameters="".join(parameters),
         seeds=seeds,
         toml=html.escape(comparison.toml()),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 import numpy as np
 import pandas as pd
@@ -18,11 +19,11 @@ from adfs.experiments import claims as claims_module
 from adfs.experiments.claims import Finding, find, save_findings
 from adfs.experiments.data import make_problem
 from adfs.experiments.entries import DataSpec, MethodSpec
-from adfs.experiments.report import claims_list, page_style, write_folder
+from adfs.experiments.report import claims_list, resource, write_folder
 from adfs.experiments.results import Results
 from adfs.experiments.runner import run_comparisons
 from adfs.experiments.spec import Comparison
-from adfs.experiments.tables import markdown
+from adfs.experiments.tables import markdown, number
 from adfs.theory import table1
 
 __all__ = ["CHOICES", "SETTINGS", "Reproduction", "Setting", "reproduce"]
@@ -50,7 +51,9 @@ _MEASURED = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the paper's three settings: logistic regression on two Gaussian classes, d = 10, τ = 5, exponential delays.
+    """One of the paper's three settings.
+
+    Logistic regression on two Gaussian classes, d = 10, τ = 5, exponential delays.
 
     Attributes
     ----------
@@ -100,12 +103,14 @@ SETTINGS = {
         "Many samples a node: 7 x 7, m = 10000, σ = 50", "grid:7x7", 10_000, 50.0, 1e-6, 1e6, 16
     ),
 }
-#: The same for a first look: the third has the same condition numbers with a tenth of the samples.
+#: The same for a first look: fewer nodes, and samples and σ in proportion, which keeps the condition numbers.
 QUICK = {
-    "small": Setting("Small network: 2 x 2, m = 500, σ = 1/2 (quick)", "grid:2x2", 500, 0.5, 1e-8, 2e5, 24),
-    "large": Setting("Large network: 10 x 10, m = 100, σ = 1/3 (quick)", "grid:10x10", 100, 1.0 / 3.0, 1e-8, 2.4e5, 12),
+    "small": Setting("Small network: 2 x 2, m = 1000, σ = 1 (quick)", "grid:2x2", 1000, 1.0, 1e-8, 3.5e5, 16),
+    "large": Setting(
+        "Large network: 10 x 10, m = 300, σ = 1 (quick)", "grid:10x10", 300, 1.0, 1e-8, 4.5e5, 10
+    ),
     "many-samples": Setting(
-        "Many samples a node: 7 x 7, m = 1000, σ = 5 (quick)", "grid:7x7", 1000, 5.0, 1e-6, 1e5, 12
+        "Many samples a node: 5 x 5, m = 4000, σ = 20 (quick)", "grid:5x5", 4000, 20.0, 1e-6, 3e5, 10
     ),
 }
 CHOICES = (*SETTINGS, "table", "all")
@@ -195,7 +200,11 @@ def _pace(results: Results, label: str | None) -> float:
     """Return the measured time to divide F − F* by e, between 1e-2 and 1e-6; nan where no run got there."""
     if label is None:
         return math.nan
-    spans = results.times(label, 1e-6) - results.times(label, 1e-2) if _reached(results, label) else np.array([math.nan])
+    spans = (
+        results.times(label, 1e-6) - results.times(label, 1e-2)
+        if _reached(results, label)
+        else np.array([math.nan])
+    )
     return float(spans.mean() / math.log(1e4))
 
 
@@ -205,12 +214,16 @@ def _reached(results: Results, label: str) -> bool:
 
 def table_text(table: pd.DataFrame) -> pd.DataFrame:
     """Return Table 1 as text."""
-    shown = table.map(lambda cell: cell if isinstance(cell, str) else "–" if math.isnan(cell) else f"{cell:.3g}")
+    shown = table.map(
+        lambda cell: cell if isinstance(cell, str) else "–" if math.isnan(cell) else number(cell)
+    )
     shown.index.name = "method"
     return shown
 
 
-def _overview(results: Mapping[str, Results], findings: Sequence[Finding], table: pd.DataFrame, quick: bool) -> str:
+def _overview(
+    results: Mapping[str, Results], findings: Sequence[Finding], table: pd.DataFrame, quick: bool
+) -> str:
     """Return a page with the three figures, the claims and Table 1."""
     parts = []
     for name, found in results.items():
@@ -227,13 +240,12 @@ def _overview(results: Mapping[str, Results], findings: Sequence[Finding], table
         for name, row in zip(shown.index, shown.to_numpy(), strict=True)
     )
     note = "Scaled-down settings: the claims were made of the full ones. " if quick else ""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>ADFS: the paper's experiments</title><style>{page_style()}</style></head><body>"
-        f"<h1>ADFS: the paper's experiments</h1><p class='lead'>{note}Error against idealised time; a title opens its page.</p>"
-        f"<div class='columns' style='grid-template-columns: repeat(auto-fit, minmax(320px, 1fr))'>{''.join(parts)}</div>"
-        f"{claims_list(findings)}<section><h2>Table 1: time to divide the error by e</h2>"
-        f"<div class='scroll'><table class='times'><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        "<p class='detail'>Predicted times leave constants out; measured ones are between 1e-2 and 1e-6.</p></section>"
-        f"<footer>Made by adfs {__version__}.</footer></body></html>\n"
+    return Template(resource("overview.html")).substitute(
+        css=resource("page.css"),
+        note=note,
+        figures="".join(parts),
+        claims=claims_list(findings),
+        heads=heads,
+        rows=rows,
+        version=__version__,
     )

@@ -25,14 +25,14 @@ from adfs.experiments.spec import Comparison
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
 
-__all__ = ["Interrupted", "available_cores", "run_comparison", "run_comparisons"]
+__all__ = ["RunsInterruptedError", "available_cores", "run_comparison", "run_comparisons"]
 
 _POLL = 0.1
 _BEGUN, _FINISHED = 1e-9, 2.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Interrupted(AdfsError):
+class RunsInterruptedError(AdfsError):
     """The runs were interrupted; what was finished is kept, and the same call goes on from there."""
 
 
@@ -93,7 +93,8 @@ def run_comparisons(
     progress: bool | None = None,
 ) -> list[Results]:
     """Run several comparisons under one display; as :func:`run_comparison`."""
-    results, tasks = [], []
+    results: list[Results] = []
+    tasks: list[_Task] = []
     for comparison, folder in wanted:
         comparison.check_methods()
         _prepare(folder, comparison, fresh)
@@ -129,7 +130,7 @@ def _prepare(folder: Path, comparison: Comparison, fresh: bool) -> None:
 
 
 def _finished(path: Path, mark: str) -> Run | None:
-    """Return the run that is kept there, None if there is none, or one of other settings, or a damaged one."""
+    """Return the run that is kept there; None for none, one of other settings, or a damaged one."""
     if not path.exists():
         return None
     try:
@@ -169,7 +170,7 @@ def _run_here(tasks: Sequence[_Task], display: Display) -> None:
     shares.errors = errors
     for task in tasks:
         if not _make(task, shares, errors, _Flag):
-            raise Interrupted(_told(task.path))
+            raise RunsInterruptedError(_told(task.path))
 
 
 class _Watched(list[float]):
@@ -242,7 +243,7 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, display: Display) -> No
                 "try again with --jobs 1: finished runs are kept"
             ) from None
         except KeyboardInterrupt:
-            raise Interrupted(_told(tasks[0].path)) from None
+            raise RunsInterruptedError(_told(tasks[0].path)) from None
         finally:
             stop.value = 1
             pool.shutdown(cancel_futures=True)
@@ -250,5 +251,3 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, display: Display) -> No
 
 def _told(path: Path) -> str:
     return f"interrupted; finished runs are kept in {path.parent}, and the same command goes on from there"
-
-

@@ -1,4 +1,4 @@
-"""One run of a comparison: a method on the problem of a seed, measured against the known optimum, and timed."""
+"""One run of a comparison: a method on the problem of a seed, measured against the optimum, and timed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from adfs.experiments.spec import Comparison
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.runtimes.clock import Clock, position_at, retime
+from adfs.runtimes.delays import Delays
 from adfs.runtimes.loop import Budget, run_loop
 from adfs.runtimes.measuring import Certificate
 from adfs.runtimes.recording import Grid, Record
@@ -107,8 +108,8 @@ def run_method(
     Returns
     -------
     Run
-        Its frame has the columns ``suboptimality`` (mean over the nodes of F(θ_i) − F*), ``relative`` (that over F(0)),
-        ``worst`` (of the nodes), ``consensus``, and ``time``, besides those of every run.
+        Its frame has the columns ``suboptimality`` (mean over the nodes of F(θ_i) − F*), ``relative`` (that
+        over F(0)), ``worst`` (of the nodes), ``consensus``, and ``time``, besides those of every run.
     """
     problem, network = make_problem(comparison, seed)
     method = get_method(entry.method)
@@ -129,7 +130,9 @@ def run_method(
         if report is None:
             return
         error = row["suboptimality"]
-        fallen = math.log(start / error) / math.log(start / (_BEYOND * target)) if 0.0 < error < start else 0.0
+        fallen = (
+            math.log(start / error) / math.log(start / (_BEYOND * target)) if 0.0 < error < start else 0.0
+        )
         report(min(1.0, max(row["position"] / last, fallen)), error)
 
     result = run_loop(
@@ -192,17 +195,34 @@ class _Clocked:
     network: Network
     seed: int
 
-    def _arguments(self) -> tuple[Any, ...]:
-        delays = self.comparison.delays.make(self.comparison.tau)
-        return self.method, self.constants, summarize(self.problem), self.network, delays
+    @property
+    def delays(self) -> Delays:
+        return self.comparison.delays.make(self.comparison.tau)
 
     def start(self) -> Clock:
-        return Clock(*self._arguments(), seed=self.seed, schedule=self.entry.schedule)
+        """Return the clock at time 0."""
+        return Clock(
+            self.method,
+            self.constants,
+            summarize(self.problem),
+            self.network,
+            self.delays,
+            seed=self.seed,
+            schedule=self.entry.schedule,
+        )
 
     def times(self, positions: np.ndarray) -> np.ndarray:
         """Return the time by which everything up to each position has happened."""
-        found = retime(*self._arguments(), positions, seed=self.seed, schedule=self.entry.schedule)
-        return found.latest
+        return retime(
+            self.method,
+            self.constants,
+            summarize(self.problem),
+            self.network,
+            self.delays,
+            positions,
+            seed=self.seed,
+            schedule=self.entry.schedule,
+        ).latest
 
 
 def _last_position(
@@ -221,7 +241,8 @@ def _last_position(
 def _position_in_time(clocked: _Clocked, time: float) -> float:
     """Return about how far a run comes within a time.
 
-    Walking all the way may take longer than the run itself, which mostly ends before: a short walk gives the pace.
+    Walking all the way may take longer than the run itself, which mostly ends before: a short walk gives the
+    pace.
     """
     clock = clocked.start()
     begun = clock.latest
@@ -232,7 +253,7 @@ def _position_in_time(clocked: _Clocked, time: float) -> float:
 
 
 def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
-    """Return a mark of all that a run depends on, the contents of imported modules apart: the same mark, the same run."""
+    """Return a mark of all that a run depends on, apart from the contents of imported modules."""
     table = comparison.to_table()
     for key in ("title", "methods", "seeds", "imports"):
         table.pop(key, None)

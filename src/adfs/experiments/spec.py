@@ -6,7 +6,7 @@ import dataclasses
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Comparison:
     loss: str = "logistic"
     sigma: float | tuple[float, ...] = 1.0
     tau: float = 5.0
-    delays: DelaySpec = DelaySpec()
+    delays: DelaySpec = field(default_factory=DelaySpec)
     seeds: tuple[int, ...] = (0,)
     target: float = 1e-8
     relative: bool = False
@@ -140,12 +140,12 @@ class Comparison:
         Parameters
         ----------
         table : mapping
-            The fields by name. ``data`` and ``delays`` may be one word (the source, the law) or tables; ``seeds`` a list or how many;
-            ``methods`` names or tables.
+            The fields by name. ``data`` and ``delays`` may be one word (the source, the law) or tables;
+            ``seeds`` a list or how many; ``methods`` names or tables.
         base : Path, optional
             Folder that paths in it are relative to.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [one.name for one in dataclasses.fields(cls)]
         for key in table:
             if key not in known:
                 raise unknown_name("key of a comparison", key, known)
@@ -183,14 +183,14 @@ class Comparison:
     def to_table(self) -> dict[str, Any]:
         """Return the comparison as plain data; :meth:`from_table` reads it back."""
         table: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "methods":
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            if one.name == "methods":
                 table["methods"] = [shortened(entry) | dict(entry.options) for entry in value]
             elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-                table[field.name] = shortened(value)
+                table[one.name] = shortened(value)
             elif value is not None:
-                table[field.name] = thawed(value)
+                table[one.name] = thawed(value)
         return table
 
     def toml(self) -> str:

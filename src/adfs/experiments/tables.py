@@ -9,10 +9,22 @@ import pandas as pd
 
 from adfs.experiments.results import Results
 
-__all__ = ["LEVELS", "markdown", "time_table", "times_frame"]
+__all__ = ["LEVELS", "markdown", "number", "time_table", "times_frame"]
 
 #: The errors of the table.
 LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, for people.
+
+    Examples
+    --------
+    >>> number(123456.0), number(0.01234), number(1.5e9)
+    ('123,000', '0.0123', '1.5e+09')
+    """
+    short = float(f"{value:.3g}")
+    return f"{short:,.0f}" if 1000.0 <= short < 1e8 else f"{short:.3g}"
 
 
 def times_frame(results: Results, levels: tuple[float, ...] = LEVELS, axis: str = "time") -> pd.DataFrame:
@@ -21,8 +33,9 @@ def times_frame(results: Results, levels: tuple[float, ...] = LEVELS, axis: str 
     Returns
     -------
     pandas.DataFrame
-        One row a method and a level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did not come so far),
-        ``given_up`` (the earliest end of those runs, nan without any), ``reached``, ``seeds``.
+        One row a method and a level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did
+        not come so far), ``given_up`` (the earliest end of those runs, nan without any), ``reached``,
+        ``seeds``.
     """
     rows = []
     for label in results.labels:
@@ -46,21 +59,31 @@ def times_frame(results: Results, levels: tuple[float, ...] = LEVELS, axis: str 
 
 
 def time_table(results: Results, levels: tuple[float, ...] = LEVELS) -> pd.DataFrame:
-    """Return the same as text, one row a method and one column a level: the median, and ``> t`` where it was given up."""
+    """Return the medians as text, one row a method and one column a level; ``> t`` where runs were given up."""
     frame = times_frame(results, levels)
     columns = {level: f"{level:.0e}" for level in levels}
-    table = pd.DataFrame(index=pd.Index(results.labels, name="method"), columns=list(columns.values()), dtype=object)
-    for row in frame.itertuples():
-        table.loc[row.label, columns[row.level]] = (
-            f"{row.median:.3g}" if math.isfinite(row.median) else f"> {row.given_up:.3g}"
-        )
+    cells = {
+        (row["label"], row["level"]): number(row["median"])
+        if math.isfinite(row["median"])
+        else f"> {number(row['given_up'])}"
+        for _, row in frame.iterrows()
+    }
+    rows = {label: [cells[label, level] for level in levels] for label in results.labels}
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(columns.values()))
+    table.index.name = "method"
     return table
 
 
 def markdown(table: pd.DataFrame) -> str:
     """Return a table of text as Markdown that also reads well as it stands."""
-    heads = [str(table.index.name or ""), *(str(name) for name in table.columns)]
-    rows = [[str(name), *(str(cell) for cell in row)] for name, row in zip(table.index, table.to_numpy(), strict=True)]
+    heads = [
+        "" if table.index.name is None else str(table.index.name),
+        *(str(name) for name in table.columns),
+    ]
+    rows = [
+        [str(name), *(str(cell) for cell in row)]
+        for name, row in zip(table.index, table.to_numpy(), strict=True)
+    ]
     widths = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in [heads, *rows]]
     lines.insert(1, ["-" * width for width in widths])

@@ -245,7 +245,7 @@ class Clock:
     @property
     def mean(self) -> float:
         """The mean of T_i."""
-        return float(self._state.time.mean())
+        return min(float(self._state.time.mean()), self.latest)  # rounding
 
     @property
     def whole(self) -> bool:

@@ -1,7 +1,7 @@
 """The runtime for clusters: many nodes a rank, messages through MPI, the same bits as the simulator.
 
-``fit_mpi`` runs a method; ``launched_by_mpi`` tells whether this process is one of several. The MPI library is loaded
-(and started) by the program that hands over a communicator, never by importing this package.
+``fit_mpi`` runs a method; ``launched_by_mpi`` tells whether this process is one of several. The MPI library
+is loaded (and started) by the program that hands over a communicator, never by importing this package.
 """
 
 from __future__ import annotations

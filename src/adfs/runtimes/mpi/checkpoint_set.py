@@ -1,7 +1,8 @@
-"""Checkpoints of a run on several ranks: one file a rank, and a manifest that says which ones belong together.
+"""Checkpoints of a run on several ranks: one file a rank, and a manifest that says which belong together.
 
-A generation is complete once every rank has written its file; only then rank 0 replaces the manifest, and only then the
-files of the generation before are removed. Whatever happens meanwhile, the manifest names files that are all there.
+A generation is complete once every rank has written its file; only then rank 0 replaces the manifest, and
+only then the files of the generation before are removed. Whatever happens meanwhile, the manifest names
+files that are all there.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class CheckpointSet:
             return [], 0.0
         if not trouble and header["n_ranks"] != self.team.size:
             trouble = (
-                f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks and there are {self.team.size}; "
-                "resume with as many as there were"
+                f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks "
+                f"and there are {self.team.size}; resume with as many as there were"
             )
         rows: list[dict[str, float]] = []
         seconds = 0.0

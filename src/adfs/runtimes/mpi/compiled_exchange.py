@@ -1,7 +1,7 @@
 """The same as `adfs.runtimes.mpi.exchange`, all of it compiled: an exchange costs what the messages cost.
 
-`EventExchange` is the twin that reads easily; the tests hold this one to it. Python comes back every few hundredths
-of a second of waiting, to look at the deadline and at signals.
+`EventExchange` is the twin that reads easily; the tests hold this one to it. Python comes back every few
+hundredths of a second of waiting, to look at the deadline and at signals.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from adfs.runtimes.mpi.parts import execute, fill_message, parts_of, take_messag
 from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.mpi.timing import RankTimes
 from adfs.schedule import Events
+from adfs.schedule.events import room_for
 
 __all__ = ["CompiledExchange", "make_exchange"]
 
-# Seconds of waiting after which Python has a look; and after which it takes over the waiting with its sleeps.
+# Seconds of waiting after which Python has a look, and sleeps a moment; at once where ranks share cores.
 _LOOK_SECONDS = 0.02
 _CROWDED_SECONDS = 0.0
 _LOG = 512
@@ -94,7 +95,7 @@ class Board(NamedTuple):
 @kernel
 def _is_done(board: Board, request: int) -> bool:
     MPI_TEST(request, board.addresses[0], board.addresses[1])
-    return board.flag[0] != 0
+    return bool(board.flag[0] != 0)
 
 
 @kernel
@@ -116,7 +117,7 @@ def _finish_arrived(parts: Any, board: Board) -> int:
             kept += 1
     board.counts[_PENDING] = kept
     board.counts[_FINISHED] += count - kept
-    return count - kept
+    return int(count - kept)
 
 
 @kernel
@@ -169,7 +170,7 @@ def run_window(
     ahead: int,
     patience: float,
 ) -> bool:
-    """Go on executing the events of a window; return whether all are done, or False while waiting for a message."""
+    """Go on with the events of a window; return whether all are done (False: a message is missing)."""
     n, size = board.slot.size, times.size
     counts, seconds = board.counts, board.seconds
     while True:
@@ -250,6 +251,11 @@ class CompiledExchange(EventExchange):
             log=np.zeros((_LOG, 3)),
         )
 
+    def compile(self) -> None:
+        """Compile what will be called, without a message."""
+        run_window(self._parts, self.board, *room_for(0), *self._taken, self._ahead, 0.0)
+        _now()
+
     def _execute(self, events: Events, size: int) -> None:
         board, watch = self.board, self.team.watch
         board.counts[_DONE] = board.counts[_WAITING] = 0
@@ -290,7 +296,7 @@ class CompiledExchange(EventExchange):
 
 @kernel
 def _now() -> float:
-    return MPI_WTIME()
+    return float(MPI_WTIME())
 
 
 def make_exchange(team: Team, process: EventProcess, links: Links, times: RankTimes) -> EventExchange:

@@ -73,10 +73,10 @@ class TeamSums(NodeSums):
 
 
 class MpiRun(Driver):
-    """This rank's part of a run.
+    """The part of a run that this rank does.
 
-    All ranks go through the same positions. They stop between two records when a slice of the schedule is done, whose
-    length they agree on by what the last one took: nobody looks at a clock alone.
+    All ranks go through the same positions. They stop between two records when a slice of the schedule is
+    done, whose length they agree on by what the last one took: nobody looks at a clock alone.
     """
 
     def __init__(
@@ -117,6 +117,11 @@ class MpiRun(Driver):
         """Where the run is."""
         return self.process.position
 
+    def compile(self) -> None:
+        """Compile what exchanges messages."""
+        if self._exchange is not None:
+            self._exchange.compile()
+
     def open(self) -> None:
         """Be ready for messages."""
         if self.links is not None:
@@ -128,7 +133,7 @@ class MpiRun(Driver):
             self.links.close()
 
     def advance(self, stop: float, deadline: float | None) -> bool:
-        """Go on to a position, or until all ranks agree that the deadline has passed or that one is interrupted."""
+        """Go on to a position, or until ranks agree that the deadline has passed or one is interrupted."""
         while self.process.position < stop:
             begun = time.perf_counter()
             self._advance(min(stop, self.round_up(self.process.position + self._slice)))
@@ -176,7 +181,7 @@ class MpiRun(Driver):
             self.times.computing = computed + spent
 
     def work(self) -> Work:
-        """What all ranks have done."""
+        """Return what all ranks have done."""
         parts = self._share(np.array(self.process.work, dtype=np.float64), "to count the work")
         return Work(*(int(sum(part[k] for part in parts)) for k in range(3)))
 
@@ -200,7 +205,7 @@ class MpiRun(Driver):
         return found
 
     def save(self, rows: list[dict[str, float]], seconds: float) -> None:
-        """Write this rank's part of a checkpoint; nothing is under way at a position, so the parts fit together."""
+        """Write this rank's part of a checkpoint; no message is under way at a position, so the parts fit."""
         if self.checkpoints is not None:
             begun = time.perf_counter()
             self.checkpoints.save(self.process, rows, seconds)

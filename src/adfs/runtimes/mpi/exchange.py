@@ -1,4 +1,4 @@
-"""Executing events when some neighbours live on other ranks: post early, go on with other nodes, wait when needed."""
+"""Executing events when some neighbours live on other ranks: post early, go on, wait when needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from adfs.schedule.events import room_for
 
 __all__ = ["EventExchange"]
 
-# Events looked at ahead of the oldest one that waits. Beyond that little more is found to do; and between two looks
-# at the messages there must not be much work, for some networks move a message only while the library is called.
+# Events looked at ahead of the oldest one that waits. Beyond that little more is found to do; and between
+# two looks at the messages there must not be much work, for some networks move a message only while the
+# library is called.
 _AHEAD = 256
 _NUMBERS_BETWEEN_LOOKS = 1 << 17
 
@@ -45,6 +46,21 @@ class EventExchange:
         # By link: the node's place and the time of the exchange under way.
         self._pending: dict[int, tuple[int, float]] = {}
         self._own_place = np.array([process.end(int(edge)) for edge in links.edges], dtype=np.int64)
+
+    def compile(self) -> None:
+        """Compile what will be called, without a message."""
+        split_events(
+            self._taken.actor,
+            0,
+            0,
+            self.process.ends,
+            self.process.slot,
+            self._blocked,
+            self._waiting,
+            0,
+            self._ready,
+        )
+        take_events(*self._taken, self._ready, 0, *self._taken)
 
     def execute(self, events: Events) -> None:
         """Execute all the events of a window; on return nothing is under way."""
@@ -132,7 +148,8 @@ class EventExchange:
         edge = int(self.links.edges[link])
         a, b = self.process.ends[edge]
         number = int(self.links.exchanges[link])
-        return f"at the event of time {moment:.17g} (edge {edge} between nodes {a} and {b}, its exchange {number} here)"
+        where = f"edge {edge} between nodes {a} and {b}, its exchange {number} here"
+        return f"at the event of time {moment:.17g} ({where})"
 
     def _count(self, events: Events) -> None:
         """Add to the work done; an exchange with another rank is one message of this one."""

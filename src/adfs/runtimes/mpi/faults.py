@@ -1,8 +1,8 @@
-"""When something goes wrong on a cluster: every wait has a deadline, every rank says one sentence, nobody hangs.
+"""When something goes wrong on a cluster: waits have a deadline, each rank says one sentence, nobody hangs.
 
-A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An exception that nobody
-catches ends all ranks (`aborting`), since the others would wait for this one for ever. A rank that is told to stop
-while others fail says what it was doing (SIGTERM).
+A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An
+exception that nobody catches ends all ranks (`aborting`), since the others would wait for this one for ever.
+A rank that is told to stop while others fail says what it was doing (SIGTERM).
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-
 from adfs.errors import AdfsError, InputError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["RankLostError", "RefusalError", "Watch", "abort", "aborting", "as_one_program", "say", "stop_aborting", "tell"]
+__all__ = [
+    "RankLostError",
+    "RefusalError",
+    "Watch",
+    "abort",
+    "aborting",
+    "as_one_program",
+    "say",
+    "stop_aborting",
+    "tell",
+]
 
 _SPINS = 50
 _SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
@@ -108,7 +117,7 @@ class Watch:
         doing: Callable[[], str],
         patience: float = 0.0,
     ) -> None:
-        """Poll until something is ready; raise `RankLostError` after the deadline, naming the missing ranks."""
+        """Poll until something is ready; raise `RankLostError` after the deadline, with the missing ranks."""
         begun = time.perf_counter()
         before, self.doing = self.doing, lambda: f"waiting for {rank_names(missing())} {doing()}"
         # An exception on the way out keeps `doing`: it is what this rank says last.
@@ -148,9 +157,10 @@ class Watch:
 
     @contextlib.contextmanager
     def last_words(self) -> Iterator[None]:
-        """Say what this rank was doing when it is told to stop (SIGTERM), which is what a launcher does to the
-        others when one rank fails.
-        """  # noqa: D205
+        """Say what this rank was doing when it is told to stop (SIGTERM).
+
+        That is what a launcher does to the others when one rank fails.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -218,7 +228,7 @@ def aborting(comm: MPI.Intracomm, watch: Watch) -> None:
 
 @contextlib.contextmanager
 def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
-    """Let several processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all."""
+    """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all."""
     rank, size = comm.Get_rank(), comm.Get_size()
     try:
         yield

@@ -78,39 +78,44 @@ def fit_mpi(
 ) -> Run:
     """Run a method on the ranks of an MPI program, each with its own data.
 
-    All ranks call it together, with the same arguments apart from their shards. A rank's samples never leave it: neighbours
-    exchange iterates, and the start and the certificates take a few sums. The numbers are those of `adfs.simulate` on the
-    same problem, to the last bit, however the nodes are spread over ranks.
+    All ranks call it together, with the same arguments apart from their shards. A rank's samples never leave
+    it: neighbours exchange iterates, and the start and the certificates take a few sums. The numbers are
+    those of `adfs.simulate` on the same problem, to the last bit, however the nodes are spread over ranks.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         For instance ``MPI.COMM_WORLD``; it is duplicated.
     shards : sequence, Problem, GeneralProblem or callable
-        This rank's data. A sequence holds one ``(X, y)`` or ``(X, y, weights)`` a node; a problem holds its nodes; a callable is
-        asked for the shard of a node, and only for this rank's nodes, which are then placed so that few edges are cut.
+        This rank's data. A sequence holds one ``(X, y)`` or ``(X, y, weights)`` a node; a problem holds its
+        nodes; a callable is asked for the shard of a node, and only for this rank's nodes, which are then
+        placed so that few edges are cut.
     network : Network or str, optional
         Links the nodes of all ranks; a name may leave out its sizes. Complete when left out.
     loss, sigma
-        As in `adfs.Problem`, for shards that are not a problem; sigma is a number, or one a node of the network. Labels may be
-        any two values; shards may have one of them only, and different numbers of columns.
+        As in `adfs.Problem`, for shards that are not a problem; sigma is a number, or one a node of the
+        network. Labels may be any two values; shards may have one of them only, and different numbers of
+        columns.
     nodes : sequence of int, optional
-        Which node of the network each of this rank's shards is; by default the ranks' shards are numbered in the order of ranks.
+        Which node of the network each of this rank's shards is; by default the ranks' shards are numbered in
+        the order of ranks.
     n_features : int, optional
         The dimension, if it is more than the widest shard's.
     method, parameters, schedule, seed, tol, passes, events, seconds, read
         As in `adfs.simulate`.
     tau : float or "measure", optional
-        Time of a communication in units of a sample's computation; ``"measure"`` measures both before the run.
+        Time of a communication in units of a sample's computation; ``"measure"`` measures both before the
+        run.
     record : Record, str or tuple of str, optional
         ``"gap"``, ``"objective"`` and ``"consensus"`` can be recorded; what needs the optimum cannot.
     progress : bool, optional
         Show a progress bar and the placement, on rank 0; by default only on a terminal.
     checkpoint : path, optional
-        A folder: each rank writes its part there every ``checkpoint_every`` seconds and at the end, and rank 0 a manifest that names
-        the last complete set. ``finished.json`` appears when the run has ended well.
+        A folder: each rank writes its part there every ``checkpoint_every`` seconds and at the end, and rank
+        0 a manifest that names the last complete set. ``finished.json`` appears when the run has ended well.
     resume : bool
-        Go on from the last complete checkpoint, if there is one; the bits are those of a run that never stopped.
+        Go on from the last complete checkpoint, if there is one; the bits are those of a run that never
+        stopped.
     deadline : float
         Seconds that a rank waits for another before it gives up with a sentence.
     gather : bool
@@ -121,7 +126,8 @@ def fit_mpi(
     Returns
     -------
     Run
-        On every rank: ``coef``, ``gap``, ``frame`` are the same everywhere; ``details`` holds each rank's times and messages.
+        On every rank: ``coef``, ``gap``, ``frame`` are the same everywhere; ``details`` holds each rank's
+        times and messages.
 
     Raises
     ------
@@ -137,9 +143,10 @@ def fit_mpi(
         chosen, budget, wanted = together(
             team,
             "at the start",
-            lambda: _check(method, schedule, seed, read, record, budget_of(tol, passes, events, seconds), loss,
-                           checkpoint, resume),
-        )  # fmt: skip
+            lambda: _check(
+                method, schedule, seed, read, record, (tol, passes, events, seconds), loss, checkpoint, resume
+            ),
+        )
         same_everywhere(
             team,
             {
@@ -189,13 +196,6 @@ def fit_mpi(
     return run
 
 
-def budget_of(
-    tol: float | None, passes: float | None, events: float | None, seconds: float | None
-) -> tuple[float | None, ...]:
-    """Return the four limits of a budget."""
-    return tol, passes, events, seconds
-
-
 def _check(
     method: str | Method,
     schedule: str,
@@ -223,7 +223,8 @@ def _check(
     for measure in wanted.measures:
         if measure in ("suboptimality", "distance"):
             raise InputError(
-                f"{measure!r} needs the optimum, which no rank knows: record 'gap' (certified), 'objective' or 'consensus'"
+                f"{measure!r} needs the optimum, which no rank knows: "
+                "record 'gap' (certified), 'objective' or 'consensus'"
             )
     return chosen, Budget(*limits), wanted
 
@@ -250,7 +251,6 @@ def _run(
     if team.rank == 0 and progress:
         for line in str(data.placement).splitlines():
             say(line)
-    _compile_in_turns(team, chosen, setting)
     process = together(team, "to start", lambda: chosen.start(setting))
     checkpoints = None
     rows: list[dict[str, float]] = []
@@ -261,6 +261,7 @@ def _run(
         if resume:
             rows, spent = checkpoints.resume(process)
     driver = MpiRun(team, data.problem, process, data.placement, sums, read=read, checkpoints=checkpoints)
+    _compile_in_turns(team, chosen, setting, driver)
 
     def position_of(amount: float) -> float:
         return chosen.position_of(setting.parameters, summary, amount)
@@ -341,12 +342,13 @@ def _account(team: Team, driver: MpiRun) -> dict[str, Any]:
     return {"ranks": [card[0] for card in cards], "edges": sorted(edge for card in cards for edge in card[1])}
 
 
-def _compile_in_turns(team: Team, chosen: Method, setting: Setting) -> None:
-    """Compile on one rank a host, then load on the others what it left on the disk; nobody is late for a message then."""
+def _compile_in_turns(team: Team, chosen: Method, setting: Setting, driver: MpiRun) -> None:
+    """Compile on one rank a host, then load on the others what it left on the disk: nobody is late then."""
     for turn in (True, False):
         if team.first_on_host is turn:
             team.watch.doing = lambda: "compiling"
             _warm_up(chosen.start(setting), setting)
+            driver.compile()
         team.gather_all(0, "to compile", patience=_COMPILING)
 
 

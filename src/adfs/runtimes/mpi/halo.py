@@ -1,4 +1,4 @@
-"""Products with a gossip matrix whose rows are spread over ranks: each sends its neighbours the values they need."""
+"""Products with a gossip matrix whose rows are spread over ranks: neighbours send the values that are needed."""
 
 from __future__ import annotations
 

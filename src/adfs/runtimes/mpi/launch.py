@@ -1,4 +1,4 @@
-"""What a launcher (mpiexec, srun) says of itself in the environment, asked before any MPI library is loaded."""
+"""What a launcher (mpiexec, srun) says of itself in the environment, without loading an MPI library."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
 
     Examples
     --------
-    >>> launched_by_mpi({"PMI_SIZE": "4", "PMI_RANK": "0"}), launched_by_mpi({"PMI_SIZE": "1", "PMI_RANK": "0"})
-    (True, False)
+    >>> launched_by_mpi({"PMI_SIZE": "4", "PMI_RANK": "0"})
+    True
+    >>> launched_by_mpi({"PMI_SIZE": "1", "PMI_RANK": "0"})
+    False
     """
     launch = what_the_launcher_says(environment)
     return launch is not None and launch.size > 1

@@ -1,7 +1,7 @@
-"""The few MPI functions that compiled code calls, by names of our own: the addresses are looked up in every process.
+"""The few MPI functions that compiled code calls, by names of our own; each process looks up their addresses.
 
-Only requests are handed over, as the addresses of their handles: what a handle is differs between MPI libraries, and
-nothing here depends on it.
+Only requests are handed over, as the addresses of their handles: what a handle is differs between MPI
+libraries, and nothing here depends on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from numba import types
 
 __all__ = ["MPI_START", "MPI_TEST", "MPI_WTIME", "YIELD", "library_is_loaded"]
 
-#: ``start(request)``, ``test(request, flag, status)``, ``wtime()`` and ``sched_yield()``; addresses are integers.
+#: ``start(request)``, ``test(request, flag, status)``, ``wtime()`` and ``sched_yield()``; addresses are
+#: integers.
 MPI_START = types.ExternalFunction("adfs_mpi_start", types.int32(types.intp))
 MPI_TEST = types.ExternalFunction("adfs_mpi_test", types.int32(types.intp, types.intp, types.intp))
 MPI_WTIME = types.ExternalFunction("adfs_mpi_wtime", types.float64())
@@ -25,7 +26,7 @@ _NAMES = {"adfs_mpi_start": "MPI_Start", "adfs_mpi_test": "MPI_Test", "adfs_mpi_
 
 @functools.cache
 def library_is_loaded() -> bool:
-    """Make the functions known to compiled code; False where they cannot be found (then mpi4py calls them)."""
+    """Make the functions known to compiled code; False where they are not found (then mpi4py calls them)."""
     from mpi4py import MPI
 
     try:

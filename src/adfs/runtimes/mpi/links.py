@@ -12,11 +12,11 @@ __all__ = ["Links"]
 
 
 class Links:
-    """This rank's ends of the edges that are cut.
+    """The ends of the cut edges that are on this rank.
 
-    The messages of an edge have a tag of their own between the two ranks, so its k-th send meets its k-th receive: both ends
-    go through the events of an edge in the same order. A receive is started before it is needed, so a message that comes
-    early goes straight to its place.
+    The messages of an edge have a tag of their own between the two ranks, so its k-th send meets its k-th
+    receive: both ends go through the events of an edge in the same order. A receive is started before it is
+    needed, so a message that comes early goes straight to its place.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Links:
         self.started = False
 
     def _tags(self) -> np.ndarray:
-        """Number the edges between each pair of ranks; both ends count in the order of the edges."""
+        """Count the edges between each pair of ranks; both ends do so in the order of the edges."""
         tags = np.zeros(self.edges.size, dtype=np.int64)
         for peer in np.unique(self.peer):
             here = np.flatnonzero(self.peer == peer)

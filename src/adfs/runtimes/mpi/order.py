@@ -39,8 +39,8 @@ def split_events(
     n_waiting : int
         How many.
     ready : (≥ T,) int32
-        On return, the events to execute, in their order. A node that communicates with another rank is the last
-        of its events among them.
+        On return, the events to execute, in their order. A node that communicates with another rank is the
+        last of its events among them.
 
     Returns
     -------

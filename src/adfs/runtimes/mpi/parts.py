@@ -1,4 +1,4 @@
-"""What compiled code needs of a process to execute its events: its arrays, and by their type its own kernels."""
+"""What compiled code needs of a process to execute its events: its arrays, and by their type its kernels."""
 
 from __future__ import annotations
 
@@ -77,7 +77,18 @@ def _execute(parts: Any, times: Any, actors: Any, samples: Any, first: Any, last
         def adfs(parts: Any, times: Any, actors: Any, samples: Any, first: Any, last: Any) -> int:
             p = parts
             return run_events(
-                p.loss, p.rows, p.y, p.weights, p.offsets, p.constants, p.state, times, actors, samples, first, last
+                p.loss,
+                p.rows,
+                p.y,
+                p.weights,
+                p.offsets,
+                p.constants,
+                p.state,
+                times,
+                actors,
+                samples,
+                first,
+                last,
             )
 
         return adfs
@@ -107,7 +118,9 @@ def _fill_message(parts: Any, i: Any, time: Any, out: Any) -> Any:
 @overloads(take_message)
 def _take_message(parts: Any, edge: Any, i: Any, time: Any, own: Any, other: Any) -> Any:
     if _kind(parts) is AdfsParts:
-        return lambda parts, edge, i, time, own, other: receive(parts.constants, parts.state, edge, i, own, other)
+        return lambda parts, edge, i, time, own, other: receive(
+            parts.constants, parts.state, edge, i, own, other
+        )
     if _kind(parts) is NsParts:
         return lambda parts, edge, i, time, own, other: ns_receive(
             parts.constants, parts.state, edge, i, time, own, other

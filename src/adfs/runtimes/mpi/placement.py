@@ -47,7 +47,7 @@ class Placement:
         """Return the placement as a table, one line a rank."""
         ends, cut = self.rank_of_node[self.edges], self.cut
         lines = [
-            f"{len(self.rank_of_node)} nodes on {self.n_ranks} ranks, {int(cut.sum())} of {len(cut)} edges cut"
+            f"{self.rank_of_node.size} nodes on {self.n_ranks} ranks, {int(cut.sum())} of {cut.size} edges cut"
         ]
         for rank in range(self.n_ranks):
             here = (ends == rank).any(axis=1)
@@ -71,8 +71,8 @@ def _short(nodes: np.ndarray) -> str:
 def place(network: Network, n_ranks: int) -> Placement:
     """Put the nodes of a network on ranks, equally many each (or one more), cutting few edges.
 
-    Recursive bisection: each part is ordered by its Fiedler vector, by its bandwidth and by the nodes' numbers, cut at the
-    right place, improved by swaps, and the best of the three is kept.
+    Recursive bisection: each part is ordered by its Fiedler vector, by its bandwidth and by the nodes'
+    numbers, cut at the right place, improved by swaps, and the best of the three is kept.
 
     Parameters
     ----------
@@ -94,7 +94,8 @@ def place(network: Network, n_ranks: int) -> Placement:
     n = network.n_nodes
     if not 1 <= n_ranks <= n:
         raise InputError(
-            f"{n} nodes cannot be placed on {n_ranks} ranks: every rank holds at least one node; start {n} ranks or fewer"
+            f"{n} nodes cannot be placed on {n_ranks} ranks: every rank holds at least one node; "
+            f"start {n} ranks or fewer"
         )
     rank_of_node = np.zeros(n, dtype=np.int64)
     weights = np.ones(network.n_edges)

@@ -1,6 +1,7 @@
-"""Before a run: all ranks must want the same, hold data that fits together, and know the same few numbers of it.
+"""Before a run: all ranks must want the same, hold data that fits, and know the same few numbers of it.
 
-What is wrong is found together and said once: every rank raises the same `RefusalError`, and rank 0 prints it.
+What is wrong is found together and said once: every rank raises the same `RefusalError`, and rank 0 prints
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Shards = Sequence[Any] | Problem | GeneralProblem | Callable[[int], Any]
 
 
 class Data(NamedTuple):
-    """What a rank holds: its ``problem``, where all nodes are (``placement``), the network, the two ``classes``."""
+    """What a rank holds: its ``problem``; the network, where all nodes are, and the labels' two ``classes``."""
 
     problem: Problem | GeneralProblem
     network: Network
@@ -63,8 +64,8 @@ def check_launcher(world_size: int | None = None) -> None:
     size = MPI.COMM_WORLD.Get_size() if world_size is None else world_size
     if launch is not None and launch.size > 1 and size == 1:
         sentence = (
-            f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: mpiexec and "
-            "mpi4py belong to different MPI installations; use the mpiexec that comes with mpi4py's MPI library"
+            f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
+            "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
         )
         if launch.rank == 0:
             say(sentence)
@@ -176,7 +177,9 @@ def _place(
     cards = team.gather_all([count, given], "to place the nodes")
     for rank, (held, _) in enumerate(cards):
         if held == 0:
-            raise RefusalError(f"rank {rank} has no data: every rank needs at least one shard; start fewer ranks")
+            raise RefusalError(
+                f"rank {rank} has no data: every rank needs at least one shard; start fewer ranks"
+            )
     total = sum(held for held, _ in cards)
     graph = together(team, "to build the network", lambda: _network(network, total, team.size))
     if any(own is None for _, own in cards):
@@ -217,8 +220,8 @@ def _network(network: Network | str | None, n_nodes: int | None, n_ranks: int) -
             graph = Network(network, n_nodes=n_nodes or n_ranks)
     if n_nodes is not None and graph.n_nodes != n_nodes:
         raise InputError(
-            f"the network has {graph.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: start as "
-            "many ranks as the shards need, or give the network that links them"
+            f"the network has {graph.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: "
+            "start as many ranks as the shards need, or give the network that links them"
         )
     return graph
 
@@ -249,7 +252,9 @@ def _same_width(
     cards = team.gather_all([problem.n_features, problem.n_samples], "to compare the data")
     for rank, (_, samples) in enumerate(cards):
         if samples == 0:
-            raise RefusalError(f"rank {rank} has no data: every rank needs at least one sample; start fewer ranks")
+            raise RefusalError(
+                f"rank {rank} has no data: every rank needs at least one sample; start fewer ranks"
+            )
     width = max([n_features or 0, *(card[0] for card in cards)])
     if isinstance(problem, GeneralProblem):
         if any(card[0] != width for card in cards):

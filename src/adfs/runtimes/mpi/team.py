@@ -1,7 +1,8 @@
-"""The few things all ranks do together, through rank 0: share small arrays and texts, add in the order of nodes.
+"""What all ranks do together, through rank 0: share small arrays and texts, add in the order of nodes.
 
-MPI's own collectives wait without end and do not say for whom. Here rank 0 knows who has not come, the others wait for
-rank 0, and the time that this takes does not matter: it happens a few times a second at most.
+MPI's own collectives wait without end and do not say for whom. Here rank 0 knows who has not come, the
+others wait for rank 0, and the time that this takes does not matter: it happens a few times a second at
+most.
 """
 
 from __future__ import annotations
@@ -43,9 +44,16 @@ class Team:
         others = [rank for rank in range(self.size) if rank != self.rank]
         self.comm, request = comm.Idup()
         self.watch.until(request.Test, lambda: others, lambda: "at the start")
-        self.hosts: list[str] = self.gather_all(socket.gethostname(), "at the start")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.watch.crowded = self.hosts.count(self.hosts[self.rank]) > cores
+        cores = (
+            sorted(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else list(range(os.cpu_count() or 1))
+        )
+        cards = self.gather_all([socket.gethostname(), cores], "at the start")
+        self.hosts: list[str] = [host for host, _ in cards]
+        # A launcher may give each rank a core of its own: count those of all ranks here.
+        here = {core for host, theirs in cards if host == self.hosts[self.rank] for core in theirs}
+        self.watch.crowded = self.hosts.count(self.hosts[self.rank]) > len(here)
 
     @property
     def first_on_host(self) -> bool:

@@ -1,0 +1,172 @@
+"""``adfs compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = """\b
+Examples:
+  adfs compare comparison.toml
+  adfs compare comparison.toml --seeds 10 --tau 50 --out slow-network
+  adfs compare --data sklearn:breast_cancer --graph grid:3x3 --method adfs --method msda --seeds 3
+  adfs compare covtype.toml --data covtype.libsvm.binary.scale.bz2 --jobs 4
+  adfs compare comparison.toml --import mymethod.py --method mine --method adfs:parameters=paper
+"""
+
+_OPTIONAL = "by default what the file says"
+
+
+def run(
+    file: Annotated[
+        Path | None, typer.Argument(help="A comparison in TOML; flags go before what it says.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="A file; gaussians (the paper's); synthetic:900x10; sklearn:breast_cancer, …"
+        ),
+    ] = None,
+    samples_per_node: Annotated[
+        int | None,
+        typer.Option("--samples-per-node", min=1, help="So many random samples a node; all by default."),
+    ] = None,
+    normalise: Annotated[str | None, typer.Option("--normalise", help="none, rows or columns.")] = None,
+    graph: Annotated[str | None, typer.Option("--graph", help="cycle, torus, grid:3x3, complete, …")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, help="Number of nodes, for a graph whose name does not say it."),
+    ] = None,
+    partition: Annotated[str | None, typer.Option("--partition", help="random, contiguous or label.")] = None,
+    loss: Annotated[str | None, typer.Option("--loss", help="logistic, squared, huber, …")] = None,
+    sigma: Annotated[
+        float | None, typer.Option("--sigma", help="σ_i, the strong convexity at every node.")
+    ] = None,
+    tau: Annotated[
+        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1.")
+    ] = None,
+    delays: Annotated[str | None, typer.Option("--delays", help="exponential or fixed.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", help="A method, once for each: adfs, msda, adfs:parameters=paper,label=Paper, …"
+        ),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0.")] = None,
+    target: Annotated[
+        float | None,
+        typer.Option("--target", help="Run until F - F* stays below this, in the mean over nodes."),
+    ] = None,
+    relative: Annotated[
+        bool | None, typer.Option("--relative/--absolute", help="Whether errors are divided by F(0).")
+    ] = None,
+    max_time: Annotated[
+        float | None, typer.Option("--max-time", help="Give a run up after this idealised time.")
+    ] = None,
+    max_passes: Annotated[
+        float | None, typer.Option("--max-passes", help="Give a run up after so many passes over the data.")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title of figures and page.")] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module, or a .py file, that registers methods; may be given again."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the results; the file's name by default.")
+    ] = None,
+    traces: Annotated[str, typer.Option("--traces", help="Format of the traces: csv or parquet.")] = "csv",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; as many as cores by default.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there.")] = False,
+    progress: Annotated[
+        bool | None,
+        typer.Option(
+            "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
+        ),
+    ] = None,
+) -> int:
+    """Compare methods on a problem and a network: traces, figures, a table, and a page.
+
+    The comparison is described in a TOML file, by flags, or both. Finished runs are kept in the folder: the
+    same command goes on where it was interrupted.
+    """
+    from adfs.errors import InputError, unknown_name
+    from adfs.experiments import Comparison, read_comparison, run_comparison, write_folder
+    from adfs.experiments.runner import RunsInterruptedError, available_cores
+    from adfs.experiments.tables import time_table
+
+    if traces not in ("csv", "parquet"):
+        raise unknown_name("format of traces", traces, ("csv", "parquet"))
+    if traces == "parquet":
+        _need_parquet()
+    table: dict[str, Any] = {
+        "graph": graph,
+        "nodes": nodes,
+        "partition": partition,
+        "loss": loss,
+        "sigma": sigma,
+        "tau": tau,
+        "delays": delays,
+        "methods": method,
+        "seeds": seeds,
+        "target": target,
+        "relative": relative,
+        "max_time": max_time,
+        "max_passes": max_passes,
+        "title": title,
+        "imports": imports,
+    }
+    table = {key: value for key, value in table.items() if value is not None}
+    source = {"source": data, "samples_per_node": samples_per_node, "normalise": normalise}
+    source = {key: value for key, value in source.items() if value is not None}
+    if source:
+        table["data"] = source
+    if file is not None:
+        comparison = read_comparison(file, table)
+    elif not table:
+        raise InputError(
+            "say what to compare: a TOML file, or --data, --graph and --method; see adfs compare --help"
+        )
+    else:
+        if "source" not in source and source:
+            raise InputError(
+                "--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer"
+            )
+        comparison = Comparison.from_table(table)
+        comparison.check_methods()
+    folder = out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
+    if folder.resolve() == (file or Path()).resolve() or folder.is_file():
+        raise InputError(f"{folder} is a file: name a folder for the results with --out")
+    try:
+        results = run_comparison(
+            comparison, folder, jobs=jobs or available_cores(), fresh=fresh, progress=progress
+        )
+    except RunsInterruptedError as stopped:
+        return _interrupted(stopped)
+    write_folder(results, folder, traces=traces)
+    unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
+    print(f"{comparison.title}: idealised time until {unit} stays below …")
+    print(time_table(results).to_string())
+    print(f"\n{folder / 'report.html'}")
+    return 0
+
+
+def _need_parquet() -> None:
+    from importlib.util import find_spec
+
+    from adfs.errors import InputError
+
+    if find_spec("pyarrow") is None:
+        raise InputError("parquet needs pyarrow: pip install 'adfs[parquet]', or use --traces csv")
+
+
+def _interrupted(stopped: Exception) -> int:
+    import sys
+
+    from adfs.cli.app import INTERRUPTED
+
+    print(f"adfs: {stopped}", file=sys.stderr)
+    return INTERRUPTED

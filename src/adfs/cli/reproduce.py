@@ -1,0 +1,80 @@
+"""``adfs reproduce``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """\b
+Examples:
+  adfs reproduce all --quick
+  adfs reproduce large --seeds 3 --jobs 4
+  adfs reproduce table
+"""
+
+
+def run(
+    which: Annotated[str, typer.Argument(help="small, large, many-samples, table or all.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Scaled-down settings and one seed, for a first look.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="How many seeds; 5 by default, 1 if quick.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the results (reproduce, or reproduce-quick)."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; as many as cores by default.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there.")] = False,
+    progress: Annotated[
+        bool | None,
+        typer.Option(
+            "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
+        ),
+    ] = None,
+) -> int:
+    """Run the paper's experiments again, and say which of its claims these runs bear out.
+
+    small: 2 x 2 nodes with 1000 samples each; large: 10 x 10 with 300; many-samples: 7 x 7 with 10,000;
+    table: Table 1. Finished runs are kept: the same command goes on where it was interrupted.
+    """
+    from adfs.cli.app import INTERRUPTED
+    from adfs.experiments.reproduce import reproduce, table_text
+    from adfs.experiments.runner import RunsInterruptedError, available_cores
+    from adfs.experiments.tables import time_table
+
+    folder = out or Path("reproduce-quick" if quick else "reproduce")
+    try:
+        found = reproduce(
+            which,
+            folder,
+            quick=quick,
+            seeds=seeds,
+            jobs=jobs or available_cores(),
+            fresh=fresh,
+            progress=progress,
+        )
+    except RunsInterruptedError as stopped:
+        print(f"adfs: {stopped}", file=sys.stderr)
+        return INTERRUPTED
+    for name, results in found.results.items():
+        print(f"{results.comparison.title}: idealised time until F - F* stays below …")
+        print(time_table(results).to_string())
+        print(f"{folder / name / 'report.html'}\n")
+    if not found.table.empty:
+        print("Table 1: idealised time to divide the error by e; predictions leave constants out")
+        print(table_text(found.table).to_string())
+        print()
+    if found.findings:
+        print("Claims" + (", on scaled-down settings" if quick else ""))
+        for one in found.findings:
+            print(f"  {one.verdict:<14} {one.text}\n{'':17}{one.detail}")
+    if which == "all":
+        print(f"\n{folder / 'index.html'}")
+    return 0
