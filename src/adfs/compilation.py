@@ -86,10 +86,10 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile like `compiled` a function that makes no arrays, without counting references to those it is given.
+    """Compile a function that makes no arrays, without counting references to those it is given.
 
-    numba counts them atomically, inside the loop when arrays sit in named tuples; for a step of a hundred nanoseconds that is
-    more than the work. The caller holds the arrays while the kernel runs.
+    numba counts them atomically, inside the loop when arrays sit in named tuples; for a step of a hundred
+    nanoseconds that is more than the work. The caller holds the arrays while the kernel runs.
     """
     return _with_cache(numba.njit(**OPTIONS, _nrt=False)(function), function)
 
@@ -104,9 +104,9 @@ def _with_cache(dispatcher: Any, function: Callable[P, R]) -> Callable[P, R]:
 def inlined(function: F) -> F:
     """Compile a small function into whatever calls it.
 
-    LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and a loop that holds a
-    call is not vectorised. Such a function makes no arrays (see `kernel`), and is kept on disk inside the kernels that
-    use it.
+    LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and a
+    loop that holds a call is not vectorised. Such a function makes no arrays (see `kernel`), and is kept on
+    disk inside the kernels that use it.
     """
     return cast(F, numba.njit(forceinline=True, _nrt=False, **OPTIONS)(function))
 
@@ -302,9 +302,10 @@ def _closure_values(function: FunctionType) -> list[str] | None:
 
 
 def _sources() -> list[Path]:
-    """List the files that compiled code may come from: all but the rooms above the runtimes, which compile nothing."""
-    above = {"cli", "experiments", "estimators"}
-    return sorted(path for path in _PACKAGE.rglob("*.py") if path.relative_to(_PACKAGE).parts[0] not in above)
+    """List the files that compiled code may come from: all but the rooms that compile nothing."""
+    without = {"cli", "data", "experiments", "estimators"}
+    paths = _PACKAGE.rglob("*.py")
+    return sorted(path for path in paths if path.relative_to(_PACKAGE).parts[0] not in without)
 
 
 def _fingerprint() -> list[tuple[str, int, int]]:

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.errors import InputError
-from adfs.runtimes import Grid, Outcome, Record, Run
+from adfs.runtimes import Delays, Grid, Outcome, Record, Run
 from adfs.runtimes.container import FileError, read_container, write_container
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
@@ -345,3 +345,22 @@ def test_adfs_refuses_a_loss_that_is_not_smooth() -> None:
     with pytest.raises(InputError, match="ns-adfs"):
         adfs.simulate("adfs", problem)
     assert adfs.simulate("ns-adfs", problem, tol=1e-3).converged
+
+
+def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> None:
+    for method, law in (("adfs", "exponential"), ("adfs-block", "fixed"), ("point-saga", "exponential")):
+        delays = Delays(tau=5.0, law=law)
+        run = adfs.simulate(method, problem, NETWORK, time=500.0, delays=delays, tau=5.0)
+        times = run.frame["time"]
+        assert times.is_monotonic_increasing
+        assert times.iloc[0] == 0.0
+        assert 400.0 < times.iloc[-1] <= 500.0
+        assert (run.frame["time_mean"] <= times).all()
+    plain = adfs.simulate("adfs", problem, NETWORK, passes=2, tau=5.0)
+    assert "time" not in plain.frame
+
+
+def test_general_problems_get_a_smoothness_that_works() -> None:
+    rng = np.random.default_rng(0)
+    problem = adfs.GeneralProblem.multinomial(0.1 * rng.standard_normal((20, 2)), rng.integers(0, 3, 20), 2.0, 4)
+    assert adfs.simulate("adfs", problem, NETWORK, tol=1e-6).converged

@@ -160,7 +160,7 @@ class Process(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the whole state as named arrays, not copies: checkpoints save them, resumed runs fill them."""
+        """Return the whole state as named arrays, not copies: checkpoints save and resumed runs fill them."""
 
 
 class EventProcess(Process):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.runtimes.checkpoints import fingerprint, load_checkpoint, save_checkpoint
+from adfs.runtimes.clock import Clock, Delays, position_at, with_times
 from adfs.runtimes.gossip import local_gossip
 from adfs.runtimes.loop import Budget, Driver, Outcome, run_loop
 from adfs.runtimes.measuring import Certificate, certify, measure_nodes
@@ -23,7 +24,7 @@ from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
-from adfs.theory import summarize
+from adfs.theory import general_parameters, summarize
 
 __all__ = ["SimulatedRun", "simulate"]
 
@@ -80,7 +81,7 @@ class SimulatedRun(Driver):
         return True
 
     def _out_of_time(self, deadline: float | None) -> bool:
-        return self.interrupted or (deadline is not None and time.perf_counter() >= deadline)
+        return self.interrupted or (deadline is not None and perf_counter() >= deadline)
 
     def work(self) -> Work:
         return self.process.work
@@ -112,6 +113,8 @@ def simulate(
     passes: float | None = None,
     events: float | None = None,
     seconds: float | None = None,
+    time: float | None = None,
+    delays: Delays | None = None,
     record: Record | tuple[str, ...] | str | None = None,
     read: str = "x",
     progress: bool | None = None,
@@ -142,6 +145,11 @@ def simulate(
         Stop when the certified relative duality gap is at most this.
     passes, events, seconds : float, optional
         Budgets; the first one met ends the run. Without any: 100 passes, or as many as ``tol`` takes.
+    time : float, optional
+        A budget of idealised time, on the clock of ``delays``.
+    delays : Delays, optional
+        Adds the columns ``time`` and ``time_mean`` to the frame, the idealised time of each record. A ``time``
+        budget without delays takes fixed ones, 1 a sample and ``tau`` a message.
     record : Record, str or tuple of str, optional
         What to record and when; the gap on a logarithmic grid by default.
     read : str
@@ -184,6 +192,13 @@ def simulate(
     if resume and checkpoint is None:
         raise InputError("resume wants a checkpoint to resume from: give its path as checkpoint")
     wanted = record if isinstance(record, Record) else Record() if record is None else Record(record)
+    if time is not None:
+        delays = delays or Delays(tau=0.0 if tau is None else tau, law="fixed")
+        clock = Clock(
+            chosen, setting.parameters, problem, setting.network, delays, seed=seed, schedule=schedule
+        )
+        within = position_at(clock, time)
+        events = within if events is None else min(events, within)
     budget = Budget(tol, passes, events, seconds)
     process = chosen.start(setting)
     path = None if checkpoint is None else Path(checkpoint)
@@ -214,7 +229,7 @@ def simulate(
         )
     import pandas as pd
 
-    return Run(
+    run = Run(
         method=chosen.name,
         outcome=result.outcome,
         theta=process.primal(read),
@@ -232,6 +247,7 @@ def simulate(
             "network": network_name(setting.network),
         },
     )
+    return run if delays is None else with_times(run, problem, setting.network, delays)
 
 
 def _nothing_to_run(method: Method, problem: Problem | GeneralProblem, seed: int) -> Run:
@@ -283,7 +299,10 @@ def make_setting(
         network = Network(network, n_nodes=problem.n_nodes)
     if network.n_nodes != problem.n_nodes:
         raise InputError(
-            f"the problem has {problem.n_nodes} nodes and the network {network.n_nodes}; they must be the same"
+            f"the problem has {problem.n_nodes} nodes and the network {network.n_nodes}: they must agree"
         )
-    constants = method.parameters(problem, network, choice=parameters, tau=tau)
+    if isinstance(problem, GeneralProblem) and parameters in (None, "tuned"):
+        problem, constants = general_parameters(problem, network)
+    else:
+        constants = method.parameters(problem, network, choice=parameters, tau=tau)
     return Setting(problem, network, constants, seed, schedule, None, options)
