@@ -5,9 +5,10 @@ never on iterates. So a finished run is timed by walking through its schedule on
 for another τ without running anything:
 
 - a computation of k samples adds k draws to its node's time T_i;
-- in an exchange both ends send at their own time and go on: T_i ← max(T_i, T_j + d_ji) and the same for j, old
-  values on the right;
-- in a gossip round every node waits for its neighbours' messages of that round, and there is no other barrier;
+- in an exchange both ends send at their own time and go on: T_i ← max(T_i, T_j + d_ji), and the same
+  for j with the old values on the right;
+- in a gossip round every node waits for its neighbours' messages of that round; there is no other
+  barrier;
 - a sum over all nodes waits for the slowest, then for its messages one after another.
 
 The time of a position is the time by which every event up to it has happened, max_i T_i.

@@ -148,8 +148,8 @@ def simulate(
     time : float, optional
         A budget of idealised time, on the clock of ``delays``.
     delays : Delays, optional
-        Adds the columns ``time`` and ``time_mean`` to the frame, the idealised time of each record. A ``time``
-        budget without delays takes fixed ones, 1 a sample and ``tau`` a message.
+        Adds the columns ``time`` and ``time_mean`` to the frame, the idealised time of each record. A budget
+        of time without delays takes fixed ones, 1 a sample and ``tau`` a message.
     record : Record, str or tuple of str, optional
         What to record and when; the gap on a logarithmic grid by default.
     read : str
