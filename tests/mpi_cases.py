@@ -10,6 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import adfs
+from adfs.problem.losses import get_loss
+from adfs.problem.terms import LinearTerm
 from adfs.runtimes import Grid
 
 
@@ -40,6 +42,15 @@ class Case:
         weights = rng.random(rows) + 0.5
         return (sp.csr_array(X) if self.sparse else X), y, weights
 
+    def general(self, nodes: list[int]) -> adfs.GeneralProblem:
+        """Return some nodes' samples as terms with a prox of their own."""
+        loss = get_loss(self.loss)
+        terms = []
+        for node in nodes:
+            X, y, weights = self.shard(node)
+            terms.append([LinearTerm(x, b, w, loss) for x, b, w in zip(X, y, weights, strict=True)])
+        return adfs.GeneralProblem(terms, self.width, self.sigma()[nodes])
+
     def sigma(self) -> np.ndarray:
         return 0.2 + 0.1 * (np.arange(self.n_nodes()) % 4)
 
@@ -54,10 +65,14 @@ class Case:
             "record": adfs.Record(self.record, grid=Grid(per_decade=3)),
         }
 
-    def simulate(self, **more: Any) -> adfs.Run:
+    def simulate(self, *, general: bool = False, **more: Any) -> adfs.Run:
+        network = adfs.Network(self.network)
+        if general:
+            terms = self.general(list(range(self.n_nodes())))
+            return adfs.simulate(problem=terms, network=network, **(self.options() | more))
         shards = [self.shard(node) for node in range(self.n_nodes())]
         problem = adfs.Problem.from_shards(shards, self.loss, self.sigma())
-        return adfs.simulate(problem=problem, network=adfs.Network(self.network), **(self.options() | more))
+        return adfs.simulate(problem=problem, network=network, **(self.options() | more))
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

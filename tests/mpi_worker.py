@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import adfs
+from adfs.runtimes.mpi import driver
+from adfs.runtimes.mpi.compiled_exchange import make_exchange
 from adfs.runtimes.mpi.driver import MpiRun
+from adfs.runtimes.mpi.exchange import EventExchange
 from mpi_cases import Case, stamp
 
 
@@ -56,8 +59,10 @@ def shards_of(case: Case, entry: dict[str, Any], comm: Any) -> Any:
     if entry.get("shards") == "list":  # numbered by ranks, unequally many
         bounds = [0, *(1 + (r + 1) * (n - 1) // size for r in range(size))]
         return [case.shard(node) for node in range(bounds[rank], bounds[rank + 1])]
+    mine = list(range(rank, n, size))
+    if entry.get("shards") == "general":
+        return case.general(mine)
     if entry.get("shards") == "problem":
-        mine = list(range(rank, n, size))
         return adfs.Problem.from_shards([case.shard(node) for node in mine], case.loss, case.sigma()[mine])
     return case.shard
 
@@ -74,10 +79,17 @@ def main(path: str) -> None:
         if fault and fault["rank"] == rank:
             plan(fault)
         more = entry.get("more", {}) | entry.get("of_rank", {}).get(str(rank), {})
-        if entry.get("shards") == "problem":
+        if entry.get("shards") in ("problem", "general"):
             more["nodes"] = list(range(rank, case.n_nodes(), comm.Get_size()))
+        driver.make_exchange = EventExchange if entry.get("engine") == "python" else make_exchange
         settings = {"loss": case.loss, "sigma": case.sigma(), "gather": True} | case.options() | more
-        run = adfs.fit_mpi(comm, shards_of(case, entry, comm), adfs.Network(case.network), **settings)
+        try:
+            run = adfs.fit_mpi(comm, shards_of(case, entry, comm), adfs.Network(case.network), **settings)
+        except adfs.InputError as error:
+            if not entry.get("refused"):
+                raise
+            found[entry["name"]] = {"refused": str(error)}
+            continue
         found[entry["name"]] = {
             "stamp": stamp(run),
             "gap": run.gap,

@@ -35,6 +35,9 @@ def all_cases() -> dict[str, dict[str, Any]]:
     }
     cases["shards in a list"] = {"case": Case(rows=20), "shards": "list"}
     cases["a problem a rank"] = {"case": Case(rows=20, schedule="poisson"), "shards": "problem"}
+    cases["terms of one's own"] = {"case": Case(passes=2.0), "shards": "general"}
+    cases["python"] = {"case": Case(schedule="poisson"), "engine": "python"}
+    cases["python, iid"] = {"case": Case(network="complete:9"), "engine": "python"}
     cases["one column"] = {"case": Case(width=1, loss="squared", method="adfs-block")}
     return cases
 
@@ -44,7 +47,10 @@ CASES = all_cases()
 
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
-    return {name: stamp(entry["case"].simulate()) for name, entry in CASES.items()}
+    return {
+        name: stamp(entry["case"].simulate(general=entry.get("shards") == "general"))
+        for name, entry in CASES.items()
+    }
 
 
 def entries() -> list[dict[str, Any]]:

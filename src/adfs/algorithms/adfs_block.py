@@ -23,7 +23,16 @@ from adfs.algorithms.adfs import (
     node_constants,
     tip_scalars,
 )
-from adfs.algorithms.base import Gossip, Method, RoundProcess, Setting, Work, block_slots, register_method
+from adfs.algorithms.base import (
+    Gossip,
+    Method,
+    RoundEffort,
+    RoundProcess,
+    Setting,
+    Work,
+    block_slots,
+    register_method,
+)
 from adfs.compilation import kernel
 from adfs.errors import unknown_name
 from adfs.network import Network
@@ -228,6 +237,9 @@ class AdfsBlock(Method):
         if choice in (None, "tuned"):
             return BlockParameters.tuned(problem, network, tau=math.nan if tau is None else float(tau))
         raise unknown_name("choice of parameters", choice, ("tuned",))
+
+    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> RoundEffort:
+        return RoundEffort((summary.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
 
     def start(self, setting: Setting) -> AdfsBlockProcess:
         return AdfsBlockProcess(setting)

@@ -108,11 +108,13 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
             point.size
         )
         move, size = np.linalg.solve(hessian, -gradient), 1.0
-        if -gradient @ move <= 1e-24 * (1.0 + abs(value(theta))):  # a last whole step squares this
-            return np.asarray(theta + move)
-        while value(theta + size * move) > value(theta) + 0.1 * size * (gradient @ move) and size > 1e-12:
+        decrease, scale = float(-gradient @ move), 1.0 + abs(value(theta))
+        # Near the minimum the value resolves no decrease, and whole steps do no harm.
+        while decrease > 1e-10 * scale and value(theta + size * move) > value(theta) - 0.1 * size * decrease:
             size *= 0.5
-        theta = theta + (size if size > 1e-12 else 1.0) * move  # the value resolves no more: go on whole
+        theta = theta + size * move
+        if decrease <= 1e-24 * scale:
+            break
     return np.asarray(theta)
 
 

@@ -162,12 +162,15 @@ def run(
     if fitted.outcome is Outcome.CONVERGED:
         return 0
     gap, passes = fitted.summary["gap"], fitted.summary["passes"]
+    if fitted.outcome is Outcome.STOPPED:
+        print(f"adfs: the model so far, at a gap of {gap:.1e}, was written", file=sys.stderr)
+        return INTERRUPTED
     print(
         f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
         f"above --tol {tol:g}; raise --max-passes or --tol, or scale the features",
         file=sys.stderr,
     )
-    return INTERRUPTED if fitted.outcome is Outcome.STOPPED else NOT_CONVERGED
+    return NOT_CONVERGED
 
 
 def _constants(loss: str, **given: float) -> dict[str, float]:

@@ -45,7 +45,7 @@ def run(
     table: Table 1. Finished runs are kept: the same command goes on where it was interrupted.
     """
     from adfs.cli.app import INTERRUPTED
-    from adfs.experiments.reproduce import reproduce, table_text
+    from adfs.experiments.paper import reproduce, table_text
     from adfs.experiments.runner import RunsInterruptedError, available_cores
     from adfs.experiments.tables import time_table
 

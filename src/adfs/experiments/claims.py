@@ -100,7 +100,7 @@ CLAIMS = (
     *(
         Claim(
             setting,
-            f"Beyond the paper: block-synchronous ADFS is at or below ADFS with the paper's constants ({setting})",
+            f"Beyond the paper: block-synchronous ADFS is at or below ADFS of the paper ({setting})",
             ((BLOCK, (ADFS,)),),
             beyond=True,
         )
@@ -110,9 +110,10 @@ CLAIMS = (
 
 
 def no_slower(results: Results, first: str, second: str, level: float, ratio: float = 1.0) -> str:
-    """Say whether a method takes at most ``ratio`` times as long to an error as another, in the mean over seeds.
+    """Say whether a method takes at most ``ratio`` times as long to an error as another.
 
-    A run that was given up bounds its method's time from below, which may or may not be enough to decide.
+    Times are means over seeds. A run that was given up bounds its method's time from below, which may or may
+    not be enough to decide.
 
     Returns
     -------

@@ -85,15 +85,15 @@ class Results:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     def times(self, label: str, level: float, axis: str = "time") -> np.ndarray:
-        """Return when each run of a method came to stay at or below an error, inf where not; shape (seeds,)."""
+        """Return when each run came to stay at or below an error, inf where it did not; shape (seeds,)."""
         return np.array([time_to(run.frame, level, self.error, axis)[0] for run in self.of(label)])
 
     def bounds(self, label: str, level: float, axis: str = "time") -> np.ndarray:
-        """Return lower bounds of the same: where a run was given up, if it did not come so far; shape (seeds,)."""
+        """Return lower bounds of the same: the end of a run that did not come so far; shape (seeds,)."""
         return np.array([time_to(run.frame, level, self.error, axis)[1] for run in self.of(label)])
 
     def curve(self, label: str, axis: str = "time", points: int = 120) -> Curve | None:
-        """Return the median and the range of a method's errors over seeds; None where a run has no two points."""
+        """Return the median and the range of a method's errors over seeds; None without two points."""
         traces = []
         for run in self.of(label):
             x = run.frame[axis].to_numpy()
@@ -116,8 +116,8 @@ class Results:
 def time_to(frame: pd.DataFrame, level: float, error: str, axis: str = "time") -> tuple[float, float]:
     """Return where a trace comes to stay at or below a level, and a lower bound of that.
 
-    Between two recorded points the logarithm of the error is taken to be straight. A trace that ends above the
-    level gives inf and its own end.
+    Between two recorded points the logarithm of the error is taken to be straight. A trace that ends above
+    the level gives inf and its own end.
 
     Examples
     --------

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -27,7 +29,7 @@ from adfs.runtimes.result import Run
 
 __all__ = ["RunsInterruptedError", "available_cores", "run_comparison", "run_comparisons"]
 
-_POLL = 0.1
+_POLL, _GRACE = 0.1, 1.0
 _BEGUN, _FINISHED = 1e-9, 2.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -195,8 +197,17 @@ _shared: dict[str, Any] = {}
 def _start_worker(shares: Any, errors: Any, stop: Any, modules: tuple[str, ...]) -> None:
     # Ctrl-C reaches every process of a terminal: this one is told by the flag instead.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(stop, os.getppid()), daemon=True).start()
     load_modules(modules)
     _shared.update(shares=shares, errors=errors, stop=stop)
+
+
+def _watch(stop: Any, parent: int) -> None:
+    """End this process when it is told to stop and does not (it may be compiling), or has lost its parent."""
+    while not stop.value and os.getppid() == parent:
+        time.sleep(_POLL)
+    time.sleep(_GRACE)
+    os._exit(1)
 
 
 def _work(task: _Task) -> bool:
@@ -229,6 +240,7 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, display: Display) -> No
         _one_thread_each(),
         ProcessPoolExecutor(jobs, context, _start_worker, (shares, errors, stop, modules)) as pool,
     ):
+        complete = False
         waiting: set[Future[bool]] = {pool.submit(_work, task) for task in tasks}
         try:
             while waiting:
@@ -237,6 +249,7 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, display: Display) -> No
                 for future in done:
                     future.result()
             display.update(shares, errors)
+            complete = True
         except BrokenProcessPool:
             raise AdfsError(
                 "a process of the comparison ended unexpectedly, perhaps for lack of memory; "
@@ -245,9 +258,9 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, display: Display) -> No
         except KeyboardInterrupt:
             raise RunsInterruptedError(_told(tasks[0].path)) from None
         finally:
-            stop.value = 1
+            stop.value = int(not complete)
             pool.shutdown(cancel_futures=True)
 
 
 def _told(path: Path) -> str:
-    return f"interrupted; finished runs are kept in {path.parent}, and the same command goes on from there"
+    return f"finished runs are kept in {path.parent}; the same command goes on from there"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import Method, Process, Setting, get_method
+from adfs.algorithms.base import EventProcess, Method, Process, Setting, get_method
 from adfs.errors import InputError
 from adfs.experiments.data import make_problem
 from adfs.experiments.entries import MethodSpec
@@ -123,7 +123,7 @@ def run_method(
     target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)
     tolerance = _BEYOND * target / problem.value_at_zero
     driver = MeasuredRun(problem, method.start(setting), entry.read, stop)
-    driver.compile()
+    driver.compile(method, setting)
     start = problem.value_at_zero - problem.optimum().value
 
     def tell(row: dict[str, float]) -> None:
@@ -158,7 +158,7 @@ def run_method(
         parameters=constants,
         seed=seed,
         seconds=result.seconds,
-        schedule=entry.schedule if method.kind == "events" else "",
+        schedule=entry.schedule if isinstance(driver.process, EventProcess) else "",
         details={
             "label": entry.label,
             "tau": comparison.tau,

@@ -99,7 +99,7 @@ class Comparison:
                 raise InputError(f"two methods have the {what} {twice!r}: give one of them another label")
         if (
             not self.seeds
-            or any(not is_count(seed + 1) for seed in self.seeds)
+            or any(seed != 0 and not is_count(seed) for seed in self.seeds)
             or len(set(self.seeds)) < len(self.seeds)
         ):
             raise InputError(

@@ -59,7 +59,7 @@ def times_frame(results: Results, levels: tuple[float, ...] = LEVELS, axis: str 
 
 
 def time_table(results: Results, levels: tuple[float, ...] = LEVELS) -> pd.DataFrame:
-    """Return the medians as text, one row a method and one column a level; ``> t`` where runs were given up."""
+    """Return the medians as text, one row a method, one column a level; ``> t`` where runs were given up."""
     frame = times_frame(results, levels)
     columns = {level: f"{level:.0e}" for level in levels}
     cells = {

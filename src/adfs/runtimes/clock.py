@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adfs.algorithms.base import EventEffort, Method, RoundEffort, get_method
+from adfs.algorithms.base import EventEffort, Method, get_method
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
@@ -39,8 +39,8 @@ from adfs.runtimes.delays import (
 from adfs.runtimes.result import Run
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import seed_key
-from adfs.schedule.rounds import _coin as round_coin
-from adfs.theory import BlockParameters, NodeSummary, summarize
+from adfs.schedule.rounds import round_coin
+from adfs.theory import NodeSummary, summarize
 
 __all__ = ["Clock", "Delays", "Straggler", "Times", "position_at", "retime", "with_times"]
 
@@ -215,7 +215,7 @@ class Clock:
             )
         self.network = network
         self.position = 0.0
-        self._effort = _effort(chosen, parameters, summary, network)
+        self._effort = chosen.effort(parameters, summary, network)
         self._pace = delays.pace(network, seed, single=single)
         self._state = start_clock(network)
         self._ends = network.edges.astype(np.int64)
@@ -291,15 +291,6 @@ class Clock:
         self.position = mark[0]
         for array, kept in zip(self._state, mark[1], strict=True):
             array[...] = kept
-
-
-def _effort(
-    method: Method, parameters: Any, summary: NodeSummary, network: Network
-) -> EventEffort | RoundEffort:
-    if isinstance(parameters, BlockParameters):
-        computing = (summary.n_active > 0).astype(np.int64)
-        return RoundEffort(computing, gossip_probability=parameters.p_comm)
-    return method.effort(parameters, summary, network)
 
 
 def _on_one_node(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:

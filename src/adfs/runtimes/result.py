@@ -12,7 +12,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.runtimes.container import read_container, write_container
 from adfs.runtimes.loop import Outcome
-from adfs.theory import BlockParameters, NonSmoothParameters, Parameters
+from adfs.theory import BlockParameters, NonSmoothParameters, Parameters, baselines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 _PARAMETER_RECORDS: dict[str, Any] = {
-    cls.__name__: cls for cls in (Parameters, NonSmoothParameters, BlockParameters)
+    cls.__name__: cls
+    for cls in (
+        Parameters,
+        NonSmoothParameters,
+        BlockParameters,
+        baselines.MsdaParameters,
+        baselines.EsdacdParameters,
+        baselines.DsbaParameters,
+        baselines.ExtraParameters,
+        baselines.PointSagaParameters,
+        baselines.AgdParameters,
+    )
 }
 
 

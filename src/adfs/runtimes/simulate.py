@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,6 +29,8 @@ from adfs.theory import general_parameters, summarize
 
 __all__ = ["SimulatedRun", "simulate"]
 
+_MOST_NODES_TRIED, _ROUNDS_TRIED = 1000, 4
+
 
 class SimulatedRun(Driver):
     """A process that holds all nodes, for the loop."""
@@ -51,11 +54,20 @@ class SimulatedRun(Driver):
     def position(self) -> float:
         return self.process.position
 
-    def compile(self) -> None:
-        """Compile what a run will call, outside its time."""
+    def compile(self, method: Method, setting: Setting) -> None:
+        """Compile what a run will call, outside its time; rounds are tried on one sample a node."""
         if isinstance(self.process, EventProcess):
             _, events = next(self.process.schedule.windows(0.0, 1.0))
             self.process.run(events, 0, 0)
+        elif setting.problem.n_nodes <= _MOST_NODES_TRIED:
+            shards = [tuple(part[:1] for part in shard) for shard in setting.problem.shards]
+            small = Problem.from_shards(shards, setting.problem.loss, setting.problem.sigma)
+            if small.active.any():
+                process = method.start(replace(setting, problem=small))
+                assert isinstance(process, RoundProcess)
+                assert self._gossip is not None
+                for _ in range(_ROUNDS_TRIED):
+                    process.round(self._gossip)
 
     def advance(self, stop: float, deadline: float | None) -> bool:
         if isinstance(self.process, EventProcess):
@@ -213,7 +225,7 @@ def simulate(
     def position_of(amount: float) -> float:
         return chosen.position_of(setting.parameters, summary, amount)
 
-    driver.compile()
+    driver.compile(chosen, setting)
     last = budget.last_position(position_of)
     with ProgressBar(chosen.name, show=progress, tol=tol, last=last) as bar:
         result = run_loop(
@@ -239,7 +251,7 @@ def simulate(
         parameters=setting.parameters,
         seed=seed,
         seconds=result.seconds,
-        schedule=schedule if chosen.kind == "events" else "",
+        schedule=schedule if isinstance(process, EventProcess) else "",
         details={
             "tau": tau,
             "read": read,
@@ -305,4 +317,5 @@ def make_setting(
         problem, constants = general_parameters(problem, network)
     else:
         constants = method.parameters(problem, network, choice=parameters, tau=tau)
+        constants = method.adapt(constants, options)
     return Setting(problem, network, constants, seed, schedule, None, options)

@@ -9,7 +9,7 @@ from adfs.compilation import compiled
 from adfs.schedule.philox import DOMAIN_ROUND_COIN, DOMAIN_ROUND_SAMPLE, philox, seed_key
 from adfs.schedule.sampling import AliasTables, draw_sample
 
-__all__ = ["RoundDraws"]
+__all__ = ["RoundDraws", "round_coin"]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
@@ -18,7 +18,8 @@ _SAMPLE = np.uint64(DOMAIN_ROUND_SAMPLE)
 
 
 @compiled
-def _coin(key: np.uint64, t: np.uint64) -> float:
+def round_coin(key: np.uint64, t: np.uint64) -> float:
+    """Return the number in [0, 1) that all nodes share in round t, for compiled code."""
     w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(0), _COIN, key & _LOW, key >> _32)
     return float(((w0 << _32) | w1) >> np.uint64(11)) * 2.0**-53
 
@@ -63,7 +64,7 @@ class RoundDraws:
 
     def coin(self, t: int) -> float:
         """Return the uniform number in [0, 1) that all nodes share in round t."""
-        return _coin(self._key, np.uint64(t))
+        return round_coin(self._key, np.uint64(t))
 
     def samples(self, t: int) -> NDArray[np.int64]:
         """Return the row that each node draws in round t, −1 for a node without any; shape (k,)."""

@@ -1,4 +1,4 @@
-"""Products with a gossip matrix whose rows are spread over ranks: neighbours send the values that are needed."""
+"""Products with a gossip matrix whose rows are spread over ranks: neighbours send the values needed."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Placement:
         """Return the placement as a table, one line a rank."""
         ends, cut = self.rank_of_node[self.edges], self.cut
         lines = [
-            f"{self.rank_of_node.size} nodes on {self.n_ranks} ranks, {int(cut.sum())} of {cut.size} edges cut"
+            f"{self.rank_of_node.size} nodes on {self.n_ranks} ranks, {cut.sum()} of {cut.size} edges cut"
         ]
         for rank in range(self.n_ranks):
             here = (ends == rank).any(axis=1)

@@ -45,7 +45,7 @@ Shards = Sequence[Any] | Problem | GeneralProblem | Callable[[int], Any]
 
 
 class Data(NamedTuple):
-    """What a rank holds: its ``problem``; the network, where all nodes are, and the labels' two ``classes``."""
+    """What a rank holds: its ``problem``, the network, where all nodes are, and the two ``classes``."""
 
     problem: Problem | GeneralProblem
     network: Network

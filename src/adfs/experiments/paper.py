@@ -236,7 +236,7 @@ def _overview(
     shown = table_text(table)
     heads = "".join(f"<th>{html.escape(str(head))}</th>" for head in ["method", *shown.columns])
     rows = "".join(
-        f"<tr><td>{html.escape(str(name))}</td>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in (name, *row)) + "</tr>"
         for name, row in zip(shown.index, shown.to_numpy(), strict=True)
     )
     note = "Scaled-down settings: the claims were made of the full ones. " if quick else ""

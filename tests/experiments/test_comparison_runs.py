@@ -1,0 +1,247 @@
+"""Comparisons that run: what is measured, what is kept, what goes on after an interruption."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from adfs.algorithms import METHODS
+from adfs.cli import main
+from adfs.errors import InputError
+from adfs.experiments import Comparison, load_results, run_comparison
+from adfs.experiments import runner as runner_module
+from adfs.experiments.data import make_problem
+from adfs.experiments.results import Results, run_path, time_to
+from adfs.experiments.runner import RunsInterruptedError
+from adfs.experiments.running import run_method
+from adfs.runtimes.clock import retime
+from adfs.runtimes.loop import Outcome
+from adfs.runtimes.result import Run
+from adfs.runtimes.simulate import simulate
+
+OUTSIDE = Path(__file__).with_name("outside_method.py")
+
+
+def small(**changes: Any) -> Comparison:
+    table = {
+        "data": {"source": "gaussians", "samples_per_node": 20, "n_features": 3},
+        "graph": "cycle:4",
+        "methods": ["adfs", "msda"],
+        "seeds": 2,
+        "target": 1e-6,
+        "max_time": 2e4,
+        "records": 12,
+    }
+    return Comparison.from_table(table | changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
+    folder = tmp_path_factory.mktemp("finished")
+    return run_comparison(small(), folder, progress=False), folder
+
+
+def test_the_error_is_the_mean_over_the_nodes_and_stays_below_the_target(
+    finished: tuple[Results, Path],
+) -> None:
+    results, _ = finished
+    for label in ("ADFS", "MSDA"):
+        for run in results.of(label):
+            problem, _ = make_problem(results.comparison, run.seed)
+            errors = problem.objective(run.theta) - problem.optimum().value
+            last = run.frame.iloc[-1]
+            assert last["suboptimality"] == pytest.approx(errors.mean(), rel=1e-12, abs=1e-15)
+            assert last["worst"] == pytest.approx(errors.max(), rel=1e-12, abs=1e-15)
+            assert last["relative"] == pytest.approx(
+                errors.mean() / problem.value_at_zero, rel=1e-12, abs=1e-17
+            )
+            assert run.outcome is Outcome.CONVERGED
+            assert last["suboptimality"] <= 0.1 * results.comparison.target
+            assert (run.frame["suboptimality"].iloc[:-1] > 0.1 * results.comparison.target).all()
+
+
+def test_the_run_is_that_of_simulate_and_its_times_those_of_the_clock(finished: tuple[Results, Path]) -> None:
+    results, _ = finished
+    comparison, run = results.comparison, results.of("ADFS")[1]
+    problem, network = make_problem(comparison, 1)
+    events = float(run.frame["position"].iloc[-1])
+    same = simulate("adfs", problem, network, tau=comparison.tau, seed=1, events=events, progress=False)
+    assert np.array_equal(same.theta, run.theta)
+    delays = comparison.delays.make(comparison.tau)
+    times = retime(
+        "adfs", same.parameters, problem, network, delays, run.frame["position"].to_numpy(), seed=1
+    )
+    assert np.array_equal(times.latest, run.frame["time"].to_numpy())
+
+
+def test_runs_end_at_the_given_time_or_passes() -> None:
+    slow = small(target=1e-30, max_time=500.0)
+    for entry in slow.methods:
+        end = run_method(slow, entry, 0).frame["time"].iloc[-1]
+        assert 250.0 <= end <= 600.0
+    passes = small(target=1e-30, max_time=None, max_passes=7.0)
+    run = run_method(passes, passes.methods[1], 0)
+    assert run.frame["passes"].iloc[-1] == 7.0
+    assert run.outcome is Outcome.OUT_OF_BUDGET
+    # Not even one step fits: it is taken all the same, and the table has a lower bound to show.
+    none = small(max_time=1e-3)
+    assert run_method(none, none.methods[1], 0).frame["position"].iloc[-1] == 1.0
+
+
+def test_a_relative_target() -> None:
+    comparison = small(target=1e-4, relative=True)
+    run = run_method(comparison, comparison.methods[0], 0)
+    assert run.frame["relative"].iloc[-1] <= 1e-5 < run.frame["relative"].iloc[-2]
+
+
+def test_every_method_of_the_registry_can_be_compared(tmp_path: Path) -> None:
+    smooth = [name for name in METHODS if name not in ("ns-adfs", "tracking")]
+    results = run_comparison(small(methods=smooth, seeds=1, max_time=2e5), tmp_path, progress=False)
+    assert len(results.labels) == len(smooth)
+    for label in results.labels:
+        (run,) = results.of(label)
+        assert run.frame["suboptimality"].iloc[-1] < 0.01 * run.frame["suboptimality"].iloc[0], label
+        assert (np.diff(run.frame["time"]) >= 0.0).all()
+        assert run.frame["time"].iloc[-1] > 0.0
+
+
+def test_processes_give_what_one_process_gives(finished: tuple[Results, Path], tmp_path: Path) -> None:
+    alone, _ = finished
+    before = dict(os.environ)
+    together = run_comparison(small(), tmp_path, jobs=2, progress=False)
+    assert dict(os.environ) == before
+    pd.testing.assert_frame_equal(
+        together.frame().drop(columns="seconds"), alone.frame().drop(columns="seconds"), check_exact=True
+    )
+
+
+def test_finished_runs_are_not_run_again(
+    finished: tuple[Results, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, folder = finished
+    made: list[tuple[str, int]] = []
+
+    def counting(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+        made.append((entry.label, seed))
+        return run_method(comparison, entry, seed, **rest)
+
+    monkeypatch.setattr(runner_module, "run_method", counting)
+    again = run_comparison(results.comparison, folder, progress=False)
+    assert made == []
+    pd.testing.assert_frame_equal(again.frame(), results.frame(), check_exact=True)
+    # One that is gone, one that is damaged.
+    gone, damaged = (run_path(folder, results.comparison.methods[k], 1) for k in (0, 1))
+    gone.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    run_comparison(results.comparison, folder, progress=False)
+    assert made == [("ADFS", 1), ("MSDA", 1)]
+    made.clear()
+    # More seeds: only these; another τ: all; and back again: all, since a folder keeps one of each.
+    run_comparison(small(seeds=3), folder, progress=False)
+    assert made == [("ADFS", 2), ("MSDA", 2)]
+    made.clear()
+    run_comparison(small(tau=2.0), folder, progress=False)
+    assert len(made) == 4
+    made.clear()
+    run_comparison(small(), folder, progress=False)
+    run_comparison(small(), folder, fresh=True, progress=False)
+    assert len(made) == 8
+
+
+def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def interrupted(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+        begun.append(entry.label)
+        if len(begun) == 2:
+            rest["stop"] = lambda: True
+        return run_method(comparison, entry, seed, **rest)
+
+    monkeypatch.setattr(runner_module, "run_method", interrupted)
+    with pytest.raises(RunsInterruptedError, match="the same command goes on"):
+        run_comparison(small(), tmp_path, progress=False)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["adfs-0.run"]
+    run_comparison(small(), tmp_path, progress=False)
+    assert begun == ["ADFS", "MSDA", "MSDA", "ADFS", "MSDA"]
+    assert len(load_results(tmp_path).runs) == 4
+
+
+def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="MSDA: method 'msda' needs a smooth loss"):
+        run_comparison(small(loss="hinge", methods=["msda"]), tmp_path, progress=False)
+    with pytest.raises(InputError, match="is not the folder of a comparison"):
+        load_results(tmp_path / "none")
+    with pytest.raises(InputError, match="no finished run"):
+        load_results(tmp_path)
+
+
+def test_when_a_trace_comes_to_stay_below_a_level() -> None:
+    trace = pd.DataFrame({"time": [0.0, 1.0, 2.0, 3.0, 4.0], "e": [1.0, 1e-5, 1e-1, 1e-5, math.nan]})
+    # A first visit does not count, and nan is not below anything.
+    assert time_to(trace.iloc[:4], 1e-3, "e") == pytest.approx((2.5, 2.5))
+    assert time_to(trace, 1e-3, "e") == (math.inf, 4.0)
+    assert time_to(trace, 10.0, "e")[0] == math.inf
+    assert time_to(trace.iloc[:4], 10.0, "e") == (0.0, 0.0)
+    negative = pd.DataFrame({"time": [0.0, 1.0], "e": [1.0, -1e-18]})
+    assert time_to(negative, 1e-7, "e")[0] == pytest.approx(0.5)
+
+
+def test_the_median_over_seeds_is_drawn_where_every_seed_has_been(finished: tuple[Results, Path]) -> None:
+    results, _ = finished
+    curve = results.curve("ADFS")
+    assert curve is not None
+    assert curve.x[-1] == min(run.frame["time"].iloc[-1] for run in results.of("ADFS"))
+    assert (curve.low <= curve.median).all()
+    assert (curve.median <= curve.high).all()
+    at = float(curve.x[100])
+    errors = [
+        10.0 ** np.interp(at, run.frame["time"], np.log10(run.frame["suboptimality"]))
+        for run in results.of("ADFS")
+    ]
+    assert curve.low[100] == pytest.approx(min(errors), rel=1e-12)
+    assert curve.high[100] == pytest.approx(max(errors), rel=1e-12)
+
+
+def test_a_method_from_outside_appears_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = [
+        "--data",
+        "gaussians",
+        "--samples-per-node",
+        "20",
+        "--graph",
+        "cycle:4",
+        "--max-time",
+        "4e4",
+        "--jobs",
+        "2",
+    ]
+    methods = ["--method", "adfs", "--method", "tracking", "--method", "msda", "--target", "1e-4"]
+    try:
+        assert main(["compare", *flags, *methods, "--import", str(OUTSIDE), "--out", "c"]) == 0
+    finally:
+        METHODS.pop("tracking", None)
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+    assert float(lines["tracking"][1].replace(",", "")) > float(lines["ADFS"][1].replace(",", ""))
+    assert "tracking" in (tmp_path / "c" / "report.html").read_text(encoding="utf-8")
+    # The same by a file, whose import is relative to itself; the runs are there already.
+    (tmp_path / "mine.py").write_text(OUTSIDE.read_text(encoding="utf-8"), encoding="utf-8")
+    description = (tmp_path / "c" / "comparison.toml").read_text(encoding="utf-8")
+    assert str(OUTSIDE) in description
+    (tmp_path / "c.toml").write_text(description.replace(str(OUTSIDE), "mine.py"), encoding="utf-8")
+    try:
+        assert main(["compare", "c.toml"]) == 0
+    finally:
+        METHODS.pop("tracking", None)
+    assert capsys.readouterr().out == out
+    with pytest.raises(InputError, match="unknown method 'tracking'"):
+        small(methods=["tracking"]).check_methods()

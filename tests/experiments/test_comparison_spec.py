@@ -1,0 +1,214 @@
+"""Comparisons as data: files, flags, and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import dump_svmlight_file
+
+from adfs.errors import InputError
+from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
+from adfs.experiments.data import gaussians, make_problem
+from adfs.experiments.running import fingerprint
+
+ROOT = Path(__file__).parents[2]
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    return {"data": "synthetic:90x3", "graph": "grid:3x3", "methods": ["adfs", "msda"]} | changes
+
+
+def test_everything_goes_through_toml_and_back() -> None:
+    comparison = Comparison(
+        DataSpec("file “é”.svm", 7, 12, "rows", "libsvm", None, 3),
+        "erdos-renyi:9,0.5",
+        (
+            MethodSpec("adfs", "A", "paper", "v", "poisson"),
+            MethodSpec("dsba", options=(("step_factor", 1.5),)),
+        ),
+        title='a "title"\nwith lines',
+        nodes=9,
+        graph_seed=4,
+        partition="label",
+        loss="huber",
+        sigma=(1.0, 2.5),
+        tau=0.25,
+        delays=DelaySpec("fixed", "scaled", True, (1.0, 2.0), ((0, 2.0, 0.5, 10.0),), 9),
+        seeds=(2, 5),
+        target=3e-5,
+        relative=True,
+        max_time=1e5,
+        max_passes=17.5,
+        records=11,
+        imports=("json", "a.py"),
+    )
+    assert Comparison.from_table(tomllib.loads(comparison.toml())) == comparison
+
+
+def test_short_forms() -> None:
+    comparison = Comparison.from_table(
+        table(seeds=3, delays="fixed", methods=["adfs:parameters=paper", "dagd"])
+    )
+    assert comparison.seeds == (0, 1, 2)
+    assert comparison.delays == DelaySpec("fixed")
+    assert [one.label for one in comparison.methods] == ["ADFS (paper)", "distributed AGD"]
+    assert comparison.title == "synthetic:90x3 on grid:3x3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"grph": "x"}, "did you mean 'graph'"),
+        ({"data": {"sorce": "x"}}, "did you mean 'source'"),
+        ({"data": 3}, "data must be one word or a table"),
+        ({"data": "gaussians"}, "samples_per_node"),
+        ({"data": {"source": "a", "samples_per_node": 0}}, "samples_per_node must be a whole number"),
+        ({"data": {"source": "a", "normalise": "row"}}, "did you mean 'rows'"),
+        ({"delays": "exponentail"}, "did you mean 'exponential'"),
+        ({"delays": {"stragglers": [[0, -1.0]]}}, "a straggler needs"),
+        ({"methods": []}, "at least one method"),
+        ({"methods": "adfs"}, "methods must be a list"),
+        ({"methods": [3]}, "a method is a name"),
+        ({"methods": ["adfs", "adfs"]}, "another label"),
+        ({"methods": ["adfs", "adfs:label=adfs!"]}, "another label"),
+        ({"methods": ["adfs:paper"]}, "name:key=value"),
+        ({"methods": ["adfs:read=z"]}, "place to read"),
+        ({"methods": ["adfs:schedule=idi"]}, "did you mean 'iid'"),
+        ({"seeds": []}, "seeds must be"),
+        ({"seeds": [0, 0]}, "seeds must be"),
+        ({"seeds": [-1]}, "seeds must be"),
+        ({"seeds": "three"}, "seeds must be"),
+        ({"seeds": ["a"]}, "seeds must be"),
+        ({"partition": "randm"}, "did you mean 'random'"),
+        ({"loss": "logstic"}, "did you mean 'logistic'"),
+        ({"target": 0.0}, "target must be"),
+        ({"target": "small"}, "target must be"),
+        ({"max_time": float("inf")}, "max_time must be"),
+        ({"tau": -1.0}, "tau must be"),
+        ({"records": 0}, "records must be"),
+        ({"imports": "json"}, "imports must be a list"),
+    ],
+)
+def test_what_cannot_be_used_is_told_in_a_sentence(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        Comparison.from_table(table(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_told() -> None:
+    with pytest.raises(InputError, match="needs 'graph'"):
+        Comparison.from_table({"data": "a", "methods": ["adfs"]})
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        read_comparison(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("graph = ")
+    with pytest.raises(InputError, match="is not TOML"):
+        read_comparison(tmp_path / "bad.toml")
+    (tmp_path / "m.toml").write_text("data = 'synthetic:9x2'\ngraph = 'path:2'\nmethods = ['adfss']\n")
+    with pytest.raises(InputError, match=r"m\.toml: unknown method 'adfss': did you mean 'adfs'"):
+        read_comparison(tmp_path / "m.toml")
+    with pytest.raises(InputError, match="option of 'adfs' 'steps'"):
+        read_comparison(tmp_path / "m.toml", {"methods": ["adfs:steps=3"]})
+    with pytest.raises(InputError, match="cannot import 'no_such_module'"):
+        read_comparison(tmp_path / "m.toml", {"imports": ["no_such_module"]})
+
+
+def test_paths_are_relative_to_the_file_and_flags_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text(
+        "data = { source = 'x.svm', normalise = 'rows' }\ngraph = 'path:2'\nmethods = ['adfs']\n"
+    )
+    assert read_comparison(tmp_path / "c.toml").data.source == str(tmp_path / "x.svm")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    replaced = read_comparison(tmp_path / "c.toml", {"data": {"source": "y.svm"}})
+    assert replaced.data == DataSpec(str(elsewhere / "y.svm"), normalise="rows")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_are_valid(path: Path) -> None:
+    assert read_comparison(path).title
+
+
+def test_the_papers_data() -> None:
+    X, y = gaussians(100_000, 3, seed=1)
+    assert y.sum() == 0.0
+    for label in (-1.0, 1.0):
+        rows = X[y == label]
+        assert np.allclose(rows.mean(axis=0), label, atol=0.02)
+        assert np.allclose(np.cov(rows.T), np.eye(3), atol=0.03)
+    comparison = Comparison.from_table(table(data={"source": "gaussians", "samples_per_node": 10}, sigma=2.0))
+    problem, network = make_problem(comparison, 0)
+    assert (problem.n_nodes, problem.n_samples, problem.n_features, network.name) == (9, 90, 10, "grid:3x3")
+    assert all(shard.y.sum() == 0.0 for shard in problem.shards)
+    assert make_problem(comparison, 0)[0] is problem
+    assert not np.array_equal(make_problem(comparison, 1)[0].X, problem.X)
+
+
+def test_samples_of_a_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 5)) * (rng.random((60, 5)) < 0.5)
+    y = np.where(rng.random(60) < 0.4, 2.0, 1.0)
+    dump_svmlight_file(X, y, str(tmp_path / "d.svm"), zero_based=False)
+    data = {"source": str(tmp_path / "d.svm"), "samples_per_node": 5, "normalise": "rows", "n_features": 5}
+    comparison = Comparison.from_table(table(data=data))
+    problem, _ = make_problem(comparison, 3)
+    assert problem.sparse
+    assert (np.diff(problem.offsets) == 5).all()
+    norms = problem.row_norms_squared
+    assert np.allclose(norms[norms > 0.0], 1.0, rtol=1e-14)
+    assert set(problem.y) == {-1.0, 1.0}
+    # Every row is one of the file's, with its own label.
+    given = X / np.maximum(np.linalg.norm(X, axis=1), 1e-300)[:, None]
+    rows = sp.csr_array(problem.X).toarray()
+    for row, label in zip(rows, problem.y, strict=True):
+        same = np.flatnonzero(np.abs(given - row).max(axis=1) < 1e-12)
+        assert label in np.where(y[same] == 2.0, 1.0, -1.0)
+    with pytest.raises(InputError, match="has 60 samples, fewer than 9 nodes x 7"):
+        make_problem(Comparison.from_table(table(data=data | {"samples_per_node": 7})), 0)
+    with pytest.raises(InputError, match="sparse samples cannot be centred"):
+        make_problem(Comparison.from_table(table(data=data | {"normalise": "columns"})), 0)
+
+
+def test_labels_must_fit_the_loss() -> None:
+    with pytest.raises(InputError, match="3 classes"):
+        make_problem(Comparison.from_table(table(data="sklearn:iris")), 0)
+    problem, _ = make_problem(Comparison.from_table(table(data="sklearn:diabetes", loss="squared")), 0)
+    assert np.unique(problem.y).size > 100
+    with pytest.raises(InputError, match="two classes"):
+        make_problem(
+            Comparison.from_table(table(data={"source": "gaussians", "samples_per_node": 3}, loss="squared")),
+            0,
+        )
+
+
+def test_the_mark_of_a_run_changes_with_what_it_depends_on(tmp_path: Path) -> None:
+    base = Comparison.from_table(table())
+    mark = fingerprint(base, base.methods[0], 0)
+    same = Comparison.from_table(table(title="other", seeds=4, methods=["adfs:label=Another", "extra"]))
+    assert fingerprint(same, same.methods[0], 0) == mark
+    assert fingerprint(base, base.methods[0], 1) != mark
+    for change in (
+        {"tau": 6.0},
+        {"sigma": 2.0},
+        {"delays": "fixed"},
+        {"target": 1e-3},
+        {"methods": ["adfs:read=v"]},
+    ):
+        other = Comparison.from_table(table(**change))
+        assert fingerprint(other, other.methods[0], 0) != mark
+    path = tmp_path / "a.svm"
+    path.write_text("1 1:1\n")
+    filed = Comparison.from_table(table(data=str(path)))
+    before = fingerprint(filed, filed.methods[0], 0)
+    path.write_text("1 1:12\n")
+    assert fingerprint(filed, filed.methods[0], 0) != before

@@ -1,0 +1,146 @@
+"""The paper's experiments: the settings, the claims, and the command."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from adfs.cli import main
+from adfs.experiments import claims, reproduce
+from adfs.experiments.claims import CLAIMS, Claim, find, no_slower
+from adfs.experiments.data import make_network, make_problem
+from adfs.experiments.entries import DataSpec, MethodSpec
+from adfs.experiments.paper import QUICK, SETTINGS, Setting
+from adfs.experiments.results import Results
+from adfs.experiments.spec import Comparison
+from adfs.runtimes.loop import Outcome
+from adfs.runtimes.result import Run
+from adfs.theory import table1
+
+
+def results_of(ends: dict[str, list[float]], cap: float = 1000.0) -> Results:
+    """Make up results: each error falls from 1 to 1e-8 in these times, one a seed; given up at the cap."""
+    methods = tuple(MethodSpec("adfs", label) for label in ends)
+    seeds = tuple(range(len(next(iter(ends.values())))))
+    comparison = Comparison(DataSpec("synthetic:9x2"), "path:2", methods, seeds=seeds)
+    runs = {}
+    for label, times in ends.items():
+        for seed, end in enumerate(times):
+            x = np.linspace(0.0, min(1.2 * end, cap), 50)
+            frame = pd.DataFrame({"time": x, "suboptimality": 10.0 ** (-8.0 * x / end)})
+            runs[label, seed] = Run(
+                "adfs", Outcome.CONVERGED, np.zeros((1, 1)), np.zeros(1), 0.0, frame, None, seed, 0.0
+            )
+    return Results(comparison, runs)
+
+
+def test_verdicts() -> None:
+    results = results_of({"A": [90.0, 110.0], "B": [100.0, 120.0], "C": [900.0, 1500.0], "D": [1e6, 1e6]})
+    assert results.times("A", 1e-8) == pytest.approx([90.0, 110.0])
+    assert no_slower(results, "A", "B", 1e-8) == "holds"
+    assert no_slower(results, "B", "A", 1e-8) == "does not hold"
+    assert no_slower(results, "B", "A", 1e-8, 1.15) == "holds"
+    assert no_slower(results, "A", "B", 1e-8, 0.5) == "does not hold"
+    # Runs that were given up bound a time from below.
+    assert no_slower(results, "A", "C", 1e-8, 0.5) == "holds"
+    assert no_slower(results, "C", "A", 1e-8) == "does not hold"
+    assert no_slower(results, "C", "D", 1e-8) == "undecided"
+    assert no_slower(results, "A", "C", 1e-8, 0.01) == "undecided"
+    assert no_slower(results, "A", "C", 1e-4, 0.2) == "holds"
+
+
+def test_a_claim_fails_with_any_of_its_parts() -> None:
+    results = {"small": results_of({"A": [100.0], "B": [200.0], "C": [50.0], "D": [1e5]})}
+    made = [
+        Claim("small", "one", (("A", ("B", "D")),)),
+        Claim("small", "two", (("A", ("B", "C")),)),
+        Claim("small", "three", (("D", ("D",)), ("A", ("B",)))),
+        Claim("large", "elsewhere", (("A", ("B",)),)),
+    ]
+    found = find(results, {"small": 1e-8}, made)
+    assert [one.verdict for one in found] == ["holds", "does not hold", "undecided"]
+    assert found[0].detail == "to 1e-08: A 100, B 200, D > 1,000"
+
+
+def test_the_settings_are_the_papers() -> None:
+    for name, nodes, samples, sigma in (
+        ("small", 4, 1000, 1.0),
+        ("large", 100, 300, 1.0),
+        ("many-samples", 49, 10_000, 50.0),
+    ):
+        comparison = SETTINGS[name].comparison(range(5))
+        assert (comparison.data.samples_per_node, comparison.data.n_features) == (samples, 10)
+        assert (comparison.sigma, comparison.tau, comparison.delays.law) == (sigma, 5.0, "exponential")
+        assert make_problem(QUICK[name].comparison([0]), 0)[0].n_features == 10
+        assert make_network(comparison).n_nodes == nodes
+    labels = {one.label for one in SETTINGS["small"].comparison([0]).methods}
+    for claim in CLAIMS:
+        assert claim.setting in SETTINGS
+        for first, others in claim.pairs:
+            assert {first, *others} <= labels
+
+
+TINY = {
+    "small": Setting("Small", "grid:2x2", 40, 1.0, 1e-4, 4e3, 8),
+    "large": Setting("Large", "grid:3x3", 20, 1.0, 1e-4, 4e3, 8),
+    "many-samples": Setting("Many", "grid:2x2", 60, 2.0, 1e-4, 4e3, 8),
+}
+
+
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("adfs.experiments.paper.QUICK", TINY)
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "all", "--quick", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    folder = tmp_path / "reproduce-quick"
+    for name in TINY:
+        assert (folder / name / "report.html").exists()
+        assert (folder / name / "error-time.png").exists()
+    overview = (folder / "index.html").read_text(encoding="utf-8")
+    assert overview.count('class="verdict') == len(CLAIMS)
+    assert "Scaled-down" in overview
+    assert out.count("\n  holds") + out.count("\n  does not hold") + out.count("\n  undecided") == len(CLAIMS)
+    assert "Table 1" in out
+    table = pd.read_csv(folder / "table1.csv", index_col=0)
+    problem, network = make_problem(TINY["large"].comparison([0]), 0)
+    expected = table1(problem, network, 5.0)["time"]
+    assert np.allclose(table["large predicted"], expected, rtol=1e-12)
+    # A measured pace is that of the curve.
+    frame = pd.read_csv(folder / "small" / "times.csv").set_index(["label", "level"])["median"]
+    pace = (frame["ADFS", 1e-6] - frame["ADFS", 1e-2]) / math.log(1e4)
+    assert table.loc["adfs", "small measured"] == pytest.approx(pace, rel=1e-12, nan_ok=True)
+    # One setting again: nothing is run, and the same verdicts come out.
+    monkeypatch.setattr("adfs.experiments.runner.run_method", None)
+    assert main(["reproduce", "small", "--quick"]) == 0
+    assert capsys.readouterr().out.split("Claims")[0] in out
+    assert main(["reproduce", "table", "--quick", "--out", "t"]) == 0
+    assert "measured" not in (tmp_path / "t" / "table1.md").read_text(encoding="utf-8")
+
+
+def test_an_unknown_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "smal"]) == 2
+    assert "did you mean 'small'" in capsys.readouterr().err
+
+
+#: Idealised times of one seed of an independent implementation.
+REFERENCE = {
+    "small": {claims.ADFS: 5.0e4, claims.MSDA: 1.4e5, claims.SAGA: 8.2e4},
+    "large": {claims.ADFS: 1.05e5, claims.MSDA: 6.2e4, claims.SAGA: 5.2e5},
+    "many-samples": {claims.ADFS: 2.1e5, claims.MSDA: 6.8e5},
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_the_papers_settings_give_the_known_times_and_the_claims_hold(name: str, tmp_path: Path) -> None:
+    found = reproduce(name, tmp_path, jobs=2, seeds=5)
+    results, level = found.results[name], SETTINGS[name].level
+    for label, expected in REFERENCE[name].items():
+        assert results.times(label, level).mean() == pytest.approx(expected, rel=0.25), label
+    assert [one for one in found.findings if one.verdict != "holds"] == []
