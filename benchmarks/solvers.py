@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
 import adfs
 from adfs.runtimes import Grid, Record
 from benchmarks.measure import DATA, Row, write_table
+
+Attempt = Callable[[float], tuple[float, bool]]
 
 
 def large_setting() -> Row:
@@ -23,13 +27,9 @@ def large_setting() -> Row:
     return Row("7 × 7, m = 10,000, σ = 50, certified 1e-10", seconds, "s", target=10.0)
 
 
-def seconds_to(reached, budgets: list[float]) -> float:
-    """Return the least time of a solver over a ladder of its own budgets that reaches the accuracy."""
-    for budget in budgets:
-        seconds, good = reached(budget)
-        if good:
-            return min(seconds, reached(budget)[0])
-    return float("inf")
+def budget_for(reached: Attempt, budgets: list[float]) -> float:
+    """Return the first of a solver's own budgets with which it reaches the accuracy."""
+    return next((budget for budget in budgets if reached(budget)[1]), math.inf)
 
 
 def one_node(C: float) -> list[Row]:
@@ -37,10 +37,8 @@ def one_node(C: float) -> list[Row]:
     from sklearn.linear_model import LogisticRegression
 
     X, y = load_svmlight_file(str(DATA / "a9a.bz2"))
-    X.indices, X.indptr = (
-        X.indices.astype(np.int32),
-        X.indptr.astype(np.int32),
-    )  # scikit-learn's solvers want 32 bits
+    # scikit-learn's solvers want indices of 32 bits.
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
     problem = adfs.Problem(X, y, sigma=1.0, sample_weight=np.full(y.size, C))
     best = problem.optimum()
     start = problem.value_at_zero - best.value
@@ -52,7 +50,7 @@ def one_node(C: float) -> list[Row]:
         run = adfs.simulate("adfs", problem, passes=passes, record=Record(grid=Grid(every=passes)))
         return run.seconds, accurate(run.theta[0])
 
-    def theirs(solver: str, extra: dict):
+    def theirs(solver: str, extra: dict[str, object]) -> Attempt:
         def reached(iterations: float) -> tuple[float, bool]:
             model = LogisticRegression(
                 C=C,
@@ -72,9 +70,17 @@ def one_node(C: float) -> list[Row]:
         return reached
 
     ladder = [float(round(2 * 1.15**k)) for k in range(60)]
-    mine = seconds_to(ours, ladder)
-    saga = seconds_to(theirs("saga", {}), ladder)
-    liblinear = seconds_to(theirs("liblinear", {"dual": True, "intercept_scaling": 1.0}), ladder)
+    contenders: dict[str, Attempt] = {
+        "ours": ours,
+        "saga": theirs("saga", {}),
+        "liblinear": theirs("liblinear", {"dual": True, "intercept_scaling": 1.0}),
+    }
+    budgets = {name: budget_for(reached, ladder) for name, reached in contenders.items()}
+    best_time = dict.fromkeys(contenders, math.inf)
+    for _ in range(3):  # taking turns
+        for name, reached in contenders.items():
+            best_time[name] = min(best_time[name], reached(budgets[name])[0])
+    mine, saga, liblinear = best_time.values()
     other = min(saga, liblinear)
     reference = f"saga {saga:.2f} s, liblinear dual {liblinear:.2f} s"
     target = 1.0 if C > 1.0 else 1.5

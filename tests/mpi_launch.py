@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,24 +81,45 @@ def launch(
 ) -> Launched:
     """Run a program on some ranks; after the timeout everything it started is killed, and the test fails."""
     command = [*prefix, mpiexec(), "-n", str(ranks), *options, *arguments]
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
     begun = time.monotonic()
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment() if env is None else env,
-        start_new_session=True,
-    ) as process:
+    # Files rather than pipes: a helper that stays behind on another host would keep a pipe open.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=err,
+            env=(environment() if env is None else env) | {_MARK: mark},
+            start_new_session=True,
+        )
         try:
-            out, err = process.communicate(timeout=timeout)
+            code = process.wait(timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)  # the launcher takes its ranks along
-            time.sleep(2.0)
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-            pytest.fail(f"{ranks} ranks did not end within {timeout} s\n{out[-2000:]}\n{err[-4000:]}")
-    return Launched(process.returncode, out, err, time.monotonic() - begun)
+            code = None
+        seconds = time.monotonic() - begun
+        kill_marked(mark)
+        process.wait(10.0)
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read())
+    if code is None:
+        pytest.fail(f"{ranks} ranks did not end within {timeout} s\n{texts[0][-2000:]}\n{texts[1][-4000:]}")
+    return Launched(code, *texts, seconds)
+
+
+_MARK = "ADFS_TEST_LAUNCH"
+
+
+def kill_marked(mark: str) -> None:
+    """Kill what a launch has left: the processes that carry its mark, wherever their parents went."""
+    wanted = f"{_MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
 
 
 def run_cases(ranks: int, entries: list[dict[str, Any]], folder: Path, *, timeout: float) -> Launched:

@@ -61,12 +61,15 @@ def two_hosts(tmp_path: Path) -> Iterator[tuple[list[str], list[str], str]]:
         # Instead of ssh: run the launcher's helper in the other namespace, under a name of its own.
         agent = tmp_path / "agent.sh"
         agent.write_text(
-            f'#!/bin/sh\nshift\nexec ip netns exec {spaces[1]} unshare --uts sh -c "hostname adfs-host-b; $*"\n'
+            f'#!/bin/sh\nshift\nexec ip netns exec {spaces[1]} unshare --uts sh -c "hostname adfs-b; $*"\n'
         )
         agent.chmod(0o755)
         options = ["--host", f"{NETWORK}.1:1,{NETWORK}.2:1", "--prtemca", "plm_ssh_agent", str(agent)]
         options += ["--prtemca", "oob_tcp_if_include", f"{NETWORK}.0/24", "--mca", "pml", "ob1"]
         options += ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", f"{NETWORK}.0/24"]
+        # So that the launcher too notices a host that is gone; our ranks do not need it.
+        for name, value in (("time", 3), ("intvl", 1), ("probes", 3)):
+            options += ["--prtemca", f"oob_tcp_keepalive_{name}", str(value)]
         yield ["ip", "netns", "exec", spaces[0]], options, f"{spaces[1]} {cables[1]}"
     finally:
         for space in spaces:

@@ -1,4 +1,4 @@
-"""No rank ever holds another's samples: files of others are unreadable to it, and its memory does not grow."""
+"""No rank ever holds another's samples: others' files are unreadable to it, its memory does not grow."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_shards_that_only_their_own_user_can_read(tmp_path: Path) -> None:
     write_shards(tmp_path, 2)
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents:
-        if not os.stat(parent).st_mode & 0o001:
+        if not parent.stat().st_mode & 0o001:
             pytest.skip(f"{parent} cannot be entered by other users")
     users = [61001, 61002]
     for node, user in enumerate(users):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adfs.experiments.results import AXES, Results
+from adfs.experiments.results import AXES, Curve, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,8 @@ def _draw(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None
             continue
         color, dashes = style_of(number)
         line = (0, tuple(float(part) for part in dashes.split())) if dashes else "-"
+        if logarithmic:  # a logarithm has no 0 to start from
+            curve = Curve(*(values[curve.x > 0.0] for values in curve))
         axes.plot(curve.x, curve.median, color=color, linestyle=line, linewidth=1.6, label=entry.label)
         if len(results.of(entry.label)) > 1:
             axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.18, linewidth=0.0)
@@ -43,6 +45,8 @@ def _draw(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None
     axes.set_xscale("log" if logarithmic else "linear")
     axes.set_xlabel(AXES[axis])
     axes.set_ylabel(f"{_name_of_error(results)}, mean over nodes")
+    if not logarithmic:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_ylim(bottom=0.3 * results.comparison.target)
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):
@@ -60,7 +64,7 @@ def _figure(width: float, height: float) -> Figure:
 
 def draw_time(results: Results) -> Figure:
     """Draw the error against idealised time: the median over seeds, with the range of all seeds as a band."""
-    figure = _figure(6.4, 4.4)
+    figure = _figure(6.4, 4.8)
     axes = figure.add_subplot()
     _draw(axes, results, "time", logarithmic=False)
     # As far as the slowest method that reaches the target, not as far as runs were given up.
@@ -69,20 +73,21 @@ def draw_time(results: Results) -> Figure:
     if finite and len(finite) < len(reached):
         axes.set_xlim(0.0, 1.15 * max(finite))
     axes.set_title(results.comparison.title, fontsize=11)
-    axes.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
 def draw_work(results: Results) -> Figure:
     """Draw the error against computations, messages and bytes, on logarithmic axes."""
-    figure = _figure(11.0, 3.8)
+    figure = _figure(11.0, 4.2)
     panels = figure.subplots(1, 3, sharey=True)
     for axes, axis in zip(panels, ("computations", "messages", "bytes"), strict=True):
         _draw(axes, results, axis, logarithmic=True)
         if axis != "computations":
             axes.set_ylabel("")
     figure.suptitle(results.comparison.title, fontsize=11)
-    panels[0].legend(fontsize=7, frameon=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     return figure
 
 

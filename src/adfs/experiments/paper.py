@@ -107,7 +107,7 @@ SETTINGS = {
 QUICK = {
     "small": Setting("Small network: 2 x 2, m = 1000, σ = 1 (quick)", "grid:2x2", 1000, 1.0, 1e-8, 3.5e5, 16),
     "large": Setting(
-        "Large network: 10 x 10, m = 300, σ = 1 (quick)", "grid:10x10", 300, 1.0, 1e-8, 4.5e5, 10
+        "Large network: 10 x 10, m = 300, σ = 1 (quick)", "grid:10x10", 300, 1.0, 1e-8, 4.5e5, 20
     ),
     "many-samples": Setting(
         "Many samples a node: 5 x 5, m = 4000, σ = 20 (quick)", "grid:5x5", 4000, 20.0, 1e-6, 3e5, 10

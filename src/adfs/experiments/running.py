@@ -117,7 +117,7 @@ def run_method(
     setting = make_setting(
         method, problem, network, entry.parameters, entry.schedule, comparison.tau, seed, options
     )
-    constants = method.adapt(setting.parameters, options)
+    constants = setting.parameters
     clocked = _Clocked(comparison, entry, method, constants, problem, network, seed)
     last = _last_position(comparison, method, setting, constants, clocked)
     target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)

@@ -31,7 +31,8 @@
   function short(value) {
     if (value === 0) return "0";
     const size = Math.abs(value);
-    if (size >= 1e4 || size < 1e-2) {
+    if (size >= 1e3 && size < 1e7) return Number(value.toPrecision(4)).toLocaleString("en");
+    if (size >= 1e7 || size < 1e-2) {
       const power = Math.floor(Math.log10(size) + 1e-9), front = Number((value / 10 ** power).toPrecision(3));
       return (front === 1 ? "" : front + "·") + "10" + raised(power);
     }
@@ -164,6 +165,9 @@
     for (const box of document.querySelectorAll("input[data-method]")) {
       const off = state.off.has(Number(box.dataset.method));
       box.checked = !off; box.parentElement.classList.toggle("off", off);
+      const missing = !data.methods[Number(box.dataset.method)].curves[state.x];
+      box.parentElement.classList.toggle("missing", missing);
+      box.parentElement.title = missing ? "no curve on this axis: it sends nothing, or has no finished run" : "";
     }
     stage.dataset.ready = state.x;
   }
