@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -78,6 +79,7 @@ def launch(
     options: Sequence[str] = ("--oversubscribe",),
     env: dict[str, str] | None = None,
     prefix: Sequence[str] = (),
+    until_ranks_are_gone: bool = False,
 ) -> Launched:
     """Run a program on some ranks; after the timeout everything it started is killed, and the test fails."""
     command = [*prefix, mpiexec(), "-n", str(ranks), *options, *arguments]
@@ -92,10 +94,18 @@ def launch(
             env=(environment() if env is None else env) | {_MARK: mark},
             start_new_session=True,
         )
-        try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
+        code: int | None = None
+        seen = False
+        while code is None and time.monotonic() - begun < timeout:
+            try:
+                code = process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                # A launcher may wait for ever for a host that it cannot reach; that is not ours to end.
+                alive = until_ranks_are_gone and any(b"mpi_worker" in words for _, words in marked(mark))
+                if seen and not alive:
+                    kill_marked(mark)
+                    code = process.wait(10.0)
+                seen = seen or alive
         seconds = time.monotonic() - begun
         kill_marked(mark)
         process.wait(10.0)
@@ -111,15 +121,24 @@ def launch(
 _MARK = "ADFS_TEST_LAUNCH"
 
 
-def kill_marked(mark: str) -> None:
-    """Kill what a launch has left: the processes that carry its mark, wherever their parents went."""
+def marked(mark: str) -> list[tuple[int, bytes]]:
+    """List what a launch has started, wherever their parents went: process and command line."""
     wanted = f"{_MARK}={mark}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if wanted in path.read_bytes().split(b"\0"):
-                os.kill(int(path.parent.name), signal.SIGKILL)
-        except (OSError, ValueError):
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                found.append((int(path.name), (path / "cmdline").read_bytes()))
+        except OSError:  # gone, or not ours
             continue
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """Kill what a launch has left."""
+    for process, _ in marked(mark):
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
 
 
 def run_cases(ranks: int, entries: list[dict[str, Any]], folder: Path, *, timeout: float) -> Launched:
