@@ -95,13 +95,13 @@ def launch(
             start_new_session=True,
         )
         code: int | None = None
-        seen = False
+        seen, rank = False, os.fsencode(sys.executable)
         while code is None and time.monotonic() - begun < timeout:
             try:
                 code = process.wait(0.5)
             except subprocess.TimeoutExpired:
                 # A launcher may wait for ever for a host that it cannot reach; that is not ours to end.
-                alive = until_ranks_are_gone and any(b"mpi_worker" in words for _, words in marked(mark))
+                alive = until_ranks_are_gone and any(words.startswith(rank) for _, words in marked(mark))
                 if seen and not alive:
                     kill_marked(mark)
                     code = process.wait(10.0)

@@ -19,6 +19,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from adfs.errors import AdfsError, InputError, unknown_name
+from adfs.network.kernels import lanczos_step
 from adfs.network.solver import GroundedFactor, factorise, level_cost
 
 if TYPE_CHECKING:
@@ -319,14 +320,10 @@ def _three_term(
     current = start if kernel is None else start - (kernel @ start) * kernel
     current = current / np.linalg.norm(current)
     previous = np.zeros_like(current)
+    deflated = np.empty(0) if kernel is None else kernel
     beta = 0.0
     while True:
         image = apply(current)
-        image = image - beta * previous
-        alpha = float(current @ image)
-        image -= alpha * current
-        if kernel is not None:
-            image -= (kernel @ image) * kernel
-        beta = float(np.linalg.norm(image))
+        alpha, beta = lanczos_step(image, current, previous, beta, deflated)
         yield alpha, beta, current
-        previous, current = current, image / beta if beta > 0 else image
+        previous, current = current, image
