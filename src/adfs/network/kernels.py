@@ -47,7 +47,7 @@ def lanczos_step(
 ) -> tuple[float, float]:
     """Turn A q_k (``image``) into q_{k+1} in place, and return α_k and β_k.
 
-    β_k q_{k+1} = A q_k − β_{k−1} q_{k−1} − α_k q_k, with a unit vector ``deflated`` projected out unless empty.
+    β_k q_{k+1} = A q_k − β_{k−1} q_{k−1} − α_k q_k; a unit vector ``deflated`` is projected out unless empty.
     """
     for k in range(image.size):
         image[k] -= beta * previous[k]
