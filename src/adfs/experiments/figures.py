@@ -47,6 +47,7 @@ def _draw(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None
     axes.set_ylabel(f"{_name_of_error(results)}, mean over nodes")
     if not logarithmic:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.locator_params(axis="x", nbins=6)
     axes.set_ylim(bottom=0.3 * results.comparison.target)
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):

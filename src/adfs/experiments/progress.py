@@ -58,6 +58,8 @@ class Display:
         if self._bar is not None:
             for task in self._tasks.values():
                 self._bar.remove_task(task)
+            done = sum(self._done)
+            self._bar.update(self._all, completed=float(done), note=f"{done}/{len(self._names)} runs")
             self._bar.stop()
 
     def update(self, shares: Sequence[float], errors: Sequence[float]) -> None:

@@ -50,7 +50,7 @@ class _Task:
 
     @property
     def name(self) -> str:
-        return f"{self.comparison.title}: {self.entry.label}, seed {self.seed}"
+        return f"{self.path.parent.parent.name}: {self.entry.label}, seed {self.seed}"
 
 
 def available_cores() -> int:

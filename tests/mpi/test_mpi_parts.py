@@ -1,0 +1,190 @@
+"""What can be tested without several processes: placement, the launcher's variables, the order of events."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import adfs
+from adfs.algorithms import METHODS, Setting
+from adfs.algorithms.base import EventProcess
+from adfs.errors import InputError
+from adfs.runtimes.mpi import (
+    draw_timeline,
+    edge_table,
+    launched_by_mpi,
+    place,
+    rank_table,
+    what_the_launcher_says,
+)
+from adfs.runtimes.mpi.order import split_events
+from adfs.runtimes.mpi.timing import RankTimes
+from adfs.schedule import make_schedule
+
+
+@pytest.mark.parametrize(
+    ("graph", "ranks", "most_cut"),
+    [
+        ("path:12", 3, 2),
+        ("cycle:12", 4, 4),
+        ("grid:4x4", 4, 8),
+        ("grid:7x7", 7, 42),
+        ("star:9", 2, 5),
+        ("barbell:6,0", 2, 1),
+        ("hypercube:4", 4, 16),
+        ("complete:6", 2, 9),
+    ],
+)
+def test_placements_are_balanced_and_cut_few_edges(graph: str, ranks: int, most_cut: int) -> None:
+    network = adfs.Network(graph)
+    found = place(network, ranks)
+    sizes = [found.block(rank).size for rank in range(ranks)]
+    assert max(sizes) - min(sizes) <= 1
+    assert np.array_equal(
+        np.sort(np.concatenate([found.block(rank) for rank in range(ranks)])), np.arange(network.n_nodes)
+    )
+    assert int(found.cut.sum()) <= most_cut
+    assert f"{int(found.cut.sum())} of {network.n_edges} edges cut" in str(found)
+
+
+def test_one_node_a_rank_and_too_many_ranks() -> None:
+    network = adfs.Network("grid:3x3")
+    assert sorted(place(network, 9).rank_of_node.tolist()) == list(range(9))
+    with pytest.raises(InputError, match="9 nodes cannot be placed on 10 ranks"):
+        place(network, 10)
+
+
+def test_the_launcher_is_known_by_its_variables() -> None:
+    assert what_the_launcher_says({"PMI_SIZE": "3", "PMI_RANK": "1"}) == (3, 1)
+    assert what_the_launcher_says({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None  # a batch script
+    step = {"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "PMIX_RANK": "5"}
+    assert what_the_launcher_says(step) == (8, 5)
+    assert launched_by_mpi(step)
+    assert not launched_by_mpi({})
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    ahead=st.integers(1, 40),
+    graph=st.sampled_from(["grid:3x3", "star:6", "complete:5"]),
+)
+def test_whatever_waits_every_node_keeps_the_order_of_its_events(seed: int, ahead: int, graph: str) -> None:
+    """Execute a window with messages that arrive late at random; no node may see its events in another order."""
+    rng = np.random.default_rng(seed)
+    network = adfs.Network(graph)
+    n, edges = network.n_nodes, network.n_edges
+    block = np.sort(rng.choice(n, rng.integers(1, n), replace=False))
+    slot = np.full(n, -1, dtype=np.int32)
+    slot[block] = np.arange(block.size)
+    schedule = make_schedule(
+        "iid",
+        seed=seed,
+        n_nodes=n,
+        edges=network.edges,
+        node_probability=np.full(n, 0.5 / n),
+        edge_probability=np.full(edges, 0.5 / edges),
+    )
+    actors = schedule.block(0, 300, block).actor
+    ends = network.edges.astype(np.int32)
+    blocked = np.zeros(block.size, dtype=np.uint8)
+    waiting, ready = np.zeros(2 * ahead + 2, dtype=np.int32), np.zeros(2 * ahead + 2, dtype=np.int32)
+    pending: list[int] = []
+    executed: list[int] = []
+    done = n_waiting = 0
+    while done < actors.size or n_waiting or pending:
+        blocked[:] = 0
+        for t in pending:
+            pair = slot[ends[actors[t] - n]]
+            blocked[pair.max()] = 1
+        last = min(actors.size, done + max(0, ahead - n_waiting))
+        n_ready, n_waiting = split_events(actors, done, last, ends, slot, blocked, waiting, n_waiting, ready)
+        done = last
+        for t in ready[:n_ready].tolist():
+            executed.append(t)
+            if actors[t] >= n and (slot[ends[actors[t] - n]] < 0).any():
+                pending.append(t)
+        if pending and (rng.random() < 0.5 or n_ready == 0):
+            pending.pop(rng.integers(len(pending)))
+    assert sorted(executed) == list(range(actors.size))
+    for node in block:
+        takes_part = [
+            t for t in executed if actors[t] == node or (actors[t] >= n and node in ends[actors[t] - n])
+        ]
+        assert takes_part == sorted(takes_part)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.kind == "events"])
+def test_the_two_halves_of_a_communication_are_the_bits_of_the_whole(name: str) -> None:
+    """One process with both nodes, and two with one each that hand over their vectors."""
+    rng = np.random.default_rng(0)
+    loss = "logistic" if METHODS[name].smooth_only else "hinge"
+    shards = [(rng.standard_normal((6, 5)), np.where(rng.random(6) < 0.5, 1.0, -1.0)) for _ in range(2)]
+    problem, network = adfs.Problem.from_shards(shards, loss, [0.5, 0.7]), adfs.Network("path:2")
+    parameters = METHODS[name].parameters(problem, network)
+    whole = METHODS[name].start(Setting(problem, network, parameters, 5))
+    halves = []
+    for node in (0, 1):
+        own = adfs.Problem.from_shards([shards[node]], loss, problem.sigma[[node]])
+        halves.append(METHODS[name].start(Setting(own, network, parameters, 5, nodes=np.array([node]))))
+    assert isinstance(whole, EventProcess)
+    stop = 400.0
+    events = whole.schedule.block(0, stop)
+    whole.run(events, 0, events.time.size)
+    streams = [half.schedule.block(0, stop, [node]) for node, half in enumerate(halves)]
+    places, exchanges = [0, 0], 0
+    while True:
+        for node, half in enumerate(halves):
+            places[node] = half.run(streams[node], places[node], streams[node].time.size)
+        if places[0] == streams[0].time.size:
+            break
+        moments = [float(streams[node].time[places[node]]) for node in (0, 1)]
+        assert moments[0] == moments[1]
+        sent = [half.outgoing(0, moments[0]).copy() for half in halves]
+        for node, half in enumerate(halves):
+            half.incoming(0, moments[0], sent[node], sent[1 - node])
+            places[node] += 1
+        exchanges += 1
+    assert exchanges > 10
+    assert places[1] == streams[1].time.size
+    for process in (whole, *halves):
+        process.position = stop
+    together = np.concatenate([half.primal() for half in halves])
+    assert together.tobytes() == whole.primal().tobytes()
+
+
+def account() -> dict[str, object]:
+    times = RankTimes()
+    times.computing, times.communicating = 1.0, 0.25
+    times.waited(times.start + 0.5, times.start + 0.75, 1)
+    rank = times.report() | {"nodes": [0, 1], "messages": 7, "bytes": 560}
+    return {"ranks": [rank, rank | {"waited_for": {}, "waits": []}], "edges": [[3, 0, 2, 5]]}
+
+
+def test_the_account_of_a_run_as_tables_and_as_a_picture() -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    details = account()
+    table = rank_table(details)
+    assert table.loc[0, "waiting"] == pytest.approx(0.25)
+    assert table["waited most for"].tolist() == ["1", ""]
+    assert edge_table(details).loc[3, "exchanges"] == 5
+    axes = draw_timeline(details)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["rank 1"]
+    plt.close(axes.figure)
+
+
+def test_of_many_waits_the_longest_are_kept() -> None:
+    times = RankTimes()
+    for number in range(10_000):
+        begin = times.start + number
+        times.waited(begin, begin + (0.5 if number % 100 == 0 else 0.001), number % 3)
+    report = times.report()
+    assert len(report["waits"]) <= 2000
+    assert sum(1 for a, b, _ in report["waits"] if b - a > 0.4) == 100
+    assert report["waiting"] == pytest.approx(sum(report["waited_for"].values()))
