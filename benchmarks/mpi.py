@@ -1,0 +1,214 @@
+"""What MPI costs: an exchange beyond its messages, a local step beside another rank, the speed-up of two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import adfs
+from adfs.algorithms import METHODS, Setting
+from adfs.algorithms.base import EventProcess
+from adfs.runtimes.mpi.compiled_exchange import make_exchange
+from adfs.runtimes.mpi.driver import MpiRun, TeamSums
+from adfs.runtimes.mpi.links import Links
+from adfs.runtimes.mpi.netbench import exchange_seconds
+from adfs.runtimes.mpi.placement import Placement, place
+from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.mpi.timing import RankTimes
+from adfs.schedule import Events
+from benchmarks.measure import Row, write_table
+
+REPEATS = 40
+
+
+def own_problem(nodes: np.ndarray, rows: int, width: int) -> adfs.Problem:
+    shards = []
+    for node in nodes:
+        rng = np.random.default_rng(int(node))
+        X = rng.standard_normal((rows, width)) / np.sqrt(width)
+        shards.append((X, np.where(X[:, 0] + 0.1 * rng.standard_normal(rows) > 0.0, 1.0, -1.0)))
+    return adfs.Problem.from_shards(shards, "logistic", 0.01 * rows)
+
+
+def whole_parameters(network: adfs.Network, rows: int, width: int, tau: float) -> Any:
+    problem = own_problem(np.arange(network.n_nodes), rows, width)
+    return METHODS["adfs"].parameters(problem, network, tau=tau)
+
+
+def time_exchange(team: Team, width: int) -> tuple[float, float]:
+    """Return the seconds of an exchange of the runtime and of net-bench, taking turns."""
+    network = adfs.Network("path:2")
+    placement = place(network, 2)
+    parameters = whole_parameters(network, 50, width, 1.0)
+    block = placement.block(team.rank)
+    process = METHODS["adfs"].start(
+        Setting(own_problem(block, 50, width), network, parameters, 0, "iid", block)
+    )
+    assert isinstance(process, EventProcess)
+    links = Links(team, placement, width)
+    links.open()
+    exchange = make_exchange(team, process, links, RankTimes())
+    exchange.compile()
+    ours, plain, at = np.inf, np.inf, 0
+    count = 500
+    for _ in range(REPEATS):
+        moments = np.arange(at + 1, at + count + 1).astype(np.float64)
+        at += count
+        events = Events(moments, np.full(count, 2, dtype=np.int32), np.full(count, -1, dtype=np.int32))
+        team.gather_all(0, "to begin")
+        begun = time.perf_counter()
+        exchange.execute(events)
+        ours = min(ours, (time.perf_counter() - begun) / count)
+        if _ % 8 == 0:
+            plain = min(plain, exchange_seconds(team, (0, 1), width))
+    links.close()
+    return ours, plain
+
+
+def driver_of(
+    team: Team, placement: Placement, network: adfs.Network, parameters: Any, sizes: tuple[int, int]
+) -> MpiRun:
+    block = placement.block(team.rank)
+    problem = own_problem(block, *sizes)
+    process = METHODS["adfs"].start(Setting(problem, network, parameters, 0, "iid", block))
+    driver = MpiRun(
+        team,
+        problem,
+        process,
+        placement,
+        TeamSums(team, placement, parameters.sigma),
+        read="x",
+        checkpoints=None,
+    )
+    driver.compile()
+    driver.open()
+    return driver
+
+
+def alone(block: np.ndarray, network: adfs.Network, parameters: Any, sizes: tuple[int, int]) -> EventProcess:
+    """Return a simulator of some nodes, none of whose edges leads elsewhere."""
+    inside = np.isin(network.edges, block).all(axis=1)
+    numbers = {int(node): place for place, node in enumerate(block)}
+    part = adfs.Network([(numbers[int(a)], numbers[int(b)]) for a, b in network.edges[inside]])
+    problem = own_problem(block, *sizes)
+    process = METHODS["adfs"].start(
+        Setting(problem, part, METHODS["adfs"].parameters(problem, part, tau=50.0))
+    )
+    assert isinstance(process, EventProcess)
+    return process
+
+
+def steps(process: EventProcess, events: float) -> float:
+    """Return the seconds a local step of a simulator takes, its schedule included."""
+    begun, count = time.perf_counter(), 0
+    for end, window in process.schedule.windows(process.position, process.position + events):
+        process.run(window, 0, window.time.size)
+        count += int(np.count_nonzero(window.sample >= 0))
+        process.position = end
+    return (time.perf_counter() - begun) / count
+
+
+def worker() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    team = Team(comm, 120.0)
+    found: dict[str, Any] = {}
+    for width in (10, 1000):
+        found[f"exchange {width}"] = time_exchange(team, width)
+    sizes = (4000, 100)
+    network = adfs.Network("path:8")
+    parameters = whole_parameters(network, *sizes, tau=50.0)
+    placement = place(network, 2)
+    block = placement.block(team.rank)
+    apart = alone(block, network, parameters, sizes)
+    steps(apart, 1000.0)
+    driver = driver_of(team, placement, network, parameters, sizes)
+    single_team = Team(MPI.COMM_SELF, 120.0)
+    everything = Placement(np.zeros(8, dtype=np.int64), network.edges, 1)
+    single = driver_of(single_team, everything, network, parameters, sizes) if team.rank == 0 else None
+    window = 40_000.0
+    best = dict.fromkeys(("alone", "side by side", "mpi step", "one rank", "two ranks"), np.inf)
+
+    def all_begin() -> None:
+        team.gather_all(0, "to begin")
+
+    for _ in range(12):
+        all_begin()
+        if team.rank == 0:
+            best["alone"] = min(best["alone"], steps(apart, window / 2))
+        all_begin()
+        both = max(part[0] for part in team.share(np.array([steps(apart, window / 2)]), [1, 1], "to compare"))
+        best["side by side"] = min(best["side by side"], both)
+        all_begin()
+        times, done = driver.times, driver.process.work.computations
+        elsewhere = times.waiting + times.communicating
+        begun = time.perf_counter()
+        driver._advance(driver.position + window)
+        took = time.perf_counter() - begun
+        local = took - (times.waiting + times.communicating - elsewhere)
+        mine = np.array([took, local / (driver.process.work.computations - done)])
+        parts = team.share(mine, [2, 2], "to compare")
+        best["two ranks"] = min(best["two ranks"], max(part[0] for part in parts))
+        best["mpi step"] = min(best["mpi step"], max(part[1] for part in parts))
+        all_begin()
+        if single is not None:
+            begun = time.perf_counter()
+            single._advance(single.position + window)
+            best["one rank"] = min(best["one rank"], time.perf_counter() - begun)
+    driver.close()
+    if team.rank == 0:
+        print("RESULT " + json.dumps(found | best), flush=True)
+
+
+def main() -> str:
+    """Launch two ranks on this module, and write the table."""
+    launcher = Path(sys.executable).with_name("mpiexec")
+    environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [str(launcher), "-n", "2", sys.executable, "-m", "benchmarks.mpi", "worker"]
+    out = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment, timeout=900
+    ).stdout
+    (line,) = [line for line in out.splitlines() if line.startswith("RESULT ")]
+    found = json.loads(line.removeprefix("RESULT "))
+    rows = []
+    for width in (10, 1000):
+        ours, plain = (1e6 * value for value in found[f"exchange {width}"])
+        beyond = Row(
+            f"exchange at d = {width}, beyond its messages", ours - plain, "µs", f"net-bench {plain:.2f} µs"
+        )
+        rows.append(beyond if width != 10 else Row(*_fields(beyond), target=5.0))
+    ratio = found["mpi step"] / found["side by side"]
+    rows.append(
+        Row(
+            "local step, two ranks", 1e9 * found["mpi step"], "ns", "two simulators side by side", ratio, 1.15
+        )
+    )
+    possible = 2.0 * found["alone"] / found["side by side"]
+    speed_up = found["one rank"] / found["two ranks"]
+    rows.append(
+        Row(
+            "what two copies reach ÷ speed-up of two ranks",
+            speed_up,
+            "×",
+            f"{possible:.2f} ×",
+            possible / speed_up,
+            1 / 0.85,
+        )
+    )
+    return write_table("mpi", "What MPI costs: two ranks on one machine", rows)
+
+
+def _fields(row: Row) -> tuple[str, float, str, str, float]:
+    return row.what, row.figure, row.unit, row.reference, row.ratio
+
+
+if __name__ == "__main__":
+    worker() if sys.argv[1:] == ["worker"] else print(main())
