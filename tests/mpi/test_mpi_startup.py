@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,33 @@ def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
     assert "ran" not in result.out
     (sentence,) = result.sentences
     assert "the launcher started 2 processes but each one's MPI library sees itself alone" in sentence
+
+
+MEASURED = """
+import json
+from mpi4py import MPI
+import adfs
+from mpi_cases import Case
+case = Case(sparse=True)
+run = adfs.fit_mpi(MPI.COMM_WORLD, case.shard, case.network, tau="measure", passes=3.0, tol=1e-12)
+if MPI.COMM_WORLD.rank == 0:
+    print("RESULT " + json.dumps({"tau": run.details["tau"], "used": run.parameters.tau, "nodes": run.details["nodes"]}))
+"""
+
+
+def test_tau_is_measured_and_used() -> None:
+    found = launch(2, [sys.executable, "-c", MEASURED], timeout=120.0).results
+    assert found["tau"] == found["used"] > 0.0
+    assert len(found["nodes"]) in (4, 5)  # this rank's own
+
+
+def test_net_bench_prints_tau() -> None:
+    command = [sys.executable, "-m", "adfs", "net-bench", "-d", "10", "-d", "1000", "--json"]
+    result = launch(3, command, timeout=120.0)
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    assert [row["numbers"] for row in found["rows"]] == [10, 1000]
+    assert len(found["hosts"]) == 3
+    for row in found["rows"]:
+        assert row["tau"] == pytest.approx(row["exchange µs"] / row["local step µs"])
+        assert 0.0 < row["best pair"] <= row["exchange µs"] <= row["worst pair"]

@@ -15,7 +15,7 @@ from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
 from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
 from adfs.theory.tables import text_table
 
-__all__ = ["Parameters", "check_network", "general_parameters", "network_constant"]
+__all__ = ["Parameters", "check_network", "ease_steps", "general_parameters", "network_constant"]
 
 _SUM_TOLERANCE = 1e-9
 
@@ -408,12 +408,17 @@ def general_parameters(
     parameters : Parameters
         Tuned for it.
     """
-    _check_split(r)
     check_network(summarize(problem), network)
+    eased = ease_steps(problem, network, r=r)
+    return eased, Parameters.tuned(eased, network, r=r)
+
+
+def ease_steps(problem: GeneralProblem, network: Network, *, r: float = 0.5) -> GeneralProblem:
+    """Return some of the network's nodes with their L raised as `general_parameters` tells."""
+    _check_split(r)
     limit = problem.sigma[problem.node_of_row] * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
     raised = np.where(problem.active & (problem.smoothness <= 1.05 * limit), 1.05 * limit, problem.smoothness)
-    eased = problem.with_smoothness(raised)
-    return eased, Parameters.tuned(eased, network, r=r)
+    return problem.with_smoothness(raised)
 
 
 def _span(array: np.ndarray) -> str:

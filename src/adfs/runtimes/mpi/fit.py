@@ -14,6 +14,7 @@ from adfs._version import __version__
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, get_method
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
+from adfs.problem import GeneralProblem, Problem
 from adfs.problem.losses import get_loss
 from adfs.runtimes.checkpoints import fingerprint
 from adfs.runtimes.loop import Budget, LoopResult, run_loop
@@ -38,7 +39,8 @@ from adfs.runtimes.result import Run
 from adfs.runtimes.simulate import loss_name, network_name
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSummary, Parameters
+from adfs.theory.parameters import ease_steps
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -170,20 +172,29 @@ def fit_mpi(
         )
         data = load(team, shards, network, nodes, loss, sigma, n_features)
         together(team, "at the start", lambda: chosen.check(data.problem, options))
+        eased = isinstance(data.problem, GeneralProblem) and parameters in (None, "tuned")
+        if isinstance(data.problem, GeneralProblem) and eased:
+            data = data._replace(problem=ease_steps(data.problem, data.network))
         sums = TeamSums(team, data.placement, np.empty(0))
         summary = gather_summary(team, data.problem, sums)
         sums = TeamSums(team, data.placement, summary.sigma)
         if tau == "measure":
             from adfs.runtimes.mpi.netbench import measure_tau
 
-            tau = measure_tau(team, data.problem.n_features)
+            tau = measure_tau(team, data.problem.n_features, _entries(team, data.problem))
         if isinstance(tau, str):
             raise InputError(f"tau must be a number or 'measure', got {tau!r}")
         time = tau
         constants = together(
             team,
             "to compute the parameters",
-            lambda: chosen.parameters(summary, data.network, choice=parameters, tau=time),
+            lambda: (
+                Parameters.tuned(summary, data.network, r=0.5)
+                if eased
+                else chosen.adapt(
+                    chosen.parameters(summary, data.network, choice=parameters, tau=time), options
+                )
+            ),
         )
         block = data.placement.block(team.rank)
         setting = Setting(data.problem, data.network, adopt(team, constants), seed, schedule, block, options)
@@ -194,6 +205,18 @@ def fit_mpi(
     stop_aborting()
     team.close()
     return run
+
+
+def _entries(team: Team, problem: Problem | GeneralProblem) -> int | None:
+    """Return the mean number of non-zeros a row over all ranks, None for dense rows."""
+    sparse = isinstance(problem, Problem) and problem.sparse
+    count = (
+        problem.X.nnz if isinstance(problem, Problem) and sparse else problem.n_samples * problem.n_features
+    )
+    cards = team.gather_all([sparse, int(count), problem.n_samples], "to measure the network")
+    if not any(card[0] for card in cards):
+        return None
+    return max(1, round(sum(card[1] for card in cards) / sum(card[2] for card in cards)))
 
 
 def _check(
