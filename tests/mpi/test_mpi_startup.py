@@ -88,7 +88,8 @@ from mpi_cases import Case
 case = Case(sparse=True)
 run = adfs.fit_mpi(MPI.COMM_WORLD, case.shard, case.network, tau="measure", passes=3.0, tol=1e-12)
 if MPI.COMM_WORLD.rank == 0:
-    print("RESULT " + json.dumps({"tau": run.details["tau"], "used": run.parameters.tau, "nodes": run.details["nodes"]}))
+    found = {"tau": run.details["tau"], "used": run.parameters.tau, "nodes": run.details["nodes"]}
+    print("RESULT " + json.dumps(found))
 """
 
 

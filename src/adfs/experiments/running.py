@@ -34,7 +34,7 @@ __all__ = ["fingerprint", "run_method"]
 # A run goes on to this share of its target: an accelerated method's error may rise again above it.
 _BEYOND = 0.1
 # Recording starts at this share of the longest run.
-_FIRST = 1e-4
+_FIRST = 1e-3
 _DEFAULT_PASSES = 2000.0
 # The pace of a clock is measured over this share of the time, if that is at least so many events or rounds.
 _SAMPLED = 1.0 / 64.0

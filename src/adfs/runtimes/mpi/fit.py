@@ -216,7 +216,7 @@ def _entries(team: Team, problem: Problem | GeneralProblem) -> int | None:
     cards = team.gather_all([sparse, int(count), problem.n_samples], "to measure the network")
     if not any(card[0] for card in cards):
         return None
-    return max(1, round(sum(card[1] for card in cards) / sum(card[2] for card in cards)))
+    return max(1, int(sum(card[1] for card in cards) / sum(card[2] for card in cards) + 0.5))
 
 
 def _check(
