@@ -13,7 +13,7 @@ from adfs._version import __version__
 from adfs.errors import AdfsError, InputError
 
 if TYPE_CHECKING:
-    from adfs import algorithms, data, estimators, network, problem, runtimes, schedule, theory
+    from adfs import algorithms, data, estimators, experiments, network, problem, runtimes, schedule, theory
     from adfs.estimators import ADFSClassifier, ADFSRegressor
     from adfs.network import Network
     from adfs.problem import GeneralProblem, Problem
@@ -36,6 +36,7 @@ __all__ = [
     "algorithms",
     "data",
     "estimators",
+    "experiments",
     "fit_mpi",
     "network",
     "problem",
@@ -60,7 +61,17 @@ _OBJECTS = {
     "Problem": "adfs.problem",
 }
 _SUBMODULES = frozenset(
-    {"algorithms", "data", "estimators", "network", "problem", "runtimes", "schedule", "theory"}
+    {
+        "algorithms",
+        "data",
+        "estimators",
+        "experiments",
+        "network",
+        "problem",
+        "runtimes",
+        "schedule",
+        "theory",
+    }
 )
 
 

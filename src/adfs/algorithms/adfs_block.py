@@ -222,7 +222,6 @@ class AdfsBlock(Method):
 
     name = "adfs-block"
     kind = "rounds"
-    options = ("r",)
 
     def parameters(
         self,
