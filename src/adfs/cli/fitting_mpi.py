@@ -23,7 +23,7 @@ from adfs.problem.losses import get_loss
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.mpi import fit_mpi
 from adfs.runtimes.mpi.faults import RefusalError, as_one_program
-from adfs.runtimes.mpi.startup import check_launcher, place_together, same_everywhere, together
+from adfs.runtimes.mpi.startup import READING, check_launcher, place_together, same_everywhere, together
 from adfs.runtimes.mpi.team import Team
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _check(request: FitRequest, n_ranks: int) -> tuple[str, list[str], Network]:
 
 def _read(team: Team, names: list[str], options: ReadOptions) -> list[Table]:
     """Read this rank's files; where counting starts and the dimension are settled by all ranks together."""
-    raw = together(team, "to read the files", lambda: [read_table(name, options) for name in names])
+    raw = together(team, "to read the files", lambda: [read_table(name, options) for name in names], READING)
     for table in raw:
         if table.n_samples == 0:
             raise_later = f"{table.source} has no samples: every node needs some"

@@ -22,6 +22,7 @@ from adfs.runtimes.mpi.checkpoint_set import CheckpointSet
 from adfs.runtimes.mpi.driver import MpiRun, TeamSums
 from adfs.runtimes.mpi.faults import aborting, say, stop_aborting
 from adfs.runtimes.mpi.startup import (
+    READING,
     Data,
     Shards,
     adopt,
@@ -274,7 +275,7 @@ def _run(
     if team.rank == 0 and progress:
         for line in str(data.placement).splitlines():
             say(line)
-    process = together(team, "to start", lambda: chosen.start(setting))
+    process = together(team, "to start", lambda: chosen.start(setting), READING)
     checkpoints = None
     rows: list[dict[str, float]] = []
     spent = 0.0

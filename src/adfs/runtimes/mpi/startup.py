@@ -29,6 +29,7 @@ from adfs.runtimes.mpi.team import Team
 from adfs.theory import NodeSummary, summarize
 
 __all__ = [
+    "READING",
     "Data",
     "adopt",
     "check_launcher",
@@ -72,15 +73,22 @@ def check_launcher(world_size: int | None = None) -> None:
         raise SystemExit(2)
 
 
-def together(team: Team, why: str, action: Callable[[], T]) -> T:
-    """Do something on every rank; if it fails on one, every rank raises the same `RefusalError`."""
+# Seconds beyond the deadline that other ranks may take to read and sum up their data.
+READING = 3600.0
+
+
+def together(team: Team, why: str, action: Callable[[], T], patience: float = 0.0) -> T:
+    """Do something on every rank; if it fails on one, every rank raises the same `RefusalError`.
+
+    ``patience`` is how many seconds beyond the deadline it may take others.
+    """
     result: Any = None
     trouble = ""
     try:
         result = action()
     except (AdfsError, OSError) as error:
         trouble = str(error)
-    found = team.gather_all(trouble, why)
+    found = team.gather_all(trouble, why, patience)
     failed = [rank for rank, words in enumerate(found) if words]
     if failed:
         alone = len(set(found)) > 1
@@ -134,7 +142,7 @@ def load(
     block = placement.block(team.rank)
     if isinstance(shards, Problem | GeneralProblem):
         return Data(_same_width(team, shards, n_features), graph, placement, None)
-    parts = together(team, "to read the data", lambda: _read(shards, block, nodes))
+    parts = together(team, "to read the data", lambda: _read(shards, block, nodes), READING)
     if not sum(len(part[1]) for part in parts):
         trouble = f"rank {team.rank} has no data: every rank needs at least one sample; start fewer ranks"
     else:
@@ -162,7 +170,7 @@ def load(
         fitted = [(_widen(X, width), _signs(y, classes), *rest) for X, y, *rest in parts]
         return Problem.from_shards(fitted, loss, own)
 
-    return Data(together(team, "to check the data", build), graph, placement, classes)
+    return Data(together(team, "to check the data", build, READING), graph, placement, classes)
 
 
 def _place(
@@ -299,9 +307,9 @@ def _signs(y: Any, classes: list[Any] | None) -> np.ndarray:
 def gather_summary(team: Team, problem: Problem | GeneralProblem, sums: TeamSums) -> NodeSummary:
     """Return the summary of all nodes: a few numbers each, never the data."""
     if problem.active.any():
-        own = together(team, "to sum up the data", lambda: summarize(problem))
+        own = together(team, "to sum up the data", lambda: summarize(problem), READING)
     else:  # some rank may hold nothing but constants
-        own = together(team, "to sum up the data", lambda: _constants(problem))
+        own = together(team, "to sum up the data", lambda: _constants(problem), READING)
     sums.why = "to sum up the data"
     fields = {item.name: getattr(own, item.name) for item in dataclasses.fields(own)}
     found = {name: sums.collect(values).astype(values.dtype) for name, values in fields.items()}
