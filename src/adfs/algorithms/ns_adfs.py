@@ -22,7 +22,17 @@ from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import Events
 from adfs.theory import NodeSummary, NonSmoothParameters
 
-__all__ = ["NsAdfs", "NsAdfsProcess", "NsConstants", "NsState", "ns_constants", "ns_run_events", "ns_start"]
+__all__ = [
+    "NsAdfs",
+    "NsAdfsProcess",
+    "NsConstants",
+    "NsState",
+    "ns_constants",
+    "ns_outgoing",
+    "ns_receive",
+    "ns_run_events",
+    "ns_start",
+]
 
 _AHEAD = 6
 
@@ -196,7 +206,8 @@ def ns_run_events(
 
 
 @kernel
-def _outgoing(constants: NsConstants, state: NsState, i: int, time: float, out: np.ndarray) -> None:
+def ns_outgoing(constants: NsConstants, state: NsState, i: int, time: float, out: np.ndarray) -> None:
+    """Write y_i/σ_i of the block's node i at an event: what it sends its neighbours; ``out`` (d,)."""
     share = 1.0 / _coefficients(constants, time)[1]
     for k in range(out.size):
         pair = state.centers[i, k]
@@ -204,7 +215,7 @@ def _outgoing(constants: NsConstants, state: NsState, i: int, time: float, out: 
 
 
 @kernel
-def _receive(
+def ns_receive(
     constants: NsConstants,
     state: NsState,
     edge: int,
@@ -213,6 +224,7 @@ def _receive(
     own: np.ndarray,
     other: np.ndarray,
 ) -> None:
+    """Finish a communication at the block's node i, from what it sent and what it received."""
     increment, weight_after = _coefficients(constants, time)
     step = increment * constants.edge_weight[edge]
     ratio = increment * constants.edge_mixing[edge] - weight_after
@@ -238,11 +250,11 @@ class NsAdfsProcess(EventProcess):
 
     def outgoing(self, edge: int, time: float) -> np.ndarray:
         out = np.empty(self.message_length)
-        _outgoing(self.constants, self.state, self.end(edge), time, out)
+        ns_outgoing(self.constants, self.state, self.end(edge), time, out)
         return out
 
     def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
-        _receive(self.constants, self.state, edge, self.end(edge), time, own, message)
+        ns_receive(self.constants, self.state, edge, self.end(edge), time, own, message)
 
     def _shift(self, read: str) -> float:
         """X = v + u/A_t; v itself has no share of u."""

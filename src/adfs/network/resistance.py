@@ -13,7 +13,6 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.network.kernels import bridge_flags, shared_neighbour_sums
@@ -197,6 +196,8 @@ def _projections(epsilon: float, tail: float) -> tuple[int, float]:
     """Smallest number of projections for the stated error, and the factor that raises their mean square."""
 
     def ends(count: int) -> tuple[float, float]:
+        from scipy.stats import chi2  # slow to import, and needed here only
+
         low = np.sqrt(chi2.ppf(tail, count) / count) - SOLVE_ERROR
         high = np.sqrt(chi2.isf(tail, count) / count) + SOLVE_ERROR
         return low, high

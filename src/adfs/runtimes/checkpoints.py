@@ -11,6 +11,7 @@ import numpy as np
 
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.errors import InputError
+from adfs.problem import GeneralProblem
 from adfs.runtimes.container import read_container, write_container
 
 __all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
@@ -20,6 +21,10 @@ def fingerprint(method: str, setting: Setting) -> str:
     """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed."""
     stamp = hashlib.sha256()
     problem, network = setting.problem, setting.network
+    if isinstance(problem, GeneralProblem):
+        raise InputError(
+            "checkpoints are for linear models: the terms of a GeneralProblem cannot be told apart"
+        )
     words = [method, problem.loss, setting.seed, setting.schedule, sorted(setting.options.items())]
     stamp.update(repr(words).encode())
     arrays = [*problem.rows, problem.y, problem.weights, problem.offsets, problem.sigma, setting.block]

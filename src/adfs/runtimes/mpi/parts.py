@@ -9,9 +9,14 @@ from numba import types
 
 from adfs.algorithms.adfs import AdfsConstants, AdfsProcess, AdfsState, center_iterate, receive, run_events
 from adfs.algorithms.base import EventProcess
-from adfs.algorithms.ns_adfs import NsAdfsProcess, NsConstants, NsState, ns_run_events
-from adfs.algorithms.ns_adfs import _outgoing as ns_outgoing
-from adfs.algorithms.ns_adfs import _receive as ns_receive
+from adfs.algorithms.ns_adfs import (
+    NsAdfsProcess,
+    NsConstants,
+    NsState,
+    ns_outgoing,
+    ns_receive,
+    ns_run_events,
+)
 from adfs.compilation import overloads
 
 __all__ = ["AdfsParts", "NsParts", "execute", "fill_message", "parts_of", "take_message"]
