@@ -1,0 +1,22 @@
+"""What the tests of experiments leave behind, they take away again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from adfs.algorithms import METHODS
+
+
+@pytest.fixture(autouse=True)
+def registry_as_it_was() -> Iterator[None]:
+    """Forget methods that a test registered, and the modules from outside that registered them."""
+    methods, modules = dict(METHODS), set(sys.modules)
+    yield
+    METHODS.clear()
+    METHODS.update(methods)
+    for name in set(sys.modules) - modules:
+        if "outside_method" in name:
+            del sys.modules[name]
