@@ -10,6 +10,10 @@ import pytest
 from adfs.algorithms import METHODS
 
 
+# Looking for doctests in it would import it, and so register its method.
+collect_ignore = ["outside_method.py"]
+
+
 @pytest.fixture(autouse=True)
 def registry_as_it_was() -> Iterator[None]:
     """Forget methods that a test registered, and the modules from outside that registered them."""
