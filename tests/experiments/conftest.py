@@ -9,7 +9,6 @@ import pytest
 
 from adfs.algorithms import METHODS
 
-
 # Looking for doctests in it would import it, and so register its method.
 collect_ignore = ["outside_method.py"]
 
