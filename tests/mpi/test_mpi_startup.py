@@ -62,7 +62,7 @@ def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
 def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
     """Processes that each see themselves alone would each solve their own shard."""
     code = (
-        "import os, sys\n"
+        "import os, sys, time\n"
         "rank = os.environ.pop('OMPI_COMM_WORLD_RANK'); size = os.environ.pop('OMPI_COMM_WORLD_SIZE')\n"
         "for name in list(os.environ):\n"
         "    if name.startswith(('OMPI_', 'PMIX_', 'PRTE_')): del os.environ[name]\n"
@@ -70,6 +70,7 @@ def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
         "from mpi4py import MPI\n"
         "assert MPI.COMM_WORLD.size == 1\n"
         "import adfs\n"
+        "if rank == '0': time.sleep(1)\n"  # the launcher kills it if another rank gives up first
         "adfs.fit_mpi(MPI.COMM_WORLD, [([[1.0], [2.0]], [1, -1])], passes=1)\n"
         "print('ran')\n"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -68,10 +69,15 @@ def check_launcher(world_size: int | None = None) -> None:
             f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
             "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
         )
-        if launch.rank == 0:
-            say(sentence)
+        if launch.rank != 0:
+            # The launcher kills all when the first one fails: rank 0 speaks for all, if it is there to speak.
+            time.sleep(TO_SPEAK)
+        say(sentence)
         raise SystemExit(2)
 
+
+# Seconds that other ranks leave rank 0 to say why it refuses, where no message can tell them that it has.
+TO_SPEAK = 15.0
 
 # Seconds beyond the deadline that other ranks may take to read and sum up their data.
 READING = 3600.0
