@@ -170,7 +170,8 @@ class Schedule(abc.ABC):
         """
         start, stop = self._check_range(start, stop)
         chosen = self._check_nodes(nodes)
-        return self._stream(start, stop, chosen, check_block(block_events), reuse)
+        windows = self._stream(start, stop, chosen, check_block(block_events), reuse)
+        return (events for _, events in windows)
 
     def windows(
         self, start: float, stop: float, nodes: ArrayLike | None = None
@@ -188,9 +189,8 @@ class Schedule(abc.ABC):
         events : Events
             Overwritten by the next one.
         """
-        length = self.window(nodes)
-        for number, events in enumerate(self.stream(start, stop, nodes, reuse=True), start=1):
-            yield min(start + length * number, stop), events
+        start, stop = self._check_range(start, stop)
+        return self._stream(start, stop, self._check_nodes(nodes), None, reuse=True)
 
     def window(self, nodes: ArrayLike | None = None, block_events: int | None = None) -> float:
         """Return the length of time that `stream` handles at once.
@@ -220,7 +220,8 @@ class Schedule(abc.ABC):
         nodes: NDArray[np.int64] | None,
         block_events: int | None,
         reuse: bool,
-    ) -> Iterator[Events]: ...
+    ) -> Iterator[tuple[float, Events]]:
+        """Yield the windows of `stream`, each after the time at which it ends."""
 
     @abc.abstractmethod
     def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float: ...
@@ -239,8 +240,9 @@ class Schedule(abc.ABC):
                 f"nodes must lie in 0, …, {self.n_nodes - 1}, but go from {chosen[0]} to {chosen[-1]}"
             )
         if self.samples is not None:
-            asked = np.flatnonzero(self.node_probability) if chosen is None else chosen
-            missing = np.setdiff1d(asked[self.node_probability[asked] > 0.0], self.samples.node_ids)
+            needed = self.node_probability > 0.0
+            needed[self.samples.node_ids] = False
+            missing = np.flatnonzero(needed) if chosen is None else chosen[needed[chosen]]
             if missing.size:
                 raise InputError(
                     f"this schedule has no sampling table for node {missing[0]} "

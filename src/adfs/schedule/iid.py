@@ -144,8 +144,8 @@ class IidSchedule(Schedule):
         )
 
     def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
-        blocks = list(self._windows(int(start), stop, nodes, _LONGEST_WINDOW, reuse=False))
-        return joined(blocks)
+        windows = self._windows(int(start), stop, nodes, _LONGEST_WINDOW, reuse=False)
+        return joined([events for _, events in windows])
 
     def _stream(
         self,
@@ -154,12 +154,12 @@ class IidSchedule(Schedule):
         nodes: NDArray[np.int64] | None,
         block_events: int | None,
         reuse: bool,
-    ) -> Iterator[Events]:
+    ) -> Iterator[tuple[float, Events]]:
         return self._windows(int(start), stop, nodes, int(self._window(nodes, block_events)), reuse)
 
     def _windows(
         self, first: int, stop: float, nodes: NDArray[np.int64] | None, length: int, reuse: bool
-    ) -> Iterator[Events]:
+    ) -> Iterator[tuple[float, Events]]:
         wanted = self._wanted(nodes)
         key = seed_key(self.seed)
         tables = self._tables_by_node()
@@ -168,7 +168,9 @@ class IidSchedule(Schedule):
             last = int(min(first + length, stop))
             count = _iid_events(first, last, key, self._actor_table, wanted, *tables, *out)
             found = first_of(out, count)
-            yield found if reuse else Events(found.time.copy(), found.actor.copy(), found.sample.copy())
+            if not reuse:
+                found = Events(found.time.copy(), found.actor.copy(), found.sample.copy())
+            yield float(last), found
             first = last
             if first >= stop:
                 return

@@ -25,11 +25,11 @@ from adfs.schedule.philox import seed_key
 __all__ = ["PoissonSchedule"]
 
 #: Events a clock in a window: with fewer the loops over all nodes weigh, with more a window leaves the cache.
-_EVENTS_A_CLOCK = 0.75
+_EVENTS_A_CLOCK = 0.5
 #: Events a clock in a step, and windows a step at most: with fewer, looking at every clock weighs; more cost
 #: memory.
 _EVENTS_A_CLOCK_A_STEP = 6.0
-_WINDOWS_A_STEP = 8
+_WINDOWS_A_STEP = 12
 
 
 class _Clocks(NamedTuple):
@@ -69,7 +69,7 @@ class PoissonSchedule(Schedule):
     kind: ClassVar[str] = "poisson"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_edges_at"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_edges_at", "_idle")}
 
     @functools.cached_property
     def _edges_at(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -77,6 +77,11 @@ class PoissonSchedule(Schedule):
         flat = self.edges.ravel()
         begin = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=self.n_nodes))])
         return begin, np.argsort(flat, kind="stable") // 2
+
+    @functools.cached_property
+    def _idle(self) -> dict[bytes, _Steps]:
+        """What the last stream that ended has left, by its nodes: the next one needs no new memory."""
+        return {}
 
     def _clocks(self, nodes: NDArray[np.int64] | None) -> _Clocks:
         if nodes is None:
@@ -125,17 +130,28 @@ class PoissonSchedule(Schedule):
         nodes: NDArray[np.int64] | None,
         block_events: int | None,
         reuse: bool,
-    ) -> Iterator[Events]:
-        clocks = self._clocks(nodes)
+    ) -> Iterator[tuple[float, Events]]:
+        name = b"all" if nodes is None else nodes.tobytes()
+        steps = self._idle.pop(name, None) or _Steps(self.seed, self._clocks(nodes))
+        try:
+            yield from self._walk(steps, start, stop, block_events, reuse)
+        finally:
+            steps.rewind()
+            self._idle.clear()
+            self._idle[name] = steps
+
+    def _walk(
+        self, steps: _Steps, start: float, stop: float, block_events: int | None, reuse: bool
+    ) -> Iterator[tuple[float, Events]]:
+        clocks = steps.clocks
         length = _window_length(clocks, block_events)
         if np.isinf(length):  # no clock ever rings
-            yield room_for(0)
+            yield stop, room_for(0)
             return
         events = length * float(clocks.rate.sum())
         wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.rate.size / events)
         per_step = int(np.clip(wanted, 1, _WINDOWS_A_STEP))
-        steps = _Steps(self.seed, clocks)
-        out = room_for(int(events + 10.0 * events**0.5) + 64)
+        out = room_for(int(events + 10.0 * events**0.5) + 64 if reuse else 0)
         windows = 0  # counted from the start, so that the bounds do not drift
         lower = start
         while lower < stop:
@@ -145,7 +161,7 @@ class PoissonSchedule(Schedule):
             steps.draw(bounds)
             for w in range(bounds.size - 1):
                 out, count = steps.events(w, out if reuse else room_for(0))
-                yield first_of(out, count)
+                yield float(bounds[w + 1]), first_of(out, count)
             windows += per_step
             lower = float(bounds[-1])
 
@@ -156,12 +172,20 @@ def _window_length(clocks: _Clocks, block_events: int | None) -> float:
     return events / float(clocks.rate.sum()) if ringing else np.inf
 
 
+def _copied(entries: NDArray[np.void], memory: NDArray[np.void]) -> NDArray[np.void]:
+    """Copy entries to the beginning of some memory, or of more where that is too little; return it."""
+    if memory.size < entries.size:
+        memory = np.empty(int(1.1 * entries.size) + 64, dtype=entries.dtype)
+    memory[: entries.size].view(np.uint64)[:] = entries.view(np.uint64)  # field by field it is slower
+    return memory
+
+
 class _Steps:
     """The walk through time of one stream: what was drawn and not yet handed out, and the memory for it."""
 
     def __init__(self, seed: int, clocks: _Clocks) -> None:
         self._key = seed_key(seed)
-        self._clocks = clocks
+        self.clocks = clocks
         self._node_rate = float(clocks.rate[: clocks.n_local].sum())
         self._edge_rate = float(clocks.rate[clocks.n_local :].sum())
         self._top_rate = float(clocks.rate.max(initial=0.0))
@@ -176,20 +200,37 @@ class _Steps:
         self._links = np.zeros(0, dtype=COMMUNICATION)
         self._link_tail = np.zeros(1, dtype=np.int64)
         self._spare = np.zeros(1, dtype=COMMUNICATION)
+        self._kept = np.zeros(0, dtype=COMPUTATION)
+        self._kept_head = np.zeros(clocks.n_local + 1, dtype=np.int32)
+        self._kept_links = np.zeros(0, dtype=COMMUNICATION)
         self._scratch = make_scratch(0, 1.0)
+
+    def rewind(self) -> None:
+        """Forget what was drawn, but keep the memory: for a stream that starts anywhere."""
+        self._begins = True
 
     def draw(self, bounds: NDArray[np.float64]) -> None:
         """Draw the windows between these bounds, which must go on from where the last call ended."""
-        last = self._lists - 1
-        kept = self._own[last * (self._own.size // self._lists) : self._own_tail[last]].copy()
-        kept_head = self._head[last].copy()
-        kept_links = self._links[last * (self._links.size // self._lists) : self._link_tail[last]].copy()
+        kept, kept_head, kept_links = self._carried()
         self._bounds = bounds
         while not self._try_draw(np.append(bounds, np.inf), kept, kept_head, kept_links):
             # Once in a long while. What was carried over is still there: draw it all again, with more room.
             self._slack *= 2.0
             self._scratch = make_scratch(self._scratch.start.size, self._slack)
         self._begins = False
+
+    def _carried(self) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.void]]:
+        """Return what the last step has carried over, out of the way of what comes next."""
+        if self._begins:
+            self._kept_head[:] = 0
+            return self._kept[:0], self._kept_head, self._kept_links[:0]
+        last = self._lists - 1
+        own = self._own[last * (self._own.size // self._lists) : self._own_tail[last]]
+        links = self._links[last * (self._links.size // self._lists) : self._link_tail[last]]
+        self._kept = _copied(own, self._kept)
+        self._kept_head[:] = self._head[last]
+        self._kept_links = _copied(links, self._kept_links)
+        return self._kept[: own.size], self._kept_head, self._kept_links[: links.size]
 
     def _try_draw(
         self,
@@ -198,15 +239,15 @@ class _Steps:
         kept_head: NDArray[np.int32],
         kept_links: NDArray[np.void],
     ) -> bool:
-        c = self._clocks
+        c = self.clocks
         longest = float((bounds[1:-1] - bounds[:-2]).max())
         most_cells = int((bounds[-2] - bounds[0]) * self._top_rate / CELL_MEAN) + 3
         if self._scratch.start.size <= most_cells:
             self._scratch = make_scratch(most_cells, self._slack)
         own_size = (bounds.size - 1) * self._room(kept.size, longest * self._node_rate, c.n_local)
         links_size = (bounds.size - 1) * self._room(kept_links.size, longest * self._edge_rate, len(c.ends))
-        if self._lists != bounds.size - 1:
-            self._lists = bounds.size - 1
+        self._lists = bounds.size - 1
+        if self._own_tail.size < self._lists:
             self._head = np.empty((self._lists, c.n_local + 1), dtype=np.int32)
             self._own_tail = np.empty(self._lists, dtype=np.int64)
             self._begin = np.empty(self._lists, dtype=np.int64)
@@ -238,7 +279,7 @@ class _Steps:
 
     def events(self, window: int, out: Events) -> tuple[Events, int]:
         """Write one of the windows drawn last into `out`, or a longer one; return it and their number."""
-        c = self._clocks
+        c = self.clocks
         lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
         first = window * (self._links.size // self._lists)
         links = self._links[first : self._link_tail[window]]
