@@ -1,13 +1,17 @@
-"""Instructions that Python has no word for, for compiled code only."""
+"""Instructions that Python has no word for."""
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from adfs.compilation import overloads
 
 __all__ = ["fma", "prefetch"]
 
@@ -38,6 +42,21 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
 prefetch = intrinsic(_prefetch)
 
 
+def fma(a: float, b: float, c: float) -> float:
+    """Return a·b + c rounded once, whatever the machine and the compiler.
+
+    Examples
+    --------
+    >>> fma(1.0 + 2.0**-30, 1.0 - 2.0**-30, -1.0) == -(2.0**-60)
+    True
+    """
+    rounded_twice = a * b + c
+    if not math.isfinite(rounded_twice):
+        return rounded_twice
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    return float(exact) if exact else rounded_twice  # a zero's sign is in the floats only
+
+
 def _fma(_context: Any, a: Any, b: Any, c: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
@@ -46,5 +65,9 @@ def _fma(_context: Any, a: Any, b: Any, c: Any) -> Any:
     return number(number, number, number), generate
 
 
-#: ``fma(a, b, c)``, in compiled code: a·b + c rounded once, whatever the machine and the compiler.
-fma = intrinsic(_fma)
+_compiled_fma = intrinsic(_fma)
+
+
+@overloads(fma)
+def _fma_of(a: Any, b: Any, c: Any) -> Any:
+    return lambda a, b, c: _compiled_fma(a, b, c)  # noqa: PLW0108 - numba reads its argument names

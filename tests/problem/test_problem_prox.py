@@ -120,50 +120,50 @@ def test_logistic_where_the_equation_is_nearly_flat(offset: float, h: float, sta
     assert_logistic_condition(s, zeta, h, 1.0, 1.0, 1e-12 * (1.0 + abs(zeta) + h))
 
 
+class CountedExponentials:
+    """The logistic equation interpreted, with the number of its exponentials."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._solve = logistic_dual_prox.py_func  # type: ignore[attr-defined]
+        names = self._solve.__globals__
+        monkeypatch.setitem(names, "_inside_bracket", names["_inside_bracket"].py_func)
+        monkeypatch.setitem(names, "math", self)
+
+    def exp(self, x: float) -> float:
+        self.count += 1
+        return math.exp(x)
+
+    def __call__(self, r: float, c: float, start: float) -> float:
+        self.count = 0
+        return float(self._solve(r, c, start))
+
+
 def test_logistic_iteration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the exponentials of the interpreted form over hard inputs: a few, bisections included."""
-    interpreted = logistic_dual_prox.py_func  # type: ignore[attr-defined]
-    count = 0
-
-    class Counting:
-        @staticmethod
-        def exp(x: float) -> float:
-            nonlocal count
-            count += 1
-            return math.exp(x)
-
-    monkeypatch.setitem(interpreted.__globals__, "math", Counting)
+    """A few exponentials over hard inputs, bisections included."""
+    solve = CountedExponentials(monkeypatch)
     rng = np.random.default_rng(1)
     most = 0
     for _ in range(4000):
-        count = 0
         r = float(rng.normal() * 10.0 ** rng.uniform(-3, 14))
         c = 10.0 ** float(rng.uniform(-8, 11)) - 4.0
         start = float(rng.choice([-1e6, 0.0, 1e6, r]))
-        p = interpreted(r, c, start)
-        assert 0.0 <= p <= 1.0
-        most = max(most, count)
+        assert 0.0 <= solve(r, c, start) <= 1.0
+        most = max(most, solve.count)
     assert most <= 35
 
 
-def test_logistic_warm_start_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    interpreted = logistic_dual_prox.py_func  # type: ignore[attr-defined]
-    count = 0
-
-    class Counting:
-        @staticmethod
-        def exp(x: float) -> float:
-            nonlocal count
-            count += 1
-            return math.exp(x)
-
-    monkeypatch.setitem(interpreted.__globals__, "math", Counting)
-    for c in (-3.9, 1.0, 1e3, 1e6):
+@pytest.mark.parametrize(("distance", "most"), [(1e-5, 1), (0.2, 2), (0.5, 3)])
+def test_logistic_warm_start_is_worth_it(monkeypatch: pytest.MonkeyPatch, distance: float, most: int) -> None:
+    solve = CountedExponentials(monkeypatch)
+    for c in (1e-3, 1.0, 1e3, 1e6):
         for t in (-3.0, 0.2, 5.0):
             p = 1.0 / (1.0 + math.exp(t))
-            count = 0
-            assert interpreted(t - c * p, c, t + 1e-5) == pytest.approx(p, rel=1e-12)
-            assert count <= 3
+            assert solve(t - c * p, c, t + distance) == pytest.approx(p, rel=1e-12 * max(1.0, c / 1e3))
+            assert solve.count <= most
+    p = 1.0 / (1.0 + math.exp(0.2))
+    assert solve(0.2 + 3.9 * p, -3.9, 0.2 + 1e-5) == pytest.approx(p, rel=1e-12)
+    assert solve.count <= 3
 
 
 def objective(loss: Loss, s: float, zeta: float, h: float, b: float, weight: float) -> float:

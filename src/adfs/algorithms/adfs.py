@@ -195,7 +195,7 @@ def compute(
     zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
     change = weighted_dual_prox(loss, zeta, h, y[j], weight, margin) - at_v
     to_mean = 0.5 * (1.0 + mixing) * change
-    to_lag = (1.0 - mixing) * change / scale
+    to_lag = (1.0 - mixing) / scale * change
     state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
     for k in range(start, stop):
         entry = row_entry(rows, j, k)

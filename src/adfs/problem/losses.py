@@ -116,7 +116,8 @@ overloads(dual_prox)(lambda loss, zeta, h, b, start: _chosen(loss, "dual_prox"))
 @compiled
 def weighted_dual_prox(loss: Any, zeta: float, h: float, b: float, weight: float, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w) − s²/(2wβ), the dual prox of the term wℓ."""
-    return weight * dual_prox(loss, zeta / weight, h / weight, b, start)
+    inverse = 1.0 / weight  # known before ζ is: two divisions would come one after the other
+    return weight * dual_prox(loss, zeta * inverse, h * inverse, b, start)
 
 
 @compiled

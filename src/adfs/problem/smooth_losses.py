@@ -61,7 +61,8 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
 
     @staticmethod
     def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
-        return -b * logistic_dual_prox(b * zeta / h, 1.0 / h - 4.0, b * start)
+        inverse = 1.0 / h
+        return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
 
 
 class Squared(NamedTuple("SquaredConstants", []), Loss):
