@@ -368,6 +368,12 @@ class AdfsProcess(EventProcess):
     def dual(self) -> np.ndarray:
         return tip_scalars(self.problem.offsets, self.constants, self.state, self.position, -1.0)
 
+    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+        # The imaginary parts are the lags: zero, so that x, v and their mean are all there.
+        self.state.tips[...] = tips
+        self.state.centers[...] = centers
+        return True
+
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict()
 

@@ -100,6 +100,11 @@ class GeneralAdfsProcess(EventProcess):
         lag = self.tip_lag * np.exp(self.parameters.log_decay * (self.position - self.tip_time))[:, None]
         return np.asarray(self.tip_mean - 0.5 * lag)
 
+    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+        self.tip_mean[...] = tips
+        self.mean[...] = centers
+        return True
+
     def arrays(self) -> dict[str, np.ndarray]:
         names = ("mean", "lag", "time", "tip_mean", "tip_lag", "tip_time")
         return {name: getattr(self, name) for name in names}

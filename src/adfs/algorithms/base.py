@@ -158,6 +158,18 @@ class Process(ABC):
         """Return the tips' scalars at the current position, shape (N,), where a method has them."""
         return None
 
+    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+        """Put a run at position 0 at a dual point; return whether this kind can start elsewhere than at 0.
+
+        Parameters
+        ----------
+        tips : ndarray of shape (N,), or (N, d) for general terms
+            Inside their domains.
+        centers : ndarray of shape (k, d)
+            With the tips they must sum to 0 over all nodes.
+        """
+        return False
+
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the whole state as named arrays, not copies: checkpoints save and resumed runs fill them."""

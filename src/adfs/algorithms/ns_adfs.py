@@ -268,6 +268,12 @@ class NsAdfsProcess(EventProcess):
     def dual(self) -> np.ndarray:
         return np.asarray(self.state.tips.real + self._shift("x") * self.state.tips.imag)
 
+    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+        # The imaginary parts, which are u, start at zero.
+        self.state.tips[...] = tips
+        self.state.centers[...] = centers
+        return True
+
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict()
 

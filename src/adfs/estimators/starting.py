@@ -13,40 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from adfs.algorithms.adfs import AdfsProcess
-from adfs.algorithms.adfs_general import GeneralAdfsProcess
 from adfs.algorithms.base import EventEffort, Method, Process, RoundEffort, Setting
-from adfs.algorithms.ns_adfs import NsAdfsProcess
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.theory import NodeSummary
 
-__all__ = ["Started", "place"]
-
-
-def place(process: Process, problem: Problem | GeneralProblem, dual: np.ndarray) -> bool:
-    """Put a process that is at position 0 at a dual point; return whether its kind can.
-
-    Parameters
-    ----------
-    process : Process
-        ADFS or NS-ADFS over all nodes.
-    problem : Problem or GeneralProblem
-    dual : ndarray of shape (N,), or (N, d) for general terms
-        The tips, in the order of the problem's rows; clipped into the domain.
-    """
-    tips = problem.clip_to_domain(dual)
-    centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
-    if isinstance(process, AdfsProcess | NsAdfsProcess):
-        # The imaginary parts are the lags (or u): zero, so that x, v and their mean are all there.
-        process.state.tips[...] = tips
-        process.state.centers[...] = centers
-        return True
-    if isinstance(process, GeneralAdfsProcess):
-        process.tip_mean[...] = tips
-        process.mean[...] = centers
-        return True
-    return False
+__all__ = ["Started"]
 
 
 class Started(Method):
@@ -56,7 +28,8 @@ class Started(Method):
     ----------
     inner : Method
     dual : ndarray, optional
-        The tips to start from, in the order of the problem's rows.
+        The tips to start from, in the order of the problem's rows; clipped into their domains. A method that
+        cannot start elsewhere than 0 starts there.
 
     Attributes
     ----------
@@ -87,7 +60,9 @@ class Started(Method):
         """Return a process at position 0, at the dual point."""
         self.process = self.inner.start(setting)
         if self.dual is not None:
-            place(self.process, setting.problem, self.dual)
+            problem = setting.problem
+            tips = problem.clip_to_domain(self.dual)
+            self.process.place(tips, problem.sigma[:, None] * problem.primal_from_dual(tips))
         return self.process
 
     def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:

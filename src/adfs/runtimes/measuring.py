@@ -21,8 +21,15 @@ AnyProblem = Problem | GeneralProblem
 Objective = Callable[[AnyProblem, np.ndarray], np.ndarray]
 
 
+# What two sums of many rounded terms may be off by, relative to them.
+_ROUNDING = 4.0 * np.finfo(np.float64).eps
+
+
 class Certificate(NamedTuple):
-    """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``."""
+    """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
+
+    The gap is a difference of two sums: it is never given as less than their rounding, about 1e-15 of F(0).
+    """
 
     theta: np.ndarray
     value: float
@@ -106,7 +113,8 @@ def certify(problem: AnyProblem, process: Process, sums: NodeSums | None = None)
     value = float(sums.collect(problem.loss_sums(theta)).sum()) + quadratic
     lower = -float(sums.collect(problem.conjugate_sums(tips)).sum()) - quadratic
     at_zero = sums.value_at_zero(problem)
-    return Certificate(theta, value, lower, (value - lower) / (at_zero if at_zero > 0.0 else 1.0))
+    gap = max(value - lower, _ROUNDING * (abs(value) + abs(lower)))
+    return Certificate(theta, value, lower, gap / (at_zero if at_zero > 0.0 else 1.0))
 
 
 def node_objectives(problem: AnyProblem, iterates: np.ndarray) -> np.ndarray:
