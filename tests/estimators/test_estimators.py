@@ -31,9 +31,9 @@ from adfs.estimators.starting import Started
 from adfs.runtimes import Outcome, simulate
 from estimators.agreement_cases import classification, regression
 
-# These two compare two fits to 1e-7, which a certified gap of 1e-6 (the default tol) does not promise, nor any
-# gap that can be told from rounding: an error of 1e-8 is a gap of 1e-16. They are run below with a tol that is
-# never met, and so for all the passes that are allowed.
+# These two compare two fits to 1e-7, which a certified gap of 1e-6 (the default tol) does not promise, nor
+# does any gap that can be told from rounding: an error of 1e-8 is a gap of 1e-16. They are run below with a
+# tol that is never met, and so for all the passes that are allowed.
 TIGHT = {
     "check_sample_weight_equivalence_on_dense_data": "wants a smaller tol",
     "check_sample_weight_equivalence_on_sparse_data": "wants a smaller tol",

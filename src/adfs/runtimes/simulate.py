@@ -159,8 +159,8 @@ def simulate(
     seed : int
         Same seed, same bits.
     tol : float, optional
-        Stop when the certified relative duality gap is at most this. Below about 2e-15 no gap can be told from
-        rounding, and the run goes on until its budget ends.
+        Stop when the certified relative duality gap is at most this. Below about 2e-15 no gap can be told
+        from rounding, and the run goes on until its budget ends.
     passes, events, seconds : float, optional
         Budgets; the first one met ends the run. Without any: 100 passes, or as many as ``tol`` takes.
     time : float, optional

@@ -365,6 +365,8 @@ def merge(
         far = links[min(i + _FAR, n - 1)]
         prefetch(head, far.first)
         prefetch(head, far.second)
+        prefetch(actor, far.first)
+        prefetch(actor, far.second)
         near = links[min(i + _NEAR, n - 1)]
         prefetch(own, head[near.first])
         prefetch(own, head[near.second])
