@@ -158,12 +158,39 @@ def test_lists_that_are_too_short_are_made_longer(monkeypatch):
     schedule = ring(50)
     expected = schedule.block(0, 3000)
     monkeypatch.setattr(
-        poisson_module._Steps, "_room", lambda self, kept, mean, clocks: kept + int(100 * self._slack)
+        poisson_module._Steps,
+        "_rooms",
+        lambda self, bounds, rate, clocks: np.arange(bounds.size) * int(100 * self._slack),
     )
     short = schedule.block(0, 3000)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, short, strict=True))
     joined = np.concatenate([part.time for part in schedule.stream(0, 3000, block_events=500)])
     assert sorted(joined.tolist()) == sorted(expected.time.tolist())
+
+
+def test_streams_that_share_memory_do_not_share_events():
+    schedule = ring(50)
+    expected = [schedule.block(0, 3000), schedule.block(1234.5, 4000)]
+    abandoned = schedule.stream(0, 3000, block_events=300, reuse=True)
+    next(abandoned)
+    abandoned.close()  # leaves its memory, with events drawn and not handed out
+    for _ in range(2):
+        streams = [
+            schedule.stream(0, 3000, block_events=300, reuse=True),
+            schedule.stream(1234.5, 4000, block_events=300, reuse=True),
+        ]
+        found = [[], []]
+        while any([_take(stream, times) for stream, times in zip(streams, found, strict=True)]):
+            pass  # by turns
+        for times, block in zip(found, expected, strict=True):
+            assert sorted(times) == sorted(block.time.tolist())
+
+
+def _take(stream, times):
+    events = next(stream, None)
+    if events is not None:
+        times.extend(events.time.tolist())
+    return events is not None
 
 
 @pytest.mark.parametrize("spread", ["even", "one place", "ties"])

@@ -75,6 +75,7 @@ def draw_computations(
     kept: NDArray[np.void],
     kept_head: NDArray[np.int32],
     own: NDArray[np.void],
+    first: NDArray[np.int64],
     head: NDArray[np.int32],
     tail: NDArray[np.int64],
     begin: NDArray[np.int64],
@@ -96,9 +97,11 @@ def draw_computations(
     s : Scratch
     kept : (k,) COMPUTATION, kept_head : (n_local + 1,) int32
         What the step before has carried over, node by node.
-    own : ((W + 1) · room,) COMPUTATION
+    own : COMPUTATION
         Out: one list a window, one after the other, each after an entry that never falls due; last, what is
         carried over, after an entry that means nothing.
+    first : (W + 2,) int64
+        Where each list's room begins, and where the last one's ends.
     head : (W + 1, n_local + 1) int32
         Out: where each node's part of each list starts, counted from that first entry. In the lists of
         windows, a node without a part is sent to the entry that never falls due.
@@ -112,10 +115,9 @@ def draw_computations(
     """
     windows = bounds.shape[0] - 2
     per_window = windows / (bounds[windows] - bounds[0])
-    room = own.shape[0] // (windows + 1)
     for w in range(windows + 1):
-        own[w * room].time = np.inf
-        tail[w] = w * room + 1
+        own[first[w]].time = np.inf
+        tail[w] = first[w] + 1
         begin[w] = tail[w]
     for base in range(0, n_local, CLOCKS):
         listed = min(CLOCKS, n_local - base)
@@ -125,7 +127,7 @@ def draw_computations(
             upto, _, events = draw_cells(key, actor, rate, base, done, listed, s)
             needed = events + kept_head[base + upto] - kept_head[base + done]
             for w in range(windows + 1):
-                if events < 0 or tail[w] + needed > (w + 1) * room:
+                if events < 0 or tail[w] + needed > first[w + 1]:
                     return False
             draw_samples(events, s, first_row, n_rows, packed)
             cell = 0
@@ -138,12 +140,12 @@ def draw_computations(
                         _append(s.time[r], s.sample[r], bounds, per_window, begin, tail, own)
                 cell += s.fresh[i]
                 for w in range(windows):
-                    head[w, node] = begin[w] - w * room if tail[w] > begin[w] else 0
+                    head[w, node] = begin[w] - first[w] if tail[w] > begin[w] else 0
                     begin[w] = tail[w]
-                head[windows, node] = begin[windows] - windows * room
+                head[windows, node] = begin[windows] - first[windows]
                 begin[windows] = tail[windows]
             done = upto
-    head[windows, n_local] = tail[windows] - windows * room
+    head[windows, n_local] = tail[windows] - first[windows]
     return True
 
 
@@ -180,6 +182,7 @@ def draw_communications(
     s: Scratch,
     kept: NDArray[np.void],
     links: NDArray[np.void],
+    first: NDArray[np.int64],
     tail: NDArray[np.int64],
 ) -> bool:
     """Draw the communications of one step, in no order.
@@ -192,8 +195,10 @@ def draw_communications(
         Which of the caller's nodes each joins; −1 for a node of others.
     kept : (k,) COMMUNICATION
         What the step before has carried over.
-    links : ((W + 1) · room,) COMMUNICATION, tail : (W + 1,) int64
+    links : COMMUNICATION, tail : (W + 1,) int64
         Out: one list a window, one after the other, and where each ends; last, what is carried over.
+    first : (W + 2,) int64
+        Where each list begins, and where the room of the last one ends.
 
     Returns
     -------
@@ -202,13 +207,12 @@ def draw_communications(
     """
     windows = bounds.shape[0] - 2
     per_window = windows / (bounds[windows] - bounds[0])
-    room = links.shape[0] // (windows + 1)
-    if kept.shape[0] > room:
-        return False
     for w in range(windows + 1):
-        tail[w] = w * room
+        tail[w] = first[w]
     for r in range(kept.shape[0]):
         window = _window_of(kept[r].time, bounds, per_window)
+        if tail[window] == first[window + 1]:
+            return False
         links[tail[window]] = kept[r]
         tail[window] += 1
     for base in range(n_local, actor.shape[0], CLOCKS):
@@ -218,7 +222,7 @@ def draw_communications(
         while done < listed:
             done, _, events = draw_cells(key, actor, rate, base, done, listed, s)
             for w in range(windows + 1):
-                if events < 0 or tail[w] + events > (w + 1) * room:
+                if events < 0 or tail[w] + events > first[w + 1]:
                     return False
             for i in range(events):
                 t = s.time[i]

@@ -30,6 +30,8 @@ _EVENTS_A_CLOCK = 0.5
 #: memory.
 _EVENTS_A_CLOCK_A_STEP = 6.0
 _WINDOWS_A_STEP = 12
+#: What a few clocks, handled at once, may have carried over together.
+_KEPT_AT_ONCE = 512
 
 
 class _Clocks(NamedTuple):
@@ -172,10 +174,14 @@ def _window_length(clocks: _Clocks, block_events: int | None) -> float:
     return events / float(clocks.rate.sum()) if ringing else np.inf
 
 
+def _at_least(memory: NDArray[np.void], size: int) -> NDArray[np.void]:
+    """Return the memory, or more of its kind where that is too little."""
+    return memory if memory.size >= size else np.empty(int(1.02 * size), dtype=memory.dtype)
+
+
 def _copied(entries: NDArray[np.void], memory: NDArray[np.void]) -> NDArray[np.void]:
     """Copy entries to the beginning of some memory, or of more where that is too little; return it."""
-    if memory.size < entries.size:
-        memory = np.empty(int(1.1 * entries.size) + 64, dtype=entries.dtype)
+    memory = _at_least(memory, entries.size)
     memory[: entries.size].view(np.uint64)[:] = entries.view(np.uint64)  # field by field it is slower
     return memory
 
@@ -191,7 +197,9 @@ class _Steps:
         self._top_rate = float(clocks.rate.max(initial=0.0))
         self._begins = True
         self._slack = 1.0
-        self._lists = 1  # one a window, and one for what is carried over
+        # Lists one after the other: one a window, and one for what is carried over.
+        self._own_first = np.zeros(2, dtype=np.int64)
+        self._link_first = np.zeros(2, dtype=np.int64)
         self._bounds = np.zeros(1)
         self._own = np.zeros(1, dtype=COMPUTATION)
         self._head = np.zeros((1, clocks.n_local + 1), dtype=np.int32)
@@ -224,9 +232,9 @@ class _Steps:
         if self._begins:
             self._kept_head[:] = 0
             return self._kept[:0], self._kept_head, self._kept_links[:0]
-        last = self._lists - 1
-        own = self._own[last * (self._own.size // self._lists) : self._own_tail[last]]
-        links = self._links[last * (self._links.size // self._lists) : self._link_tail[last]]
+        last = self._bounds.size - 1
+        own = self._own[self._own_first[last] : self._own_tail[last]]
+        links = self._links[self._link_first[last] : self._link_tail[last]]
         self._kept = _copied(own, self._kept)
         self._kept_head[:] = self._head[last]
         self._kept_links = _copied(links, self._kept_links)
@@ -240,24 +248,20 @@ class _Steps:
         kept_links: NDArray[np.void],
     ) -> bool:
         c = self.clocks
-        longest = float((bounds[1:-1] - bounds[:-2]).max())
         most_cells = int((bounds[-2] - bounds[0]) * self._top_rate / CELL_MEAN) + 3
         if self._scratch.start.size <= most_cells:
             self._scratch = make_scratch(most_cells, self._slack)
-        own_size = (bounds.size - 1) * self._room(kept.size, longest * self._node_rate, c.n_local)
-        links_size = (bounds.size - 1) * self._room(kept_links.size, longest * self._edge_rate, len(c.ends))
-        self._lists = bounds.size - 1
-        if self._own_tail.size < self._lists:
-            self._head = np.empty((self._lists, c.n_local + 1), dtype=np.int32)
-            self._own_tail = np.empty(self._lists, dtype=np.int64)
-            self._begin = np.empty(self._lists, dtype=np.int64)
-            self._link_tail = np.empty(self._lists, dtype=np.int64)
-        if self._own.size < own_size:
-            self._own = np.empty(own_size, dtype=COMPUTATION)
-        if self._links.size < links_size:
-            self._links = np.empty(links_size, dtype=COMMUNICATION)
-        if self._spare.size < self._links.size // self._lists:
-            self._spare = np.empty(self._links.size // self._lists, dtype=COMMUNICATION)
+        self._own_first = self._rooms(bounds, self._node_rate, c.n_local)
+        self._link_first = self._rooms(bounds, self._edge_rate, len(c.ends))
+        lists = bounds.size - 1
+        if self._own_tail.size < lists:
+            self._head = np.empty((lists, c.n_local + 1), dtype=np.int32)
+            self._own_tail = np.empty(lists, dtype=np.int64)
+            self._begin = np.empty(lists, dtype=np.int64)
+            self._link_tail = np.empty(lists, dtype=np.int64)
+        self._own = _at_least(self._own, int(self._own_first[-1]))
+        self._links = _at_least(self._links, int(self._link_first[-1]))
+        self._spare = _at_least(self._spare, int(np.diff(self._link_first)[:-1].max()))
         common = (self._begins, bounds, self._key, c.actor, c.rate, c.n_local)
         tables = (c.first_row, c.n_rows, c.packed)
         return draw_computations(
@@ -267,24 +271,28 @@ class _Steps:
             kept,
             kept_head,
             self._own,
+            self._own_first,
             self._head,
             self._own_tail,
             self._begin,
-        ) and draw_communications(*common, c.ends, self._scratch, kept_links, self._links, self._link_tail)
+        ) and draw_communications(
+            *common, c.ends, self._scratch, kept_links, self._links, self._link_first, self._link_tail
+        )
 
-    def _room(self, kept: int, expected: float, clocks: int) -> int:
-        """Return how long a list must be: for a window's events, or for what all clocks may carry over."""
-        mean = max(expected, CELL_MEAN * clocks)
-        return int(self._slack * (mean + 10.0 * mean**0.5)) + kept + 1024
+    def _rooms(self, bounds: NDArray[np.float64], rate: float, clocks: int) -> NDArray[np.int64]:
+        """Return where each list begins: one a window, then one for what all clocks may carry over."""
+        mean = np.append(np.diff(bounds[:-1]) * rate, CELL_MEAN * clocks)
+        # Ten standard deviations above the mean, and room for what is handled at once, wherever it falls.
+        at_once = self._scratch.time.size + _KEPT_AT_ONCE
+        room = self._slack * (mean + 10.0 * np.sqrt(mean)) + at_once
+        return np.concatenate([[0], np.cumsum(room.astype(np.int64))])
 
     def events(self, window: int, out: Events) -> tuple[Events, int]:
         """Write one of the windows drawn last into `out`, or a longer one; return it and their number."""
         c = self.clocks
         lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
-        first = window * (self._links.size // self._lists)
-        links = self._links[first : self._link_tail[window]]
-        first = window * (self._own.size // self._lists)
-        own = self._own[first : self._own_tail[window]]
+        links = self._links[self._link_first[window] : self._link_tail[window]]
+        own = self._own[self._own_first[window] : self._own_tail[window]]
         size = own.size + links.size
         if out.time.size < size:
             out = room_for(size if out.time.size == 0 else int(1.1 * size))
