@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adfs.errors import InputError
-from adfs.schedule import AliasTables, make_schedule, make_schedule_for, row_weights
+from adfs.problem.evaluation import sampling_weights
+from adfs.schedule import AliasTables, make_schedule, make_schedule_for
 from adfs.schedule.sampling import build_actor_table
 from schedule_twins import iid_events, poisson_events
 
@@ -379,11 +380,11 @@ def test_schedule_of_parameters_draws_rows_by_the_root():
     active = np.array([True, True, False, True, True, True, True])
     offsets = np.array([0, 3, 7])
     sigma = np.array([0.5, 2.0])
-    weights = row_weights(smoothness, active, offsets, sigma)
+    weights = sampling_weights(smoothness, active, offsets, sigma)
     expected = np.sqrt(1.0 + smoothness / np.repeat(sigma, [3, 4])) * active
     np.testing.assert_allclose(weights, expected, rtol=1e-15)
     smoothness[active] = np.inf
-    assert row_weights(smoothness, active, offsets, sigma).tolist() == active.tolist()
+    assert sampling_weights(smoothness, active, offsets, sigma).tolist() == active.tolist()
     parameters = types.SimpleNamespace(
         node_probability=np.array([0.4, 0.3]), edge_probability=np.array([0.3]), sigma=sigma
     )

@@ -180,17 +180,11 @@ def test_streams_that_share_memory_do_not_share_events():
             schedule.stream(1234.5, 4000, block_events=300, reuse=True),
         ]
         found = [[], []]
-        while any([_take(stream, times) for stream, times in zip(streams, found, strict=True)]):
-            pass  # by turns
+        for parts in itertools.zip_longest(*streams):  # by turns
+            for times, part in zip(found, parts, strict=True):
+                times.extend([] if part is None else part.time.tolist())
         for times, block in zip(found, expected, strict=True):
             assert sorted(times) == sorted(block.time.tolist())
-
-
-def _take(stream, times):
-    events = next(stream, None)
-    if events is not None:
-        times.extend(events.time.tolist())
-    return events is not None
 
 
 @pytest.mark.parametrize("spread", ["even", "one place", "ties"])

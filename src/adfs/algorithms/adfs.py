@@ -25,6 +25,7 @@ from adfs.errors import unknown_name
 from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
+from adfs.problem.evaluation import sampling_weights
 from adfs.problem.losses import weighted_dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import Events
@@ -342,8 +343,10 @@ class AdfsProcess(EventProcess):
 
     def __init__(self, setting: Setting) -> None:
         problem, parameters, block = setting.problem, setting.parameters, setting.block
-        sigma = parameters.sigma[block][problem.node_of_row]
-        super().__init__(setting, np.where(problem.active, np.sqrt(1.0 + problem.smoothness / sigma), 0.0))
+        sigma = parameters.sigma[block]
+        super().__init__(
+            setting, sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
+        )
         self.problem = problem
         self.constants = adfs_constants(parameters, setting.network, problem.loss.beta, block)
         self.state = adfs_start(problem)

@@ -37,6 +37,7 @@ from adfs.compilation import kernel
 from adfs.errors import unknown_name
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
+from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import AliasTables, RoundDraws
 from adfs.theory import BlockParameters, NodeSummary
 
@@ -165,10 +166,10 @@ class AdfsBlockProcess(RoundProcess):
             ends=setting.network.edges.astype(np.int32),
             slot=block_slots(setting.network, block),
         )
-        self.state = adfs_start(problem)
-        sigma = parameters.sigma[block][problem.node_of_row]
-        roots = np.where(problem.active, np.sqrt(1.0 + problem.smoothness / sigma), 0.0)
+        sigma = parameters.sigma[block]
+        roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
         self.draws = RoundDraws(setting.seed, AliasTables.build(roots, problem.offsets, node_ids=block))
+        self.state = adfs_start(problem)
 
     def round(self, gossip: Gossip) -> None:
         t = int(self.position)

@@ -10,6 +10,7 @@ import numpy as np
 
 from adfs.algorithms.base import EventProcess, Setting
 from adfs.problem import GeneralProblem
+from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
 
@@ -25,8 +26,8 @@ class GeneralAdfsProcess(EventProcess):
         assert isinstance(parameters, Parameters)
         block = setting.block
         self.sigma = parameters.sigma[block]
-        roots = np.sqrt(1.0 + problem.smoothness / self.sigma[problem.node_of_row])
-        super().__init__(setting, np.where(problem.active, roots, 0.0))
+        roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, self.sigma)
+        super().__init__(setting, roots)
         self.problem = problem
         self.parameters = parameters
         self.roots = roots

@@ -155,7 +155,7 @@ class Process(ABC):
         """
 
     def dual(self) -> np.ndarray | None:
-        """Return the tips' scalars at the current position, shape (N,), where a method has them."""
+        """Return the tips' scalars at the current position, a copy, shape (N,), where a method has them."""
         return None
 
     def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:

@@ -24,8 +24,11 @@ __all__ = [
     "loss_sums",
     "loss_sums_at",
     "loss_values",
+    "node_maxima",
+    "node_sums",
     "row_margins",
     "row_norms_squared",
+    "sampling_weights",
     "sum_in_order",
     "weighted_row_sums",
     "weighted_row_total",
@@ -43,6 +46,42 @@ def row_norms_squared(rows: Any, n_rows: int) -> np.ndarray:
             entry = row_entry(rows, j, k)
             total += entry * entry
         out[j] = total
+    return out
+
+
+@compiled
+def node_sums(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the sum of each node's values, row after row, shape (n,)."""
+    out = np.zeros(offsets.size - 1)
+    for i in range(out.size):
+        for j in range(offsets[i], offsets[i + 1]):
+            out[i] += values[j]
+    return out
+
+
+@compiled
+def node_maxima(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the largest of each node's values and 0, shape (n,)."""
+    out = np.zeros(offsets.size - 1)
+    for i in range(out.size):
+        for j in range(offsets[i], offsets[i + 1]):
+            out[i] = max(out[i], values[j])
+    return out
+
+
+@compiled
+def sampling_weights(
+    smoothness: np.ndarray, active: np.ndarray, offsets: np.ndarray, sigma: np.ndarray
+) -> np.ndarray:
+    """Return what a node's rows are drawn in proportion to: √(1 + L_ij/σ_i), 0 on inactive rows; shape (N,).
+
+    Where L is infinite (the loss is not smooth) the draw is uniform over the active rows.
+    """
+    out = np.zeros(smoothness.size)
+    for i in range(offsets.size - 1):
+        for j in range(offsets[i], offsets[i + 1]):
+            if active[j]:
+                out[j] = math.sqrt(1.0 + smoothness[j] / sigma[i]) if smoothness[j] < np.inf else 1.0
     return out
 
 
@@ -183,10 +222,9 @@ def conjugate_sums(
 
 @compiled
 def clip_to_domain(
-    loss: Any, y: np.ndarray, weights: np.ndarray, active: np.ndarray, s: np.ndarray
-) -> np.ndarray:
-    """Return s with each s_j/w_j moved into the domain of ℓ*(·; y_j), and 0 on inactive rows; shape (N,)."""
-    out = np.zeros(s.size)
+    loss: Any, y: np.ndarray, weights: np.ndarray, active: np.ndarray, s: np.ndarray, out: np.ndarray
+) -> None:
+    """Write s with each s_j/w_j moved into the domain of ℓ*(·; y_j), and 0 on inactive rows, to ``out``."""
     for j in range(s.size):
         if active[j]:
             low, high = domain(loss, y[j])
@@ -195,9 +233,8 @@ def clip_to_domain(
             if t / weights[j] > high or t / weights[j] < low:
                 t *= 1.0 - 2.0**-52
             out[j] = t
-        elif math.isnan(s[j]):
-            out[j] = s[j]
-    return out
+        else:
+            out[j] = s[j] if math.isnan(s[j]) else 0.0
 
 
 @compiled

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import sum_in_order
+from adfs.problem.evaluation import node_sums, sum_in_order
 from adfs.problem.partitions import split
 from adfs.problem.problem import check_count, check_sigma
 from adfs.problem.shards import as_numbers, as_rows, check_weights
@@ -142,8 +142,7 @@ class GeneralProblem:
     @cached_property
     def kappa(self) -> np.ndarray:
         """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
-        sums = np.bincount(self.node_of_row, weights=self.smoothness, minlength=self.n_nodes)
-        return np.asarray(sums / self.sigma)
+        return np.asarray(node_sums(self.smoothness, self.offsets) / self.sigma)
 
     @property
     def kappa_s(self) -> float:

@@ -77,8 +77,6 @@ class Problem:
         The samples, node after node.
     offsets : ndarray of shape (n_nodes + 1,)
         Node i holds the rows ``offsets[i]:offsets[i + 1]``.
-    row_index : ndarray of shape (N,)
-        Where each row stood in the X that was given.
     sigma : ndarray of shape (n_nodes,)
 
     Examples
@@ -114,12 +112,12 @@ class Problem:
             n_nodes = 1 if isinstance(partition, str) else len(partition)
         parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
         order = np.concatenate(parts)
-        if np.array_equal(order, np.arange(order.size)):
-            rows = whole.X
-        else:
-            rows = whole.X[order]
         offsets = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
-        self._set(chosen, rows, whole.y[order], whole.weights[order], offsets, sigma, order)
+        if np.array_equal(order, np.arange(order.size)):
+            self._set(chosen, whole, offsets, sigma, None)
+        else:
+            moved = Shard(whole.X[order], whole.y[order], whole.weights[order])
+            self._set(chosen, moved, offsets, sigma, order)
 
     @classmethod
     def from_shards(
@@ -152,30 +150,24 @@ class Problem:
             raise InputError("no shards were given; there must be at least one node")
         X, y, weights, offsets = stack_shards(checked)
         problem = cls.__new__(cls)
-        problem._set(chosen, X, y, weights, offsets, sigma, np.arange(y.size))
+        problem._set(chosen, Shard(X, y, weights), offsets, sigma, None)
         return problem
 
     def _set(
-        self,
-        loss: Loss,
-        X: Matrix,
-        y: np.ndarray,
-        weights: np.ndarray,
-        offsets: np.ndarray,
-        sigma: Any,
-        row_index: np.ndarray,
+        self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: Any, row_index: np.ndarray | None
     ) -> None:
         self.loss = loss
-        self.X = X
-        self.y = y
-        self.weights = weights
+        self.X: Matrix = data.X
+        self.y = data.y
+        self.weights = data.weights
         self.offsets = offsets
-        self.row_index = row_index
+        self._row_index = row_index  # None: as they were given
         self.sigma = check_sigma(sigma, offsets.size - 1)
-        for array in (self.y, self.weights, self.offsets, self.sigma, self.row_index):
+        for array in (self.y, self.weights, self.offsets, self.sigma):
             array.setflags(write=False)
 
     # ------------------------------------------------------------------ sizes and constants
+    # What is as long as the data and quickly computed is not kept: it would double what a sample takes.
 
     @property
     def n_nodes(self) -> int:
@@ -208,12 +200,19 @@ class Problem:
         cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
         return [Shard(self.X[a:b], self.y[a:b], self.weights[a:b]) for a, b in cuts]
 
-    @cached_property
+    @property
+    def row_index(self) -> np.ndarray:
+        """Where each row stood in the X that was given, shape (N,)."""
+        order = np.arange(self.n_samples) if self._row_index is None else self._row_index
+        order.setflags(write=False)
+        return order
+
+    @property
     def node_of_row(self) -> np.ndarray:
         """The node of each row, shape (N,)."""
         return np.repeat(np.arange(self.n_nodes), np.diff(self.offsets))
 
-    @cached_property
+    @property
     def row_norms_squared(self) -> np.ndarray:
         """q_ij = ‖x_ij‖², shape (N,)."""
         return evaluation.row_norms_squared(self.rows, self.n_samples)
@@ -223,7 +222,7 @@ class Problem:
         """Which rows are more than a constant: q > 0 and w > 0; shape (N,), bool."""
         return np.asarray((self.row_norms_squared > 0.0) & (self.weights > 0.0))
 
-    @cached_property
+    @property
     def smoothness(self) -> np.ndarray:
         """L_ij = w β q, 0 on inactive rows; ``inf`` on active ones of a non-smooth loss; shape (N,)."""
         if self.loss.smooth:
@@ -234,8 +233,7 @@ class Problem:
     def kappa(self) -> np.ndarray:
         """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
         # Row after row: the same bits for a node wherever it stands among others.
-        sums = np.bincount(self.node_of_row, weights=self.smoothness, minlength=self.n_nodes)
-        return np.asarray(sums / self.sigma)
+        return np.asarray(evaluation.node_sums(self.smoothness, self.offsets) / self.sigma)
 
     @property
     def kappa_s(self) -> float:
@@ -263,7 +261,8 @@ class Problem:
             return self
         whole = Problem.__new__(Problem)
         offsets = np.array([0, self.n_samples], dtype=np.int64)
-        whole._set(self.loss, self.X, self.y, self.weights, offsets, self.total_sigma, self.row_index)
+        data = Shard(self.X, self.y, self.weights)
+        whole._set(self.loss, data, offsets, self.total_sigma, self._row_index)
         return whole
 
     def term(self, row: int) -> LinearTerm:
@@ -334,10 +333,12 @@ class Problem:
 
     # ------------------------------------------------------------------ the dual
 
-    def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
+    def clip_to_domain(self, s: np.ndarray, *, in_place: bool = False) -> np.ndarray:
         """Move tips' scalars into the domain of the conjugates, against rounding; shape (N,)."""
         s = self._checked(s, "s", self.n_samples)
-        return evaluation.clip_to_domain(self.loss, self.y, self.weights, self.active, s)
+        out = s if in_place else np.empty(s.size)
+        evaluation.clip_to_domain(self.loss, self.y, self.weights, self.active, s, out)
+        return out
 
     def primal_from_dual(self, s: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, the primal point of the tips' scalars; shape (d,)."""

@@ -21,6 +21,7 @@ from adfs.problem.losses import Loss
 __all__ = ["LinearTerm", "MultinomialLogisticTerm", "Term"]
 
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
+_SHORT_MOVE = 1e-9  # its square is below rounding
 _OUTSIDE = 1e-12  # how far outside a domain of size 1 a point may be by rounding
 
 
@@ -224,9 +225,9 @@ class MultinomialLogisticTerm(Term):
             p = self._softmax(u)
             residual = u + scale * p - target
             norm = float(np.abs(residual).max())
-            if norm <= 4e-16 * (1.0 + float(np.abs(target).max()) + scale):
-                break
             move = np.linalg.solve(np.eye(u.size) + scale * (np.diag(p) - np.outer(p, p)), -residual)
+            if float(np.abs(move).max()) <= _SHORT_MOVE:
+                break
             size = 1.0
             while size > 1e-10:
                 trial = u + size * move
@@ -236,7 +237,9 @@ class MultinomialLogisticTerm(Term):
             else:
                 break
             u = trial
-        return self._softmax(u)
+        # The last move to first order in p itself: added to u it would be rounded away, and scale is large.
+        moved = p * (1.0 + move - p @ move)
+        return moved if float(np.abs(move).max()) <= _SHORT_MOVE else self._softmax(u)
 
     def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
         # The gradient at the inner point is the same vector as Moreau's difference, without its cancellation.

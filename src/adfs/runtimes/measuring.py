@@ -107,7 +107,11 @@ def certify(problem: AnyProblem, process: Process, sums: NodeSums | None = None)
     if tips is None:
         assert isinstance(problem, Problem)
         tips = problem.slopes(sums.add(process.primal()) / sigma.size)
-    tips = problem.clip_to_domain(tips)
+    if isinstance(problem, Problem):
+        held = any(np.may_share_memory(tips, array) for array in process.arrays().values())
+        tips = problem.clip_to_domain(tips, in_place=not held)  # nothing more as long as the data
+    else:
+        tips = problem.clip_to_domain(tips)
     theta = np.asarray(-sums.add_rows(problem, tips) / total_sigma)
     quadratic = 0.5 * total_sigma * float(theta @ theta)
     value = float(sums.collect(problem.loss_sums(theta)).sum()) + quadratic

@@ -218,6 +218,7 @@ def simulate(
         within = position_at(clock, time)
         events = within if events is None else min(events, within)
     budget = Budget(tol, passes, events, seconds)
+    summary = summarize(setting.problem)
     process = chosen.start(setting)
     path = None if checkpoint is None else Path(checkpoint)
     mark = "" if path is None else fingerprint(chosen.name, setting)
@@ -226,7 +227,6 @@ def simulate(
     spent = 0.0
     if resume and path is not None and path.exists():
         rows, spent = load_checkpoint(path, process, mark)
-    summary = summarize(setting.problem)
 
     def position_of(amount: float) -> float:
         return chosen.position_of(setting.parameters, summary, amount)

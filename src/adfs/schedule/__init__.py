@@ -7,7 +7,7 @@ own clock.
 
 from __future__ import annotations
 
-from adfs.schedule.build import SCHEDULES, make_schedule, make_schedule_for, row_weights
+from adfs.schedule.build import SCHEDULES, make_schedule, make_schedule_for
 from adfs.schedule.events import Events, Schedule
 from adfs.schedule.iid import IidSchedule
 from adfs.schedule.poisson import PoissonSchedule
@@ -29,5 +29,4 @@ __all__ = [
     "make_schedule",
     "make_schedule_for",
     "plot",
-    "row_weights",
 ]

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adfs.errors import unknown_name
+from adfs.problem.evaluation import sampling_weights
 from adfs.schedule.events import Schedule
 from adfs.schedule.iid import IidSchedule
 from adfs.schedule.poisson import PoissonSchedule
 from adfs.schedule.sampling import AliasTables
 
-__all__ = ["SCHEDULES", "make_schedule", "make_schedule_for", "row_weights"]
+__all__ = ["SCHEDULES", "make_schedule", "make_schedule_for"]
 
 SCHEDULES: dict[str, type[Schedule]] = {"iid": IidSchedule, "poisson": PoissonSchedule}
 
@@ -102,41 +103,6 @@ def make_schedule(
     )
 
 
-def row_weights(
-    smoothness: NDArray[np.float64],
-    active: NDArray[np.bool_],
-    offsets: NDArray[np.int64],
-    sigma: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return what a node's rows are drawn in proportion to: √(1 + L_ij/σ_i), 0 on rows that are not active.
-
-    Where the loss is not smooth (L infinite) the draw is uniform over the active rows.
-
-    Parameters
-    ----------
-    smoothness : (N,) float64
-        L_ij.
-    active : (N,) bool
-        Rows that are not constants.
-    offsets : (k+1,) int64
-        Where each node's rows start and end.
-    sigma : (k,) float64
-        σ_i.
-
-    Returns
-    -------
-    (N,) float64
-    """
-    if not np.isfinite(smoothness[active]).all():
-        return active.astype(np.float64)
-    weights: NDArray[np.float64] = np.repeat(np.asarray(sigma, dtype=np.float64), np.diff(offsets))
-    np.divide(smoothness, weights, out=weights)
-    weights += 1.0
-    np.sqrt(weights, out=weights)
-    weights[~active] = 0.0
-    return weights
-
-
 def make_schedule_for(
     parameters: HasProbabilities,
     network: HasEdges,
@@ -168,7 +134,7 @@ def make_schedule_for(
     sigma = np.asarray(parameters.sigma, dtype=np.float64)
     if node_ids is not None:
         sigma = sigma[np.asarray(node_ids, dtype=np.int64)]
-    weights = row_weights(problem.smoothness, problem.active, problem.offsets, sigma)
+    weights = sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
     return make_schedule(
         kind,
         seed=seed,

@@ -11,6 +11,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
+from adfs.problem.evaluation import sampling_weights
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
 from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
 from adfs.theory.tables import text_table
@@ -151,8 +152,7 @@ class Parameters:
 
     def sample_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
         """Return √(1 + L_ij/σ_i), to which p_ij is proportional in a node; 0 on inactive rows; shape (N,)."""
-        roots = np.sqrt(1.0 + problem.smoothness / self.sigma[problem.node_of_row])
-        return np.where(problem.active, roots, 0.0)
+        return sampling_weights(problem.smoothness, problem.active, problem.offsets, self.sigma)
 
     def sample_probability(self, problem: Problem | GeneralProblem) -> np.ndarray:
         """Return p_ij, shape (N,)."""

@@ -10,6 +10,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
+from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
 
 __all__ = ["NodeSummary", "check_network", "check_smooth", "check_tau", "summarize"]
 
@@ -52,24 +53,21 @@ def summarize(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
     """Return the summary of a problem's nodes (a summary is returned as it is)."""
     if isinstance(problem, NodeSummary):
         return problem
-    n, active = problem.n_nodes, problem.active
+    active = problem.active
     if not active.any():
         raise InputError(
             "every sample is a zero row or has weight zero: the minimiser is theta = 0, "
             "there is nothing to run"
         )
-    node = problem.node_of_row
-    largest = np.zeros(n)
-    np.maximum.at(largest, node, problem.smoothness)
-    roots = np.sqrt(1.0 + problem.smoothness / problem.sigma[node])
+    smoothness, offsets = problem.smoothness, problem.offsets
     return NodeSummary(
         sigma=problem.sigma,
         kappa=problem.kappa,
         batch_kappa=problem.batch_smoothness / problem.sigma,
-        root_sums=np.bincount(node[active], weights=roots[active], minlength=n),
-        largest_smoothness=largest,
-        n_samples=np.diff(problem.offsets),
-        n_active=np.bincount(node[active], minlength=n),
+        root_sums=node_sums(sampling_weights(smoothness, active, offsets, problem.sigma), offsets),
+        largest_smoothness=node_maxima(smoothness, offsets),
+        n_samples=np.diff(offsets),
+        n_active=node_sums(active, offsets).astype(np.int64),
     )
 
 
