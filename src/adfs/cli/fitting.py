@@ -131,10 +131,9 @@ def fit_files(request: FitRequest) -> Fitted:
             multi_class=request.multi_class,
             **common,
         )
-        solutions = estimator._fit(table.X, y, table.weights, plan)
     else:
         estimator = ADFSRegressor(alpha=1.0 if request.alpha is None else request.alpha, **common)
-        solutions = [estimator._fit(table.X, y, table.weights, plan)]
+    solutions = estimator._fit(table.X, y, table.weights, plan)
     summary = _summary(request, solutions, table.n_samples, n_nodes)
     model = make_model(
         request,

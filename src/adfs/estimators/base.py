@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from abc import abstractmethod
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from adfs.errors import InputError, unknown_name
 from adfs.estimators.solving import Plan, Solution, make_network
@@ -45,6 +47,38 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     verbose: int
     intercept_scaling: float
     fit_intercept: bool
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (N, d)
+        y : array-like of shape (N,)
+        sample_weight : array-like of shape (N,), optional
+
+        Returns
+        -------
+        self
+        """
+        self._warn(self._fit(X, y, sample_weight), interrupt=True)
+        return self
+
+    @abstractmethod
+    def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> list[Solution]:
+        """Fit, and return the solutions behind the attributes; ``base`` has what no parameter says."""
+
+    def _data(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, Any, np.ndarray]:
+        """Return rows, targets and weights, checked as scikit-learn checks them."""
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=True, **options
+        )
+        return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
     def _check(self, task: str) -> str:
         """Check what both kinds take, and return the loss's name as the registry spells it."""

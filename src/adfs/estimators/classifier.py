@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from adfs.data.model import probabilities
 from adfs.errors import InputError, unknown_name
@@ -142,39 +142,13 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.verbose = verbose
         self.n_jobs = n_jobs
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (N, d)
-        y : array-like of shape (N,)
-        sample_weight : array-like of shape (N,), optional
-
-        Returns
-        -------
-        self
-        """
-        solutions = self._fit(X, y, sample_weight)
-        self._warn(solutions, interrupt=True)
-        return self
-
     def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> list[Solution]:
-        """Fit, and return the solutions behind the attributes; ``base`` has what no parameter says."""
         name = self._check("classification")
         scale = positive(self.C, "C")
         if self.multi_class not in _MULTI_CLASS:
             raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=True
-        )
+        X, y, weights = self._data(X, y, sample_weight)
         check_classification_targets(y)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if self.classes_.size < 2:
             raise InputError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from adfs.estimators.base import LinearEstimator, from_weights, per_weight, positive
 from adfs.estimators.intercept import Affine, append_column, fit_affine_squares
@@ -112,44 +112,11 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (N, d)
-        y : array-like of shape (N,)
-        sample_weight : array-like of shape (N,), optional
-
-        Returns
-        -------
-        self
-        """
-        solution = self._fit(X, y, sample_weight)
-        self._warn([solution], interrupt=True)
-        return self
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> Solution:
-        """Fit, and return the solution behind the attributes; ``base`` has what no parameter says."""
+    def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> list[Solution]:
         name = self._check("regression")
         alpha = positive(self.alpha, "alpha")
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=np.float64,
-            order="C",
-            accept_large_sparse=True,
-            y_numeric=True,
-        )
+        X, y, weights = self._data(X, y, sample_weight, y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         loss = get_loss(name, **{key: float(getattr(self, key)) for key in _CONSTANTS.get(name, ())})
         plan = self._make_plan(base)
         parts = self._parts(y, plan.seed)
@@ -180,7 +147,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.dual_gap_ = solution.gap
         self.history_ = solution.frame
         self._save_warm(key, [per_weight(solution.dual, weights, order)])
-        return solution
+        return [solution]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return xᵀθ + b, shape (N,)."""

@@ -11,6 +11,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
+from adfs.theory.event_parameters import EventParameters
 from adfs.theory.parameters import network_constant
 from adfs.theory.summary import NodeSummary, check_network, summarize
 from adfs.theory.tables import text_table
@@ -19,7 +20,7 @@ __all__ = ["NonSmoothParameters"]
 
 
 @dataclass(frozen=True, eq=False)
-class NonSmoothParameters:
+class NonSmoothParameters(EventParameters):
     """The constants of NS-ADFS.
 
     ``step_bound`` is S² = max_e μ_e²R_e(Σ_i⁻¹ + Σ_j⁻¹)/p_e² with Σ⁻¹ = 0 at tips, ``offset`` t0. The
@@ -52,49 +53,13 @@ class NonSmoothParameters:
     kind: str = "non-smooth"
 
     def __post_init__(self) -> None:
-        for name in (
-            "sigma",
-            "n_active",
-            "node_probability",
-            "virtual_weight",
-            "edge_weights",
-            "edge_probability",
-            "edge_resistance",
-        ):
-            array = np.array(getattr(self, name), dtype=np.float64)
-            if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array < 0.0):
-                raise InputError(f"parameters: {name} must be one finite number of at least 0 a node or edge")
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        n, edges = self.sigma.size, self.edge_weights.size
-        if {self.n_active.size, self.node_probability.size, self.virtual_weight.size} != {n}:
-            raise InputError("parameters: the arrays of the nodes have different lengths")
-        if {self.edge_probability.size, self.edge_resistance.size} != {edges}:
-            raise InputError("parameters: the arrays of the edges have different lengths")
-        total = float(self.node_probability.sum() + self.edge_probability.sum())
-        if abs(total - 1.0) > 1e-9:
-            raise InputError(f"parameters: the probabilities sum to {total:.12g}, not 1")
-        if np.any(self.edge_probability <= 0.0):
-            raise InputError("parameters: every edge needs a probability above 0, or the nodes never agree")
-        if np.any((self.node_probability > 0.0) != (self.n_active > 0.0)):
-            raise InputError("parameters: exactly the nodes that hold samples need a probability above 0")
+        self._freeze_arrays(
+            nodes=("sigma", "n_active", "node_probability", "virtual_weight"),
+            edges=("edge_weights", "edge_probability", "edge_resistance"),
+            samples="n_active",
+        )
         if not (self.step_bound > 0.0 and self.offset >= 0.0):
             raise InputError("parameters: the step bound S² must be above 0 and the offset t0 at least 0")
-
-    @property
-    def n_nodes(self) -> int:
-        """N."""
-        return int(self.sigma.size)
-
-    @property
-    def p_comm(self) -> float:
-        """Probability that an event is a communication."""
-        return float(self.edge_probability.sum())
-
-    @property
-    def p_comp(self) -> float:
-        """Probability that an event is a computation."""
-        return float(self.node_probability.sum())
 
     def weight_at(self, t: float) -> float:
         """Return A_t."""

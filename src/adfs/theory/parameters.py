@@ -12,13 +12,12 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.evaluation import sampling_weights
+from adfs.theory.event_parameters import EventParameters
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
 from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
 from adfs.theory.tables import text_table
 
 __all__ = ["Parameters", "check_network", "ease_steps", "general_parameters", "network_constant"]
-
-_SUM_TOLERANCE = 1e-9
 
 
 def network_constant(network: Network, resistance: np.ndarray) -> float:
@@ -33,7 +32,7 @@ def network_constant(network: Network, resistance: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Parameters:
+class Parameters(EventParameters):
     """The constants of ADFS for one problem on one network, a few numbers a node and an edge.
 
     ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
@@ -70,39 +69,17 @@ class Parameters:
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in (
-            "sigma",
-            "root_sums",
-            "node_probability",
-            "virtual_weight",
-            "edge_weights",
-            "edge_probability",
-            "edge_resistance",
-            "edge_inverse_sigma",
-        ):
-            array = np.array(getattr(self, name), dtype=np.float64)
-            if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array < 0.0):
-                raise InputError(f"parameters: {name} must be one finite number of at least 0 a node or edge")
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        n, edges = self.sigma.size, self.edge_weights.size
-        if {self.root_sums.size, self.node_probability.size, self.virtual_weight.size} != {n}:
-            raise InputError("parameters: the arrays of the nodes have different lengths")
-        if {self.edge_probability.size, self.edge_resistance.size, self.edge_inverse_sigma.size} != {edges}:
-            raise InputError("parameters: the arrays of the edges have different lengths")
+        self._freeze_arrays(
+            nodes=("sigma", "root_sums", "node_probability", "virtual_weight"),
+            edges=("edge_weights", "edge_probability", "edge_resistance", "edge_inverse_sigma"),
+            samples="root_sums",
+        )
         if not 0.0 < self.contraction <= 1.0:
             raise InputError(f"parameters: the contraction ρ must lie in (0, 1], got {self.contraction!r}")
         if not self.dual_curvature > 0.0:
             raise InputError(
                 f"parameters: the dual curvature σ_A must be above 0, got {self.dual_curvature!r}"
             )
-        total = float(self.node_probability.sum() + self.edge_probability.sum())
-        if abs(total - 1.0) > _SUM_TOLERANCE:
-            raise InputError(f"parameters: the probabilities sum to {total:.12g}, not 1")
-        if edges and np.any(self.edge_probability <= 0.0):
-            raise InputError("parameters: every edge needs a probability above 0, or the nodes never agree")
-        if np.any((self.node_probability > 0.0) != (self.root_sums > 0.0)):
-            raise InputError("parameters: exactly the nodes that hold samples need a probability above 0")
         if self.contraction > self.largest_contraction * (1.0 + 1e-9):
             raise InputError(
                 f"parameters: the contraction {self.contraction:.6g} is above √σ_A·min p/k = "
@@ -110,21 +87,6 @@ class Parameters:
             )
 
     # ------------------------------------------------------------------ derived
-
-    @property
-    def n_nodes(self) -> int:
-        """N."""
-        return int(self.sigma.size)
-
-    @property
-    def p_comm(self) -> float:
-        """Probability that an event is a communication."""
-        return float(self.edge_probability.sum())
-
-    @property
-    def p_comp(self) -> float:
-        """Probability that an event is a computation."""
-        return float(self.node_probability.sum())
 
     @property
     def decay(self) -> float:
