@@ -301,11 +301,12 @@ def _closure_values(function: FunctionType) -> list[str] | None:
     return values
 
 
-def _sources() -> list[Path]:
+@functools.cache
+def _sources() -> tuple[Path, ...]:
     """List the files that compiled code may come from: all but the rooms that compile nothing."""
     without = {"cli", "data", "experiments", "estimators"}
     paths = _PACKAGE.rglob("*.py")
-    return sorted(path for path in paths if path.relative_to(_PACKAGE).parts[0] not in without)
+    return tuple(sorted(path for path in paths if path.relative_to(_PACKAGE).parts[0] not in without))
 
 
 def _fingerprint() -> list[tuple[str, int, int]]:
