@@ -245,7 +245,7 @@ class KernelCache:
         if closure is None or not all(_is_known(value) for value in outside):
             return None
         folder = _folder()
-        if folder is None or _fingerprint() != _FINGERPRINT_AT_IMPORT:
+        if folder is None or not _sources_are_the_same():
             # Sources changed since this process started: what it runs may be neither the old nor the new.
             return None
         code = self._function.__code__
@@ -301,12 +301,11 @@ def _closure_values(function: FunctionType) -> list[str] | None:
     return values
 
 
-@functools.cache
-def _sources() -> tuple[Path, ...]:
+def _sources() -> list[Path]:
     """List the files that compiled code may come from: all but the rooms that compile nothing."""
     without = {"cli", "data", "experiments", "estimators"}
     paths = _PACKAGE.rglob("*.py")
-    return tuple(sorted(path for path in paths if path.relative_to(_PACKAGE).parts[0] not in without))
+    return sorted(path for path in paths if path.relative_to(_PACKAGE).parts[0] not in without)
 
 
 def _fingerprint() -> list[tuple[str, int, int]]:
@@ -322,6 +321,23 @@ def _fingerprint() -> list[tuple[str, int, int]]:
 
 
 _FINGERPRINT_AT_IMPORT = _fingerprint()
+
+
+class _Sameness:
+    """Whether the sources are still what they were at import; looked up at most every half second."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._answer = True
+
+    def __call__(self) -> bool:
+        if self._answer and time.monotonic() >= self._until:  # once changed, always changed
+            self._answer = _fingerprint() == _FINGERPRINT_AT_IMPORT
+            self._until = time.monotonic() + 0.5
+        return self._answer
+
+
+_sources_are_the_same = _Sameness()
 
 
 @functools.cache
