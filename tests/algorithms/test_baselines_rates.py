@@ -49,7 +49,7 @@ def slope(positions: np.ndarray, errors: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_it_reaches_the_target_at_the_predicted_rate(name):
-    problem, network = make_case(11, zeros=name not in ("adfs", "adfs-block"))
+    problem, network = make_case(11)
     rates = []
     for seed in range(3 if name in RANDOM else 1):
         positions, errors, rho = decay(name, problem, network, seed)

@@ -245,6 +245,11 @@ def test_json_needs_a_place_for_the_model(folder: Path, capsys: pytest.CaptureFi
     assert LinearModel.from_json(capsys.readouterr().out).n_features == 30
 
 
+def test_names_for_ranks_want_mpiexec(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "shard-{rank}.svm"]) == 2
+    assert "start them with mpiexec -n" in capsys.readouterr().err
+
+
 def test_debug_may_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit("none.svm", "--debug") == 2
     error = capsys.readouterr().err

@@ -203,6 +203,16 @@ def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
     assert still.frame["gap"].max() <= 1e-11
 
 
+def test_balanced_classes_count_sample_weights_as_scikit_learn_does() -> None:
+    X, y = classification("breast_cancer")
+    weights = np.random.default_rng(0).uniform(0.0, 3.0, y.size)
+    reference = LogisticRegression(
+        solver="newton-cholesky", class_weight="balanced", fit_intercept=False, tol=1e-12
+    ).fit(X, y, weights)
+    model = ADFSClassifier(class_weight="balanced", fit_intercept=False, tol=1e-13, random_state=0)
+    assert np.abs(model.fit(X, y, weights).coef_ - reference.coef_).max() <= 1e-6
+
+
 def test_methods_that_cannot_be_placed_say_so() -> None:
     problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], n_nodes=2)
     block = Started(adfs.algorithms.get_method("adfs-block"))

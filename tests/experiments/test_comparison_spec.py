@@ -15,6 +15,7 @@ from adfs.errors import InputError
 from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
 from adfs.experiments.data import gaussians, make_problem
 from adfs.experiments.running import fingerprint
+from adfs.network import Network
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +61,15 @@ def test_short_forms() -> None:
     assert comparison.title == "synthetic:90x3 on grid:3x3"
 
 
+def test_links_may_be_slower_than_others() -> None:
+    delays = DelaySpec(slow_links=((1, 0, 4.0), (2, 3, 0.5)))
+    network = Network("path:4")
+    assert delays.make(10.0, network).tau.tolist() == [40.0, 10.0, 5.0]
+    assert delays.make(10.0).tau == 10.0
+    with pytest.raises(InputError, match="no link between nodes 0 and 3 to be slow"):
+        DelaySpec(slow_links=((3, 0, 4.0),)).make(10.0, network)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -71,6 +81,14 @@ def test_short_forms() -> None:
         ({"data": {"source": "a", "normalise": "row"}}, "did you mean 'rows'"),
         ({"delays": "exponentail"}, "did you mean 'exponential'"),
         ({"delays": {"stragglers": [[0, -1.0]]}}, "a straggler needs"),
+        ({"delays": {"slow_links": [[0, 1]]}}, "a slow link is two nodes and a factor"),
+        ({"title": 3}, "title must be text, got 3"),
+        ({"graph": [[0, 1], [1, 2]]}, "graph must be text"),
+        ({"relative": "no"}, "relative must be true or false, got 'no'"),
+        ({"graph_seed": "x"}, "graph_seed must be a whole number"),
+        ({"delays": {"speed": "x"}}, "delays: speed must be a number or a list of"),
+        ({"delays": {"stragglers": 3}}, "delays: stragglers must be a list of"),
+        ({"methods": [{"method": "adfs", "label": 3}]}, "method 'adfs': label must be text"),
         ({"methods": []}, "at least one method"),
         ({"methods": "adfs"}, "methods must be a list"),
         ({"methods": [3]}, "a method is a name"),

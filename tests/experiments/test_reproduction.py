@@ -121,6 +121,9 @@ def test_the_command(
     assert capsys.readouterr().out.split("Claims")[0] in out
     assert main(["reproduce", "table", "--quick", "--out", "t"]) == 0
     assert "measured" not in (tmp_path / "t" / "table1.md").read_text(encoding="utf-8")
+    steps = pd.read_csv(tmp_path / "t" / "theorem4.csv")
+    assert (steps["measured"] <= steps["bound"])[steps["holds"]].all()
+    assert "Theorem 4: time a step" in capsys.readouterr().out
 
 
 def test_an_unknown_experiment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,9 @@ def test_after_each_fault_the_others_stop_and_the_run_goes_on(expected: str, tmp
 def killed_at_random(times: int, expected: str, tmp_path: Path, seed: int) -> None:
     """Kill a random rank at a random moment, resume, kill again …, and finish."""
     folder, draw = tmp_path / "checkpoint", random.Random(seed)
+    resumed = 0
     for _ in range(times):
+        resumed += (folder / "manifest").exists() and position_saved(folder, 2) > 0.0
         fault = {"rank": draw.randrange(2), "kind": "kill", "delay": draw.uniform(0.0, 0.4)}
         result = run_cases(2, [entry(folder, fault=fault)], tmp_path, timeout=90.0)
         if result.code == 0:  # done before it was killed: start again
@@ -92,6 +94,7 @@ def killed_at_random(times: int, expected: str, tmp_path: Path, seed: int) -> No
             for path in folder.iterdir():
                 path.unlink()
     assert run_cases(2, [entry(folder)], tmp_path, timeout=90.0).results["a"]["stamp"] == expected
+    assert resumed >= times // 3  # from somewhere on the way, not from the start each time
 
 
 def test_killed_at_random_and_resumed(expected: str, tmp_path: Path) -> None:

@@ -240,6 +240,8 @@ def kill_and_resume(tmp_path: Path, points: int, seed: int) -> None:
         finally:
             child.wait(timeout=60)
             child.stdout.close()
+        assert child.returncode == -signal.SIGKILL  # in mid-run, and not of itself
+        assert read_container(path, "checkpoint")[0]["position"] > 0.0
         resumed = adfs.simulate(
             "adfs", problem, network, passes=4000, schedule="poisson", seed=4, checkpoint=path, resume=True
         )
@@ -332,6 +334,9 @@ def test_general_terms_run_and_are_certified() -> None:
         ({"resume": True}, "resume wants a checkpoint"),
         ({"record": "gaps"}, "did you mean 'gap'"),
         ({"colour": "red"}, "unknown option of 'adfs'"),
+        ({"pases": 3.0}, "did you mean 'passes'"),
+        ({"tol": "a"}, "tol must be a number, got 'a'"),
+        ({"record": 5}, "record must be a measure"),
     ],
 )
 def test_bad_arguments_get_one_sentence(problem: adfs.Problem, arguments: dict, message: str) -> None:

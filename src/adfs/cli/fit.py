@@ -98,16 +98,24 @@ def run(
     """
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
     from adfs.cli.launching import world_size
-    from adfs.data.files import check_writable, write_text
+    from adfs.data.files import check_folder, check_writable, write_text
     from adfs.errors import InputError
 
     if resume and checkpoint is None:
         raise InputError("--resume wants the --checkpoint to resume from")
     if as_json and out is None:
         raise InputError("--json prints a summary of the fit: say with --out where the model goes")
-    for path in (out, history, checkpoint):
+    ranks = world_size()
+    for path in (out, history, None if ranks > 1 else checkpoint):
         if path is not None:
             check_writable(path)
+    if ranks > 1 and checkpoint is not None:  # one file a rank, in a folder
+        check_folder(checkpoint)
+    if ranks == 1 and any("{rank}" in name or "{node}" in name for name in files):
+        raise InputError(
+            "{rank} and {node} in a file's name are for several processes: start them with mpiexec -n, "
+            "or name the files, one a node"
+        )
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
     read = options.read_options(form, label, weight, n_features, index_base)
@@ -143,7 +151,7 @@ def run(
         deadline=deadline,
         progress=progress,
     )
-    if world_size() > 1:
+    if ranks > 1:
         from adfs.cli import fitting_mpi
 
         fitted = fitting_mpi.fit_files(request)
@@ -165,9 +173,10 @@ def run(
     if fitted.outcome is Outcome.STOPPED:
         print(f"adfs: the model so far, at a gap of {gap:.1e}, was written", file=sys.stderr)
         return INTERRUPTED
+    limit = "--max-passes" if passes >= 0.99 * max_passes or max_seconds is None else "--max-seconds"
     print(
         f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
-        f"above --tol {tol:g}; raise --max-passes or --tol, or scale the features",
+        f"above --tol {tol:g}; raise {limit} or --tol, or scale the features",
         file=sys.stderr,
     )
     return NOT_CONVERGED

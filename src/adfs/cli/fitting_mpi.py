@@ -15,7 +15,8 @@ from adfs.data import ReadOptions, Table
 from adfs.data.read import read_table
 from adfs.data.table import align
 from adfs.errors import InputError
-from adfs.estimators.base import positive
+from adfs.estimators.base import check_penalty, positive
+from adfs.estimators.classifier import balanced
 from adfs.estimators.intercept import append_column
 from adfs.estimators.solving import Solution, make_network
 from adfs.network import Network
@@ -103,7 +104,6 @@ def _fit(comm: MPI.Intracomm, request: FitRequest) -> Fitted | None:
         "seed": request.seed,
         "tol": request.tol,
         "passes": request.max_passes,
-        "seconds": request.max_seconds,
         "progress": request.progress,
         "resume": request.resume,
         "deadline": request.deadline,
@@ -126,7 +126,12 @@ def _fit(comm: MPI.Intracomm, request: FitRequest) -> Fitted | None:
         if folder is not None and len(targets) > 1:
             folder = folder.with_name(f"{folder.name}.{number}")
         shards = list(zip(rows, labels, weights, strict=True))
-        runs.append(fit_mpi(comm, shards, network, sigma=sigma, checkpoint=folder, **settings))
+        left = request.max_seconds
+        if left is not None:  # one limit for all classes, told by one rank's clock
+            spent = sum(run.seconds for run in runs)
+            left = team.gather_all(max(left - spent, 0.0), "to share the time")[0]
+        run = fit_mpi(comm, shards, network, sigma=sigma, checkpoint=folder, seconds=left, **settings)
+        runs.append(run)
     team.close()
     if team.rank != 0:
         return None
@@ -141,8 +146,7 @@ def _check(request: FitRequest, n_ranks: int) -> tuple[str, list[str], Network]:
         raise InputError(
             "multinomial models are fitted in one process: run without mpiexec, or with --multi-class ovr"
         )
-    if request.penalty != "l2":
-        raise InputError("there is no penalty but l2")
+    check_penalty(request.penalty)
     if request.partition is not None:
         raise InputError("over MPI the files are the partition: leave out --partition")
     positive(request.intercept_scaling, "intercept_scaling")
@@ -208,9 +212,8 @@ def _weights(
         return own
     if request.class_weight == "balanced":
         labels = [np.asarray(table.y) for table in tables]
-        mine = [float(sum((y == name).sum() for y in labels)) for name in classes]
-        counts = np.sum(team.gather_all(mine, "to count the classes"), axis=0)
-        factors = counts.sum() / (classes.size * counts)
+        mine = [float(sum(w[y == name].sum() for w, y in zip(own, labels, strict=True))) for name in classes]
+        factors = balanced(np.sum(team.gather_all(mine, "to count the classes"), axis=0))
         own = [w * factors[np.searchsorted(classes, y)] for w, y in zip(own, labels, strict=True)]
     # scikit-learn's squared hinge has no ½ and ours has.
     scale = positive(1.0 if request.C is None else request.C, "C")

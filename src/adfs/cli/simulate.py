@@ -45,7 +45,8 @@ def run(
         float | None, typer.Option("--tol", help="Stop at this certified relative duality gap.")
     ] = None,
     max_passes: Annotated[
-        float | None, typer.Option("--max-passes", help="Stop after so many passes over the data.")
+        float | None,
+        typer.Option("--max-passes", help="Stop after so many passes over the data (100 without --tol)."),
     ] = None,
     max_seconds: options.MaxSeconds = None,
     checkpoint: options.Checkpoint = None,

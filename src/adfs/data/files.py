@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adfs.errors import InputError
 
-__all__ = ["check_writable", "write_text"]
+__all__ = ["check_folder", "check_writable", "write_text"]
 
 
 def check_writable(path: Path) -> None:
@@ -21,6 +21,17 @@ def check_writable(path: Path) -> None:
         raise InputError(f"cannot write {path}: there is no directory {folder}")
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write {path}: no permission to write into {folder}")
+
+
+def check_folder(path: Path) -> None:
+    """Raise unless there is a folder that can be written into, or one could be made."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"cannot write into {path}: it is a file, and a folder is needed")
+    above = path if path.exists() else path.parent
+    if not above.is_dir():
+        raise InputError(f"cannot write into {path}: there is no directory {above}")
+    if not os.access(above, os.W_OK):
+        raise InputError(f"cannot write into {path}: no permission to write into {above}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from adfs.problem.losses import LOSSES
 from adfs.problem.problem import check_count
 from adfs.runtimes import Outcome
 
-__all__ = ["LinearEstimator", "positive"]
+__all__ = ["LinearEstimator", "check_penalty", "positive"]
 
 
 def positive(value: Any, name: str) -> float:
@@ -29,6 +29,15 @@ def positive(value: Any, name: str) -> float:
     if not (np.isfinite(value) and value > 0.0):
         raise InputError(f"{name} must be finite and above 0, got {value!r}")
     return float(value)
+
+
+def check_penalty(penalty: str) -> None:
+    """Raise unless the penalty is the one there is."""
+    if penalty != "l2":
+        raise InputError(
+            f"penalty={penalty!r} is not available: ADFS needs a strongly convex "
+            "penalty at every node, so L1 and elastic net are not part of this package; use penalty='l2'"
+        )
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -82,11 +91,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _check(self, task: str) -> str:
         """Check what both kinds take, and return the loss's name as the registry spells it."""
-        if self.penalty != "l2":
-            raise InputError(
-                f"penalty={self.penalty!r} is not available: ADFS needs a strongly convex "
-                "penalty at every node, so L1 and elastic net are not part of this package; use penalty='l2'"
-            )
+        check_penalty(self.penalty)
         known = sorted(name for name, cls in LOSSES.items() if cls.task == task)
         name = str(self.loss).replace("_", "-")
         if name not in known:

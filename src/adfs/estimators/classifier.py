@@ -25,6 +25,12 @@ __all__ = ["ADFSClassifier"]
 _MULTI_CLASS = ("ovr", "multinomial")
 
 
+def balanced(class_sums: np.ndarray) -> np.ndarray:
+    """Return the factors that give every class the same total weight, from the weights' sums a class."""
+    sums = np.where(class_sums > 0.0, class_sums, 1.0)
+    return np.asarray(class_sums.sum() / (class_sums.size * sums))
+
+
 def _is_logistic(estimator: ADFSClassifier) -> bool:
     return str(estimator.loss) == "logistic"
 
@@ -154,9 +160,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             raise InputError(
                 f"{type(self).__name__} needs samples of at least two classes, y holds one class only"
             )
-        if self.class_weight is not None:
-            factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-            weights = weights * factors[codes]
+        if self.class_weight == "balanced":
+            weights = weights * balanced(np.bincount(codes, weights=weights))[codes]
+        elif self.class_weight is not None:
+            weights = weights * compute_class_weight(self.class_weight, classes=self.classes_, y=y)[codes]
         # scikit-learn's squared hinge has no ½ and ours has.
         weights = scale * (2.0 if name == "squared-hinge" else 1.0) * weights
         rows = append_column(X, float(self.intercept_scaling)) if self.fit_intercept else X

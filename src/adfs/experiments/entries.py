@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from adfs.errors import InputError, unknown_name
-from adfs.experiments.plain import is_count, read_word
+from adfs.experiments.plain import check_kinds, is_count, read_word
+from adfs.network import Network
 from adfs.runtimes.delays import Delays
 from adfs.schedule import SCHEDULES
 
@@ -63,7 +66,8 @@ class DataSpec:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.source or not isinstance(self.source, str):
+        check_kinds(self, "data: ")
+        if not self.source:
             raise InputError(f"data: the source must be a name or a file, got {self.source!r}")
         for name in ("samples_per_node", "n_features"):
             value = getattr(self, name)
@@ -86,7 +90,8 @@ class DataSpec:
 class DelaySpec:
     """How long things take on the idealised clock, besides τ.
 
-    The fields are those of :class:`adfs.runtimes.delays.Delays`.
+    The fields are those of :class:`adfs.runtimes.delays.Delays`, and ``slow_links``: two neighbours and how
+    many times τ a message between them takes.
     """
 
     law: str = "exponential"
@@ -95,11 +100,32 @@ class DelaySpec:
     speed: float | tuple[float, ...] = 1.0
     stragglers: tuple[tuple[float, ...], ...] = ()
     seed: int | None = None
+    slow_links: tuple[tuple[float, ...], ...] = ()
 
-    def make(self, tau: float) -> Delays:
-        """Return the delays for a τ."""
+    def __post_init__(self) -> None:
+        check_kinds(self, "delays: ")
+
+    def make(self, tau: float, network: Network | None = None) -> Delays:
+        """Return the delays for a τ; without a network, as if no link were slower than others."""
+        for link in self.slow_links:
+            if len(link) != 3 or not link[2] > 0.0:
+                raise InputError(
+                    f"delays: a slow link is two nodes and a factor above 0, as [0, 1, 4.0], got {list(link)}"
+                )
         slow: Any = tuple((int(one[0]), *one[1:]) for one in self.stragglers)
-        return Delays(tau, self.law, self.speed, slow, self.batch, self.blocking, self.seed)
+        times = tau if network is None or not self.slow_links else self._times(tau, network)
+        return Delays(times, self.law, self.speed, slow, self.batch, self.blocking, self.seed)
+
+    def _times(self, tau: float, network: Network) -> np.ndarray:
+        """Return the τ of each edge."""
+        times = np.full(network.n_edges, tau)
+        for a, b, factor in self.slow_links:
+            ends = sorted((int(a), int(b)))
+            (found,) = np.nonzero((network.edges == ends).all(axis=1))
+            if not found.size:
+                raise InputError(f"delays: there is no link between nodes {ends[0]} and {ends[1]} to be slow")
+            times[found] *= factor
+        return times
 
 
 @dataclass(frozen=True)
@@ -130,6 +156,7 @@ class MethodSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        check_kinds(self, f"method {self.method!r}: ")
         if self.read not in ("x", "v"):
             raise unknown_name("place to read the iterate", self.read, ("x", "v"))
         if self.schedule not in SCHEDULES:

@@ -15,8 +15,8 @@ __all__ = ["DASHES", "PALETTE", "draw_time", "draw_work", "save_figures", "style
 
 #: Okabe and Ito's colours, told apart with every kind of colour vision; black and yellow are left out, since
 #: pages may be dark or light.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F")
-#: Beyond eight methods the lines are dashed as well.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: Beyond six methods the lines are dashed as well.
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
 
 

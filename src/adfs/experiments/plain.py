@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from adfs.errors import InputError, unknown_name
 
-__all__ = ["frozen", "is_count", "is_number", "read_record", "read_word", "shortened", "thawed", "to_toml"]
+__all__ = [
+    "check_kinds",
+    "frozen",
+    "is_count",
+    "is_number",
+    "read_record",
+    "read_word",
+    "shortened",
+    "thawed",
+    "to_toml",
+]
 
 
 def is_number(value: Any) -> bool:
@@ -20,6 +32,44 @@ def is_number(value: Any) -> bool:
 def is_count(value: Any) -> bool:
     """Whether a value is a whole number of at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def check_kinds(record: Any, what: str = "") -> None:
+    """Raise unless every field of a record is of the kind that its annotation says."""
+    hints = typing.get_type_hints(type(record))
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not _fits(value, hints[field.name]):
+            raise InputError(f"{what}{field.name} must be {_words(hints[field.name])}, got {thawed(value)!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, one) for one in inside)
+    if origin is tuple:
+        repeated = inside[1:] == (Ellipsis,)
+        kinds = [inside[0]] * len(value) if repeated and isinstance(value, tuple) else inside
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(kinds)
+            and all(_fits(entry, kind) for entry, kind in zip(value, kinds, strict=True))
+        )
+    if hint is float:
+        return is_number(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_words(one) for one in inside if one is not types.NoneType)
+    if origin is tuple:
+        return f"a list of entries that are each {_words(inside[0])}"
+    names = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+    return names.get(hint, "as documented")
 
 
 def read_word(text: str) -> Any:

@@ -133,6 +133,9 @@ def _facts(results: Results) -> dict[str, str]:
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
     facts["delays"] = str(comparison.delays.make(comparison.tau)).removeprefix("Delays")
+    if comparison.delays.slow_links:
+        links = (f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in comparison.delays.slow_links)
+        facts["slow links"] = ", ".join(links)
     return facts
 
 

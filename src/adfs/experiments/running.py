@@ -197,7 +197,7 @@ class _Clocked:
 
     @property
     def delays(self) -> Delays:
-        return self.comparison.delays.make(self.comparison.tau)
+        return self.comparison.delays.make(self.comparison.tau, self.network)
 
     def start(self) -> Clock:
         """Return the clock at time 0."""

@@ -14,7 +14,16 @@ from adfs.algorithms import get_method
 from adfs.errors import InputError, unknown_name
 from adfs.experiments.entries import DataSpec, DelaySpec, MethodSpec
 from adfs.experiments.modules import load_modules
-from adfs.experiments.plain import frozen, is_count, is_number, read_record, shortened, thawed, to_toml
+from adfs.experiments.plain import (
+    check_kinds,
+    frozen,
+    is_count,
+    is_number,
+    read_record,
+    shortened,
+    thawed,
+    to_toml,
+)
 from adfs.problem import get_loss
 from adfs.problem.partitions import PARTITIONS
 
@@ -86,6 +95,7 @@ class Comparison:
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         if not self.methods:
             raise InputError(
                 "a comparison needs at least one method: methods = ['adfs', 'msda'], or --method adfs"
@@ -221,6 +231,10 @@ def read_comparison(path: str | Path, overrides: Mapping[str, Any] | None = None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
     replaced = dict(overrides or {})
+    if "imports" in replaced:
+        replaced["imports"] = [
+            str(Path(name).absolute()) if name.endswith(".py") else name for name in replaced["imports"]
+        ]
     data = replaced.pop("data", None)
     if data is not None:
         given = {"source": data} if isinstance(data, str) else dict(data)

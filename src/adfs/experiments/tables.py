@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from adfs.experiments.results import Results
+from adfs.runtimes.loop import Outcome
 
 __all__ = ["LEVELS", "markdown", "number", "time_table", "times_frame"]
 
@@ -59,12 +60,20 @@ def times_frame(results: Results, levels: tuple[float, ...] = LEVELS, axis: str 
 
 
 def time_table(results: Results, levels: tuple[float, ...] = LEVELS) -> pd.DataFrame:
-    """Return the medians as text, one row a method, one column a level; ``> t`` where runs were given up."""
+    """Return the medians as text, one row a method, one column a level.
+
+    Where the median did not come so far: ``> t`` when runs were given up at t, or that they diverged.
+    """
     frame = times_frame(results, levels)
     columns = {level: f"{level:.0e}" for level in levels}
+    diverged = {
+        label for label in results.labels if any(run.outcome is Outcome.DIVERGED for run in results.of(label))
+    }
     cells = {
         (row["label"], row["level"]): number(row["median"])
         if math.isfinite(row["median"])
+        else "diverged"
+        if row["label"] in diverged
         else f"> {number(row['given_up'])}"
         for _, row in frame.iterrows()
     }

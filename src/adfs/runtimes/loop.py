@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from adfs.algorithms.base import Work
 from adfs.errors import InputError
 from adfs.runtimes.measuring import Certificate
@@ -59,7 +61,11 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("tol", "passes", "events", "seconds"):
             value = getattr(self, name)
-            if value is not None and not (value > 0.0 or (name != "tol" and value == 0.0)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+                raise InputError(f"{name} must be a number, got {value!r}")
+            if not (value > 0.0 or (name != "tol" and value == 0.0)):
                 raise InputError(f"{name} must be above 0, got {value!r}")
 
     def last_position(self, position_of: Callable[[float], float]) -> float:

@@ -10,6 +10,11 @@ from typing import Any, Self
 __all__ = ["ProgressBar"]
 
 
+def wanted(show: bool | None) -> bool:
+    """Whether progress is to be shown: as asked, or on a terminal."""
+    return sys.stderr.isatty() if show is None else show
+
+
 class ProgressBar:
     """A bar on standard error; silent when that is not a terminal, unless asked for.
 
@@ -25,7 +30,7 @@ class ProgressBar:
     """
 
     def __init__(self, title: str, *, show: bool | None, tol: float | None, last: float) -> None:
-        self._show = sys.stderr.isatty() if show is None else show
+        self._show = wanted(show)
         self._title = title
         self._tol = tol
         self._last = last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from adfs.errors import InputError, unknown_name
@@ -76,7 +76,13 @@ class Record:
     grid: Grid = Grid()
 
     def __post_init__(self) -> None:
-        measures = (self.measures,) if isinstance(self.measures, str) else tuple(self.measures)
+        measures = (self.measures,) if isinstance(self.measures, str) else self.measures
+        if not isinstance(measures, Sequence):
+            raise InputError(
+                f"record must be a measure, several of them, or a Record, got {self.measures!r}; "
+                f"measures are {', '.join(MEASURES)}"
+            )
+        measures = tuple(measures)
         for measure in measures:
             if measure not in MEASURES:
                 raise unknown_name("measure", measure, MEASURES)

@@ -72,7 +72,11 @@ def summarize(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
 
 
 def check_network(summary: NodeSummary, network: Network) -> None:
-    """Raise unless the problem and the network have the same number of nodes."""
+    """Raise unless there is a network, of as many nodes as the problem has."""
+    if not isinstance(network, Network):
+        raise InputError(
+            f"the network must be an adfs.Network, got {network!r}; make one with adfs.Network(…)"
+        )
     if summary.n_nodes != network.n_nodes:
         raise InputError(
             f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "

@@ -35,6 +35,7 @@ from adfs.runtimes.mpi.startup import (
 )
 from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.progress import ProgressBar
+from adfs.runtimes.progress import wanted as wanted_on_screen
 from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run
 from adfs.runtimes.simulate import loss_name, network_name
@@ -272,7 +273,7 @@ def _run(
 ) -> Run:
     block = setting.block
     show = progress if team.rank == 0 else False
-    if team.rank == 0 and progress:
+    if team.rank == 0 and wanted_on_screen(progress):
         for line in str(data.placement).splitlines():
             say(line)
     process = together(team, "to start", lambda: chosen.start(setting), READING)

@@ -281,13 +281,14 @@ def _same_width(
 
 
 def _widen(X: Any, width: int) -> Any:
-    """Add columns of zeros on the right."""
-    missing = width - X.shape[1]
-    if missing == 0:
+    """Add columns of zeros on the right of sparse rows, which may end before the last column."""
+    if X.shape[1] == width:
         return X
-    if sparse(X):
-        return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
-    return np.hstack([X, np.zeros((X.shape[0], missing))])
+    if not sparse(X):
+        raise InputError(
+            f"a dense shard has {X.shape[1]} columns and there are {width}; give all shards the same columns"
+        )
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
 
 
 def _two_classes(labels: list[Any]) -> list[Any] | None:
