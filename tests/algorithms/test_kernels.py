@@ -105,6 +105,7 @@ def test_ns_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     sparse = make_problem(loss, n, sparse=True)
     other = run_kernel("ns-adfs", Setting(sparse, network, parameters, n, schedule), EVENTS)
     assert np.array_equal(other.primal(), process.primal())
+    assert np.array_equal(other.dual(), process.dual())
 
 
 @pytest.mark.parametrize("n", [1, 4, 9])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 
 def fit_over_ranks(ranks: int, *arguments: str) -> Launched:
     """Run the command as `mpiexec -n ranks python -m mpi4py -m adfs fit …`."""
-    command = [sys.executable, "-m", "mpi4py", "-m", "adfs", "fit", *arguments, "--no-progress"]
+    command = [sys.executable, "-m", "mpi4py", "-m", "adfs", "fit", *arguments]
     return launch(ranks, command, timeout=120.0)
 
 
@@ -39,8 +39,12 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     kept = ["--checkpoint", str(tmp_path / "kept")]
     begun = fit_over_ranks(2, *accurate, *kept, "--max-passes", "5", "--out", str(tmp_path / "begun.json"))
     assert begun.code == NOT_CONVERGED, begun.err  # a model all the same
-    resumed = fit_over_ranks(2, *accurate, *kept, "--resume", "--out", str(tmp_path / "resumed.json"))
+    shown = ["--timeline", str(tmp_path / "waits.svg"), "--progress"]
+    resumed = fit_over_ranks(2, *accurate, *kept, "--resume", "--out", str(tmp_path / "resumed.json"), *shown)
     assert resumed.code == 0, resumed.err
+    assert "waited for" in (tmp_path / "waits.svg").read_text(encoding="utf-8")
+    assert "seconds, messages and bytes of each rank" in resumed.err
+    assert "rank 0: nodes 0" in resumed.err  # the placement
 
     first, last, short = (
         LinearModel.load(tmp_path / f"{name}.json") for name in ("whole", "resumed", "begun")

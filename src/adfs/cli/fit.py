@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,6 +88,12 @@ def run(
         float, typer.Option("--deadline", help="Over MPI: give up when a rank is silent for so many seconds.")
     ] = 60.0,
     history: options.History = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", help="Over MPI: draw who waited for whom into this file (PNG, PDF or SVG)."
+        ),
+    ] = None,
     as_json: options.Json = False,
     progress: options.Progress = None,
 ) -> int:
@@ -106,7 +112,9 @@ def run(
     if as_json and out is None:
         raise InputError("--json prints a summary of the fit: say with --out where the model goes")
     ranks = world_size()
-    for path in (out, history, None if ranks > 1 else checkpoint):
+    if timeline is not None and ranks == 1:
+        raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
+    for path in (out, history, timeline, None if ranks > 1 else checkpoint):
         if path is not None:
             check_writable(path)
     if ranks > 1 and checkpoint is not None:  # one file a rank, in a folder
@@ -159,6 +167,8 @@ def run(
             return 0
     else:
         fitted = fit_files(request)
+    if fitted.account is not None:
+        _show_account(fitted.account, timeline, progress)
     if history is not None:
         write_text(history, fitted.history.to_csv(index=False))
     if out is None:
@@ -180,6 +190,20 @@ def run(
         file=sys.stderr,
     )
     return NOT_CONVERGED
+
+
+def _show_account(account: dict[str, Any], timeline: Path | None, progress: bool | None) -> None:
+    """Show how the ranks spent their time; of several classes, in the last one's run."""
+    from adfs.runtimes.mpi import draw_timeline, rank_table
+    from adfs.runtimes.progress import wanted
+
+    if timeline is not None:
+        figure = draw_timeline(account).get_figure(root=True)
+        assert figure is not None
+        figure.savefig(timeline)
+    if wanted(progress):
+        table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
+        print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)
 
 
 def _constants(loss: str, **given: float) -> dict[str, float]:

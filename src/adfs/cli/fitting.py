@@ -62,12 +62,13 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came out: the model, the recorded rows, and how it ended."""
+    """What came out: the model, the recorded rows, how it ended, and over MPI the ranks' account of it."""
 
     model: LinearModel
     history: pd.DataFrame
     outcome: Outcome
     summary: dict[str, Any]
+    account: dict[str, Any] | None = None
 
 
 def task_of(request: FitRequest) -> str:

@@ -303,4 +303,4 @@ def _model(
         table=table,
         training=summary | {"files": [Path(name).name for name in request.files]},
     )
-    return Fitted(model, history, Outcome(summary["outcome"]), summary)
+    return Fitted(model, history, Outcome(summary["outcome"]), summary, runs[-1].details)

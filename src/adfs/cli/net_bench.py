@@ -66,7 +66,8 @@ def run(
         return 0
     table = found.table()
     if as_json:
-        print(json.dumps({"hosts": found.hosts, "rows": table.to_dict("records")}))
+        figures = {"latency": found.latency, "bandwidth": found.bandwidth}
+        print(json.dumps({"hosts": found.hosts} | figures | {"rows": table.to_dict("records")}))
         return 0
     print(f"{len(found.hosts)} ranks on {len(set(found.hosts))} hosts, {len(found.pairs)} pairs")
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
