@@ -154,7 +154,9 @@ def check_labels(table: Table, task: str) -> np.ndarray:
         raise InputError(f"{table.source} has no labels")
     if task == "regression":
         if y.dtype.kind == "U":
-            raise InputError(f"{table.source}: the labels are text ({y[0]!r}), a regression wants numbers")
+            raise InputError(
+                f"{table.source}: the labels are text ({str(y[0])!r}), a regression wants numbers"
+            )
         return y
     distinct = np.unique(y)
     if y.dtype.kind != "U" and not np.array_equal(distinct, np.floor(distinct)):

@@ -145,7 +145,8 @@ def make_setting(
         classes = np.unique(y)
         if classes.size != 2:
             raise InputError(
-                f"{table.source} has {classes.size} classes; the loss {chosen.name!r} takes two here"
+                f"{table.source} has {classes.size} classes; the loss {chosen.name!r} takes two here; "
+                "for numbers choose a regression loss, such as squared"
             )
         y = np.where(y == classes[1], 1.0, -1.0)
     elif y.dtype.kind == "U":

@@ -131,7 +131,10 @@ def _labels(y: np.ndarray, loss: Loss, source: str) -> np.ndarray:
         return y
     classes = np.unique(y)
     if classes.size != 2:
-        raise InputError(f"{source} has {classes.size} classes; the loss {loss.name!r} takes two here")
+        raise InputError(
+            f"{source} has {classes.size} classes; the loss {loss.name!r} takes two here; "
+            "for numbers choose a regression loss, such as squared"
+        )
     return np.where(y == classes[1], 1.0, -1.0)
 
 
