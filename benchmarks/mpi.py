@@ -207,8 +207,8 @@ def main() -> str:
     )
     notes = (
         f"Local steps and speed-ups: medians of the ratios of {REPEATS} rounds, in each of which all take a "
-        "turn of some milliseconds. Two virtual cores share a real one at times, and a minimum would compare the "
-        "luckiest moment of one with that of another."
+        "turn of some milliseconds. Two virtual cores share a real one at times, and a minimum would compare "
+        "the luckiest moment of one with that of another."
     )
     return write_table("mpi", "What MPI costs: two ranks on one machine", rows, notes)
 
