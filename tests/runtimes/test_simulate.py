@@ -366,6 +366,28 @@ def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> No
     assert "time" not in plain.frame
 
 
+def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, labels = rng.standard_normal((20, 3)), rng.integers(0, 3, 20)
+    problem = adfs.GeneralProblem.multinomial(X, labels, n_nodes=2)
+    path = tmp_path / "general.checkpoint"
+    whole = adfs.simulate("adfs", problem, "path", passes=9.0)
+    adfs.simulate("adfs", problem, "path", passes=4.0, checkpoint=path)
+    resumed = adfs.simulate("adfs", problem, "path", passes=9.0, checkpoint=path, resume=True)
+    assert np.array_equal(resumed.theta, whole.theta)
+    other = adfs.GeneralProblem.multinomial(X, (labels + 1) % 3, n_nodes=2)
+    with pytest.raises(InputError, match="checkpoint of another run"):
+        adfs.simulate("adfs", other, "path", passes=9.0, checkpoint=path, resume=True)
+
+    class Nameless(type(problem.terms[0])):  # type: ignore[misc]
+        def identity(self) -> None:
+            return None
+
+    terms = [[Nameless(X[0], 1, 3)], [Nameless(X[1], 0, 3)]]
+    with pytest.raises(InputError, match="Nameless does not say what it is made of"):
+        adfs.simulate("adfs", adfs.GeneralProblem(terms, 3 * 3), "path", passes=1.0, checkpoint=path)
+
+
 def test_general_problems_get_a_smoothness_that_works() -> None:
     rng = np.random.default_rng(0)
     X, y = 0.1 * rng.standard_normal((20, 2)), rng.integers(0, 3, 20)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,13 @@ class Term(ABC):
         """Whether the term does not depend on θ; it then never enters a schedule."""
         return self.smoothness == 0.0
 
+    def identity(self) -> tuple[Any, ...] | None:
+        """Return what the term is made of: arrays, and what prints the same when it is the same.
+
+        A checkpoint tells by it whether it belongs to a problem; without one there are no checkpoints.
+        """
+        return None
+
     def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
         """Return argmin_v ‖v − z‖²/(2·step) + f*(v) − ‖v‖²/(2·smoothness), shape (d,).
 
@@ -100,6 +108,9 @@ class LinearTerm(Term):
         self.weight = weight
         self.loss = loss
         self.norm_squared = float(x @ x)
+
+    def identity(self) -> tuple[Any, ...]:
+        return self.x, self.label, self.weight, self.loss
 
     @property
     def smoothness(self) -> float:
@@ -184,6 +195,9 @@ class MultinomialLogisticTerm(Term):
         self.n_classes = int(n_classes)
         self.weight = float(weight)
         self.norm_squared = float(self.x @ self.x)
+
+    def identity(self) -> tuple[Any, ...]:
+        return self.x, self.label, self.n_classes, self.weight
 
     @property
     def smoothness(self) -> float:

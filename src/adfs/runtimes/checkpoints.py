@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,16 @@ def fingerprint(method: str, setting: Setting) -> str:
     """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed."""
     stamp = hashlib.sha256()
     problem, network = setting.problem, setting.network
+    words = [method, setting.seed, setting.schedule, sorted(setting.options.items())]
+    arrays = [problem.offsets, problem.sigma, setting.block, network.edges, network.weights]
     if isinstance(problem, GeneralProblem):
-        raise InputError(
-            "checkpoints are for linear models: the terms of a GeneralProblem cannot be told apart"
-        )
-    words = [method, problem.loss, setting.seed, setting.schedule, sorted(setting.options.items())]
+        arrays.append(problem.smoothness)
+        for part in _identities(problem):
+            (arrays if isinstance(part, np.ndarray) else words).append(part)
+    else:
+        words.append(problem.loss)
+        arrays += [*problem.rows, problem.y, problem.weights]
     stamp.update(repr(words).encode())
-    arrays = [*problem.rows, problem.y, problem.weights, problem.offsets, problem.sigma, setting.block]
-    arrays += [network.edges, network.weights]
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):
             value = getattr(setting.parameters, item.name)
@@ -40,6 +43,19 @@ def fingerprint(method: str, setting: Setting) -> str:
         stamp.update(repr((array.dtype.str, array.shape)).encode())
         stamp.update(np.ascontiguousarray(array).data)
     return stamp.hexdigest()
+
+
+def _identities(problem: GeneralProblem) -> Iterator[Any]:
+    """Yield what all the terms are made of, one after the other."""
+    for term in problem.terms:
+        parts = term.identity()
+        if parts is None:
+            raise InputError(
+                f"a checkpoint must know its problem, and {type(term).__name__} does not say what it is "
+                "made of: define its method `identity`, or run without a checkpoint"
+            )
+        yield type(term).__qualname__
+        yield from parts
 
 
 def save_checkpoint(
