@@ -211,7 +211,7 @@ REQUESTS = {
     "C < 0": (["-C", "-1"], "C must be finite and above 0"),
     "classes": (["--loss", "squared", "--class-weight", "balanced"], "are for classification"),
     "weights": (["--class-weight", "heavy"], "balanced or left out"),
-    "tol": (["--tol", "0"], "tol must be finite and above 0"),
+    "tol": (["--tol", "0"], "--tol must be above 0, got 0"),
     "graph": (["--nodes", "4", "--graph", "cicle"], "did you mean 'cycle'?"),
     "method": (["--algorithm", "adsf"], "did you mean 'adfs'?"),
     "smooth": (["--loss", "hinge", "--algorithm", "adfs"], "needs a smooth loss"),
@@ -243,6 +243,12 @@ def test_json_needs_a_place_for_the_model(folder: Path, capsys: pytest.CaptureFi
     assert "--out" in capsys.readouterr().err
     assert fit("t.svm") == 0
     assert LinearModel.from_json(capsys.readouterr().out).n_features == 30
+
+
+@pytest.mark.parametrize("option", ["--tol", "--max-passes", "--max-seconds"])
+def test_a_limit_that_is_none_is_refused_by_its_name(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "t.svm", option, "-3"]) == 2
+    assert capsys.readouterr().err == f"adfs: {option} must be above 0, got -3\n"
 
 
 def test_names_for_ranks_want_mpiexec(capsys: pytest.CaptureFixture[str]) -> None:

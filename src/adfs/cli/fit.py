@@ -124,6 +124,9 @@ def run(
             "{rank} and {node} in a file's name are for several processes: start them with mpiexec -n, "
             "or name the files, one a node"
         )
+    for option, limit in (("--tol", tol), ("--max-passes", max_passes), ("--max-seconds", max_seconds)):
+        if limit is not None and not limit > 0.0:
+            raise InputError(f"{option} must be above 0, got {limit:g}")
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
     read = options.read_options(form, label, weight, n_features, index_base)
@@ -183,10 +186,10 @@ def run(
     if fitted.outcome is Outcome.STOPPED:
         print(f"adfs: the model so far, at a gap of {gap:.1e}, was written", file=sys.stderr)
         return INTERRUPTED
-    limit = "--max-passes" if passes >= 0.99 * max_passes or max_seconds is None else "--max-seconds"
+    short = "--max-passes" if passes >= 0.99 * max_passes or max_seconds is None else "--max-seconds"
     print(
         f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
-        f"above --tol {tol:g}; raise {limit} or --tol, or scale the features",
+        f"above --tol {tol:g}; raise {short} or --tol, or scale the features",
         file=sys.stderr,
     )
     return NOT_CONVERGED
