@@ -61,6 +61,7 @@ def main() -> None:
         "three classes": told(lambda: run([(X, np.full(len(y), rank))])),
         "bad data": told(lambda: run([(broken, y)])),
         "unreadable": told(lambda: run(unreadable)),
+        "dense widths": told(lambda: run([(X[:, :5] if rank == 1 else X, y)])),
         "narrow": told(lambda: run(n_features=2)),
         "unknown method": told(lambda: run(method="adsf")),
         "single": told(lambda: run(method="apcg")),

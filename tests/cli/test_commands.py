@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import adfs
 from adfs.cli import app, main
-from adfs.cli.launching import world_size
 from adfs.data import LinearModel
+from adfs.launching import what_the_launcher_says
 
 ROOT = Path(__file__).parents[2]
 A9A = ROOT.parent / "shared" / "data" / "a9a.bz2"
@@ -352,15 +352,17 @@ def test_completion_offers_commands_and_options() -> None:
 def test_a_world_of_mpi_is_seen_without_importing_mpi(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert world_size({}) == 1
-    assert world_size({"SLURM_STEP_NUM_TASKS": "8"}) == 1  # a job step without MPI
-    assert world_size({"SLURM_STEP_NUM_TASKS": "8", "PMIX_RANK": "0"}) == 8
-    assert world_size({"PMI_SIZE": "2"}) == 2
+    slurm = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"}
+    assert what_the_launcher_says({}) is None
+    assert what_the_launcher_says(slurm) is None  # a job step without MPI
+    assert what_the_launcher_says(slurm | {"PMIX_RANK": "3"}) == (8, 3)
+    assert what_the_launcher_says({"PMI_SIZE": "2", "PMI_RANK": "1"}) == (2, 1)
     calls = []
     monkeypatch.setattr("adfs.cli.fitting_mpi.fit_files", calls.append)
     assert fit("t.svm", "--out", "m.json") == 0
     assert calls == []
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     assert fit("t.svm", "--out", "m2.json") == 0
     assert [request.files for request in calls] == [("t.svm",)]
     assert not Path("m2.json").exists()  # this rank was given no model to write

@@ -31,6 +31,7 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         "three classes": "all ranks together have 3",
         "bad data": "rank 1: the X of node 1 contains NaN",
         "unreadable": "rank 2: ",
+        "dense widths": "rank 1: a dense shard has 5 columns and there are 6",
         "narrow": "n_features is 2 and a shard has 6 columns",
         "unknown method": "unknown method 'adsf': did you mean 'adfs'?",
         "single": "runs on one machine",

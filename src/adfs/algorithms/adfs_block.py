@@ -64,6 +64,7 @@ class LiteralBlockAdfs:
 
     def __init__(self, problem: Problem, network: Network, parameters: BlockParameters) -> None:
         self.problem = problem
+        self.smoothness = problem.smoothness
         self.laplacian = network.laplacian().toarray()
         self.parameters = parameters
 
@@ -85,7 +86,7 @@ class LiteralBlockAdfs:
         for node, row in enumerate(samples):
             if row < 0:
                 continue
-            term, smoothness = self.problem.term(int(row)), self.problem.smoothness[row]
+            term, smoothness = self.problem.term(int(row)), self.smoothness[row]
             share = np.sqrt(1 + smoothness / self.problem.sigma[node]) / p.root_sums[node]
             probability = (1 - p.p_comm) * share
             eta = rho * p.virtual_weight * smoothness / (p.dual_curvature * probability)

@@ -246,13 +246,6 @@ class RoundProcess(Process):
         """Do one round; ``gossip`` maps the block's values (k, …) to its rows of the matrix product."""
 
 
-# What every run takes besides: a misspelt one of them ends up among the method's own.
-_OPTIONS_OF_RUNS = (
-    "parameters", "schedule", "tau", "seed", "tol", "passes", "events", "seconds", "record", "read",
-    "progress", "checkpoint", "resume",
-)  # fmt: skip
-
-
 class Method(ABC):
     """A method users pick by name.
 
@@ -325,7 +318,7 @@ class Method(ABC):
             )
         for option in options:
             if option not in self.options:
-                raise unknown_name(f"option of {self.name!r}", option, (*self.options, *_OPTIONS_OF_RUNS))
+                raise unknown_name(f"option of {self.name!r}", option, self.options or ("(none)",))
 
 
 def block_slots(network: Network, block: np.ndarray) -> np.ndarray:

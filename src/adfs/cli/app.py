@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,8 +17,8 @@ from typing import Annotated
 import typer
 
 from adfs._version import __version__
-from adfs.cli.launching import own_rank
 from adfs.errors import AdfsError
+from adfs.launching import let_rank_0_speak
 
 __all__ = ["COMMANDS", "build", "main"]
 
@@ -39,7 +38,6 @@ COMMANDS: dict[str, str] = {
 #: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), an
 #: interrupted run as shells report it.
 NOT_CONVERGED, BAD_REQUEST, INTERRUPTED = 1, 2, 130
-_TO_SPEAK = 3.0  # seconds that other ranks leave rank 0
 
 _EXAMPLES = """\b
 Examples:
@@ -130,10 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exception(error)
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        if own_rank() > 0:
-            # What is wrong with the command line is wrong on every rank: rank 0 says it, and the launcher
-            # then ends the others. One that is alone with its trouble speaks a little later.
-            time.sleep(_TO_SPEAK)
+        let_rank_0_speak()
         print(f"adfs: {_one_line(message)}", file=sys.stderr)
         return BAD_REQUEST
     except BrokenPipeError:

@@ -103,23 +103,25 @@ def run(
     label column.
     """
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
-    from adfs.cli.launching import world_size
     from adfs.data.files import check_folder, check_writable, write_text
     from adfs.errors import InputError
+    from adfs.launching import launched_by_mpi
 
     if resume and checkpoint is None:
         raise InputError("--resume wants the --checkpoint to resume from")
     if as_json and out is None:
         raise InputError("--json prints a summary of the fit: say with --out where the model goes")
-    ranks = world_size()
-    if timeline is not None and ranks == 1:
+    over_mpi = launched_by_mpi()
+    if timeline is not None and not over_mpi:
         raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
-    for path in (out, history, timeline, None if ranks > 1 else checkpoint):
+    if timeline is not None and timeline.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"--timeline draws PNG, PDF or SVG, and {timeline} ends in none of .png, .pdf, .svg")
+    for path in (out, history, timeline, None if over_mpi else checkpoint):
         if path is not None:
             check_writable(path)
-    if ranks > 1 and checkpoint is not None:  # one file a rank, in a folder
+    if over_mpi and checkpoint is not None:  # one file a rank, in a folder
         check_folder(checkpoint)
-    if ranks == 1 and any("{rank}" in name or "{node}" in name for name in files):
+    if not over_mpi and any("{rank}" in name or "{node}" in name for name in files):
         raise InputError(
             "{rank} and {node} in a file's name are for several processes: start them with mpiexec -n, "
             "or name the files, one a node"
@@ -162,7 +164,7 @@ def run(
         deadline=deadline,
         progress=progress,
     )
-    if ranks > 1:
+    if over_mpi:
         from adfs.cli import fitting_mpi
 
         fitted = fitting_mpi.fit_files(request)
@@ -170,8 +172,6 @@ def run(
             return 0
     else:
         fitted = fit_files(request)
-    if fitted.account is not None:
-        _show_account(fitted.account, timeline, progress)
     if history is not None:
         write_text(history, fitted.history.to_csv(index=False))
     if out is None:
@@ -180,6 +180,8 @@ def run(
         fitted.model.save(out)
     if as_json:
         print(json.dumps(fitted.summary | {"out": str(out)}))
+    if fitted.account is not None:
+        _show_account(fitted.account, timeline, progress)
     if fitted.outcome is Outcome.CONVERGED:
         return 0
     gap, passes = fitted.summary["gap"], fitted.summary["passes"]

@@ -38,8 +38,8 @@ def run(
     Run it with the launcher, the ranks and the hosts of the run that it is for.
     """
     from adfs.errors import InputError
+    from adfs.launching import launched_by_mpi
     from adfs.runtimes.mpi.faults import as_one_program
-    from adfs.runtimes.mpi.launch import launched_by_mpi
 
     if not launched_by_mpi():
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Iterator
@@ -204,6 +205,7 @@ def simulate(
         )
     if not problem.active.any():
         return _nothing_to_run(chosen, problem, seed)
+    _check_options(chosen, options)
     setting = make_setting(chosen, problem, network, parameters, schedule, tau, seed, options)
     if read not in ("x", "v"):
         raise unknown_name("place to read the iterate", read, ("x", "v"))
@@ -266,6 +268,15 @@ def simulate(
         },
     )
     return run if delays is None else with_times(run, problem, setting.network, delays)
+
+
+def _check_options(method: Method, options: dict[str, Any]) -> None:
+    """Raise unless the method has these options; a misspelt argument of `simulate` ends up among them."""
+    kinds = inspect.signature(simulate).parameters.values()
+    own = [one.name for one in kinds if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    for option in options:
+        if option not in method.options:
+            raise unknown_name(f"option of {method.name!r}", option, (*method.options, *own))
 
 
 def _nothing_to_run(method: Method, problem: Problem | GeneralProblem, seed: int) -> Run:

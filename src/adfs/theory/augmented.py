@@ -58,6 +58,7 @@ class AugmentedGraph:
         self.parameters = parameters
         self.n_centers = network.n_nodes
         self.tip_rows = np.flatnonzero(problem.active)
+        self._smoothness = problem.smoothness[self.tip_rows]
         self.n_tips = int(self.tip_rows.size)
         self.n_communication = network.n_edges
         if self.n_centers + self.n_tips > _LARGEST:
@@ -69,7 +70,7 @@ class AugmentedGraph:
         tips = self.n_centers + np.arange(self.n_tips)
         self.edges = np.concatenate([network.edges, np.stack([centers, tips], axis=1)]).astype(np.int64)
         smooth = isinstance(parameters, Parameters)
-        tip_curvature = problem.smoothness[self.tip_rows] if smooth else np.full(self.n_tips, np.inf)
+        tip_curvature = self._smoothness if smooth else np.full(self.n_tips, np.inf)
         self.sigma_diagonal = np.concatenate([problem.sigma, tip_curvature])
         virtual = parameters.sample_virtual_weights(problem)[self.tip_rows]
         self.mu_squared = np.concatenate([parameters.edge_weights, virtual])
@@ -101,7 +102,7 @@ class AugmentedGraph:
 
     def tip_smoothness(self, edge: int) -> float:
         """Return L at the tip of a virtual edge."""
-        return float(self.problem.smoothness[self.tip_rows[edge - self.n_communication]])
+        return float(self._smoothness[edge - self.n_communication])
 
     def tip_curvature(self, edge: int) -> float:
         """Return Σ at the tip of a virtual edge: L for ADFS, infinite for NS-ADFS."""

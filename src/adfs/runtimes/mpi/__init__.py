@@ -6,8 +6,8 @@ is loaded (and started) by the program that hands over a communicator, never by 
 
 from __future__ import annotations
 
+from adfs.launching import launched_by_mpi, what_the_launcher_says
 from adfs.runtimes.mpi.fit import fit_mpi
-from adfs.runtimes.mpi.launch import launched_by_mpi, what_the_launcher_says
 from adfs.runtimes.mpi.placement import Placement, place
 from adfs.runtimes.mpi.timing import draw_timeline, edge_table, rank_table
 

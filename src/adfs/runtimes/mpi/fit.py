@@ -98,8 +98,8 @@ def fit_mpi(
         Links the nodes of all ranks; a name may leave out its sizes. Complete when left out.
     loss, sigma
         As in `adfs.Problem`, for shards that are not a problem; sigma is a number, or one a node of the
-        network. Labels may be any two values; shards may have one of them only, and different numbers of
-        columns.
+        network. Labels may be any two values; shards may have one of them only. Sparse shards may end before
+        the last column.
     nodes : sequence of int, optional
         Which node of the network each of this rank's shards is; by default the ranks' shards are numbered in
         the order of ranks.

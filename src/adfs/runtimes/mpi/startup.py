@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import AdfsError, InputError
+from adfs.launching import let_rank_0_speak, what_the_launcher_says
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.losses import get_loss
@@ -24,7 +24,6 @@ from adfs.problem.rows import sparse
 from adfs.problem.shards import as_rows
 from adfs.runtimes.mpi.driver import TeamSums
 from adfs.runtimes.mpi.faults import RefusalError, say
-from adfs.runtimes.mpi.launch import what_the_launcher_says
 from adfs.runtimes.mpi.placement import Placement, place
 from adfs.runtimes.mpi.team import Team
 from adfs.theory import NodeSummary, summarize
@@ -69,15 +68,10 @@ def check_launcher(world_size: int | None = None) -> None:
             f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
             "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
         )
-        if launch.rank != 0:
-            # The launcher kills all when the first one fails: rank 0 speaks for all, if it is there to speak.
-            time.sleep(TO_SPEAK)
+        let_rank_0_speak()
         say(sentence)
         raise SystemExit(2)
 
-
-# Seconds that other ranks leave rank 0 to say why it refuses, where no message can tell them that it has.
-TO_SPEAK = 15.0
 
 # Seconds beyond the deadline that other ranks may take to read and sum up their data.
 READING = 3600.0

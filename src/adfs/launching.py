@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Launch", "launched_by_mpi", "what_the_launcher_says"]
+__all__ = ["Launch", "launched_by_mpi", "let_rank_0_speak", "what_the_launcher_says"]
 
 # (variable of the size, variable of the rank): Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
@@ -58,3 +59,18 @@ def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
     """
     launch = what_the_launcher_says(environment)
     return launch is not None and launch.size > 1
+
+
+# Seconds that other ranks leave rank 0 to speak, where no message can tell them that it has.
+_TO_SPEAK = 10.0
+
+
+def let_rank_0_speak() -> None:
+    """Wait on every rank but 0, before it gives up for a reason that all ranks probably have.
+
+    The launcher ends all ranks as soon as one fails: rank 0 says why, and the others are ended here. One that
+    is alone with its trouble goes on after a while, and speaks itself.
+    """
+    launch = what_the_launcher_says()
+    if launch is not None and launch.rank > 0:
+        time.sleep(_TO_SPEAK)
