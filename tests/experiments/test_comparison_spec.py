@@ -66,6 +66,10 @@ def test_links_may_be_slower_than_others() -> None:
     network = Network("path:4")
     assert delays.make(10.0, network).tau.tolist() == [40.0, 10.0, 5.0]
     assert delays.make(10.0).tau == 10.0
+    assert delays.make(5, network).tau.tolist() == [20.0, 5.0, 2.5]
+    example = read_comparison(ROOT / "examples" / "stragglers.toml")
+    times = example.delays.make(example.tau, Network(example.graph)).tau
+    assert sorted(set(times.tolist())) == [20.0, 100.0]
     with pytest.raises(InputError, match="no link between nodes 0 and 3 to be slow"):
         DelaySpec(slow_links=((3, 0, 4.0),)).make(10.0, network)
 

@@ -118,7 +118,7 @@ class DelaySpec:
 
     def _times(self, tau: float, network: Network) -> np.ndarray:
         """Return the τ of each edge."""
-        times = np.full(network.n_edges, tau)
+        times = np.full(network.n_edges, tau, dtype=np.float64)  # TOML may say τ as a whole number
         for a, b, factor in self.slow_links:
             ends = sorted((int(a), int(b)))
             (found,) = np.nonzero((network.edges == ends).all(axis=1))
