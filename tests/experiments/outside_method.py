@@ -68,7 +68,7 @@ class Tracking(Method):
     def start(self, setting: Setting) -> TrackingProcess:
         return TrackingProcess(setting)
 
-    def position_of(self, parameters: Any, summary: Any, passes: float) -> float:
+    def position_of(self, parameters: Any, sizes: Any, passes: float) -> float:
         return passes
 
 

@@ -318,6 +318,7 @@ def test_reused_memory_is_the_same_memory(kind):
         ({"n_nodes": 0}, "at least one node"),
         ({"edges": [[0, 2]]}, "every edge"),
         ({"edges": [[1, 1]]}, "every edge"),
+        ({"edges": [[0.0, 1.0]]}, "node numbers"),
         ({"node_probability": [0.5]}, "shape"),
         ({"edge_probability": []}, "shape"),
         ({"node_probability": [0.5, 0.6]}, "sum to 1"),
@@ -388,7 +389,7 @@ def test_schedule_of_parameters_draws_rows_by_the_root():
     parameters = types.SimpleNamespace(
         node_probability=np.array([0.4, 0.3]), edge_probability=np.array([0.3]), sigma=sigma
     )
-    network = types.SimpleNamespace(n_nodes=2, edges=np.array([[0, 1]]))
+    network = types.SimpleNamespace(n_nodes=2, ends=np.array([[0, 1]]))
     problem = types.SimpleNamespace(smoothness=smoothness, active=active, offsets=offsets)
     schedule = make_schedule_for(parameters, network, problem, "poisson", 3)
     assert (schedule.kind, schedule.seed, schedule.n_edges) == ("poisson", 3, 1)

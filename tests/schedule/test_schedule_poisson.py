@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -154,26 +155,54 @@ def test_clocks_of_very_different_rates():
     assert ((far.time > 3e6) & (far.time <= 3e6 + 50.0)).all()
 
 
-def test_lists_that_are_too_short_are_made_longer(monkeypatch):
+@pytest.mark.parametrize("short", ["a window", "what is carried over", "both"])
+@pytest.mark.parametrize("clocks", ["nodes", "edges"])
+def test_lists_that_are_too_short_are_made_longer(monkeypatch, clocks, short):
     schedule = ring(50)
     expected = schedule.block(0, 3000)
-    monkeypatch.setattr(
-        poisson_module._Steps,
-        "_rooms",
-        lambda self, bounds, rate, clocks: np.arange(bounds.size) * int(100 * self._slack),
-    )
-    short = schedule.block(0, 3000)
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, short, strict=True))
-    joined = np.concatenate([part.time for part in schedule.stream(0, 3000, block_events=500)])
-    assert sorted(joined.tolist()) == sorted(expected.time.tolist())
+    windows = {
+        size: [part.time.tolist() for part in schedule.stream(0, 3000, block_events=size)]
+        for size in (100, 500)
+    }
+    rooms, allocate = poisson_module._Steps._rooms, poisson_module._Steps._allocate
+    slacks = set()
+
+    def short_rooms(self, rate):
+        sizes = np.diff(rooms(self, rate))
+        if (rate is self._clocks.node_rate) == (clocks == "nodes"):
+            if short != "what is carried over":
+                sizes[:-1] = int(12 * self._slack)
+            if short != "a window":
+                sizes[-1] = int(60 * self._slack)  # of 50 clocks, with 100 events when their cells begin
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+    def noted(self):
+        slacks.add(self._slack)
+        allocate(self)
+
+    monkeypatch.setattr(poisson_module._Steps, "_rooms", short_rooms)
+    monkeypatch.setattr(poisson_module._Steps, "_allocate", noted)
+    again = schedule.block(0, 3000)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, again, strict=True))
+    for size, times in windows.items():
+        assert [part.time.tolist() for part in schedule.stream(0, 3000, block_events=size)] == times
+    assert len(slacks) > 1, "no list was too short"
 
 
-def test_streams_that_share_memory_do_not_share_events():
+def test_a_stream_needs_about_a_hundred_bytes_a_clock():
+    schedule = ring(20_000)
+    list(itertools.islice(schedule.stream(reuse=True), 1))  # compiled, its clocks known
+    tracemalloc.start()
+    for _ in itertools.islice(schedule.stream(reuse=True), 50):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 120 * schedule.n_actors
+
+
+def test_streams_by_turns_do_not_share_events():
     schedule = ring(50)
     expected = [schedule.block(0, 3000), schedule.block(1234.5, 4000)]
-    abandoned = schedule.stream(0, 3000, block_events=300, reuse=True)
-    next(abandoned)
-    abandoned.close()  # leaves its memory, with events drawn and not handed out
     for _ in range(2):
         streams = [
             schedule.stream(0, 3000, block_events=300, reuse=True),
@@ -197,9 +226,8 @@ def test_communications_are_sorted_whatever_their_times(size, spread):
         "one place": rng.uniform(6.999, 7.0, size),
         "ties": rng.integers(3, 8, size).astype(float),
     }[spread]
-    links["actor"] = rng.permutation(size)
-    links["first"] = links["actor"] * 2
-    expected = np.sort(links, order=["time", "actor"])
+    links["edge"] = rng.permutation(size)
+    expected = np.sort(links, order=["time", "edge"])
     sort_communications(2.0, 7.0, links, np.empty(size + 1, dtype=COMMUNICATION))
     assert np.array_equal(links, expected)
 

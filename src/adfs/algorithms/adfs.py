@@ -29,7 +29,7 @@ from adfs.problem.evaluation import sampling_weights
 from adfs.problem.losses import weighted_dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import Events
-from adfs.theory import NodeSummary, Parameters
+from adfs.theory import NodeSizes, NodeSummary, Parameters
 
 __all__ = [
     "Adfs",
@@ -124,7 +124,7 @@ def adfs_constants(
         ),
         edge_step=parameters.edge_step,
         edge_mixing=parameters.edge_mixing,
-        ends=network.edges.astype(np.int32),
+        ends=network.ends,
         slot=block_slots(network, block),
     )
 
@@ -417,8 +417,8 @@ class Adfs(Method):
             return GeneralAdfsProcess(setting)
         return AdfsProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        return passes_in_events(parameters.node_probability, summary, passes)
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        return passes_in_events(parameters.node_probability, sizes, passes)
 
 
 def pick_parameters(

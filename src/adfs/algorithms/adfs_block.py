@@ -39,7 +39,7 @@ from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import AliasTables, RoundDraws
-from adfs.theory import BlockParameters, NodeSummary
+from adfs.theory import BlockParameters, NodeSizes, NodeSummary
 
 __all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
 
@@ -164,7 +164,7 @@ class AdfsBlockProcess(RoundProcess):
             ),
             edge_step=np.empty(0),
             edge_mixing=np.empty(0),
-            ends=setting.network.edges.astype(np.int32),
+            ends=setting.network.ends,
             slot=block_slots(setting.network, block),
         )
         sigma = parameters.sigma[block]
@@ -239,15 +239,15 @@ class AdfsBlock(Method):
             return BlockParameters.tuned(problem, network, tau=math.nan if tau is None else float(tau))
         raise unknown_name("choice of parameters", choice, ("tuned",))
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> RoundEffort:
-        return RoundEffort((summary.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
 
     def start(self, setting: Setting) -> AdfsBlockProcess:
         return AdfsBlockProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(summary.n_active > 0))
-        return float(passes * summary.n_samples.sum() / a_round)
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))
+        return float(passes * sizes.n_samples.sum() / a_round)
 
 
 register_method(AdfsBlock())

@@ -13,7 +13,7 @@ from adfs.algorithms.local import LocalRounds, node_gradients
 from adfs.network import Network
 from adfs.network.distances import hop_distances
 from adfs.problem import GeneralProblem, Problem
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import AgdParameters
 
 __all__ = ["Agd", "AgdProcess", "DistributedAgd", "literal_agd", "spanning_tree"]
@@ -119,11 +119,11 @@ class Agd(Method):
     def start(self, setting: Setting) -> AgdProcess:
         return AgdProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
         return passes
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> RoundEffort:
-        return RoundEffort(summary.n_samples, exchanges=0, hops=parameters.hops)
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
 
 
 class DistributedAgd(Agd):

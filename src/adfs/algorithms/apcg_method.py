@@ -8,7 +8,7 @@ from adfs.algorithms.adfs import AdfsProcess, pick_parameters
 from adfs.algorithms.base import Method, Setting, passes_in_events, register_method
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
-from adfs.theory import NodeSummary, Parameters
+from adfs.theory import NodeSizes, NodeSummary, Parameters
 
 __all__ = ["Apcg"]
 
@@ -45,8 +45,8 @@ class Apcg(Method):
     def start(self, setting: Setting) -> AdfsProcess:
         return AdfsProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        return passes_in_events(parameters.node_probability, summary, passes)
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        return passes_in_events(parameters.node_probability, sizes, passes)
 
 
 register_method(Apcg())

@@ -26,7 +26,7 @@ from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.schedule import AliasTables, Events, make_schedule
-from adfs.theory import NodeSummary, summarize
+from adfs.theory import NodeSizes, NodeSummary
 
 __all__ = [
     "METHODS",
@@ -193,11 +193,11 @@ class EventProcess(Process):
         super().__init__()
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
-        self.ends, self.slot = network.edges.astype(np.int32), block_slots(network, block)
+        self.ends, self.slot = network.ends, block_slots(network, block)
         self.schedule = make_schedule(
             setting.schedule,
             seed=setting.seed,
-            edges=network.edges,
+            edges=network.ends,
             node_probability=parameters.node_probability,
             edge_probability=parameters.edge_probability,
             samples=AliasTables.build(row_weights, setting.problem.offsets, node_ids=block),
@@ -284,7 +284,7 @@ class Method(ABC):
         """Return a process at position 0."""
 
     @abstractmethod
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
         """Return the position at which about this many passes over the data have been made."""
 
     def adapt(self, parameters: Any, options: Mapping[str, Any]) -> Any:
@@ -294,14 +294,14 @@ class Method(ABC):
         """
         return parameters
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> EventEffort | RoundEffort:
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return what a clock must know of an event or a round.
 
         By default a computation takes one sample and a communication nothing but its messages; a round is a
         pass over each node's samples and one exchange.
         """
         if self.kind == "rounds":
-            return RoundEffort(summary.n_samples)
+            return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
 
     def check(self, problem: Problem | GeneralProblem, options: Mapping[str, Any]) -> None:
@@ -356,6 +356,6 @@ def pick_record(choice: Any, record: type[Any], makers: Mapping[str, Callable[[]
     return makers[name]()
 
 
-def passes_in_events(node_probability: np.ndarray, summary: NodeSummary, passes: float) -> float:
+def passes_in_events(node_probability: np.ndarray, sizes: NodeSizes, passes: float) -> float:
     """Return the number of events in which about this many passes over the samples are made."""
-    return passes * float(summarize(summary).n_samples.sum()) / float(node_probability.sum())
+    return passes * float(sizes.n_samples.sum()) / float(node_probability.sum())

@@ -17,7 +17,7 @@ from adfs.problem import GeneralProblem, Problem
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import AliasTables, RoundDraws
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import DsbaParameters
 
 __all__ = ["Dsba", "DsbaProcess", "DsbaState", "literal_dsba"]
@@ -232,11 +232,11 @@ class Dsba(Method):
         adapted = self.adapt(setting.parameters, setting.options)
         return DsbaProcess(dataclasses.replace(setting, parameters=adapted))
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        return passes * float(summary.n_samples.sum()) / float(np.count_nonzero(summary.n_active > 0))
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> RoundEffort:
-        return RoundEffort((summary.n_active > 0).astype(np.int64), gossip_first=True)
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)
 
 
 register_method(Dsba())

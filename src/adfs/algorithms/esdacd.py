@@ -20,7 +20,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.schedule import Events
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import EsdacdParameters
 
 __all__ = ["Esdacd", "EsdacdConstants", "EsdacdProcess", "EsdacdState", "LiteralEsdacd"]
@@ -256,12 +256,12 @@ class Esdacd(Method):
     def start(self, setting: Setting) -> EsdacdProcess:
         return EsdacdProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        sizes = summary.n_samples.astype(np.float64)
-        return passes * float(sizes.sum()) / float(parameters.node_activity @ sizes)
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        counts = sizes.n_samples.astype(np.float64)
+        return passes * float(counts.sum()) / float(parameters.node_activity @ counts)
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> EventEffort:
-        return EventEffort(np.asarray(summary.n_samples, dtype=np.int64))
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort:
+        return EventEffort(np.asarray(sizes.n_samples, dtype=np.int64))
 
 
 register_method(Esdacd())

@@ -12,7 +12,7 @@ from adfs.algorithms.local import LocalRounds, lazy_matrix, node_gradients
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.evaluation import loss_derivatives
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import ExtraParameters
 
 __all__ = ["Extra", "ExtraProcess", "literal_extra"]
@@ -101,11 +101,11 @@ class Extra(Method):
     def start(self, setting: Setting) -> ExtraProcess:
         return ExtraProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
         return passes
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> RoundEffort:
-        return RoundEffort(summary.n_samples)
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort(sizes.n_samples)
 
 
 register_method(Extra())

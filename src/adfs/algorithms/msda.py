@@ -16,7 +16,7 @@ from adfs.algorithms.local import LocalRounds
 from adfs.network import Network
 from adfs.network.gossip import chebyshev_gossip
 from adfs.problem import GeneralProblem, Problem
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import MsdaParameters
 
 __all__ = ["Msda", "MsdaProcess", "literal_msda"]
@@ -109,11 +109,11 @@ class Msda(Method):
         adapted = self.adapt(setting.parameters, setting.options)
         return MsdaProcess(dataclasses.replace(setting, parameters=adapted))
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
         return passes
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> RoundEffort:
-        return RoundEffort(summary.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)
 
 
 register_method(Msda())

@@ -20,7 +20,7 @@ from adfs.problem import GeneralProblem, Problem
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import Events
-from adfs.theory import NodeSummary, NonSmoothParameters
+from adfs.theory import NodeSizes, NodeSummary, NonSmoothParameters
 
 __all__ = [
     "NsAdfs",
@@ -80,7 +80,7 @@ def ns_constants(
         sample_mixing=(1.0 / probability)[block],
         edge_weight=parameters.edge_weights / parameters.edge_probability,
         edge_mixing=parameters.edge_resistance / parameters.edge_probability,
-        ends=network.edges.astype(np.int32),
+        ends=network.ends,
         slot=block_slots(network, block),
     )
 
@@ -309,8 +309,8 @@ class NsAdfs(Method):
     def start(self, setting: Setting) -> NsAdfsProcess:
         return NsAdfsProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        return passes_in_events(parameters.node_probability, summary, passes)
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        return passes_in_events(parameters.node_probability, sizes, passes)
 
 
 register_method(NsAdfs())

@@ -25,7 +25,7 @@ from adfs.problem.evaluation import loss_derivatives, weighted_row_total
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import Events
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 from adfs.theory.baselines import PointSagaParameters
 
 __all__ = ["PointSaga", "PointSagaProcess", "PointSagaState", "literal_point_saga"]
@@ -227,11 +227,11 @@ class PointSaga(Method):
     def start(self, setting: Setting) -> PointSagaProcess:
         return PointSagaProcess(setting)
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
-        return max(0.0, passes - (0.0 if parameters.zero_table else 1.0)) * float(summary.n_samples.sum())
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+        return max(0.0, passes - (0.0 if parameters.zero_table else 1.0)) * float(sizes.n_samples.sum())
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> EventEffort:
-        first = 0 if parameters.zero_table else int(summary.n_samples.sum())
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort:
+        first = 0 if parameters.zero_table else int(sizes.n_samples.sum())
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64), at_start=first)
 
 

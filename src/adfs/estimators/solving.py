@@ -17,7 +17,7 @@ from adfs.estimators.starting import Started
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.runtimes import Outcome, simulate
-from adfs.theory import general_parameters, summarize
+from adfs.theory import general_parameters, node_sizes
 
 __all__ = ["Plan", "Solution", "make_network", "solve"]
 
@@ -137,7 +137,7 @@ def solve(problem: Problem | GeneralProblem, plan: Plan, start: np.ndarray | Non
         tau=plan.tau,
         seed=plan.seed,
         tol=plan.tol,
-        events=math.ceil(inner.position_of(constants, summarize(problem), plan.max_iter)),
+        events=math.ceil(inner.position_of(constants, node_sizes(problem), plan.max_iter)),
         seconds=plan.seconds,
         progress=plan.progress,
         checkpoint=plan.checkpoint,

@@ -16,7 +16,7 @@ import numpy as np
 from adfs.algorithms.base import EventEffort, Method, Process, RoundEffort, Setting
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
-from adfs.theory import NodeSummary
+from adfs.theory import NodeSizes, NodeSummary
 
 __all__ = ["Started"]
 
@@ -65,17 +65,17 @@ class Started(Method):
             self.process.place(tips, problem.sigma[:, None] * problem.primal_from_dual(tips))
         return self.process
 
-    def position_of(self, parameters: Any, summary: NodeSummary, passes: float) -> float:
+    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
         """Return the position of the method inside."""
-        return self.inner.position_of(parameters, summary, passes)
+        return self.inner.position_of(parameters, sizes, passes)
 
     def adapt(self, parameters: Any, options: Mapping[str, Any]) -> Any:
         """Return the constants as the method inside adapts them."""
         return self.inner.adapt(parameters, options)
 
-    def effort(self, parameters: Any, summary: NodeSummary, network: Network) -> EventEffort | RoundEffort:
+    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return what a clock must know of the method inside."""
-        return self.inner.effort(parameters, summary, network)
+        return self.inner.effort(parameters, sizes, network)
 
     def check(self, problem: Problem | GeneralProblem, options: Mapping[str, Any]) -> None:
         """Raise unless the method inside can run."""

@@ -27,7 +27,7 @@ from adfs.runtimes.measuring import Certificate
 from adfs.runtimes.recording import Grid, Record
 from adfs.runtimes.result import Run
 from adfs.runtimes.simulate import SimulatedRun, make_setting
-from adfs.theory import summarize
+from adfs.theory import node_sizes
 
 __all__ = ["fingerprint", "run_method"]
 
@@ -204,7 +204,7 @@ class _Clocked:
         return Clock(
             self.method,
             self.constants,
-            summarize(self.problem),
+            node_sizes(self.problem),
             self.network,
             self.delays,
             seed=self.seed,
@@ -216,7 +216,7 @@ class _Clocked:
         return retime(
             self.method,
             self.constants,
-            summarize(self.problem),
+            node_sizes(self.problem),
             self.network,
             self.delays,
             positions,
@@ -234,7 +234,7 @@ def _last_position(
         limits.append(_position_in_time(clocked, comparison.max_time))
     if comparison.max_passes is not None or not limits:
         passes = _DEFAULT_PASSES if comparison.max_passes is None else comparison.max_passes
-        limits.append(method.position_of(constants, summarize(setting.problem), passes))
+        limits.append(method.position_of(constants, node_sizes(setting.problem), passes))
     return float(max(1, math.ceil(min(limits))))
 
 

@@ -40,7 +40,7 @@ from adfs.runtimes.result import Run
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import seed_key
 from adfs.schedule.rounds import round_coin
-from adfs.theory import NodeSummary, summarize
+from adfs.theory import NodeSizes, node_sizes
 
 __all__ = ["Clock", "Delays", "Straggler", "Times", "position_at", "retime", "with_times"]
 
@@ -166,7 +166,7 @@ class Clock:
     method : str or Method
     parameters : object
         The method's constants, as in ``run.parameters``.
-    problem : Problem, GeneralProblem or NodeSummary
+    problem : Problem, GeneralProblem or NodeSizes
         Only its nodes' numbers of samples matter.
     network : Network
     delays : Delays
@@ -196,7 +196,7 @@ class Clock:
         self,
         method: str | Method,
         parameters: Any,
-        problem: Problem | GeneralProblem | NodeSummary,
+        problem: Problem | GeneralProblem | NodeSizes,
         network: Network,
         delays: Delays,
         *,
@@ -205,17 +205,18 @@ class Clock:
     ) -> None:
         chosen = get_method(method)
         single = chosen.kind == "single"
-        summary = _on_one_node(problem) if single else summarize(problem)
+        sizes = node_sizes(problem)
         if single:
             network = Network("path:1")
-        if summary.n_nodes != network.n_nodes:
+            sizes = NodeSizes(sizes.n_samples.sum(keepdims=True), sizes.n_active.sum(keepdims=True))
+        if sizes.n_nodes != network.n_nodes:
             raise InputError(
-                f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "
+                f"the problem has {sizes.n_nodes} nodes and the network {network.n_nodes}; "
                 "they must be the same"
             )
         self.network = network
         self.position = 0.0
-        self._effort = chosen.effort(parameters, summary, network)
+        self._effort = chosen.effort(parameters, sizes, network)
         self._pace = delays.pace(network, seed, single=single)
         self._state = start_clock(network)
         self._ends = network.edges.astype(np.int64)
@@ -228,7 +229,7 @@ class Clock:
                 schedule or "iid",
                 seed=seed,
                 n_nodes=network.n_nodes,
-                edges=network.edges,
+                edges=network.ends,
                 node_probability=parameters.node_probability,
                 edge_probability=parameters.edge_probability,
             )
@@ -293,19 +294,10 @@ class Clock:
             array[...] = kept
 
 
-def _on_one_node(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
-    """Return the summary of a machine that holds all the data, as far as a clock needs it."""
-    summary = summarize(problem)
-    if summary.n_nodes == 1:
-        return summary
-    fields = {item.name: getattr(summary, item.name) for item in dataclasses.fields(summary)}
-    return NodeSummary(**{name: values.sum(keepdims=True) for name, values in fields.items()})
-
-
 def retime(
     method: str | Method,
     parameters: Any,
-    problem: Problem | GeneralProblem | NodeSummary,
+    problem: Problem | GeneralProblem | NodeSizes,
     network: Network,
     delays: Delays,
     positions: ArrayLike,
@@ -339,7 +331,7 @@ def retime(
 
 def with_times(
     run: Run,
-    problem: Problem | GeneralProblem | NodeSummary,
+    problem: Problem | GeneralProblem | NodeSizes,
     network: Network,
     delays: Delays,
 ) -> Run:
@@ -348,7 +340,7 @@ def with_times(
     Parameters
     ----------
     run : Run
-    problem : Problem, GeneralProblem or NodeSummary
+    problem : Problem, GeneralProblem or NodeSizes
         What it ran on.
     network : Network
     delays : Delays

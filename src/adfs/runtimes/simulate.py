@@ -27,7 +27,7 @@ from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run
 from adfs.schedule import SCHEDULES, Events
 from adfs.schedule.philox import check_seed
-from adfs.theory import general_parameters, summarize
+from adfs.theory import general_parameters, node_sizes
 
 __all__ = ["SimulatedRun", "simulate"]
 
@@ -220,7 +220,7 @@ def simulate(
         within = position_at(clock, time)
         events = within if events is None else min(events, within)
     budget = Budget(tol, passes, events, seconds)
-    summary = summarize(setting.problem)
+    sizes = node_sizes(setting.problem)
     process = chosen.start(setting)
     path = None if checkpoint is None else Path(checkpoint)
     mark = "" if path is None else fingerprint(chosen.name, setting)
@@ -231,7 +231,7 @@ def simulate(
         rows, spent = load_checkpoint(path, process, mark)
 
     def position_of(amount: float) -> float:
-        return chosen.position_of(setting.parameters, summary, amount)
+        return chosen.position_of(setting.parameters, sizes, amount)
 
     driver.compile(chosen, setting)
     last = budget.last_position(position_of)

@@ -47,7 +47,7 @@ def theorem4_table(
         n = network.n_nodes
         one = np.ones(n)
         count = np.ones(n, dtype=np.int64)
-        summary = NodeSummary(one, one, one, one, one, count, count)
+        summary = NodeSummary(count, count, one, one, one, one, one)
         paper = Parameters.paper(summary, network)
         for share in p_comm:
             # A clock reads nothing but the probabilities; the contraction is put where any of them allow it.

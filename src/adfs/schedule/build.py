@@ -36,7 +36,7 @@ class HasEdges(Protocol):
     @property
     def n_nodes(self) -> int: ...
     @property
-    def edges(self) -> NDArray[np.int64]: ...
+    def ends(self) -> NDArray[np.int32]: ...
 
 
 class HasRows(Protocol):
@@ -96,7 +96,7 @@ def make_schedule(
     return SCHEDULES[kind](
         seed=seed,
         n_nodes=n_nodes,
-        edges=np.asarray(edges, dtype=np.int64),
+        edges=np.asarray(edges),
         node_probability=np.asarray(node_probability, dtype=np.float64),
         edge_probability=np.asarray(edge_probability, dtype=np.float64),
         samples=samples,
@@ -139,7 +139,7 @@ def make_schedule_for(
         kind,
         seed=seed,
         n_nodes=network.n_nodes,
-        edges=network.edges,
+        edges=network.ends,
         node_probability=parameters.node_probability,
         edge_probability=parameters.edge_probability,
         samples=AliasTables.build(weights, problem.offsets, node_ids=node_ids),

@@ -213,10 +213,17 @@ def _count_events(cells: int, draws: NDArray[np.uint64], count: NDArray[np.int64
             count[i] += 1  # one cell in a thousand
 
 
+@inlined
+def _name(actor: NDArray[np.int32], first_actor: int, clock: int) -> np.uint64:
+    """Return a clock's part of its counters."""
+    return np.uint64(actor[clock] if actor.shape[0] > 0 else first_actor + clock) << _32
+
+
 @kernel
 def _list_events(
     cells: int,
     actor: NDArray[np.int32],
+    first_actor: int,
     from_clock: int,
     cell_clock: NDArray[np.int32],
     cell_number: NDArray[np.int64],
@@ -232,7 +239,7 @@ def _list_events(
         start[c] = np.int64(to)
         who = from_clock + cell_clock[c]
         cell = np.uint64(cell_number[c])
-        upper = np.uint64(actor[who]) << _32
+        upper = _name(actor, first_actor, who)
         # Four without a branch: what is too much is overwritten by the next cell.
         clock[to] = who
         clock[to + _1] = who
@@ -260,6 +267,7 @@ def _list_events(
 def draw_cells(
     key: np.uint64,
     actor: NDArray[np.int32],
+    first_actor: int,
     rate: NDArray[np.float64],
     from_clock: int,
     begin: int,
@@ -272,6 +280,8 @@ def draw_cells(
     ----------
     key : uint64
     actor : (clocks,) int32
+        What the schedule calls the clocks; empty: `first_actor`, `first_actor` + 1, ….
+    first_actor : int
     rate : (clocks,) float64
     from_clock : int
         The first clock of the list.
@@ -291,11 +301,11 @@ def draw_cells(
     i = begin
     while i < end and (i == begin or cells + s.fresh[i] <= CELLS):
         first = s.first[i]
-        # Eight without a branch, then the rest, which for many clocks in a short window are none.
-        for r in range(8):
+        # Four without a branch, then the rest, which for many clocks in a short window are none.
+        for r in range(4):
             s.cell_clock[cells + r] = i
             s.cell_number[cells + r] = first + r
-        for r in range(8, s.fresh[i]):
+        for r in range(4, s.fresh[i]):
             s.cell_clock[cells + r] = i
             s.cell_number[cells + r] = first + r
         cells += s.fresh[i]
@@ -306,7 +316,7 @@ def draw_cells(
         m = min(cells - done, s.position.shape[0])
         for c in range(m):
             s.position[c] = np.uint64(s.cell_number[done + c])
-            s.draw[c] = np.uint64(actor[from_clock + s.cell_clock[done + c]]) << _32
+            s.draw[c] = _name(actor, first_actor, from_clock + s.cell_clock[done + c])
         draw_pairs(m, _COUNT, key, s.position, s.draw)
         _count_events(m, s.position, s.cell_count[done:])
         done += m
@@ -319,6 +329,7 @@ def draw_cells(
     _list_events(
         cells,
         actor,
+        first_actor,
         from_clock,
         s.cell_clock,
         s.cell_number,
@@ -387,8 +398,8 @@ def _place(
 def draw_samples(
     events: int,
     s: Scratch,
-    first_row: NDArray[np.int64],
-    n_rows: NDArray[np.uint64],
+    table_of: NDArray[np.int32],
+    begin: NDArray[np.int64],
     packed: NDArray[np.uint64],
 ) -> None:
     """Draw each event's row from its clock's table; −1 without tables.
@@ -398,14 +409,14 @@ def draw_samples(
     events : int
     s : Scratch
         In: `clock` and `draw`. Out: `sample`.
-    first_row, n_rows : (clocks,)
-        Where each clock's table is.
-    packed : (N,) uint64
-        Empty: no tables.
+    table_of : (clocks,) int32
+        Each clock's table.
+    begin, packed
+        The tables, see `adfs.schedule.sampling.draw_sample`.
     """
     if packed.shape[0] == 0:
         s.sample[:events] = -1
         return
     for i in range(events):
-        k = np.uint32(s.clock[i])
-        s.sample[i] = draw_sample(s.draw[i], packed, first_row[k], n_rows[k])
+        table = np.uint64(table_of[np.uint32(s.clock[i])])
+        s.sample[i] = draw_sample(s.draw[i], packed, begin, table)

@@ -55,7 +55,7 @@ class Schedule(abc.ABC):
         0 ≤ seed < 2**64. The same seed gives the same events on every machine.
     n_nodes : int
         Number of nodes (n).
-    edges : (n_edges, 2) int64
+    edges : (n_edges, 2) int32
         The communication edges, i < j.
     node_probability : (n,) float64
         The chance that an event is a computation of that node (p_i^comp).
@@ -70,16 +70,18 @@ class Schedule(abc.ABC):
 
     seed: int
     n_nodes: int
-    edges: NDArray[np.int64]
+    edges: NDArray[np.int32]
     node_probability: NDArray[np.float64]
     edge_probability: NDArray[np.float64]
     samples: AliasTables | None = None
 
     def __post_init__(self) -> None:
         n = int(self.n_nodes)
-        edges = _frozen(np.asarray(self.edges, dtype=np.int64).reshape(-1, 2))
-        nodes = _frozen(np.asarray(self.node_probability, dtype=np.float64))
-        links = _frozen(np.asarray(self.edge_probability, dtype=np.float64))
+        edges = np.asarray(self.edges).reshape(-1, 2)
+        if edges.size and edges.dtype.kind not in "iu":
+            raise InputError(f"edges must be pairs of node numbers, but they are of type {edges.dtype}")
+        nodes = frozen(np.asarray(self.node_probability, dtype=np.float64))
+        links = frozen(np.asarray(self.edge_probability, dtype=np.float64))
         if n < 1:
             raise InputError(f"a schedule needs at least one node, but n_nodes is {n}")
         if n + len(edges) > 2**31 - 1:
@@ -101,7 +103,7 @@ class Schedule(abc.ABC):
         for field, value in (
             ("seed", check_seed(self.seed)),
             ("n_nodes", n),
-            ("edges", edges),
+            ("edges", frozen(edges.astype(np.int32, copy=False))),
             ("node_probability", nodes),
             ("edge_probability", links),
         ):
@@ -250,29 +252,17 @@ class Schedule(abc.ABC):
                 )
         return chosen
 
-    def _tables_by_node(
-        self,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return each node's table number, and the tables with an empty one at the end for nodes without.
+    def _tables_by_node(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]]:
+        """Return each node's table number, where the tables begin, and all of them one after the other.
 
-        The compiled loops then draw for every event alike, and an empty table means sample −1.
+        Table k is the entries from ``begin[k]`` to ``begin[k + 1]``. A node without one, which never draws,
+        is given the first. Without any tables there are no entries.
         """
+        table_of = np.zeros(self.n_nodes, dtype=np.int32)
         if self.samples is None:
-            return (
-                np.zeros(self.n_nodes, dtype=np.int32),
-                np.zeros(1, dtype=np.int64),
-                np.zeros(1, dtype=np.uint64),
-                np.zeros(1, dtype=np.uint64),
-            )
-        tables = self.samples
-        table_of = np.full(self.n_nodes, tables.node_ids.size, dtype=np.int32)
-        table_of[tables.node_ids] = np.arange(tables.node_ids.size)
-        first = np.append(tables.offsets[:-1], 0)
-        size = np.append(np.diff(tables.offsets), 0).astype(np.uint64)
-        packed = tables.packed if tables.packed.size else np.zeros(1, dtype=np.uint64)
-        # A node whose rows are all at the very end of an empty tail would point one past it.
-        first[size == 0] = 0
-        return table_of, first, size, packed
+            return table_of, frozen(np.zeros(2, dtype=np.int64)), frozen(np.zeros(0, dtype=np.uint64))
+        table_of[self.samples.node_ids] = np.arange(self.samples.node_ids.size)
+        return table_of, frozen(self.samples.offsets), frozen(self.samples.packed)
 
 
 def room_for(events: int) -> Events:
@@ -303,7 +293,7 @@ def check_block(block_events: int | None) -> int | None:
     return None if block_events is None else int(block_events)
 
 
-def _frozen(array: NDArray[T]) -> NDArray[T]:
+def frozen(array: NDArray[T]) -> NDArray[T]:
     """Return a contiguous array that cannot be written to, without locking the caller's own."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False

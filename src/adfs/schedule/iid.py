@@ -33,8 +33,7 @@ def _iid_events(
     table: NDArray[np.uint64],
     wanted: NDArray[np.uint8],
     table_of: NDArray[np.int32],
-    first_row: NDArray[np.int64],
-    n_rows: NDArray[np.uint64],
+    begin: NDArray[np.int64],
     packed: NDArray[np.uint64],
     out_time: NDArray[np.float64],
     out_actor: NDArray[np.int32],
@@ -49,7 +48,6 @@ def _iid_events(
     everything = wanted.shape[0] == 0
     columns = np.uint64(table.shape[0])
     n_nodes = table_of.shape[0]
-    nowhere = first_row.shape[0] - 1  # the empty table
     draw = np.empty(_CHUNK, np.uint64)
     row_draw = np.empty(_CHUNK, np.uint64)
     column = np.empty(_CHUNK, np.int64)
@@ -75,19 +73,21 @@ def _iid_events(
             out_actor[written] = actor
             row_draw[written - base] = row_draw[i]
             written += 1 if everything else int(wanted[actor])
+        if packed.shape[0] == 0:
+            out_sample[base:written] = -1
+            continue
         for i in range(written - base):
             actor = np.int64(out_actor[base + i])
-            mine = np.int64(table_of[min(actor, n_nodes - 1)])
-            chosen[i] = nowhere + (mine - nowhere) * np.int64(actor < n_nodes)
-            prefetch(first_row, chosen[i])
-            prefetch(n_rows, chosen[i])
+            # A communication draws from the first table, and what it draws is not used.
+            chosen[i] = np.int64(table_of[min(actor, n_nodes - 1)]) * np.int64(actor < n_nodes)
+            prefetch(begin, chosen[i])
         for i in range(written - base):
-            where, _ = draw_column(row_draw[i], n_rows[chosen[i]])
-            prefetch(packed, first_row[chosen[i]] + np.int64(where))
+            low = begin[chosen[i]]
+            where, _ = draw_column(row_draw[i], np.uint64(begin[chosen[i] + 1] - low))
+            prefetch(packed, low + np.int64(where))
         for i in range(written - base):
-            size = n_rows[chosen[i]]
-            row = draw_sample(row_draw[i], packed, first_row[chosen[i]], size)
-            out_sample[base + i] = (row + 1) * np.int64(size > np.uint64(0)) - 1
+            row = draw_sample(row_draw[i], packed, begin, np.uint64(chosen[i]))
+            out_sample[base + i] = (row + 1) * np.int64(out_actor[base + i] < n_nodes) - 1
     return written
 
 

@@ -11,6 +11,8 @@ lists are short enough to stay in the cache although they are visited in random 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,21 +29,14 @@ __all__ = [
     "sort_communications",
 ]
 
-#: A computation: its time, its row, and whether the entry after it is the same node's (1) or not (0).
-COMPUTATION = np.dtype([("time", np.float64), ("sample", np.int32), ("more", np.int32)])
-#: A communication: its time, its actor, and which of the caller's nodes are at its ends (−1: not one of
-#: them).
-COMMUNICATION = np.dtype(
-    [
-        ("time", np.float64),
-        ("actor", np.int32),
-        ("first", np.int32),
-        ("second", np.int32),
-        ("unused", np.int32),
-    ]
-)
+#: A computation: its time, and its row and whether the entry after it is the same node's: 2(row + 1), or one
+#: more if it is.
+COMPUTATION = np.dtype([("time", np.float64), ("code", np.uint32)])
+#: A communication: its time and its edge, counted among the caller's.
+COMMUNICATION = np.dtype([("time", np.float64), ("edge", np.int32)])
 
 _ONE = np.uint64(1)
+_NO_MORE = np.uint64(0xFFFFFFFE)
 _FINE_BITS = 9
 _FINE = 1 << _FINE_BITS
 #: How many communications ahead memory is asked for.
@@ -66,108 +61,127 @@ def draw_computations(
     bounds: NDArray[np.float64],
     key: np.uint64,
     actor: NDArray[np.int32],
+    first_actor: int,
     rate: NDArray[np.float64],
-    n_local: int,
-    first_row: NDArray[np.int64],
-    n_rows: NDArray[np.uint64],
+    table_of: NDArray[np.int32],
+    table_begin: NDArray[np.int64],
     packed: NDArray[np.uint64],
     s: Scratch,
-    kept: NDArray[np.void],
-    kept_head: NDArray[np.int32],
     own: NDArray[np.void],
     first: NDArray[np.int64],
     head: NDArray[np.int32],
+    kept_head: NDArray[np.int32],
     tail: NDArray[np.int64],
     begin: NDArray[np.int64],
+    limit: NDArray[np.int64],
 ) -> bool:
     """Draw the computations of one step.
 
     Parameters
     ----------
     begins : bool
-        Whether this is the first step.
+        Whether this is the first step: then nothing was carried over.
     bounds : (W + 2,) float64
         The ends of the step's W windows, its start before them and infinity after.
-    key, actor, rate
-        As in `adfs.schedule.cells.draw_cells`; nodes are the first clocks.
-    n_local : int
-        How many.
-    first_row, n_rows, packed
-        Their tables.
+    key, actor, first_actor, rate
+        As in `adfs.schedule.cells.draw_cells`: the clocks of nodes.
+    table_of, table_begin, packed
+        Their tables, see `adfs.schedule.cells.draw_samples`.
     s : Scratch
-    kept : (k,) COMPUTATION, kept_head : (n_local + 1,) int32
-        What the step before has carried over, node by node.
     own : COMPUTATION
-        Out: one list a window, one after the other, each after an entry that never falls due; last, what is
-        carried over, after an entry that means nothing.
+        One list a window, one after the other, each after an entry that never falls due; last, what is
+        carried over, node by node after an entry that means nothing: in, from the step before, and out.
     first : (W + 2,) int64
         Where each list's room begins, and where the last one's ends.
-    head : (W + 1, n_local + 1) int32
-        Out: where each node's part of each list starts, counted from that first entry. In the lists of
-        windows, a node without a part is sent to the entry that never falls due.
-    tail : (W + 1,) int64
+    head : (≥ W, nodes) int32
+        Out: where each node's part of each window's list starts, counted from the list's first entry. A node
+        without a part is sent to the entry that never falls due.
+    kept_head : (nodes + 1,) int32
+        In and out: where its part of what is carried over starts, and where the last one's ends.
+    tail : (≥ W + 1,) int64
         Out: where each list ends.
+    begin, limit : (≥ W + 1,) int64
+        Working memory.
 
     Returns
     -------
     bool
-        Whether there was room.
+        Whether there was room. If there was not, what was carried over is lost.
     """
     windows = bounds.shape[0] - 2
     per_window = windows / (bounds[windows] - bounds[0])
     for w in range(windows + 1):
         own[first[w]].time = np.inf
+        own[first[w]].code = 0
         tail[w] = first[w] + 1
         begin[w] = tail[w]
-    for base in range(0, n_local, CLOCKS):
-        listed = min(CLOCKS, n_local - base)
+        limit[w] = first[w + 1]
+    if begins:
+        kept_head[:] = 0
+    # To the end of its room: what is carried over next grows behind the reading.
+    size = int(kept_head[-1])
+    kept = first[windows + 1] - size
+    for r in range(size - 1, 0, -1):
+        own[kept + r] = own[first[windows] + r]
+    for base in range(0, rate.shape[0], CLOCKS):
+        listed = min(CLOCKS, rate.shape[0] - base)
         cells_of(bounds[0], bounds[windows], begins, rate, base, listed, s.first, s.fresh)
         done = 0
         while done < listed:
-            upto, _, events = draw_cells(key, actor, rate, base, done, listed, s)
-            needed = events + kept_head[base + upto] - kept_head[base + done]
-            for w in range(windows + 1):
-                if events < 0 or tail[w] + needed > first[w + 1]:
-                    return False
-            draw_samples(events, s, first_row, n_rows, packed)
+            upto, _, events = draw_cells(key, actor, first_actor, rate, base, done, listed, s)
+            if events < 0:
+                return False
+            draw_samples(events, s, table_of, table_begin, packed)
             cell = 0
             for i in range(done, upto):
                 node = base + i
-                for r in range(kept_head[node], kept_head[node + 1]):
-                    _append(kept[r].time, kept[r].sample, bounds, per_window, begin, tail, own)
+                limit[windows] = kept + kept_head[node + 1]  # what follows is still to be read
+                for r in range(kept + kept_head[node], kept + kept_head[node + 1]):
+                    code = own[r].code & _NO_MORE
+                    if not _append(own[r].time, code, bounds, per_window, begin, limit, tail, own):
+                        return False
                 for r in range(s.start[cell], s.start[cell + s.fresh[i]]):
                     if s.time[r] > bounds[0]:
-                        _append(s.time[r], s.sample[r], bounds, per_window, begin, tail, own)
+                        code = np.uint32(s.sample[r] + 1) << _ONE
+                        if not _append(s.time[r], code, bounds, per_window, begin, limit, tail, own):
+                            return False
                 cell += s.fresh[i]
                 for w in range(windows):
-                    head[w, node] = begin[w] - first[w] if tail[w] > begin[w] else 0
+                    # A product where one would write a condition: a branch would be guessed wrongly.
+                    head[w, node] = (begin[w] - first[w]) * int(tail[w] > begin[w])
                     begin[w] = tail[w]
-                head[windows, node] = begin[windows] - first[windows]
+                kept_head[node] = begin[windows] - first[windows]
                 begin[windows] = tail[windows]
             done = upto
-    head[windows, n_local] = tail[windows] - first[windows]
+    kept_head[-1] = tail[windows] - first[windows]
     return True
 
 
 @inlined
 def _append(
     time: float,
-    sample: int,
+    code: np.uint64,
     bounds: NDArray[np.float64],
     per_window: float,
     begin: NDArray[np.int64],
+    limit: NDArray[np.int64],
     tail: NDArray[np.int64],
     own: NDArray[np.void],
-) -> None:
-    """Put a computation at the end of its window's list, in which its node's part starts at `begin`."""
+) -> bool:
+    """Put a computation at the end of its window's list, in which its node's part starts at `begin`.
+
+    Return whether there was room.
+    """
     w = _window_of(time, bounds, per_window)
     to = tail[w]
+    if to >= limit[w]:
+        return False
     own[to].time = time
-    own[to].sample = sample
-    own[to].more = 0
+    own[to].code = code
     # Before the node's first this is another node's last, or the entry that never falls due: 0 is right.
-    own[to - 1].more = to > begin[w]
+    own[to - 1].code |= np.uint32(to > begin[w])
     tail[w] = to + 1
+    return True
 
 
 @kernel
@@ -176,11 +190,10 @@ def draw_communications(
     bounds: NDArray[np.float64],
     key: np.uint64,
     actor: NDArray[np.int32],
+    first_actor: int,
     rate: NDArray[np.float64],
-    n_local: int,
-    ends: NDArray[np.int32],
     s: Scratch,
-    kept: NDArray[np.void],
+    kept: int,
     links: NDArray[np.void],
     first: NDArray[np.int64],
     tail: NDArray[np.int64],
@@ -189,58 +202,57 @@ def draw_communications(
 
     Parameters
     ----------
-    begins, bounds, key, actor, rate, n_local, s
-        As in `draw_computations`; the clocks from `n_local` on are edges.
-    ends : (edges, 2) int32
-        Which of the caller's nodes each joins; −1 for a node of others.
-    kept : (k,) COMMUNICATION
-        What the step before has carried over.
-    links : COMMUNICATION, tail : (W + 1,) int64
-        Out: one list a window, one after the other, and where each ends; last, what is carried over.
+    begins, bounds, key, actor, first_actor, rate, s
+        As in `draw_computations`: the clocks of edges.
+    kept : int
+        How many the step before has carried over.
+    links : COMMUNICATION
+        One list a window, one after the other; last, what is carried over: in, from the step before, and out.
     first : (W + 2,) int64
         Where each list begins, and where the room of the last one ends.
+    tail : (≥ W + 1,) int64
+        Out: where each list ends.
 
     Returns
     -------
     bool
-        Whether there was room.
+        Whether there was room. If there was not, what was carried over is lost.
     """
     windows = bounds.shape[0] - 2
     per_window = windows / (bounds[windows] - bounds[0])
     for w in range(windows + 1):
         tail[w] = first[w]
-    for r in range(kept.shape[0]):
-        window = _window_of(kept[r].time, bounds, per_window)
-        if tail[window] == first[window + 1]:
-            return False
-        links[tail[window]] = kept[r]
-        tail[window] += 1
-    for base in range(n_local, actor.shape[0], CLOCKS):
-        listed = min(CLOCKS, actor.shape[0] - base)
+    if not begins:
+        for r in range(first[windows], first[windows] + kept):
+            window = _window_of(links[r].time, bounds, per_window)
+            if tail[window] == first[window + _ONE]:
+                return False
+            links[tail[window]] = links[r]  # what stays is moved up: nothing unread is written over
+            tail[window] += 1
+    for base in range(0, rate.shape[0], CLOCKS):
+        listed = min(CLOCKS, rate.shape[0] - base)
         cells_of(bounds[0], bounds[windows], begins, rate, base, listed, s.first, s.fresh)
         done = 0
         while done < listed:
-            done, _, events = draw_cells(key, actor, rate, base, done, listed, s)
-            for w in range(windows + 1):
-                if events < 0 or tail[w] + events > first[w + 1]:
-                    return False
+            done, _, events = draw_cells(key, actor, first_actor, rate, base, done, listed, s)
+            if events < 0:
+                return False
             for i in range(events):
                 t = s.time[i]
                 if t > bounds[0]:
-                    clock = s.clock[i]
                     window = _window_of(t, bounds, per_window)
                     to = tail[window]
+                    if to == first[window + _ONE]:
+                        return False
                     links[to].time = t
-                    links[to].actor = actor[clock]
-                    links[to].first = ends[clock - n_local, 0]
-                    links[to].second = ends[clock - n_local, 1]
+                    links[to].edge = s.clock[i]
                     tail[window] = to + 1
     return True
 
 
 @compiled
 def sort_communications(lower: float, stop: float, links: NDArray[np.void], spare: NDArray[np.void]) -> None:
-    """Sort communications by time, ties by actor, in a time proportional to their number.
+    """Sort communications by time, ties by edge, in a time proportional to their number.
 
     Their times are close to evenly spread, so a place proportional to the time is nearly the right one. First
     into coarse buckets of some hundred, then within each, where everything is near.
@@ -287,20 +299,29 @@ def sort_communications(lower: float, stop: float, links: NDArray[np.void], spar
     for i in range(1, n):
         if links[i].time <= links[i - 1].time:
             t = links[i].time
-            a = links[i].actor
+            e = links[i].edge
             spare[0] = links[i]
             q = i
-            while q > 0 and (links[q - 1].time > t or (links[q - 1].time == t and links[q - 1].actor > a)):
+            while q > 0 and (links[q - 1].time > t or (links[q - 1].time == t and links[q - 1].edge > e)):
                 links[q] = links[q - 1]
                 q -= 1
             links[q] = spare[0]
 
 
 @inlined
+def _row(code: np.uint64) -> int:
+    return int(code >> _ONE) - 1
+
+
+@inlined
+def _more(code: np.uint64) -> int:
+    return int(code & _ONE)
+
+
+@inlined
 def _burst(
     until: float,
-    node: int,
-    actor: NDArray[np.int32],
+    node: Any,
     own: NDArray[np.void],
     head: NDArray[np.int32],
     to: int,
@@ -310,21 +331,20 @@ def _burst(
 ) -> int:
     """Write what a node computes up to a time; return where to go on."""
     r = int(head[node])
-    who = actor[node]
     # The first without a branch (if it is not due, the next overwrites it): bursts are short, and whether
     # there is any is guessed wrongly every other time.
     out_time[to] = own[r].time
-    out_actor[to] = who
-    out_sample[to] = own[r].sample
+    out_actor[to] = node
+    out_sample[to] = _row(own[r].code)
     due = int(own[r].time <= until)
     to += due
-    r += due * ((r + 1) * int(own[r].more) - r)
+    r += due * ((r + 1) * _more(own[r].code) - r)
     while own[r].time <= until:
         out_time[to] = own[r].time
-        out_actor[to] = who
-        out_sample[to] = own[r].sample
+        out_actor[to] = node
+        out_sample[to] = _row(own[r].code)
         to += 1
-        r = (r + 1) * int(own[r].more)
+        r = (r + 1) * _more(own[r].code)
     head[node] = r
     return to
 
@@ -332,11 +352,12 @@ def _burst(
 @kernel
 def merge(
     stop: float,
-    actor: NDArray[np.int32],
-    n_local: int,
+    ends: NDArray[np.int32],
     own: NDArray[np.void],
     head: NDArray[np.int32],
     links: NDArray[np.void],
+    joined: NDArray[np.int32],
+    actor: NDArray[np.int32],
     out_time: NDArray[np.float64],
     out_actor: NDArray[np.int32],
     out_sample: NDArray[np.int32],
@@ -347,14 +368,18 @@ def merge(
     ----------
     stop : float
         The window's end.
-    actor : (clocks,) int32
-    n_local : int
+    ends : (edges, 2) int32
+        Which of the nodes each edge joins; −1 for a node of others.
     own : (k,) COMPUTATION
         One window's computations.
-    head : (n_local + 1,) int32
+    head : (nodes,) int32
         Where each node's part of them starts; used up.
     links : (k,) COMMUNICATION
         Its communications, sorted.
+    joined : (≥ k, 2) int32
+        Working memory.
+    actor : (nodes + edges,) int32
+        Their names; empty: 0, 1, ….
     out_time, out_actor, out_sample : (events + 1,)
         Out.
 
@@ -364,25 +389,34 @@ def merge(
         How many events.
     """
     n = links.shape[0]
+    nodes = head.shape[0]
+    for i in range(n):
+        prefetch(ends, 2 * links[min(i + _FAR, n - 1)].edge)
+        e = np.uint32(links[i].edge)
+        joined[i, 0] = ends[e, 0]
+        joined[i, 1] = ends[e, 1]
     to = 0
     for i in range(n):
-        far = links[min(i + _FAR, n - 1)]
-        prefetch(head, far.first)
-        prefetch(head, far.second)
-        prefetch(actor, far.first)
-        prefetch(actor, far.second)
-        near = links[min(i + _NEAR, n - 1)]
-        prefetch(own, head[near.first])
-        prefetch(own, head[near.second])
+        far = min(i + _FAR, n - 1)
+        prefetch(head, joined[far, 0])
+        prefetch(head, joined[far, 1])
+        near = min(i + _NEAR, n - 1)
+        prefetch(own, head[joined[near, 0]])
+        prefetch(own, head[joined[near, 1]])
+        prefetch(own, head[joined[near, 0]] + 4)
+        prefetch(own, head[joined[near, 1]] + 4)
         t = links[i].time
-        if links[i].first >= 0:
-            to = _burst(t, links[i].first, actor, own, head, to, out_time, out_actor, out_sample)
-        if links[i].second >= 0:
-            to = _burst(t, links[i].second, actor, own, head, to, out_time, out_actor, out_sample)
+        if joined[i, 0] >= 0:
+            to = _burst(t, np.uint32(joined[i, 0]), own, head, to, out_time, out_actor, out_sample)
+        if joined[i, 1] >= 0:
+            to = _burst(t, np.uint32(joined[i, 1]), own, head, to, out_time, out_actor, out_sample)
         out_time[to] = t
-        out_actor[to] = links[i].actor
+        out_actor[to] = nodes + links[i].edge
         out_sample[to] = -1
         to += 1
-    for node in range(n_local):
-        to = _burst(stop, node, actor, own, head, to, out_time, out_actor, out_sample)
+    for node in range(nodes):
+        to = _burst(stop, np.uint32(node), own, head, to, out_time, out_actor, out_sample)
+    if actor.shape[0] > 0:
+        for i in range(to):
+            out_actor[i] = actor[np.uint32(out_actor[i])]
     return to

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adfs.schedule.cells import CELL_MEAN, make_scratch
-from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, room_for
+from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, frozen, room_for
 from adfs.schedule.merging import (
     COMMUNICATION,
     COMPUTATION,
@@ -25,25 +25,52 @@ from adfs.schedule.philox import seed_key
 __all__ = ["PoissonSchedule"]
 
 #: Events a clock in a window: with fewer the loops over all nodes weigh, with more a window leaves the cache.
-_EVENTS_A_CLOCK = 0.5
+_EVENTS_A_CLOCK = 0.6
 #: Events a clock in a step, and windows a step at most: with fewer, looking at every clock weighs; more cost
 #: memory.
-_EVENTS_A_CLOCK_A_STEP = 6.0
+_EVENTS_A_CLOCK_A_STEP = 3.6
 _WINDOWS_A_STEP = 12
-#: What a few clocks, handled at once, may have carried over together.
-_KEPT_AT_ONCE = 512
+#: Entries a list has room for beyond what its mean and its deviation ask for.
+_LEAST_ROOM = 64
 
 
 class _Clocks(NamedTuple):
-    """The clocks that some nodes listen to, numbered locally: these nodes, then the edges at them."""
+    """The clocks that some nodes listen to, numbered locally: these nodes, then the edges at them.
 
-    n_local: int
+    Attributes
+    ----------
+    actor : (clocks,) int32
+        What the schedule calls them; empty: 0, 1, ….
+    node_rate : (nodes,) float64
+    edge_rate : (edges,) float64
+    ends : (edges, 2) int32
+        Which of the nodes each edge joins; −1 for a node of others.
+    table_of, table_begin, packed
+        See `Schedule._tables_by_node`; `table_of` is of these nodes.
+    """
+
     actor: NDArray[np.int32]
-    rate: NDArray[np.float64]
+    node_rate: NDArray[np.float64]
+    edge_rate: NDArray[np.float64]
     ends: NDArray[np.int32]
-    first_row: NDArray[np.int64]
-    n_rows: NDArray[np.uint64]
+    table_of: NDArray[np.int32]
+    table_begin: NDArray[np.int64]
     packed: NDArray[np.uint64]
+
+    @property
+    def rate(self) -> float:
+        """Events in a unit of time."""
+        return float(self.node_rate.sum() + self.edge_rate.sum())
+
+    @property
+    def size(self) -> int:
+        """How many clocks."""
+        return int(self.node_rate.size + self.edge_rate.size)
+
+    @property
+    def ringing(self) -> int:
+        """How many clocks ever ring."""
+        return int(np.count_nonzero(self.node_rate) + np.count_nonzero(self.edge_rate))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +98,7 @@ class PoissonSchedule(Schedule):
     kind: ClassVar[str] = "poisson"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_edges_at", "_idle")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_edges_at", "_last")}
 
     @functools.cached_property
     def _edges_at(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -81,47 +108,58 @@ class PoissonSchedule(Schedule):
         return begin, np.argsort(flat, kind="stable") // 2
 
     @functools.cached_property
-    def _idle(self) -> dict[bytes, _Steps]:
-        """What the last stream that ended has left, by its nodes: the next one needs no new memory."""
+    def _last(self) -> dict[bytes, _Clocks]:
+        """The clocks asked for last, by their nodes: mostly those that will be asked for next."""
         return {}
 
     def _clocks(self, nodes: NDArray[np.int64] | None) -> _Clocks:
-        if nodes is None:
-            nodes = np.arange(self.n_nodes)
-            edges = np.arange(self.n_edges)
-        else:
-            begin, numbers = self._edges_at
-            parts = [numbers[begin[i] : begin[i + 1]] for i in nodes]
-            edges = np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
-        edges = edges[self.edge_probability[edges] > 0.0]
-        ends = self.edges[edges]
-        if nodes.size == self.n_nodes:
-            local = ends
-        else:
-            local = np.searchsorted(nodes, ends)
-            found = nodes[np.minimum(local, max(nodes.size - 1, 0))] == ends if nodes.size else ends < 0
-            local = np.where(found, local, -1)
-        table_of, first_row, n_rows, packed = self._tables_by_node()
-        tables = table_of[nodes]
+        name = b"all" if nodes is None else nodes.tobytes()
+        if name not in self._last:
+            found = self._all_clocks() if nodes is None else self._clocks_of(nodes)
+            self._last.clear()
+            self._last[name] = found
+        return self._last[name]
+
+    def _all_clocks(self) -> _Clocks:
+        if not self.edge_probability.all():  # an edge that never rings is left out
+            return self._clocks_of(np.arange(self.n_nodes))
+        table_of, table_begin, packed = self._tables_by_node()
         return _Clocks(
-            nodes.size,
-            np.concatenate([nodes, self.n_nodes + edges]).astype(np.int32),
-            np.concatenate([self.node_probability[nodes], self.edge_probability[edges]]),
-            np.ascontiguousarray(local, dtype=np.int32).reshape(-1, 2),
-            first_row[tables],
-            n_rows[tables],
-            packed if self.samples is not None else packed[:0],
+            actor=np.zeros(0, dtype=np.int32),
+            node_rate=self.node_probability,
+            edge_rate=self.edge_probability,
+            ends=self.edges,
+            table_of=table_of,
+            table_begin=table_begin,
+            packed=packed,
+        )
+
+    def _clocks_of(self, nodes: NDArray[np.int64]) -> _Clocks:
+        begin, numbers = self._edges_at
+        parts = [numbers[begin[i] : begin[i + 1]] for i in nodes]
+        edges = np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+        edges = edges[self.edge_probability[edges] > 0.0]
+        place = np.full(self.n_nodes, -1, dtype=np.int32)
+        place[nodes] = np.arange(nodes.size)
+        table_of, table_begin, packed = self._tables_by_node()
+        return _Clocks(
+            actor=np.concatenate([nodes, self.n_nodes + edges]).astype(np.int32),
+            # As in the schedule itself: numba compiles again for arrays that can be written to.
+            node_rate=frozen(self.node_probability[nodes]),
+            edge_rate=frozen(self.edge_probability[edges]),
+            ends=frozen(place[self.edges[edges]]),
+            table_of=table_of[nodes],
+            table_begin=table_begin,
+            packed=packed,
         )
 
     def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float:
-        clocks = self._clocks(nodes)
-        return _window_length(clocks, block_events)
+        return _window_length(self._clocks(nodes), block_events)
 
     def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
-        clocks = self._clocks(nodes)
         if start == stop:
             return room_for(0)
-        steps = _Steps(self.seed, clocks)
+        steps = _Steps(self.seed, self._clocks(nodes), stop - start, 1)
         steps.draw(np.array([start, stop]))
         return first_of(*steps.events(0, room_for(0)))
 
@@ -133,26 +171,15 @@ class PoissonSchedule(Schedule):
         block_events: int | None,
         reuse: bool,
     ) -> Iterator[tuple[float, Events]]:
-        name = b"all" if nodes is None else nodes.tobytes()
-        steps = self._idle.pop(name, None) or _Steps(self.seed, self._clocks(nodes))
-        try:
-            yield from self._walk(steps, start, stop, block_events, reuse)
-        finally:
-            steps.rewind()
-            self._idle.clear()
-            self._idle[name] = steps
-
-    def _walk(
-        self, steps: _Steps, start: float, stop: float, block_events: int | None, reuse: bool
-    ) -> Iterator[tuple[float, Events]]:
-        clocks = steps.clocks
+        clocks = self._clocks(nodes)
         length = _window_length(clocks, block_events)
         if np.isinf(length):  # no clock ever rings
             yield stop, room_for(0)
             return
-        events = length * float(clocks.rate.sum())
-        wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.rate.size / events)
+        events = length * clocks.rate
+        wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.size / events)
         per_step = int(np.clip(wanted, 1, _WINDOWS_A_STEP))
+        steps = _Steps(self.seed, clocks, length, per_step)
         out = room_for(int(events + 10.0 * events**0.5) + 64 if reuse else 0)
         windows = 0  # counted from the start, so that the bounds do not drift
         lower = start
@@ -169,127 +196,110 @@ class PoissonSchedule(Schedule):
 
 
 def _window_length(clocks: _Clocks, block_events: int | None) -> float:
-    ringing = int(np.count_nonzero(clocks.rate))
-    events = block_events or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * ringing))
-    return events / float(clocks.rate.sum()) if ringing else np.inf
-
-
-def _at_least(memory: NDArray[np.void], size: int) -> NDArray[np.void]:
-    """Return the memory, or more of its kind where that is too little."""
-    return memory if memory.size >= size else np.empty(int(1.02 * size), dtype=memory.dtype)
-
-
-def _copied(entries: NDArray[np.void], memory: NDArray[np.void]) -> NDArray[np.void]:
-    """Copy entries to the beginning of some memory, or of more where that is too little; return it."""
-    memory = _at_least(memory, entries.size)
-    memory[: entries.size].view(np.uint64)[:] = entries.view(np.uint64)  # field by field it is slower
-    return memory
+    events = block_events or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * clocks.ringing))
+    return events / clocks.rate if clocks.ringing else np.inf
 
 
 class _Steps:
-    """The walk through time of one stream: what was drawn and not yet handed out, and the memory for it."""
+    """The walk through time of one stream: what was drawn and not yet handed out, and the memory for it.
 
-    def __init__(self, seed: int, clocks: _Clocks) -> None:
+    Parameters
+    ----------
+    seed : int
+    clocks : _Clocks
+    length : float
+        The longest window.
+    windows : int
+        How many of them a step has at most.
+    """
+
+    def __init__(self, seed: int, clocks: _Clocks, length: float, windows: int) -> None:
         self._key = seed_key(seed)
-        self.clocks = clocks
-        self._node_rate = float(clocks.rate[: clocks.n_local].sum())
-        self._edge_rate = float(clocks.rate[clocks.n_local :].sum())
-        self._top_rate = float(clocks.rate.max(initial=0.0))
-        self._begins = True
+        self._clocks = clocks
+        self._length = length
+        self._windows = windows
         self._slack = 1.0
-        # Lists one after the other: one a window, and one for what is carried over.
-        self._own_first = np.zeros(2, dtype=np.int64)
-        self._link_first = np.zeros(2, dtype=np.int64)
+        nodes = clocks.node_rate.size
         self._bounds = np.zeros(1)
-        self._own = np.zeros(1, dtype=COMPUTATION)
-        self._head = np.zeros((1, clocks.n_local + 1), dtype=np.int32)
-        self._own_tail = np.ones(1, dtype=np.int64)
-        self._begin = np.ones(1, dtype=np.int64)
-        self._links = np.zeros(0, dtype=COMMUNICATION)
-        self._link_tail = np.zeros(1, dtype=np.int64)
-        self._spare = np.zeros(1, dtype=COMMUNICATION)
-        self._kept = np.zeros(0, dtype=COMPUTATION)
-        self._kept_head = np.zeros(clocks.n_local + 1, dtype=np.int32)
-        self._kept_links = np.zeros(0, dtype=COMMUNICATION)
-        self._scratch = make_scratch(0, 1.0)
+        self._own_tail = np.zeros(windows + 1, dtype=np.int64)
+        self._own_begin = np.zeros(windows + 1, dtype=np.int64)
+        self._own_limit = np.zeros(windows + 1, dtype=np.int64)
+        self._own_head = np.zeros((windows, nodes), dtype=np.int32)
+        self._kept_head = np.zeros(nodes + 1, dtype=np.int32)
+        self._link_tail = np.zeros(windows + 1, dtype=np.int64)
+        self._allocate()
 
-    def rewind(self) -> None:
-        """Forget what was drawn, but keep the memory: for a stream that starts anywhere."""
+    def _allocate(self) -> None:
+        """Make the lists, and forget what was carried over."""
+        c = self._clocks
+        top = max(c.node_rate.max(initial=0.0), c.edge_rate.max(initial=0.0))
+        self._scratch = make_scratch(int(self._windows * self._length * top / CELL_MEAN) + 3, self._slack)
+        self._own_first = self._rooms(c.node_rate)
+        self._link_first = self._rooms(c.edge_rate)
+        self._own = np.empty(self._own_first[-1], dtype=COMPUTATION)
+        self._links = np.empty(self._link_first[-1], dtype=COMMUNICATION)
+        self._spare = np.empty(self._link_first[1], dtype=COMMUNICATION)
+        self._joined = np.empty((self._link_first[1], 2), dtype=np.int32)
+        self._kept_links = 0
         self._begins = True
+
+    def _rooms(self, rate: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return where each list begins: one a window, then one for what all clocks may carry over."""
+        mean = np.append(np.full(self._windows, self._length * float(rate.sum())), CELL_MEAN * rate.size)
+        # Ten standard deviations above the mean: what is too little is noticed, but costs a new start.
+        room = self._slack * (mean + 10.0 * np.sqrt(mean)) + _LEAST_ROOM
+        return np.concatenate([[0], np.cumsum(room.astype(np.int64))])
 
     def draw(self, bounds: NDArray[np.float64]) -> None:
         """Draw the windows between these bounds, which must go on from where the last call ended."""
-        kept, kept_head, kept_links = self._carried()
         self._bounds = bounds
-        while not self._try_draw(np.append(bounds, np.inf), kept, kept_head, kept_links):
-            # Once in a long while. What was carried over is still there: draw it all again, with more room.
+        while not self._try_draw(np.append(bounds, np.inf)):
+            # Once in a long while: begin here, with more room.
             self._slack *= 2.0
-            self._scratch = make_scratch(self._scratch.start.size, self._slack)
+            self._allocate()
         self._begins = False
 
-    def _carried(self) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.void]]:
-        """Return what the last step has carried over, out of the way of what comes next."""
-        if self._begins:
-            self._kept_head[:] = 0
-            return self._kept[:0], self._kept_head, self._kept_links[:0]
-        last = self._bounds.size - 1
-        own = self._own[self._own_first[last] : self._own_tail[last]]
-        links = self._links[self._link_first[last] : self._link_tail[last]]
-        self._kept = _copied(own, self._kept)
-        self._kept_head[:] = self._head[last]
-        self._kept_links = _copied(links, self._kept_links)
-        return self._kept[: own.size], self._kept_head, self._kept_links[: links.size]
-
-    def _try_draw(
-        self,
-        bounds: NDArray[np.float64],
-        kept: NDArray[np.void],
-        kept_head: NDArray[np.int32],
-        kept_links: NDArray[np.void],
-    ) -> bool:
-        c = self.clocks
-        most_cells = int((bounds[-2] - bounds[0]) * self._top_rate / CELL_MEAN) + 3
-        if self._scratch.start.size <= most_cells:
-            self._scratch = make_scratch(most_cells, self._slack)
-        self._own_first = self._rooms(bounds, self._node_rate, c.n_local)
-        self._link_first = self._rooms(bounds, self._edge_rate, len(c.ends))
-        lists = bounds.size - 1
-        if self._own_tail.size < lists:
-            self._head = np.empty((lists, c.n_local + 1), dtype=np.int32)
-            self._own_tail = np.empty(lists, dtype=np.int64)
-            self._begin = np.empty(lists, dtype=np.int64)
-            self._link_tail = np.empty(lists, dtype=np.int64)
-        self._own = _at_least(self._own, int(self._own_first[-1]))
-        self._links = _at_least(self._links, int(self._link_first[-1]))
-        self._spare = _at_least(self._spare, int(np.diff(self._link_first)[:-1].max()))
-        common = (self._begins, bounds, self._key, c.actor, c.rate, c.n_local)
-        tables = (c.first_row, c.n_rows, c.packed)
-        return draw_computations(
+    def _try_draw(self, bounds: NDArray[np.float64]) -> bool:
+        c = self._clocks
+        windows = bounds.size - 2
+        # Fewer windows than there is room for leave the last list where it is.
+        own_first = np.append(self._own_first[:windows], self._own_first[-2:])
+        link_first = np.append(self._link_first[:windows], self._link_first[-2:])
+        nodes = c.node_rate.size
+        common = (self._begins, bounds, self._key)
+        drawn = draw_computations(
             *common,
-            *tables,
+            c.actor[:nodes],
+            0,
+            c.node_rate,
+            c.table_of,
+            c.table_begin,
+            c.packed,
             self._scratch,
-            kept,
-            kept_head,
             self._own,
-            self._own_first,
-            self._head,
+            own_first,
+            self._own_head,
+            self._kept_head,
             self._own_tail,
-            self._begin,
+            self._own_begin,
+            self._own_limit,
         ) and draw_communications(
-            *common, c.ends, self._scratch, kept_links, self._links, self._link_first, self._link_tail
+            *common,
+            c.actor[nodes:],
+            nodes,
+            c.edge_rate,
+            self._scratch,
+            self._kept_links,
+            self._links,
+            link_first,
+            self._link_tail,
         )
-
-    def _rooms(self, bounds: NDArray[np.float64], rate: float, clocks: int) -> NDArray[np.int64]:
-        """Return where each list begins: one a window, then one for what all clocks may carry over."""
-        mean = np.append(np.diff(bounds[:-1]) * rate, CELL_MEAN * clocks)
-        # Ten standard deviations above the mean, and room for what is handled at once, wherever it falls.
-        at_once = self._scratch.time.size + _KEPT_AT_ONCE
-        room = self._slack * (mean + 10.0 * np.sqrt(mean)) + at_once
-        return np.concatenate([[0], np.cumsum(room.astype(np.int64))])
+        self._kept_links = int(self._link_tail[windows] - link_first[windows])
+        return drawn
 
     def events(self, window: int, out: Events) -> tuple[Events, int]:
         """Write one of the windows drawn last into `out`, or a longer one; return it and their number."""
-        c = self.clocks
+        c = self._clocks
         lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
         links = self._links[self._link_first[window] : self._link_tail[window]]
         own = self._own[self._own_first[window] : self._own_tail[window]]
@@ -297,5 +307,5 @@ class _Steps:
         if out.time.size < size:
             out = room_for(size if out.time.size == 0 else int(1.1 * size))
         sort_communications(lower, stop, links, self._spare)
-        count = merge(stop, c.actor, c.n_local, own, self._head[window], links, *out)
+        count = merge(stop, c.ends, own, self._own_head[window], links, self._joined, c.actor, *out)
         return out, count

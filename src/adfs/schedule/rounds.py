@@ -38,8 +38,7 @@ def _samples(
         out[k] = -1
         if drawable[k]:
             w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(node_ids[k]), _SAMPLE, key & _LOW, key >> _32)
-            columns = np.uint64(offsets[k + 1] - offsets[k])
-            out[k] = draw_sample((w0 << _32) | w1, packed, offsets[k], columns)
+            out[k] = draw_sample((w0 << _32) | w1, packed, offsets, np.uint64(k))
 
 
 class RoundDraws:

@@ -19,7 +19,7 @@ from adfs.errors import InputError
 __all__ = ["ActorTable", "AliasTables", "build_actor_table", "draw_column", "draw_sample"]
 
 _LOW = np.uint64(0xFFFFFFFF)
-_32 = np.uint64(32)
+_1, _32 = np.uint64(1), np.uint64(32)
 #: Bits of a threshold in a table of rows; a row's probability is off by at most 2**-32 of the mean one.
 _ROW_BITS = 32
 _MAX_ROWS = 2**31 - 1
@@ -49,8 +49,10 @@ def draw_column(draw: np.uint64, columns: np.uint64) -> tuple[np.uint64, np.uint
 
 
 @inlined
-def draw_sample(draw: np.uint64, packed: NDArray[np.uint64], first: np.int64, columns: np.uint64) -> np.int64:
-    """Draw a row of one node.
+def draw_sample(
+    draw: np.uint64, packed: NDArray[np.uint64], begin: NDArray[np.int64], table: np.uint64
+) -> np.int64:
+    """Draw a row from one of the tables.
 
     Parameters
     ----------
@@ -58,20 +60,23 @@ def draw_sample(draw: np.uint64, packed: NDArray[np.uint64], first: np.int64, co
         Uniform.
     packed : (N,) uint64
         `AliasTables.packed`.
-    first : int64
-        Where the node's rows start in `packed`.
-    columns : uint64
-        How many there are.
+    begin : (tables + 1,) int64
+        Where each table starts in `packed`, and where the last one ends.
+    table : uint64
+        Which (unsigned: an index that cannot be negative is not checked for it). From an empty one nothing
+        may be drawn.
 
     Returns
     -------
     int64
         An index into the flat rows.
     """
+    first = np.uint64(begin[table])
+    columns = np.uint64(begin[table + _1]) - first
     column, position = draw_column(draw, columns)
-    entry = packed[first + np.int64(column)]
+    entry = packed[first + column]
     chosen = column if (position >> _32) < (entry >> _32) else entry & _LOW
-    return first + np.int64(chosen)
+    return np.int64(first + chosen)
 
 
 @compiled

@@ -13,7 +13,7 @@ from adfs.theory.block import BlockParameters
 from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters, general_parameters
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
-from adfs.theory.summary import NodeSummary, summarize
+from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
 from adfs.theory.table1 import table1
 from adfs.theory.theorems import (
     ExecutionTime,
@@ -35,6 +35,7 @@ __all__ = [
     "ExecutionTime",
     "ExtraParameters",
     "MsdaParameters",
+    "NodeSizes",
     "NodeSummary",
     "NonSmoothParameters",
     "Parameters",
@@ -43,6 +44,7 @@ __all__ = [
     "dual_curvature",
     "dual_curvature_of_split",
     "general_parameters",
+    "node_sizes",
     "projected_dual_curvature",
     "summarize",
     "table1",

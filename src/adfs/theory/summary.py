@@ -12,12 +12,39 @@ from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
 
-__all__ = ["NodeSummary", "check_network", "check_smooth", "check_tau", "summarize"]
+__all__ = [
+    "NodeSizes",
+    "NodeSummary",
+    "check_network",
+    "check_smooth",
+    "check_tau",
+    "node_sizes",
+    "summarize",
+]
 
 
 @dataclass(frozen=True)
-class NodeSummary:
-    """What each node says of its own data, arrays of shape (n,).
+class NodeSizes:
+    """How many samples each node has, arrays of shape (n,).
+
+    Attributes
+    ----------
+    n_samples, n_active
+        m_i, and how many of them are more than constants.
+    """
+
+    n_samples: np.ndarray
+    n_active: np.ndarray
+
+    @property
+    def n_nodes(self) -> int:
+        """N."""
+        return int(self.n_samples.size)
+
+
+@dataclass(frozen=True)
+class NodeSummary(NodeSizes):
+    """What each node says of its own data, arrays of shape (n,): more than its sizes.
 
     Attributes
     ----------
@@ -31,8 +58,6 @@ class NodeSummary:
         S_i = Σ_j √(1 + L_ij/σ_i) over the active samples.
     largest_smoothness
         max_j L_ij.
-    n_samples, n_active
-        m_i, and how many of them are more than constants.
     """
 
     sigma: np.ndarray
@@ -40,13 +65,13 @@ class NodeSummary:
     batch_kappa: np.ndarray
     root_sums: np.ndarray
     largest_smoothness: np.ndarray
-    n_samples: np.ndarray
-    n_active: np.ndarray
 
-    @property
-    def n_nodes(self) -> int:
-        """N."""
-        return int(self.sigma.size)
+
+def node_sizes(problem: Problem | GeneralProblem | NodeSizes) -> NodeSizes:
+    """Return the sizes of a problem's nodes (sizes are returned as they are)."""
+    if isinstance(problem, NodeSizes):
+        return problem
+    return NodeSizes(np.diff(problem.offsets), node_sums(problem.active, problem.offsets).astype(np.int64))
 
 
 def summarize(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
@@ -66,8 +91,7 @@ def summarize(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
         batch_kappa=problem.batch_smoothness / problem.sigma,
         root_sums=node_sums(sampling_weights(smoothness, active, offsets, problem.sigma), offsets),
         largest_smoothness=node_maxima(smoothness, offsets),
-        n_samples=np.diff(offsets),
-        n_active=node_sums(active, offsets).astype(np.int64),
+        **vars(node_sizes(problem)),
     )
 
 

@@ -324,7 +324,15 @@ def gather_summary(team: Team, problem: Problem | GeneralProblem, sums: TeamSums
 def _constants(problem: Problem | GeneralProblem) -> NodeSummary:
     zero = np.zeros(problem.n_nodes)
     counts = np.diff(problem.offsets)
-    return NodeSummary(problem.sigma, zero, zero, zero, zero, counts, np.zeros_like(counts))
+    return NodeSummary(
+        n_samples=counts,
+        n_active=np.zeros_like(counts),
+        sigma=problem.sigma,
+        kappa=zero,
+        batch_kappa=zero,
+        root_sums=zero,
+        largest_smoothness=zero,
+    )
 
 
 def adopt(team: Team, record: Any) -> Any:
