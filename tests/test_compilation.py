@@ -40,6 +40,7 @@ def add_one(x):
 """
 
 KERNEL = """
+import numpy as np
 from adfs.compilation import compiled
 from adfs.scalar import add_one, value
 
@@ -54,6 +55,11 @@ def with_loss(loss, x):
 @compiled
 def quotient(x, y):
     return x / y
+
+@compiled
+def norm_of_ramp(n):
+    ramp = np.arange(n) + 1.0
+    return np.sqrt((ramp * ramp).sum())
 """
 
 USER = """
@@ -158,6 +164,18 @@ def test_a_second_process_compiles_nothing(mini: Mini) -> None:
 
     assert mini.run(SIMPLE) == (7.0, 1, path)
     assert mini.entries() == kept
+
+
+def test_what_was_loaded_makes_arrays_and_leaves_the_compiler_as_it_was(mini: Mini) -> None:
+    """Loading asks less of numba than compiling does."""
+    first = "from adfs.kernel import norm_of_ramp; report(norm_of_ramp, 2)"
+    result, hits, path = mini.run(first)
+    assert (result, hits) == (5.0**0.5, 0)
+    assert mini.run(first) == (result, 1, path)
+    then = "from adfs.kernel import norm_of_ramp, quotient, simple; norm_of_ramp(2)"
+    assert mini.run(f"{then}; report(quotient, 1.0, 4.0)") == (0.25, 0, path)
+    assert mini.run(f"{then}; quotient(1.0, 4.0); report(simple, 3.0)") == (7.0, 0, path)
+    assert mini.run(f"{then}; import user; report(user.outside, 3.0)")[0] == 3.0
 
 
 def test_an_edit_in_another_file_is_noticed(mini: Mini) -> None:

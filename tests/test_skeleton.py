@@ -58,6 +58,19 @@ def test_the_version_costs_no_heavy_import() -> None:
     assert run.stdout == f"adfs {adfs.__version__}\n[]\n", run.stderr
 
 
+def test_a_run_imports_what_it_uses() -> None:
+    """What is slow to import and wanted by few is left until somebody asks for it."""
+    code = (
+        "import sys, numpy as np, adfs;"
+        "problem = adfs.Problem(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), n_nodes=2);"
+        "run = adfs.simulate('adfs', problem, 'path:2', passes=2.0);"
+        "slow = {'matplotlib', 'networkx', 'pandas', 'rich', 'scipy.optimize', 'scipy.spatial', 'sklearn'};"
+        "print(sorted(slow & set(sys.modules)), len(run.frame) > 0)"
+    )
+    run = run_python("-c", code)
+    assert run.stdout == "[] True\n", run.stderr
+
+
 @pytest.mark.parametrize("arguments", [["optimise"], ["--no-such-option"]])
 def test_a_bad_command_line_is_one_line_and_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

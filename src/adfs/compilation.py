@@ -33,6 +33,7 @@ import numpy as np
 from numba.core import sigutils
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 __all__ = ["compiled", "inlined", "kernel", "overloads"]
@@ -190,8 +191,6 @@ class KernelCache:
         CompileResult or None
             None when there is no entry, or none that is intact.
         """
-        # numba's own cache does this first: a context must be refreshed before code is put into it.
-        target.refresh()
         entry = self._entry(signature, target.codegen())
         if entry is None:
             return None
@@ -204,6 +203,9 @@ class KernelCache:
         if hashlib.sha256(body).digest() != digest:  # a full disk, a machine that went down
             return None
         saved_key, payload = pickle.loads(body)
+        # What machine code may call. numba's own cache refreshes the whole context here, with all it knows of
+        # Python and NumPy: a tenth of a second and more, and only the compiler wants it, which asks for it.
+        rtsys.initialize(target)
         return CompileResult._rebuild(target, *payload) if saved_key == key else None
 
     def save_overload(self, signature: Any, result: Any) -> None:

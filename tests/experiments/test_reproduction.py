@@ -31,9 +31,9 @@ def results_of(ends: dict[str, list[float]], cap: float = 1000.0) -> Results:
     for label, times in ends.items():
         for seed, end in enumerate(times):
             x = np.linspace(0.0, min(1.2 * end, cap), 50)
-            frame = pd.DataFrame({"time": x, "suboptimality": 10.0 ** (-8.0 * x / end)})
+            columns = {"time": x, "suboptimality": 10.0 ** (-8.0 * x / end)}
             runs[label, seed] = Run(
-                "adfs", Outcome.CONVERGED, np.zeros((1, 1)), np.zeros(1), 0.0, frame, None, seed, 0.0
+                "adfs", Outcome.CONVERGED, np.zeros((1, 1)), np.zeros(1), 0.0, columns, None, seed, 0.0
             )
     return Results(comparison, runs)
 

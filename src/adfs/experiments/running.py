@@ -25,7 +25,7 @@ from adfs.runtimes.delays import Delays
 from adfs.runtimes.loop import Budget, run_loop
 from adfs.runtimes.measuring import Certificate
 from adfs.runtimes.recording import Grid, Record
-from adfs.runtimes.result import Run
+from adfs.runtimes.result import Run, as_columns
 from adfs.runtimes.simulate import SimulatedRun, make_setting
 from adfs.theory import node_sizes
 
@@ -143,18 +143,16 @@ def run_method(
         n_samples=problem.n_samples,
         report=tell,
     )
-    import pandas as pd
-
-    frame = pd.DataFrame(result.rows)
-    frame["relative"] = frame["suboptimality"] / problem.value_at_zero
-    frame["time"] = clocked.times(frame["position"].to_numpy())
+    columns = as_columns(result.rows)
+    columns["relative"] = columns["suboptimality"] / problem.value_at_zero
+    columns["time"] = clocked.times(columns["position"])
     return Run(
         method=method.name,
         outcome=result.outcome,
         theta=driver.process.primal(entry.read),
         coef=result.certificate.theta,
         gap=result.certificate.gap,
-        frame=frame,
+        columns=columns,
         parameters=constants,
         seed=seed,
         seconds=result.seconds,

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
 
 from adfs.errors import InputError, unknown_name
 
@@ -158,6 +157,8 @@ def _random_regular(n: int, degree: int, generator: np.random.Generator) -> Edge
 
 
 def _geometric(n: int, radius: float, generator: np.random.Generator) -> Edges:
+    from scipy.spatial import cKDTree  # slow to import, and needed here only
+
     points = cKDTree(generator.random((n, 2)))
     return np.asarray(points.query_pairs(radius, output_type="ndarray"), dtype=np.int64).reshape(-1, 2)
 

@@ -312,7 +312,7 @@ def retime(
     method, parameters, problem, network, delays, seed, schedule
         As for :class:`Clock`.
     positions : array_like of shape (P,)
-        Not decreasing; ``run.frame["position"]`` for instance.
+        Not decreasing; ``run.columns["position"]`` for instance.
 
     Returns
     -------
@@ -351,12 +351,12 @@ def with_times(
         problem,
         network,
         delays,
-        run.frame["position"].to_numpy(),
+        run.columns["position"],
         seed=run.seed,
         schedule=run.schedule,
     )
-    frame = run.frame.assign(time=times.latest, time_mean=times.mean)
-    return dataclasses.replace(run, frame=frame, details=run.details | {"delays": repr(delays)})
+    columns = run.columns | {"time": times.latest, "time_mean": times.mean}
+    return dataclasses.replace(run, columns=columns, details=run.details | {"delays": repr(delays)})
 
 
 def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:

@@ -117,7 +117,7 @@ class Driver(ABC):
 
     def round_up(self, position: float) -> float:
         """Return the first position at which the run can stand, at or after one."""
-        return math.ceil(position)
+        return float(math.ceil(position))
 
     interrupted: bool = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from adfs.theory import BlockParameters, NonSmoothParameters, Parameters, baseli
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Run"]
+__all__ = ["Run", "as_columns"]
 
 _PARAMETER_RECORDS: dict[str, Any] = {
     cls.__name__: cls
@@ -50,9 +51,11 @@ class Run:
         The certified point: F at it is within ``gap``·F(0) of the optimum.
     gap : float
         Certified relative duality gap of ``coef``.
+    columns : dict of str to ndarray
+        What was recorded, one number a point: ``position``, ``passes``, ``computations``, ``messages``,
+        ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
     frame : pandas.DataFrame
-        One row a recorded point: ``position``, ``passes``, ``computations``, ``messages``, ``bytes``,
-        ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
+        The columns, side by side.
     parameters : object
     seed : int
     seconds : float
@@ -64,12 +67,19 @@ class Run:
     theta: np.ndarray
     coef: np.ndarray
     gap: float
-    frame: pd.DataFrame
+    columns: dict[str, np.ndarray]
     parameters: Any
     seed: int
     seconds: float
     schedule: str = ""
     details: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """What was recorded, one row a point (made when first asked for: pandas is slow to import)."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns)
 
     @property
     def converged(self) -> bool:
@@ -97,8 +107,6 @@ class Run:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Read a run back from its file; anything else is refused with one sentence."""
-        import pandas as pd
-
         header, arrays = read_container(path, "run")
         return cls(
             method=header["method"],
@@ -106,7 +114,7 @@ class Run:
             theta=arrays["theta"],
             coef=arrays["coef"],
             gap=header["gap"],
-            frame=pd.DataFrame(arrays["frame"], columns=header["columns"]),
+            columns=dict(zip(header["columns"], np.ascontiguousarray(arrays["frame"].T), strict=True)),
             parameters=_rebuild(header["parameters"], arrays),
             seed=header["seed"],
             seconds=header["seconds"],
@@ -118,8 +126,14 @@ class Run:
         n, d = self.theta.shape
         return (
             f"Run({self.method!r}, {str(self.outcome)!r}, gap={self.gap:.2e}, n_nodes={n}, n_features={d}, "
-            f"records={len(self.frame)})"
+            f"records={len(self.columns['position'])})"
         )
+
+
+def as_columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    """Return recorded rows column by column; what a row does not have is nan."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
 
 
 def _fields(parameters: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from adfs.runtimes.loop import Budget, Driver, Outcome, run_loop
 from adfs.runtimes.measuring import Certificate, certify, measure_nodes
 from adfs.runtimes.progress import ProgressBar
 from adfs.runtimes.recording import Record
-from adfs.runtimes.result import Run
+from adfs.runtimes.result import Run, as_columns
 from adfs.schedule import SCHEDULES, Events
 from adfs.schedule.philox import check_seed
 from adfs.theory import general_parameters, node_sizes
@@ -95,7 +95,7 @@ class SimulatedRun(Driver):
             process.position = end
             if self._out_of_time(deadline):
                 return False
-        process.position = stop
+        process.position = float(stop)
         return True
 
     def _out_of_time(self, deadline: float | None) -> bool:
@@ -247,15 +247,13 @@ def simulate(
             rows=rows,
             seconds=spent,
         )
-    import pandas as pd
-
     run = Run(
         method=chosen.name,
         outcome=result.outcome,
         theta=process.primal(read),
         coef=result.certificate.theta,
         gap=result.certificate.gap,
-        frame=pd.DataFrame(result.rows),
+        columns=as_columns(result.rows),
         parameters=setting.parameters,
         seed=seed,
         seconds=result.seconds,
@@ -281,14 +279,12 @@ def _check_options(method: Method, options: dict[str, Any]) -> None:
 
 def _nothing_to_run(method: Method, problem: Problem | GeneralProblem, seed: int) -> Run:
     """Return the run of a problem whose samples are all constants: θ = 0 is its minimiser."""
-    import pandas as pd
-
     zero = np.zeros(problem.n_features)
     value = float(problem.objective(zero))
     names = ("position", "passes", "computations", "messages", "bytes", "seconds", "gap")
-    frame = pd.DataFrame([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
+    columns = as_columns([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
     theta = np.zeros((problem.n_nodes, problem.n_features))
-    return Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, frame, None, seed, 0.0)
+    return Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, seed, 0.0)
 
 
 def loss_name(problem: Problem | GeneralProblem) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import numpy as np
@@ -168,7 +167,7 @@ class MpiRun(Driver):
             for end, events in process.schedule.windows(process.position, stop, self.block):
                 self._exchange.execute(events)
                 process.position = end
-            process.position = stop
+            process.position = float(stop)
             return
         assert isinstance(process, RoundProcess)
         assert self._gossip is not None
@@ -214,7 +213,3 @@ class MpiRun(Driver):
     def agree(self, flag: bool) -> bool:
         """Return whether any rank raises this flag."""
         return any(part[0] > 0.0 for part in self._share(np.array([float(flag)]), "to agree on how to go on"))
-
-    def round_up(self, position: float) -> float:
-        """Return the first whole position at or after one."""
-        return math.ceil(position)

@@ -37,7 +37,7 @@ from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.progress import ProgressBar
 from adfs.runtimes.progress import wanted as wanted_on_screen
 from adfs.runtimes.recording import Record
-from adfs.runtimes.result import Run
+from adfs.runtimes.result import Run, as_columns
 from adfs.runtimes.simulate import loss_name, network_name
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
@@ -329,15 +329,13 @@ def _run(
 def _result(
     chosen: Method, setting: Setting, result: LoopResult, theta: np.ndarray, details: dict[str, Any]
 ) -> Run:
-    import pandas as pd
-
     return Run(
         method=chosen.name,
         outcome=result.outcome,
         theta=theta,
         coef=result.certificate.theta,
         gap=result.certificate.gap,
-        frame=pd.DataFrame(result.rows),
+        columns=as_columns(result.rows),
         parameters=setting.parameters,
         seed=setting.seed,
         seconds=result.seconds,
