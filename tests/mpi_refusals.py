@@ -64,6 +64,7 @@ def main() -> None:
         "dense widths": told(lambda: run([(X[:, :5] if rank == 1 else X, y)])),
         "narrow": told(lambda: run(n_features=2)),
         "unknown method": told(lambda: run(method="adsf")),
+        "misspelt argument": told(lambda: run(pases=3.0)),
         "single": told(lambda: run(method="apcg")),
         "optimum": told(lambda: run(record="distance")),
         "nothing": told(lambda: run([(0.0 * X, y)])),

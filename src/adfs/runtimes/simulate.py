@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -205,7 +205,7 @@ def simulate(
         )
     if not problem.active.any():
         return _nothing_to_run(chosen, problem, seed)
-    _check_options(chosen, options)
+    check_options(simulate, chosen, options)
     setting = make_setting(chosen, problem, network, parameters, schedule, tau, seed, options)
     if read not in ("x", "v"):
         raise unknown_name("place to read the iterate", read, ("x", "v"))
@@ -268,9 +268,9 @@ def simulate(
     return run if delays is None else with_times(run, problem, setting.network, delays)
 
 
-def _check_options(method: Method, options: dict[str, Any]) -> None:
-    """Raise unless the method has these options; a misspelt argument of `simulate` ends up among them."""
-    kinds = inspect.signature(simulate).parameters.values()
+def check_options(run: Callable[..., Run], method: Method, options: dict[str, Any]) -> None:
+    """Raise unless the method has these options; a misspelt argument of what runs it ends up among them."""
+    kinds = inspect.signature(run).parameters.values()
     own = [one.name for one in kinds if one.kind is inspect.Parameter.KEYWORD_ONLY]
     for option in options:
         if option not in method.options:

@@ -69,11 +69,11 @@ def draw_computations(
     s: Scratch,
     own: NDArray[np.void],
     first: NDArray[np.int64],
+    last: NDArray[np.int64],
     head: NDArray[np.int32],
     kept_head: NDArray[np.int32],
     tail: NDArray[np.int64],
     begin: NDArray[np.int64],
-    limit: NDArray[np.int64],
 ) -> bool:
     """Draw the computations of one step.
 
@@ -91,8 +91,8 @@ def draw_computations(
     own : COMPUTATION
         One list a window, one after the other, each after an entry that never falls due; last, what is
         carried over, node by node after an entry that means nothing: in, from the step before, and out.
-    first : (W + 2,) int64
-        Where each list's room begins, and where the last one's ends.
+    first, last : (W + 1,) int64
+        Where each list's room begins, and where it ends; of the last list that is used up.
     head : (≥ W, nodes) int32
         Out: where each node's part of each window's list starts, counted from the list's first entry. A node
         without a part is sent to the entry that never falls due.
@@ -100,7 +100,7 @@ def draw_computations(
         In and out: where its part of what is carried over starts, and where the last one's ends.
     tail : (≥ W + 1,) int64
         Out: where each list ends.
-    begin, limit : (≥ W + 1,) int64
+    begin : (≥ W + 1,) int64
         Working memory.
 
     Returns
@@ -115,12 +115,11 @@ def draw_computations(
         own[first[w]].code = 0
         tail[w] = first[w] + 1
         begin[w] = tail[w]
-        limit[w] = first[w + 1]
     if begins:
         kept_head[:] = 0
     # To the end of its room: what is carried over next grows behind the reading.
     size = int(kept_head[-1])
-    kept = first[windows + 1] - size
+    kept = last[windows] - size
     for r in range(size - 1, 0, -1):
         own[kept + r] = own[first[windows] + r]
     for base in range(0, rate.shape[0], CLOCKS):
@@ -135,15 +134,15 @@ def draw_computations(
             cell = 0
             for i in range(done, upto):
                 node = base + i
-                limit[windows] = kept + kept_head[node + 1]  # what follows is still to be read
+                last[windows] = kept + kept_head[node + 1]  # what follows is still to be read
                 for r in range(kept + kept_head[node], kept + kept_head[node + 1]):
                     code = own[r].code & _NO_MORE
-                    if not _append(own[r].time, code, bounds, per_window, begin, limit, tail, own):
+                    if not _append(own[r].time, code, bounds, per_window, begin, last, tail, own):
                         return False
                 for r in range(s.start[cell], s.start[cell + s.fresh[i]]):
                     if s.time[r] > bounds[0]:
                         code = np.uint32(s.sample[r] + 1) << _ONE
-                        if not _append(s.time[r], code, bounds, per_window, begin, limit, tail, own):
+                        if not _append(s.time[r], code, bounds, per_window, begin, last, tail, own):
                             return False
                 cell += s.fresh[i]
                 for w in range(windows):
@@ -164,7 +163,7 @@ def _append(
     bounds: NDArray[np.float64],
     per_window: float,
     begin: NDArray[np.int64],
-    limit: NDArray[np.int64],
+    last: NDArray[np.int64],
     tail: NDArray[np.int64],
     own: NDArray[np.void],
 ) -> bool:
@@ -174,7 +173,7 @@ def _append(
     """
     w = _window_of(time, bounds, per_window)
     to = tail[w]
-    if to >= limit[w]:
+    if to >= last[w]:
         return False
     own[to].time = time
     own[to].code = code
@@ -196,6 +195,7 @@ def draw_communications(
     kept: int,
     links: NDArray[np.void],
     first: NDArray[np.int64],
+    last: NDArray[np.int64],
     tail: NDArray[np.int64],
 ) -> bool:
     """Draw the communications of one step, in no order.
@@ -208,8 +208,8 @@ def draw_communications(
         How many the step before has carried over.
     links : COMMUNICATION
         One list a window, one after the other; last, what is carried over: in, from the step before, and out.
-    first : (W + 2,) int64
-        Where each list begins, and where the room of the last one ends.
+    first, last : (W + 1,) int64
+        Where each list's room begins, and where it ends.
     tail : (≥ W + 1,) int64
         Out: where each list ends.
 
@@ -225,7 +225,7 @@ def draw_communications(
     if not begins:
         for r in range(first[windows], first[windows] + kept):
             window = _window_of(links[r].time, bounds, per_window)
-            if tail[window] == first[window + _ONE]:
+            if tail[window] == last[window]:
                 return False
             links[tail[window]] = links[r]  # what stays is moved up: nothing unread is written over
             tail[window] += 1
@@ -242,7 +242,7 @@ def draw_communications(
                 if t > bounds[0]:
                     window = _window_of(t, bounds, per_window)
                     to = tail[window]
-                    if to == first[window + _ONE]:
+                    if to == last[window]:
                         return False
                     links[to].time = t
                     links[to].edge = s.clock[i]

@@ -223,7 +223,6 @@ class _Steps:
         self._bounds = np.zeros(1)
         self._own_tail = np.zeros(windows + 1, dtype=np.int64)
         self._own_begin = np.zeros(windows + 1, dtype=np.int64)
-        self._own_limit = np.zeros(windows + 1, dtype=np.int64)
         self._own_head = np.zeros((windows, nodes), dtype=np.int32)
         self._kept_head = np.zeros(nodes + 1, dtype=np.int32)
         self._link_tail = np.zeros(windows + 1, dtype=np.int64)
@@ -234,17 +233,17 @@ class _Steps:
         c = self._clocks
         top = max(c.node_rate.max(initial=0.0), c.edge_rate.max(initial=0.0))
         self._scratch = make_scratch(int(self._windows * self._length * top / CELL_MEAN) + 3, self._slack)
-        self._own_first = self._rooms(c.node_rate)
-        self._link_first = self._rooms(c.edge_rate)
-        self._own = np.empty(self._own_first[-1], dtype=COMPUTATION)
-        self._links = np.empty(self._link_first[-1], dtype=COMMUNICATION)
-        self._spare = np.empty(self._link_first[1], dtype=COMMUNICATION)
-        self._joined = np.empty((self._link_first[1], 2), dtype=np.int32)
+        self._own_rooms = self._rooms(c.node_rate)
+        self._link_rooms = self._rooms(c.edge_rate)
+        self._own = np.empty(self._own_rooms[-1], dtype=COMPUTATION)
+        self._links = np.empty(self._link_rooms[-1], dtype=COMMUNICATION)
+        self._spare = np.empty(self._link_rooms[1], dtype=COMMUNICATION)
+        self._joined = np.empty((self._link_rooms[1], 2), dtype=np.int32)
         self._kept_links = 0
         self._begins = True
 
     def _rooms(self, rate: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return where each list begins: one a window, then one for what all clocks may carry over."""
+        """Return where each list begins and the last ends: one a window, one for what all may carry over."""
         mean = np.append(np.full(self._windows, self._length * float(rate.sum())), CELL_MEAN * rate.size)
         # Ten standard deviations above the mean: what is too little is noticed, but costs a new start.
         room = self._slack * (mean + 10.0 * np.sqrt(mean)) + _LEAST_ROOM
@@ -262,9 +261,8 @@ class _Steps:
     def _try_draw(self, bounds: NDArray[np.float64]) -> bool:
         c = self._clocks
         windows = bounds.size - 2
-        # Fewer windows than there is room for leave the last list where it is.
-        own_first = np.append(self._own_first[:windows], self._own_first[-2:])
-        link_first = np.append(self._link_first[:windows], self._link_first[-2:])
+        # The lists of fewer windows, it may be, and always the last.
+        lists = np.append(np.arange(windows), self._windows)
         nodes = c.node_rate.size
         common = (self._begins, bounds, self._key)
         drawn = draw_computations(
@@ -277,12 +275,12 @@ class _Steps:
             c.packed,
             self._scratch,
             self._own,
-            own_first,
+            self._own_rooms[lists],
+            self._own_rooms[lists + 1],
             self._own_head,
             self._kept_head,
             self._own_tail,
             self._own_begin,
-            self._own_limit,
         ) and draw_communications(
             *common,
             c.actor[nodes:],
@@ -291,18 +289,19 @@ class _Steps:
             self._scratch,
             self._kept_links,
             self._links,
-            link_first,
+            self._link_rooms[lists],
+            self._link_rooms[lists + 1],
             self._link_tail,
         )
-        self._kept_links = int(self._link_tail[windows] - link_first[windows])
+        self._kept_links = int(self._link_tail[windows] - self._link_rooms[-2])
         return drawn
 
     def events(self, window: int, out: Events) -> tuple[Events, int]:
         """Write one of the windows drawn last into `out`, or a longer one; return it and their number."""
         c = self._clocks
         lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
-        links = self._links[self._link_first[window] : self._link_tail[window]]
-        own = self._own[self._own_first[window] : self._own_tail[window]]
+        links = self._links[self._link_rooms[window] : self._link_tail[window]]
+        own = self._own[self._own_rooms[window] : self._own_tail[window]]
         size = own.size + links.size
         if out.time.size < size:
             out = room_for(size if out.time.size == 0 else int(1.1 * size))

@@ -38,7 +38,7 @@ from adfs.runtimes.progress import ProgressBar
 from adfs.runtimes.progress import wanted as wanted_on_screen
 from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run, as_columns
-from adfs.runtimes.simulate import loss_name, network_name
+from adfs.runtimes.simulate import check_options, loss_name, network_name
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
 from adfs.theory import NodeSummary, Parameters
@@ -148,7 +148,16 @@ def fit_mpi(
             team,
             "at the start",
             lambda: _check(
-                method, schedule, seed, read, record, (tol, passes, events, seconds), loss, checkpoint, resume
+                method,
+                schedule,
+                seed,
+                read,
+                record,
+                (tol, passes, events, seconds),
+                loss,
+                checkpoint,
+                resume,
+                options,
             ),
         )
         same_everywhere(
@@ -231,9 +240,11 @@ def _check(
     loss: Any,
     checkpoint: Any,
     resume: bool,
+    options: dict[str, Any],
 ) -> tuple[Method, Budget, Record]:
     """Check what can be checked without data."""
     chosen = get_method(method)
+    check_options(fit_mpi, chosen, options)
     check_seed(seed)
     if chosen.kind == "single":
         raise InputError(f"method {chosen.name!r} runs on one machine with all the data: use adfs.simulate")
