@@ -27,6 +27,7 @@ from adfs.runtimes.result import Run
 from adfs.runtimes.simulate import simulate
 
 OUTSIDE = Path(__file__).with_name("outside_method.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def small(**changes: Any) -> Comparison:
@@ -251,3 +252,19 @@ def test_a_method_from_outside_appears_beside_ours(
     assert capsys.readouterr().out == out
     with pytest.raises(InputError, match="unknown method 'tracking'"):
         small(methods=["tracking"]).check_methods()
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "stragglers"])
+def test_examples_run_to_their_targets(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As their first lines say, with one seed; covtype.toml needs a file, and `make soak` runs it."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", str(EXAMPLES / f"{name}.toml"), "--seeds", "1", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert (tmp_path / name / "report.html").is_file()
+    assert f"{Path(name) / 'report.html'}" in out
+    results = load_results(tmp_path / name)
+    for label in ("ADFS", "block ADFS", "MSDA"):
+        (run,) = results.of(label)
+        assert run.frame["suboptimality"].iloc[-1] <= results.comparison.target
