@@ -18,6 +18,7 @@ import scipy.sparse as sp
 import adfs
 from adfs.errors import InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
+from adfs.runtimes.clock import with_times
 from adfs.runtimes.container import FileError, read_container, write_container
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
@@ -116,6 +117,17 @@ def test_reading_at_x_and_at_v_differ_and_agree_in_the_end(problem: adfs.Problem
     late = [adfs.simulate("adfs", problem, NETWORK, passes=200, read=read).theta for read in "xv"]
     assert np.abs(early[0] - early[1]).max() > 1e-3
     assert np.abs(late[0] - late[1]).max() < 1e-9
+
+
+def test_what_is_added_to_the_frame_is_kept(problem: adfs.Problem, tmp_path: Path) -> None:
+    run = adfs.simulate("adfs", problem, NETWORK, passes=3)
+    assert list(run.columns) == list(run.frame)
+    run.frame["mine"] = np.arange(len(run.frame), dtype=float)
+    run.save(tmp_path / "run.adfs")
+    timed = with_times(run, problem, NETWORK, Delays(tau=2.0))
+    for kept in (Run.load(tmp_path / "run.adfs"), timed):
+        assert kept.frame["mine"].tolist() == run.frame["mine"].tolist()
+    assert repr(run) == repr(Run.load(tmp_path / "run.adfs"))
 
 
 def test_a_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import tracemalloc
 from decimal import Decimal, localcontext
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from adfs.errors import InputError
 from adfs.schedule import AliasTables, counts, make_schedule
 from adfs.schedule import poisson as poisson_module
 from adfs.schedule.cells import CELL_MEAN, COUNT_THRESHOLDS, cells_of
-from adfs.schedule.merging import COMMUNICATION, sort_communications
+from adfs.schedule.merging import COMMUNICATION, merge, sort_communications
 from schedule_twins import poisson_events
 
 
@@ -160,10 +162,7 @@ def test_clocks_of_very_different_rates():
 def test_lists_that_are_too_short_are_made_longer(monkeypatch, clocks, short):
     schedule = ring(50)
     expected = schedule.block(0, 3000)
-    windows = {
-        size: [part.time.tolist() for part in schedule.stream(0, 3000, block_events=size)]
-        for size in (100, 500)
-    }
+    windows = {size: windows_of(schedule, size) for size in (100, 500)}
     rooms, allocate = poisson_module._Steps._rooms, poisson_module._Steps._allocate
     slacks = set()
 
@@ -184,9 +183,79 @@ def test_lists_that_are_too_short_are_made_longer(monkeypatch, clocks, short):
     monkeypatch.setattr(poisson_module._Steps, "_allocate", noted)
     again = schedule.block(0, 3000)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, again, strict=True))
-    for size, times in windows.items():
-        assert [part.time.tolist() for part in schedule.stream(0, 3000, block_events=size)] == times
+    for size, parts in windows.items():
+        assert windows_of(schedule, size) == parts
     assert len(slacks) > 1, "no list was too short"
+
+
+@pytest.mark.parametrize("nodes", [None, [3, 4, 40]])
+def test_a_stream_begins_again_wherever_it_runs_out_of_room(monkeypatch, nodes):
+    schedule = ring(50)
+    expected = windows_of(schedule, 60, nodes)
+    attempt = poisson_module._Steps._try_draw
+    restarts = []
+
+    def fail_now_and_then(self, bounds):
+        begins, drawn = self._begins, attempt(self, bounds)
+        if not begins and len(restarts) < 6:  # what was carried over is lost by then
+            restarts.append(float(bounds[0]))
+            return False
+        return drawn
+
+    monkeypatch.setattr(poisson_module._Steps, "_try_draw", fail_now_and_then)
+    assert windows_of(schedule, 60, nodes) == expected
+    assert len(set(restarts)) >= 4
+
+
+def windows_of(schedule, size, nodes=None):
+    parts = schedule.stream(0, 3000, nodes, block_events=size)
+    return [[array.tolist() for array in part] for part in parts]
+
+
+def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
+    schedule = ring(6)
+    nodes, links = np.array(schedule.node_probability), np.array(schedule.edge_probability)
+    edges = np.array(schedule.edges)
+    mine = make_schedule(
+        "poisson", seed=0, n_nodes=6, edges=edges, node_probability=nodes, edge_probability=links
+    )
+    expected = mine.block(0, 500)
+    stream = mine.stream(0, 500, block_events=50)
+    parts = [next(stream)]
+    nodes *= 1e4
+    links *= 1e4
+    edges[:] = 2**30
+    parts.extend(stream)
+    assert sorted(np.concatenate([part.time for part in parts]).tolist()) == sorted(expected.time.tolist())
+
+
+def test_a_copied_schedule_is_compiled_for_already():
+    schedule = ring(6)
+    expected = schedule.block(0, 100)
+    known = len(merge.signatures)
+    again = copy.deepcopy(schedule).block(0, 100)  # as out of a pickle: its arrays can be written to
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, again, strict=True))
+    assert len(merge.signatures) == known
+
+
+def test_a_long_window_of_a_short_range_needs_little_memory():
+    schedule = ring(6)
+    expected = schedule.block(0, 100)
+    tracemalloc.start()
+    (part,) = schedule.stream(0, 100, block_events=10**11)
+    (again,) = schedule.stream(0, 100, block_events=10**11, reuse=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert part.time.tolist() == again.time.tolist() == expected.time.tolist()
+    assert peak < 10**6
+
+
+def test_times_that_cannot_be_told_apart_are_refused():
+    schedule = ring(6)
+    assert schedule.block(2.0**52, 2.0**52 + 50.0).time.size > 0
+    for ask in (schedule.block, schedule.stream):
+        with pytest.raises(InputError, match=r"up to time 2\*\*52"):
+            ask(2.0**53, 2.0**53 + 50.0)
 
 
 def test_a_stream_needs_about_a_hundred_bytes_a_clock():

@@ -355,7 +355,7 @@ def with_times(
         seed=run.seed,
         schedule=run.schedule,
     )
-    columns = run.columns | {"time": times.latest, "time_mean": times.mean}
+    columns = run.recorded() | {"time": times.latest, "time_mean": times.mean}
     return dataclasses.replace(run, columns=columns, details=run.details | {"delays": repr(delays)})
 
 

@@ -52,10 +52,10 @@ class Run:
     gap : float
         Certified relative duality gap of ``coef``.
     columns : dict of str to ndarray
-        What was recorded, one number a point: ``position``, ``passes``, ``computations``, ``messages``,
-        ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
+        What was recorded, one number a point, not to be changed: ``position``, ``passes``, ``computations``,
+        ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
     frame : pandas.DataFrame
-        The columns, side by side.
+        The columns, side by side; what you add to it is saved too.
     parameters : object
     seed : int
     seconds : float
@@ -81,6 +81,13 @@ class Run:
 
         return pd.DataFrame(self.columns)
 
+    def recorded(self) -> dict[str, np.ndarray]:
+        """Return the columns, with what was added to the frame."""
+        frame = vars(self).get("frame")
+        if frame is None:
+            return dict(self.columns)
+        return {name: frame[name].to_numpy(dtype=np.float64) for name in frame.columns}
+
     @property
     def converged(self) -> bool:
         """Whether the tolerance was reached."""
@@ -88,6 +95,7 @@ class Run:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file; :meth:`load` brings it back."""
+        recorded = self.recorded()
         header = {
             "version": __version__,
             "method": self.method,
@@ -97,10 +105,10 @@ class Run:
             "seconds": self.seconds,
             "schedule": self.schedule,
             "details": self.details,
-            "columns": list(self.frame.columns),
+            "columns": list(recorded),
             "parameters": _describe(self.parameters),
         }
-        arrays = {"theta": self.theta, "coef": self.coef, "frame": self.frame.to_numpy(dtype=np.float64)}
+        arrays = {"theta": self.theta, "coef": self.coef, "frame": np.column_stack(list(recorded.values()))}
         arrays |= {f"parameters/{name}": value for name, value in _parameter_arrays(self.parameters).items()}
         write_container(path, "run", header, arrays)
 
@@ -126,7 +134,7 @@ class Run:
         n, d = self.theta.shape
         return (
             f"Run({self.method!r}, {str(self.outcome)!r}, gap={self.gap:.2e}, n_nodes={n}, n_features={d}, "
-            f"records={len(self.columns['position'])})"
+            f"records={len(next(iter(self.columns.values()), ()))})"
         )
 
 

@@ -123,7 +123,7 @@ def make_scratch(most_cells: int, slack: float) -> Scratch:
     Parameters
     ----------
     most_cells : int
-        How many cells one clock may open in one window.
+        How many cells one clock may open in one step.
     slack : float
         1, or more after an overflow.
 
@@ -171,14 +171,14 @@ def cells_of(
     first: NDArray[np.int64],
     fresh: NDArray[np.int64],
 ) -> None:
-    """List the cells that some clocks open in the window lower < time ≤ stop.
+    """List the cells that some clocks open in the step lower < time ≤ stop.
 
     Parameters
     ----------
     lower, stop : float
-        The window.
+        The step.
     begins : bool
-        Whether this is the first window: then the cells that hold its start are opened too.
+        Whether this is the first step: then the cells that hold its start are opened too.
     rate : (clocks,) float64
     from_clock, count : int
         Which clocks.

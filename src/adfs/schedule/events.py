@@ -5,18 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adfs.errors import InputError
 from adfs.schedule.philox import check_seed
-from adfs.schedule.sampling import AliasTables
+from adfs.schedule.sampling import AliasTables, frozen
 
 __all__ = ["Events", "Schedule"]
-
-T = TypeVar("T", bound=np.generic)
 
 #: Events a window holds at least, so that the cost of a call is spread over many.
 MINIMUM_BLOCK = 8192
@@ -291,13 +289,6 @@ def check_block(block_events: int | None) -> int | None:
     if block_events is not None and not block_events >= 1:
         raise InputError(f"block_events must be at least 1, but is {block_events!r}")
     return None if block_events is None else int(block_events)
-
-
-def frozen(array: NDArray[T]) -> NDArray[T]:
-    """Return a contiguous array that cannot be written to, without locking the caller's own."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def _check_tables(samples: AliasTables | None, node_probability: NDArray[np.float64]) -> None:

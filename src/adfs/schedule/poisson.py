@@ -10,8 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adfs.errors import InputError
 from adfs.schedule.cells import CELL_MEAN, make_scratch
-from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, frozen, room_for
+from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, room_for
 from adfs.schedule.merging import (
     COMMUNICATION,
     COMPUTATION,
@@ -21,6 +22,7 @@ from adfs.schedule.merging import (
     sort_communications,
 )
 from adfs.schedule.philox import seed_key
+from adfs.schedule.sampling import frozen
 
 __all__ = ["PoissonSchedule"]
 
@@ -30,6 +32,8 @@ _EVENTS_A_CLOCK = 0.6
 #: memory.
 _EVENTS_A_CLOCK_A_STEP = 3.6
 _WINDOWS_A_STEP = 12
+#: From here on doubles are whole numbers.
+_LATEST = 2.0**52
 #: Entries a list has room for beyond what its mean and its deviation ask for.
 _LEAST_ROOM = 64
 
@@ -114,11 +118,12 @@ class PoissonSchedule(Schedule):
 
     def _clocks(self, nodes: NDArray[np.int64] | None) -> _Clocks:
         name = b"all" if nodes is None else nodes.tobytes()
-        if name not in self._last:
+        found = self._last.get(name)
+        if found is None:
             found = self._all_clocks() if nodes is None else self._clocks_of(nodes)
             self._last.clear()
             self._last[name] = found
-        return self._last[name]
+        return found
 
     def _all_clocks(self) -> _Clocks:
         if not self.edge_probability.all():  # an edge that never rings is left out
@@ -126,9 +131,10 @@ class PoissonSchedule(Schedule):
         table_of, table_begin, packed = self._tables_by_node()
         return _Clocks(
             actor=np.zeros(0, dtype=np.int32),
-            node_rate=self.node_probability,
-            edge_rate=self.edge_probability,
-            ends=self.edges,
+            # Frozen already, unless they come out of a pickle.
+            node_rate=frozen(self.node_probability),
+            edge_rate=frozen(self.edge_probability),
+            ends=frozen(self.edges),
             table_of=table_of,
             table_begin=table_begin,
             packed=packed,
@@ -144,7 +150,6 @@ class PoissonSchedule(Schedule):
         table_of, table_begin, packed = self._tables_by_node()
         return _Clocks(
             actor=np.concatenate([nodes, self.n_nodes + edges]).astype(np.int32),
-            # As in the schedule itself: numba compiles again for arrays that can be written to.
             node_rate=frozen(self.node_probability[nodes]),
             edge_rate=frozen(self.edge_probability[edges]),
             ends=frozen(place[self.edges[edges]]),
@@ -152,6 +157,15 @@ class PoissonSchedule(Schedule):
             table_begin=table_begin,
             packed=packed,
         )
+
+    def _check_range(self, start: float, stop: float) -> tuple[float, float]:
+        start, stop = super()._check_range(start, stop)
+        if start > _LATEST:
+            raise InputError(
+                f"a Poisson schedule can be asked up to time 2**52, beyond which the times of events "
+                f"coincide, but the range is {start!r} to {stop!r}"
+            )
+        return start, stop
 
     def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float:
         return _window_length(self._clocks(nodes), block_events)
@@ -172,13 +186,15 @@ class PoissonSchedule(Schedule):
         reuse: bool,
     ) -> Iterator[tuple[float, Events]]:
         clocks = self._clocks(nodes)
-        length = _window_length(clocks, block_events)
-        if np.isinf(length):  # no clock ever rings
+        if start == stop:
+            return
+        if not clocks.ringing:
             yield stop, room_for(0)
             return
+        length = min(_window_length(clocks, block_events), stop - start)
         events = length * clocks.rate
-        wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.size / events)
-        per_step = int(np.clip(wanted, 1, _WINDOWS_A_STEP))
+        wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.size / events - 1e-9)  # not one more by rounding
+        per_step = int(min(max(wanted, 1), _WINDOWS_A_STEP, np.ceil((stop - start) / length)))
         steps = _Steps(self.seed, clocks, length, per_step)
         out = room_for(int(events + 10.0 * events**0.5) + 64 if reuse else 0)
         windows = 0  # counted from the start, so that the bounds do not drift

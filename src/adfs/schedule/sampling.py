@@ -9,6 +9,7 @@ a row of weight 0 has threshold 0, is nobody's alias, and is never drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,13 +17,28 @@ from numpy.typing import ArrayLike, NDArray
 from adfs.compilation import compiled, inlined
 from adfs.errors import InputError
 
-__all__ = ["ActorTable", "AliasTables", "build_actor_table", "draw_column", "draw_sample"]
+__all__ = ["ActorTable", "AliasTables", "build_actor_table", "draw_column", "draw_sample", "frozen"]
+
+T = TypeVar("T", bound=np.generic)
 
 _LOW = np.uint64(0xFFFFFFFF)
 _1, _32 = np.uint64(1), np.uint64(32)
 #: Bits of a threshold in a table of rows; a row's probability is off by at most 2**-32 of the mean one.
 _ROW_BITS = 32
 _MAX_ROWS = 2**31 - 1
+
+
+def frozen(array: NDArray[T]) -> NDArray[T]:
+    """Return a contiguous array that cannot be written to: a copy, unless it is one.
+
+    Compiled loops trust what they were given at the start; and numba compiles again for arrays that can be
+    written to.
+    """
+    array = np.ascontiguousarray(array)
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
 
 
 @inlined
@@ -258,7 +274,8 @@ class AliasTables:
         packed = np.empty(row_weights.size, dtype=np.uint64)
         drawable = np.empty(k, dtype=np.bool_)
         _build_rows(row_weights, bounds, packed, drawable)
-        return cls(packed, bounds, ids, drawable)
+        packed.flags.writeable = drawable.flags.writeable = False  # our own: no need of a copy
+        return cls(packed, frozen(bounds), frozen(ids), drawable)
 
     @property
     def nbytes(self) -> int:
