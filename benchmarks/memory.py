@@ -60,7 +60,7 @@ def main() -> str:
     notes = (
         "All allocations of NumPy and Python (tracemalloc) beyond the problem, the network and the "
         "parameters, certificates included. Allowed are 16 bytes of state and 16 of sampling table a sample, "
-        "4 d doubles a node, and 1 MiB. A Poisson stream draws events ahead: at n = 10,000, "
-        f"{(peaks['poisson'] - peaks['iid']) / found['clocks']:.0f} bytes a node or edge more than iid."
+        "4 d doubles a node, and 1 MiB. A Poisson stream draws events ahead: at n = 10,000 its peak is "
+        f"{(peaks['poisson'] - peaks['iid']) / found['clocks']:.0f} bytes a node or edge above that of iid."
     )
     return write_table("memory", "Memory of a simulation", table, notes)
