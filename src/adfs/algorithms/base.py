@@ -15,7 +15,7 @@ Two kinds of process, one source each for every runtime:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -316,9 +316,14 @@ class Method(ABC):
                 f"method {self.name!r} needs a smooth loss and {problem.loss.name!r} is not; "
                 "use 'ns-adfs', or a smoothed loss (smoothed-hinge, huber, smoothed-quantile)"
             )
+        self.check_options(options)
+
+    def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
+        """Raise :class:`InputError` unless the method has these options; ``also`` may have been meant."""
         for option in options:
             if option not in self.options:
-                raise unknown_name(f"option of {self.name!r}", option, self.options or ("(none)",))
+                known = (*self.options, *also)
+                raise unknown_name(f"option of {self.name!r}", option, known or ("(none)",))
 
 
 def block_slots(network: Network, block: np.ndarray) -> np.ndarray:

@@ -271,10 +271,7 @@ def simulate(
 def check_options(run: Callable[..., Run], method: Method, options: dict[str, Any]) -> None:
     """Raise unless the method has these options; a misspelt argument of what runs it ends up among them."""
     kinds = inspect.signature(run).parameters.values()
-    own = [one.name for one in kinds if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    for option in options:
-        if option not in method.options:
-            raise unknown_name(f"option of {method.name!r}", option, (*method.options, *own))
+    method.check_options(options, [one.name for one in kinds if one.kind is inspect.Parameter.KEYWORD_ONLY])
 
 
 def _nothing_to_run(method: Method, problem: Problem | GeneralProblem, seed: int) -> Run:

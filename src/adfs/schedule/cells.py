@@ -273,7 +273,7 @@ def draw_cells(
     begin: int,
     end: int,
     s: Scratch,
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """Draw the cells that `cells_of` listed, as many as are drawn at once.
 
     Parameters
@@ -294,8 +294,8 @@ def draw_cells(
     -------
     next : int
         The first entry that was not handled.
-    cells, events : int
-        How many; events is −1 if they did not fit.
+    events : int
+        How many; −1 if they did not fit.
     """
     cells = 0
     i = begin
@@ -325,7 +325,7 @@ def draw_cells(
     for c in range(cells):
         events += s.cell_count[c]
     if events + len(COUNT_THRESHOLDS) > s.position.shape[0]:
-        return i, cells, -1
+        return i, -1
     _list_events(
         cells,
         actor,
@@ -341,7 +341,7 @@ def draw_cells(
     )
     draw_pairs(events, _EVENT, key, s.position, s.draw)
     _place(cells, rate, from_clock, s.start, s.cell_clock, s.cell_number, s.position, s.time)
-    return i, cells, events
+    return i, events
 
 
 @inlined

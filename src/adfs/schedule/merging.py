@@ -41,6 +41,8 @@ _FINE_BITS = 9
 _FINE = 1 << _FINE_BITS
 #: How many communications ahead memory is asked for.
 _FAR, _NEAR = 16, 8
+#: So many computations on, one is in the same cache line or the next.
+_LINE = 4
 
 
 @inlined
@@ -127,7 +129,7 @@ def draw_computations(
         cells_of(bounds[0], bounds[windows], begins, rate, base, listed, s.first, s.fresh)
         done = 0
         while done < listed:
-            upto, _, events = draw_cells(key, actor, first_actor, rate, base, done, listed, s)
+            upto, events = draw_cells(key, actor, first_actor, rate, base, done, listed, s)
             if events < 0:
                 return False
             draw_samples(events, s, table_of, table_begin, packed)
@@ -234,7 +236,7 @@ def draw_communications(
         cells_of(bounds[0], bounds[windows], begins, rate, base, listed, s.first, s.fresh)
         done = 0
         while done < listed:
-            done, _, events = draw_cells(key, actor, first_actor, rate, base, done, listed, s)
+            done, events = draw_cells(key, actor, first_actor, rate, base, done, listed, s)
             if events < 0:
                 return False
             for i in range(events):
@@ -403,8 +405,9 @@ def merge(
         near = min(i + _NEAR, n - 1)
         prefetch(own, head[joined[near, 0]])
         prefetch(own, head[joined[near, 1]])
-        prefetch(own, head[joined[near, 0]] + 4)
-        prefetch(own, head[joined[near, 1]] + 4)
+        # A burst may go on into the next cache line.
+        prefetch(own, head[joined[near, 0]] + _LINE)
+        prefetch(own, head[joined[near, 1]] + _LINE)
         t = links[i].time
         if joined[i, 0] >= 0:
             to = _burst(t, np.uint32(joined[i, 0]), own, head, to, out_time, out_actor, out_sample)

@@ -196,7 +196,7 @@ class PoissonSchedule(Schedule):
         wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.size / events - 1e-9)  # not one more by rounding
         per_step = int(min(max(wanted, 1), _WINDOWS_A_STEP, np.ceil((stop - start) / length)))
         steps = _Steps(self.seed, clocks, length, per_step)
-        out = room_for(int(events + 10.0 * events**0.5) + 64 if reuse else 0)
+        out = room_for(int(_likely(events)) if reuse else 0)
         windows = 0  # counted from the start, so that the bounds do not drift
         lower = start
         while lower < stop:
@@ -214,6 +214,11 @@ class PoissonSchedule(Schedule):
 def _window_length(clocks: _Clocks, block_events: int | None) -> float:
     events = block_events or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * clocks.ringing))
     return events / clocks.rate if clocks.ringing else np.inf
+
+
+def _likely(mean: Any) -> Any:
+    """Return more events than there will be: too few are noticed and made more, which costs a new start."""
+    return mean + 10.0 * np.sqrt(mean) + _LEAST_ROOM
 
 
 class _Steps:
@@ -261,9 +266,7 @@ class _Steps:
     def _rooms(self, rate: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return where each list begins and the last ends: one a window, one for what all may carry over."""
         mean = np.append(np.full(self._windows, self._length * float(rate.sum())), CELL_MEAN * rate.size)
-        # Ten standard deviations above the mean: what is too little is noticed, but costs a new start.
-        room = self._slack * (mean + 10.0 * np.sqrt(mean)) + _LEAST_ROOM
-        return np.concatenate([[0], np.cumsum(room.astype(np.int64))])
+        return np.concatenate([[0], np.cumsum((self._slack * _likely(mean)).astype(np.int64))])
 
     def draw(self, bounds: NDArray[np.float64]) -> None:
         """Draw the windows between these bounds, which must go on from where the last call ended."""

@@ -26,7 +26,7 @@ from adfs.runtimes.mpi.driver import TeamSums
 from adfs.runtimes.mpi.faults import RefusalError, say
 from adfs.runtimes.mpi.placement import Placement, place
 from adfs.runtimes.mpi.team import Team
-from adfs.theory import NodeSummary, summarize
+from adfs.theory import NodeSummary, node_sizes, summarize
 
 __all__ = [
     "READING",
@@ -323,10 +323,8 @@ def gather_summary(team: Team, problem: Problem | GeneralProblem, sums: TeamSums
 
 def _constants(problem: Problem | GeneralProblem) -> NodeSummary:
     zero = np.zeros(problem.n_nodes)
-    counts = np.diff(problem.offsets)
     return NodeSummary(
-        n_samples=counts,
-        n_active=np.zeros_like(counts),
+        **vars(node_sizes(problem)),
         sigma=problem.sigma,
         kappa=zero,
         batch_kappa=zero,
