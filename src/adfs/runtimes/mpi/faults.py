@@ -2,7 +2,8 @@
 
 A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An
 exception that nobody catches ends all ranks (`aborting`), since the others would wait for this one for ever.
-A rank that is told to stop while others fail says what it was doing (SIGTERM).
+A rank that is told to stop while others fail says what it was doing (SIGTERM), if its launcher leaves it the
+time: Open MPI kills a fifth of a second later.
 """
 
 from __future__ import annotations
