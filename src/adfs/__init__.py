@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from adfs.estimators import ADFSClassifier, ADFSRegressor
     from adfs.network import Network
     from adfs.problem import GeneralProblem, Problem
-    from adfs.runtimes import Record, Run, simulate
-    from adfs.runtimes.mpi import fit_mpi
+    from adfs.runtimes import Delays, Grid, Record, Run, simulate
+    from adfs.runtimes.mpi import MpiRanks, fit_mpi
     from adfs.theory import Parameters
 
 __all__ = [
     "ADFSClassifier",
     "ADFSRegressor",
     "AdfsError",
+    "Delays",
     "GeneralProblem",
+    "Grid",
     "InputError",
+    "MpiRanks",
     "Network",
     "Parameters",
     "Problem",
@@ -51,7 +54,10 @@ __all__ = [
 _OBJECTS = {
     "ADFSClassifier": "adfs.estimators",
     "ADFSRegressor": "adfs.estimators",
+    "Delays": "adfs.runtimes",
     "GeneralProblem": "adfs.problem",
+    "Grid": "adfs.runtimes",
+    "MpiRanks": "adfs.runtimes.mpi",
     "Network": "adfs.network",
     "Parameters": "adfs.theory",
     "Record": "adfs.runtimes",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Launch", "launched_by_mpi", "let_rank_0_speak", "what_the_launcher_says"]
+__all__ = ["Launch", "launched_by_mpi", "wait_for_rank_0", "launch_of"]
 
 # (variable of the size, variable of the rank): Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
@@ -25,14 +25,14 @@ class Launch(NamedTuple):
     rank: int
 
 
-def what_the_launcher_says(environment: Mapping[str, str] | None = None) -> Launch | None:
+def launch_of(environment: Mapping[str, str] | None = None) -> Launch | None:
     """Return what the launcher's variables say, or None where there was no launcher.
 
     Examples
     --------
-    >>> what_the_launcher_says({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"})
+    >>> launch_of({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"})
     Launch(size=4, rank=2)
-    >>> what_the_launcher_says({}) is None
+    >>> launch_of({}) is None
     True
     """
     found = os.environ if environment is None else environment
@@ -57,7 +57,7 @@ def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
     >>> launched_by_mpi({"PMI_SIZE": "1", "PMI_RANK": "0"})
     False
     """
-    launch = what_the_launcher_says(environment)
+    launch = launch_of(environment)
     return launch is not None and launch.size > 1
 
 
@@ -65,12 +65,12 @@ def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
 _TO_SPEAK = 10.0
 
 
-def let_rank_0_speak() -> None:
+def wait_for_rank_0() -> None:
     """Wait on every rank but 0, before it gives up for a reason that all ranks probably have.
 
     The launcher ends all ranks as soon as one fails: rank 0 says why, and the others are ended here. One that
     is alone with its trouble goes on after a while, and speaks itself.
     """
-    launch = what_the_launcher_says()
+    launch = launch_of()
     if launch is not None and launch.rank > 0:
         time.sleep(_TO_SPEAK)

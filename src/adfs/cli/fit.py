@@ -27,7 +27,7 @@ Exit code 1 means that the tolerance was not reached: the model is written all t
 def run(
     files: Annotated[
         list[str],
-        typer.Argument(help="One file, split over --nodes; or several files, one a node.", metavar="FILE"),
+        typer.Argument(help="One file, split over --nodes; or several files, one per node.", metavar="FILE"),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where the model goes; standard output when not given.")
@@ -53,7 +53,7 @@ def run(
     ] = 1.0,
     class_weight: Annotated[str | None, typer.Option("--class-weight", help="balanced, or nothing.")] = None,
     multi_class: Annotated[
-        str, typer.Option("--multi-class", help="ovr, or multinomial (slow, for small data).")
+        str, typer.Option("--multi-class", help="ovr, or multinomial.")
     ] = "ovr",
     delta: Annotated[float, typer.Option("--delta", help="Of the huber loss.")] = 1.0,
     quantile: Annotated[float, typer.Option("--quantile", help="Of the quantile losses.")] = 0.5,
@@ -74,7 +74,14 @@ def run(
         ),
     ] = "auto",
     parameters: options.ParameterChoice = None,
-    tau: options.Tau = None,
+    tau: Annotated[
+        str | None,
+        typer.Option(
+            "--tau",
+            help="Time of a message, one sample's computation taking 1, for tuned parameters; "
+            "over MPI also: measure.",
+        ),
+    ] = None,
     schedule: options.Schedule = "iid",
     tol: Annotated[float, typer.Option("--tol", help="Stop at this certified relative duality gap.")] = 1e-6,
     max_passes: Annotated[
@@ -82,6 +89,9 @@ def run(
     ] = 10_000.0,
     max_seconds: options.MaxSeconds = None,
     checkpoint: options.Checkpoint = None,
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", help="Seconds between two checkpoints.")
+    ] = 60.0,
     resume: options.Resume = False,
     seed: options.Seed = 0,
     deadline: Annotated[
@@ -119,14 +129,21 @@ def run(
     for path in (out, history, timeline, None if over_mpi else checkpoint):
         if path is not None:
             check_writable(path)
-    if over_mpi and checkpoint is not None:  # one file a rank, in a folder
+    if over_mpi and checkpoint is not None:  # one file per rank, in a folder
         check_folder(checkpoint)
     if not over_mpi and any("{rank}" in name or "{node}" in name for name in files):
         raise InputError(
             "{rank} and {node} in a file's name are for several processes: start them with mpiexec -n, "
-            "or name the files, one a node"
+            "or name the files, one per node"
         )
-    for option, limit in (("--tol", tol), ("--max-passes", max_passes), ("--max-seconds", max_seconds)):
+    limits = {
+        "--tol": tol,
+        "--max-passes": max_passes,
+        "--max-seconds": max_seconds,
+        "--checkpoint-every": checkpoint_every,
+        "--deadline": deadline,
+    }
+    for option, limit in limits.items():
         if limit is not None and not limit > 0.0:
             raise InputError(f"{option} must be above 0, got {limit:g}")
     if class_weight not in (None, "balanced"):
@@ -134,7 +151,7 @@ def run(
     read = options.read_options(form, label, weight, n_features, index_base)
 
     from adfs.cli.fitting import FitRequest, fit_files
-    from adfs.runtimes import Outcome
+    from adfs.runtimes.loop import Outcome
 
     request = FitRequest(
         files=tuple(files),
@@ -153,25 +170,21 @@ def run(
         partition=partition,
         algorithm=algorithm,
         parameters=parameters,
-        tau=tau,
+        tau=_tau(tau, over_mpi),
         schedule=schedule,
         tol=tol,
         max_passes=max_passes,
         max_seconds=max_seconds,
         checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
         resume=resume,
         seed=seed,
         deadline=deadline,
         progress=progress,
     )
-    if over_mpi:
-        from adfs.cli import fitting_mpi
-
-        fitted = fitting_mpi.fit_files(request)
-        if fitted is None:  # rank 0 has it and writes it
-            return 0
-    else:
-        fitted = fit_files(request)
+    fitted = fit_files(request)
+    if fitted is None:  # rank 0 has it and writes it
+        return 0
     if history is not None:
         write_text(history, fitted.history.to_csv(index=False))
     if out is None:
@@ -180,11 +193,17 @@ def run(
         fitted.model.save(out)
     if as_json:
         print(json.dumps(fitted.summary | {"out": str(out)}))
-    if fitted.account is not None:
+    if over_mpi:
         _show_account(fitted.account, timeline, progress)
-    if fitted.outcome is Outcome.CONVERGED:
-        return 0
     gap, passes = fitted.summary["gap"], fitted.summary["passes"]
+    if fitted.outcome is Outcome.CONVERGED:
+        where = "" if out is None else f"; the model is in {out}"
+        print(
+            f"adfs: converged to a certified relative gap of {gap:.1e} in {passes:.3g} passes and "
+            f"{fitted.summary['seconds']:.3g} s{where}",
+            file=sys.stderr,
+        )
+        return 0
     if fitted.outcome is Outcome.STOPPED:
         print(f"adfs: the model so far, at a gap of {gap:.1e}, was written", file=sys.stderr)
         return INTERRUPTED
@@ -197,27 +216,38 @@ def run(
     return NOT_CONVERGED
 
 
+def _tau(words: str | None, over_mpi: bool) -> float | str | None:
+    """Return τ as a number, or the wish to measure it."""
+    from adfs.errors import InputError
+
+    if words is None:
+        return None
+    if words == "measure":
+        if not over_mpi:
+            raise InputError("--tau measure measures messages between ranks: start several with mpiexec -n")
+        return words
+    try:
+        return float(words)
+    except ValueError:
+        raise InputError(f"--tau is a number or measure, got {words!r}") from None
+
+
 def _show_account(account: dict[str, Any], timeline: Path | None, progress: bool | None) -> None:
     """Show how the ranks spent their time; of several classes, in the last one's run."""
     from adfs.runtimes.mpi import draw_timeline, rank_table
-    from adfs.runtimes.progress import wanted
+    from adfs.runtimes.progress import wanted_on_screen
 
     if timeline is not None:
         figure = draw_timeline(account).get_figure(root=True)
         assert figure is not None
         figure.savefig(timeline)
-    if wanted(progress):
+    if wanted_on_screen(progress):
         table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
         print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)
 
 
 def _constants(loss: str, **given: float) -> dict[str, float]:
     """Return the constants that a loss takes."""
-    names = {
-        "huber": ("delta",),
-        "quantile": ("quantile",),
-        "smoothed-quantile": ("quantile", "width"),
-        "smoothed-hinge": ("width",),
-        "epsilon-insensitive": ("epsilon",),
-    }
-    return {name: given[name] for name in names.get(loss.replace("_", "-"), ())}
+    from adfs.estimators.base import LOSS_CONSTANTS
+
+    return {name: given[name] for name in LOSS_CONSTANTS.get(loss.replace("_", "-"), ())}

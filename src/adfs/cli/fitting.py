@@ -1,11 +1,12 @@
-"""What ``adfs fit`` does, apart from the command line: files in, a model out.
+"""What ``adfs fit`` does, apart from the command line: files in, a model out, by an estimator.
 
-`fit_files` runs in one process. Started by an MPI launcher, ``adfs fit`` calls the function of the same
-name and arguments in `adfs.cli.fitting_mpi` instead.
+One process reads all files. Started by an MPI launcher, every rank reads its own files alone, and the ranks
+fit together: the same function, with the ranks as the estimator's cluster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.data import LinearModel, ReadOptions, Table, read_tables, stack
+from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSRegressor
-from adfs.estimators.solving import Plan, Solution
+from adfs.estimators.base import LOSS_CONSTANTS, count_nodes
+from adfs.estimators.pipeline import FittedModel
+from adfs.launching import launched_by_mpi
+from adfs.network import Network
 from adfs.problem.losses import LOSSES
-from adfs.runtimes import Outcome
+from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
+from adfs.runtimes.cluster import RefusalError
+from adfs.runtimes.joint_problem import all_labels, place_together
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FitRequest", "Fitted", "check_labels", "fit_files", "make_model", "plain_classes", "task_of"]
+__all__ = ["FitRequest", "Fitted", "fit_files"]
 
 _MOST_CLASSES = 50  # more than this, and more than half the samples: targets of a regression
 
@@ -48,32 +54,109 @@ class FitRequest:
     partition: str | None = None
     algorithm: str = "auto"
     parameters: str | None = None
-    tau: float | None = None
+    tau: float | str | None = None
     schedule: str = "iid"
     tol: float = 1e-6
     max_passes: float = 10_000.0
     max_seconds: float | None = None
     checkpoint: Path | None = None
+    checkpoint_every: float = 60.0
     resume: bool = False
     seed: int = 0
     deadline: float = 60.0
     progress: bool | None = None
 
+    @property
+    def loss_name(self) -> str:
+        """The loss as the registry spells it."""
+        return self.loss.replace("_", "-")
+
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came out: the model, the recorded rows, how it ended, and over MPI the ranks' account of it."""
+    """What came out: the model, the recorded rows, how it ended, and the processes' account of it."""
 
     model: LinearModel
     history: pd.DataFrame
     outcome: Outcome
     summary: dict[str, Any]
-    account: dict[str, Any] | None = None
+    account: dict[str, Any]
 
 
-def task_of(request: FitRequest) -> str:
+def fit_files(request: FitRequest) -> Fitted | None:
+    """Read the files, fit, and return the model; over MPI in rank 0, None in the others.
+
+    Parameters
+    ----------
+    request : FitRequest
+        One file is split over ``nodes``; several files are one per node.
+    """
+    if not launched_by_mpi():
+        return _fit(OneProcess(), request)
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise InputError(
+            "these are several MPI processes and mpi4py is missing: pip install 'adfs[mpi]', "
+            "or 'adfs[hpc]' on a site's own MPI"
+        ) from None
+    from adfs.runtimes.mpi import MpiRanks
+    from adfs.runtimes.mpi.faults import as_one_program
+    from adfs.runtimes.mpi.ranks import check_launcher
+
+    check_launcher()
+    fitted: list[Fitted | None] = []
+    with as_one_program(MPI.COMM_WORLD):
+        ranks = MpiRanks(MPI.COMM_WORLD, deadline=request.deadline)
+        found = _fit(ranks, request)
+        fitted.append(found if MPI.COMM_WORLD.Get_rank() == 0 else None)
+    return fitted[0]
+
+
+def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
+    with cluster:
+        cluster.same({"the command line": repr(request)})
+        task = cluster.attempt("at the start", lambda: _task_of(request))
+        if cluster.size == 1:
+            names, nodes, graph = list(request.files), None, request.graph
+        else:
+            names, nodes, graph = _own_files(cluster, request)
+        tables = _read(cluster, names, request.read)
+        table, parts = stack(tables)
+        counts = cluster.gather([table.n_samples, len(tables)], "to count the samples")
+        n_samples = sum(count for count, _ in counts)
+        y = _labels(cluster, table, tables, task, n_samples)
+        n_nodes, partition = _nodes(request, parts, cluster)
+        estimator = _estimator(request, task)
+        estimator.set_params(n_nodes=n_nodes, graph=graph, partition=partition)
+        if cluster.size > 1:
+            estimator.set_params(cluster=cluster)
+        options = RunOptions(
+            seed=request.seed,
+            seconds=request.max_seconds,
+            checkpoint=request.checkpoint,
+            checkpoint_every=request.checkpoint_every,
+            resume=request.resume,
+            progress=request.progress,
+        )
+        model = estimator._fit(table.X, y, table.weights, options, nodes)
+        summary = _summary(request, task, model, n_samples)
+        account = model.runs[-1].details
+        if cluster.size > 1:
+            summary["ranks"] = [
+                {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
+            ]
+        return Fitted(
+            _linear_model(request, model, table, summary), model.history, model.outcome, summary, account
+        )
+
+
+# --------------------------------------------------------------------------- what was asked for
+
+
+def _task_of(request: FitRequest) -> str:
     """Return the task of the loss, after checking that the options fit it."""
-    name = request.loss.replace("_", "-")
+    name = request.loss_name
     if name not in LOSSES:
         raise unknown_name("loss", request.loss, LOSSES)
     task = str(LOSSES[name].task)
@@ -85,22 +168,13 @@ def task_of(request: FitRequest) -> str:
         raise InputError(
             f"--class-weight and --multi-class are for classification, not for the loss {name!r}"
         )
+    for option, value in (("-C", request.C), ("--alpha", request.alpha)):
+        if value is not None and not (np.isfinite(value) and value > 0.0):
+            raise InputError(f"{option} must be finite and above 0, got {value:g}")
     return task
 
 
-def fit_files(request: FitRequest) -> Fitted:
-    """Read the files, fit in this process, and return the model.
-
-    Parameters
-    ----------
-    request : FitRequest
-        One file is split over ``nodes``; several files are one a node.
-    """
-    task = task_of(request)
-    tables = read_tables(request.files, request.read)
-    table, parts = stack(tables)
-    y = check_labels(table, task)
-    n_nodes, partition = _nodes(request, parts)
+def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor:
     common: dict[str, Any] = {
         "loss": request.loss.replace("-", "_"),
         "penalty": request.penalty,
@@ -108,128 +182,185 @@ def fit_files(request: FitRequest) -> Fitted:
         "intercept_scaling": request.intercept_scaling,
         "tol": request.tol,
         "max_iter": request.max_passes,
-        "n_nodes": n_nodes,
-        "graph": request.graph,
-        "partition": partition,
-        **request.constants,
+        "algorithm": request.algorithm,
+        "parameters": request.parameters,
+        "tau": request.tau,
+        "schedule": request.schedule,
+        **{key: request.constants[key] for key in LOSS_CONSTANTS.get(request.loss_name, ())},
     }
-    plan = Plan(
-        seed=request.seed,
-        method=request.algorithm,
-        parameters=request.parameters,
-        tau=request.tau,
-        schedule=request.schedule,
-        seconds=request.max_seconds,
-        checkpoint=request.checkpoint,
-        resume=request.resume,
-        progress=request.progress,
-    )
-    estimator: ADFSClassifier | ADFSRegressor
     if task == "classification":
-        estimator = ADFSClassifier(
+        return ADFSClassifier(
             C=1.0 if request.C is None else request.C,
             class_weight=request.class_weight,
             multi_class=request.multi_class,
             **common,
         )
-    else:
-        estimator = ADFSRegressor(alpha=1.0 if request.alpha is None else request.alpha, **common)
-    solutions = estimator._fit(table.X, y, table.weights, plan)
-    summary = _summary(request, solutions, table.n_samples, n_nodes)
-    model = make_model(
-        request,
-        coef=np.atleast_2d(estimator.coef_),
-        intercept=np.atleast_1d(estimator.intercept_),
-        classes=plain_classes(estimator.classes_) if isinstance(estimator, ADFSClassifier) else None,
-        table=table,
-        training=summary,
-    )
-    return Fitted(model, estimator.history_, Outcome(summary["outcome"]), summary)
+    return ADFSRegressor(alpha=1.0 if request.alpha is None else request.alpha, **common)
 
 
-def check_labels(table: Table, task: str) -> np.ndarray:
-    """Return the labels of a table, checked against the task."""
-    y = table.y
-    if y is None:
-        raise InputError(f"{table.source} has no labels")
-    if task == "regression":
-        if y.dtype.kind == "U":
-            raise InputError(
-                f"{table.source}: the labels are text ({str(y[0])!r}), a regression wants numbers"
-            )
-        return y
-    distinct = np.unique(y)
-    if y.dtype.kind != "U" and not np.array_equal(distinct, np.floor(distinct)):
-        raise InputError(
-            f"{table.source}: labels such as {distinct[distinct != np.floor(distinct)][0]:g} are no classes; "
-            "use a regression loss (--loss squared), or whole numbers"
-        )
-    if distinct.size < 2:
-        raise InputError(f"{table.source}: all labels are {distinct[0]}; a classifier needs two")
-    if distinct.size > max(_MOST_CLASSES, y.size // 2):
-        raise InputError(
-            f"{table.source}: {distinct.size} different labels for {y.size} samples are not classes; "
-            "use a regression loss (--loss squared)"
-        )
-    return y
-
-
-def plain_classes(classes: np.ndarray) -> list[Any]:
-    """Return classes as JSON has them, whole numbers without a point."""
-    if classes.dtype.kind == "U":
-        return [str(name) for name in classes]
-    return [int(name) if float(name).is_integer() else float(name) for name in classes]
-
-
-def make_model(
-    request: FitRequest,
-    *,
-    coef: np.ndarray,
-    intercept: np.ndarray,
-    classes: list[Any] | None,
-    table: Table,
-    training: dict[str, Any],
-) -> LinearModel:
-    """Return the model of a request; of the table, only how its columns are named is looked at."""
-    return LinearModel(
-        task="regression" if classes is None else "classification",
-        loss=request.loss.replace("_", "-"),
-        coef=coef,
-        intercept=intercept,
-        classes=classes,
-        softmax=request.multi_class == "multinomial",
-        feature_names=table.feature_names,
-        index_base=table.index_base,
-        label=request.read.label,
-        training=training,
-    )
-
-
-def _nodes(request: FitRequest, parts: list[np.ndarray]) -> tuple[int, Any]:
-    """Return the number of nodes and the partition: one file is split, several are one a node."""
+def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tuple[int | None, Any]:
+    """Return the number of nodes here and the partition: one file is split, several are one per node."""
+    if cluster.size > 1:
+        return len(parts), parts
     if len(parts) == 1:
-        return request.nodes or 1, request.partition or "contiguous"
+        return count_nodes(request.nodes, request.graph, request.seed), request.partition or "contiguous"
     if request.nodes not in (None, len(parts)):
         raise InputError(
             f"{len(parts)} files make {len(parts)} nodes, one each; leave out --nodes, "
             "or join the files to split them anew"
         )
     if request.partition is not None:
-        raise InputError("several files are one a node: --partition is for one file")
+        raise InputError("several files are one per node: --partition is for one file")
     return len(parts), parts
 
 
-def _summary(request: FitRequest, solutions: list[Solution], n_samples: int, n_nodes: int) -> dict[str, Any]:
-    worst = max(solutions, key=lambda solution: solution.gap)
-    ends = {solution.outcome for solution in solutions}
-    order = (Outcome.STOPPED, Outcome.DIVERGED, Outcome.OUT_OF_BUDGET, Outcome.CONVERGED)
-    weight = {"alpha": request.alpha or 1.0} if task_of(request) == "regression" else {"C": request.C or 1.0}
+# --------------------------------------------------------------------------- files
+
+
+def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[int], Network]:
+    """Return this rank's files, the nodes that they are, and the network of all."""
+
+    def check() -> tuple[list[str], Network]:
+        names = file_names(request, cluster.size)
+        if request.partition is not None:
+            raise InputError("over MPI the files are the partition: leave out --partition")
+        count = count_nodes(len(names), request.graph, request.seed)
+        graph = "path:1" if count == 1 else request.graph
+        return names, Network(graph, n_nodes=count, seed=request.seed)
+
+    names, network = cluster.attempt("at the start", check)
+    block = place_together(cluster, network).block(cluster.rank)
+    return [names[node] for node in block], block.tolist(), network
+
+
+def file_names(request: FitRequest, n_ranks: int) -> list[str]:
+    """Return the file of each node: several files, or a name with {rank} or {node} in it.
+
+    Examples
+    --------
+    >>> file_names(FitRequest(("shard-{rank}.svm",)), 2)
+    ['shard-0.svm', 'shard-1.svm']
+    """
+    if len(request.files) > 1:
+        if request.nodes not in (None, len(request.files)):
+            raise InputError(f"{len(request.files)} files make as many nodes, one each; leave out --nodes")
+        names = list(request.files)
+    else:
+        (name,) = request.files
+        if "{node}" in name:
+            names = [name.replace("{node}", str(node)) for node in range(request.nodes or n_ranks)]
+        elif "{rank}" in name:
+            if request.nodes not in (None, n_ranks):
+                raise InputError(
+                    f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {request.nodes}"
+                )
+            names = [name.replace("{rank}", str(rank)) for rank in range(n_ranks)]
+        else:
+            raise InputError(
+                f"{name} is one file for {n_ranks} ranks, and each reads its own only: "
+                "give one file per node, or a name such as shard-{rank}.svm"
+            )
+    if len(names) < n_ranks:
+        raise InputError(
+            f"there are {len(names)} files for {n_ranks} ranks; start {len(names)} ranks or fewer"
+        )
+    return names
+
+
+def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[Table]:
+    """Read this process's files; where counting starts and the dimension are settled by all together."""
+    why = "to read the files"
+
+    def read() -> list[Table]:
+        tables = [read_table(name, options) for name in names]
+        if cluster.size > 1 or len(tables) > 1:
+            for table in tables:
+                if table.n_samples == 0:
+                    raise InputError(f"{table.source} has no samples: every node needs some")
+        return tables
+
+    raw = cluster.attempt(why, read, slow=True)
+    lowest = min((table.lowest_index for table in raw if table.lowest_index is not None), default=None)
+    columns = raw[0].feature_names
+    cards = cluster.gather([lowest, list(columns) if columns else None], why)
+    if any(names_there != cards[0][1] for _, names_there in cards):
+        raise RefusalError("the files of different ranks have different columns; give them the same")
+    base = options.index_base
+    if base is None:
+        base = 0 if any(index == 0 for index, _ in cards) else 1
+    width = options.n_features
+    if width is None:
+        own = cluster.attempt(why, lambda: align(raw, index_base=base)[0].n_features)
+        width = max(cluster.gather(own, why))
+    return cluster.attempt(
+        why, lambda: align(raw, n_features=width, index_base=base, ignore_extra=options.ignore_extra)
+    )
+
+
+def _labels(cluster: Cluster, table: Table, tables: Sequence[Table], task: str, n_samples: int) -> np.ndarray:
+    """Return the labels of this process's rows, those of all processes checked against the task."""
+
+    def own() -> np.ndarray:
+        if table.y is None:
+            raise InputError(f"{table.source} has no labels")
+        if task == "regression" and table.y.dtype.kind == "U":
+            raise InputError(
+                f"{table.source}: the labels are text ({str(table.y[0])!r}), a regression wants numbers"
+            )
+        return table.y
+
+    y = cluster.attempt("to compare the labels", own)
+    if task == "regression":
+        return y
+    everything = all_labels(cluster, [y])
+    whole = "all files together" if cluster.size > 1 else table.source
+    cluster.attempt("to compare the labels", lambda: _check_classes(everything, n_samples, whole))
+    _say_different_labels(cluster, tables, everything)
+    return y
+
+
+def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
+    """Raise unless labels can be classes."""
+    if classes.dtype.kind != "U" and not np.array_equal(classes, np.floor(classes)):
+        raise InputError(
+            f"{source}: labels such as {classes[classes != np.floor(classes)][0]:g} are no classes; "
+            "use a regression loss (--loss squared), or whole numbers"
+        )
+    if classes.size < 2:
+        raise InputError(f"{source}: all labels are {classes[0]}; a classifier needs two")
+    if classes.size > max(_MOST_CLASSES, n_samples // 2):
+        raise InputError(
+            f"{source}: {classes.size} different labels for {n_samples} samples are not classes; "
+            "use a regression loss (--loss squared)"
+        )
+
+
+def _say_different_labels(cluster: Cluster, tables: Sequence[Table], classes: np.ndarray) -> None:
+    """Say so when files hold different labels that make more than two classes: one may be numbered wrongly."""
+    own = [[Path(table.source).name, np.unique(np.asarray(table.y)).tolist()[:6]] for table in tables]
+    cards = [card for part in cluster.gather(own, "to compare the labels") for card in part]
+    if classes.size > 2 and len({tuple(found) for _, found in cards}) > 1:
+        shown = "; ".join(f"{name} has {', '.join(_plain(one) for one in found)}" for name, found in cards[:4])
+        cluster.say(f"the files hold different labels, {classes.size} classes together: {shown}")
+
+
+def _plain(label: object) -> str:
+    return f"{label:g}" if isinstance(label, float) else str(label)
+
+
+# --------------------------------------------------------------------------- the model
+
+
+def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int) -> dict[str, Any]:
+    worst = max(model.runs, key=lambda run: run.gap)
+    n_nodes = model.node_coef.shape[1]
+    weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
     return {
-        "outcome": str(next(outcome for outcome in order if outcome in ends)),
-        "gap": worst.gap,
+        "outcome": str(model.outcome),
+        "gap": model.gap,
         "tol": request.tol,
-        "passes": round(max(solution.passes for solution in solutions), 3),
-        "seconds": round(sum(solution.seconds for solution in solutions), 3),
+        "passes": round(model.passes, 3),
+        "seconds": round(model.seconds, 3),
         "n_samples": n_samples,
         **weight,
         **request.constants,
@@ -241,3 +372,29 @@ def _summary(request: FitRequest, solutions: list[Solution], n_samples: int, n_n
         "files": [Path(name).name for name in request.files],
         "adfs": __version__,
     }
+
+
+def _linear_model(
+    request: FitRequest, model: FittedModel, table: Table, training: dict[str, Any]
+) -> LinearModel:
+    """Return what is written to a file; of the table, only how its columns are named is looked at."""
+    classes = None if model.classes is None else _plain_classes(model.classes)
+    return LinearModel(
+        task="regression" if classes is None else "classification",
+        loss=request.loss_name,
+        coef=model.coef,
+        intercept=model.intercept,
+        classes=classes,
+        softmax=request.multi_class == "multinomial",
+        feature_names=table.feature_names,
+        index_base=table.index_base,
+        label=request.read.label,
+        training=training,
+    )
+
+
+def _plain_classes(classes: np.ndarray) -> list[Any]:
+    """Return classes as JSON has them, whole numbers without a point."""
+    if classes.dtype.kind == "U":
+        return [str(name) for name in classes]
+    return [int(name) if float(name).is_integer() else float(name) for name in classes]

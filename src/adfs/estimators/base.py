@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 
 from adfs.errors import InputError, unknown_name
-from adfs.estimators.solving import Plan, Solution, make_network
-from adfs.problem import split
-from adfs.problem.losses import LOSSES
+from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, fit_model
+from adfs.network import Network
+from adfs.problem import Loss, split
+from adfs.problem.losses import LOSSES, get_loss
 from adfs.problem.problem import check_count
-from adfs.runtimes import Outcome
+from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
+from adfs.runtimes.joint_problem import numbered
 
-__all__ = ["LinearEstimator", "check_penalty", "positive"]
+__all__ = ["READ_OPTIONS", "LinearEstimator", "check_weights", "count_nodes", "positive"]
+
+#: How scikit-learn is asked to check rows.
+READ_OPTIONS: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "dtype": np.float64,
+    "order": "C",
+    "accept_large_sparse": True,
+}
+
+# The constants each loss takes, by the name of the estimator's parameter.
+LOSS_CONSTANTS = {
+    "huber": ("delta",),
+    "quantile": ("quantile",),
+    "smoothed-quantile": ("quantile", "width"),
+    "smoothed-hinge": ("width",),
+    "epsilon-insensitive": ("epsilon",),
+}
 
 
 def positive(value: Any, name: str) -> float:
@@ -31,6 +52,12 @@ def positive(value: Any, name: str) -> float:
     return float(value)
 
 
+def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
+    """Return one weight per row."""
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    return np.asarray(weights)
+
+
 def check_penalty(penalty: str) -> None:
     """Raise unless the penalty is the one there is."""
     if penalty != "l2":
@@ -40,22 +67,44 @@ def check_penalty(penalty: str) -> None:
         )
 
 
+def count_nodes(n_nodes: int | None, graph: Any, seed: int) -> int:
+    """Return the number of nodes: the one given, or the graph's own; 1 where neither says."""
+    if n_nodes is not None:
+        check_count(n_nodes)
+    try:
+        found = graph.n_nodes if isinstance(graph, Network) else Network(graph, seed=seed).n_nodes
+    except InputError:
+        if not isinstance(graph, str):
+            raise
+        return int(n_nodes or 1)  # a name without sizes, or a wrong one, which is told once there is a size
+    if n_nodes not in (None, found):
+        raise InputError(f"the graph {graph!r} has {found} nodes and n_nodes is {n_nodes}; leave one of them out")
+    return int(found)
+
+
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The part of a linear model that does not depend on the task."""
 
     # Set by the classes that derive from this one.
     penalty: str
-    loss: str
+    loss: str | Loss
     tol: float
     max_iter: float
-    n_nodes: int
+    n_nodes: int | None
     graph: Any
     partition: Any
+    algorithm: str
+    parameters: Any
+    tau: float | str | None
+    schedule: str
+    cluster: Cluster | None
     random_state: Any
     warm_start: bool
     verbose: int
     intercept_scaling: float
     fit_intercept: bool
+
+    _task: str
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -68,6 +117,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (N, d)
+            With a ``cluster``, the rows of this process.
         y : array-like of shape (N,)
         sample_weight : array-like of shape (N,), optional
 
@@ -79,93 +129,158 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         return self
 
     @abstractmethod
-    def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> list[Solution]:
-        """Fit, and return the solutions behind the attributes; ``base`` has what no parameter says."""
+    def _spec(self, loss: Loss) -> ModelSpec:
+        """Return what is to be fitted, after checking the parameters that only this kind has."""
 
-    def _data(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, Any, np.ndarray]:
+    @abstractmethod
+    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """Return rows, targets and weights, checked as scikit-learn checks them."""
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=True, **options
-        )
-        return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
-    def _check(self, task: str) -> str:
-        """Check what both kinds take, and return the loss's name as the registry spells it."""
+    @abstractmethod
+    def _take(self, model: FittedModel) -> None:
+        """Set the fitted attributes."""
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        options: RunOptions | None = None,
+        nodes: Sequence[int] | None = None,
+    ) -> FittedModel:
+        """Fit, and return the model behind the attributes.
+
+        ``options`` has what the parameters of an estimator do not say; ``nodes`` which nodes of the network
+        this process holds, in the order of its parts.
+        """
+        with self.cluster or OneProcess() as cluster:
+
+            def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray]:
+                spec = self._spec(self._loss())
+                return spec, *self._read_data(X, y, sample_weight)
+
+            spec, rows, targets, weights = cluster.attempt("to check the data", check, slow=True)
+            seed = self._seed(cluster, options)
+            count, solver = self._solver(cluster, options, seed, nodes)
+            parts = cluster.attempt("to split the data", lambda: self._parts(targets, count, seed))
+            order = np.concatenate(parts)
+            data = _local_data(rows, targets, weights, parts, order)
+            key = (rows.shape, spec.loss.name, spec.intercept, spec.softmax)
+            warm = self._warm_duals(cluster, key, order)
+            model = fit_model(data, spec, solver, warm)
+            self._take(model)
+            self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
+            self.dual_gap_ = model.gap
+            self.history_ = model.history
+            self._save_warm(key, order, model.duals)
+        return model
+
+    def _loss(self) -> Loss:
+        """Return the loss with its constants, after checking what both kinds of model take."""
         check_penalty(self.penalty)
-        known = sorted(name for name, cls in LOSSES.items() if cls.task == task)
-        name = str(self.loss).replace("_", "-")
-        if name not in known:
-            if name in LOSSES:
-                other = "ADFSRegressor" if task == "classification" else "ADFSClassifier"
-                raise InputError(f"loss={self.loss!r} is for {LOSSES[name].task}: use {other}")
-            raise unknown_name(f"{task} loss", self.loss, known)
-        positive(self.tol, "tol")
-        positive(self.max_iter, "max_iter")
-        positive(self.intercept_scaling, "intercept_scaling")
-        check_count(self.n_nodes)
-        return name
+        for name in ("tol", "max_iter", "intercept_scaling"):
+            positive(getattr(self, name), name)
+        other = "ADFSRegressor" if self._task == "classification" else "ADFSClassifier"
+        if isinstance(self.loss, Loss):
+            chosen = self.loss
+        else:
+            name = str(self.loss).replace("_", "-")
+            if name not in LOSSES:
+                known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
+                raise unknown_name(f"{self._task} loss", self.loss, known)
+            constants = {key: float(getattr(self, key)) for key in LOSS_CONSTANTS.get(name, ()) if hasattr(self, key)}
+            chosen = get_loss(name, **constants)
+        if chosen.task != self._task:
+            raise InputError(f"loss={self.loss!r} is for {chosen.task}: use {other}")
+        return chosen
 
-    def _make_plan(self, base: Plan | None) -> Plan:
-        """Return how to solve; ``base`` has what the parameters of an estimator do not say."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1)) if base is None else base.seed
-        chosen = Plan(progress=bool(self.verbose)) if base is None else base
-        network = make_network(self.graph, int(self.n_nodes), seed)
-        fields = {**vars(chosen), "tol": float(self.tol), "max_iter": float(self.max_iter)}
-        return Plan(**{**fields, "seed": seed, "network": network})
+    def _seed(self, cluster: Cluster, options: RunOptions | None) -> int:
+        """Return the seed; process 0's, where it was not given."""
+        if options is not None:
+            return options.seed
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return int(cluster.gather(seed, "to agree on the seed")[0])
 
-    def _parts(self, y: np.ndarray, seed: int) -> list[np.ndarray]:
-        """Return the rows of each node."""
-        return split(self.partition, np.asarray(y, dtype=np.float64), int(self.n_nodes), seed=seed)
+    def _solver(
+        self, cluster: Cluster, options: RunOptions | None, seed: int, nodes: Sequence[int] | None
+    ) -> tuple[int, Solver]:
+        """Return how many nodes this process has, and how problems on all of them are solved."""
+        if cluster.size == 1:
+            count = count_nodes(self.n_nodes, self.graph, seed)
+            network = _network(self.graph, count, seed)
+        else:
+            count = check_count(1 if self.n_nodes is None else self.n_nodes)
+            total = sum(cluster.gather(count, "to count the nodes"))
+            network = cluster.attempt(
+                "to build the network",
+                lambda: _network(self.graph, count_nodes(total, self.graph, seed), seed),
+            )
+        network, placement = numbered(cluster, count, nodes, network)
+        base = RunOptions(progress=bool(self.verbose)) if options is None else options
+        chosen = replace(
+            base,
+            seed=seed,
+            tol=float(self.tol),
+            passes=float(self.max_iter),
+            parameters=self.parameters,
+            tau=self.tau,
+            schedule=self.schedule,
+        )
+        n_jobs = getattr(self, "n_jobs", None)
+        return count, Solver(cluster, network, placement, chosen, self.algorithm, n_jobs)
 
-    def _warn(self, solutions: list[Solution], interrupt: bool) -> None:
+    def _parts(self, y: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
+        """Return the rows of each node of this process."""
+        labels = np.unique(y, return_inverse=True)[1] if self._task == "classification" else y
+        return split(self.partition, np.asarray(labels, dtype=np.float64), count, seed=seed)
+
+    def _warn(self, model: FittedModel, interrupt: bool) -> None:
         """Warn when the gap was not reached; a Ctrl-C is passed on."""
-        if interrupt and any(solution.outcome is Outcome.STOPPED for solution in solutions):
+        if interrupt and model.outcome is Outcome.STOPPED:
             raise KeyboardInterrupt
-        worst = max(solutions, key=lambda solution: solution.gap)
-        if all(solution.outcome is Outcome.CONVERGED for solution in solutions):
+        if model.outcome is Outcome.CONVERGED:
             return
         warnings.warn(
-            f"{type(self).__name__} stopped at a relative duality gap of {worst.gap:.1e} after "
-            f"{worst.passes:.0f} passes, above tol={self.tol:g}: standardise the features, "
+            f"{type(self).__name__} stopped at a relative duality gap of {model.gap:.1e} after "
+            f"{model.passes:.0f} passes, above tol={self.tol:g}: standardise the features, "
             "or raise max_iter or tol",
             ConvergenceWarning,
             stacklevel=3,
         )
 
-    def _passes(self, solutions: list[Solution]) -> int:
-        """Return whole passes over the data, the most of several runs, at most ``max_iter``."""
-        most = max(solution.passes for solution in solutions)
-        return int(min(max(1, np.ceil(most)), np.ceil(self.max_iter)))
-
-    def _warm_dual(self, key: tuple[Any, ...]) -> list[np.ndarray] | None:
-        """Return the tips of the last fit over their weights, when it was on data of the same shape."""
-        if not self.warm_start or getattr(self, "_warm_key", None) != key:
+    def _warm_duals(self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray) -> list[np.ndarray] | None:
+        """Return the dual variables of the last fit, when it was on data of the same shape everywhere."""
+        mine = self.warm_start and getattr(self, "_warm_key", None) == key
+        if not all(cluster.gather(mine, "to start from the last fit")):
             return None
-        saved: list[np.ndarray] = self._warm_tips
-        return saved
+        return [one[order] for one in self._warm_saved]
 
-    def _save_warm(self, key: tuple[Any, ...], tips: list[np.ndarray | None]) -> None:
-        kept = [one for one in tips if one is not None]
-        if self.warm_start and len(kept) == len(tips):
-            self._warm_key, self._warm_tips = key, kept
-        else:
+    def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, duals: list[np.ndarray | None]) -> None:
+        """Keep the dual variables in the order of the rows that were given."""
+        kept = [one for one in duals if one is not None]
+        if not self.warm_start or len(kept) < len(duals):
             self.__dict__.pop("_warm_key", None)
-            self.__dict__.pop("_warm_tips", None)
+            self.__dict__.pop("_warm_saved", None)
+            return
+        self._warm_key, self._warm_saved = key, []
+        for one in kept:
+            out = np.empty_like(one)
+            out[order] = one
+            self._warm_saved.append(out)
 
 
-def per_weight(tips: np.ndarray | None, weights: np.ndarray, order: np.ndarray) -> np.ndarray | None:
-    """Return tips over their weights (which the next fit may change), in the order of the given rows."""
-    if tips is None:
-        return None
-    out = np.empty_like(tips)
-    divisor = np.where(weights > 0.0, weights, 1.0)[order]
-    out[order] = tips / (divisor if tips.ndim == 1 else divisor[:, None])
-    return out
+def _network(graph: Any, n_nodes: int, seed: int) -> Network:
+    """Return the network of a graph's name or of a user's own graph."""
+    if n_nodes == 1:
+        return Network("path:1")
+    return graph if isinstance(graph, Network) else Network(graph, n_nodes=n_nodes, seed=seed)
 
 
-def from_weights(tips: np.ndarray | None, weights: np.ndarray, order: np.ndarray) -> np.ndarray | None:
-    """Return tips in the order of the problem's rows, from `per_weight`."""
-    if tips is None:
-        return None
-    factor = weights if tips.ndim == 1 else weights[:, None]
-    return np.asarray((tips * factor)[order])
+def _local_data(
+    X: Any, y: np.ndarray, weights: np.ndarray, parts: list[np.ndarray], order: np.ndarray
+) -> LocalData:
+    """Return the rows node after node; not copied when they stand so already."""
+    offsets = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+    if np.array_equal(order, np.arange(order.size)):
+        return LocalData(X, y, weights, offsets)
+    return LocalData(X[order], y[order], weights[order], offsets)

@@ -5,34 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from adfs.data.model import probabilities
 from adfs.errors import InputError, unknown_name
-from adfs.estimators.base import LinearEstimator, from_weights, per_weight, positive
-from adfs.estimators.intercept import append_column
-from adfs.estimators.solving import Plan, Solution, solve
-from adfs.problem import GeneralProblem, Problem, get_loss
+from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
+from adfs.estimators.pipeline import FittedModel, ModelSpec
+from adfs.problem import Loss
+from adfs.runtimes import Cluster
 
 __all__ = ["ADFSClassifier"]
 
 _MULTI_CLASS = ("ovr", "multinomial")
 
 
-def balanced(class_sums: np.ndarray) -> np.ndarray:
-    """Return the factors that give every class the same total weight, from the weights' sums a class."""
-    sums = np.where(class_sums > 0.0, class_sums, 1.0)
-    return np.asarray(class_sums.sum() / (class_sums.size * sums))
-
-
 def _is_logistic(estimator: ADFSClassifier) -> bool:
-    return str(estimator.loss) == "logistic"
+    return getattr(estimator.loss, "name", estimator.loss) == "logistic"
 
 
 class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
@@ -45,9 +36,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    loss : str
+    loss : str or Loss
         ``"logistic"``; ``"squared_hinge"`` (without ½, as in LinearSVC); ``"smoothed_hinge"`` (see
-        ``width``); ``"hinge"``, which is not smooth: it runs NS-ADFS, whose gap falls as 1/t² only.
+        ``width``); ``"hinge"``, which is not smooth: it runs NS-ADFS, whose gap falls as 1/t² only;
+        a registered name, or an instance with its constants.
     C : float
         Weight of the data against the penalty ½‖θ‖².
     penalty : str
@@ -60,19 +52,28 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     class_weight : dict, "balanced" or None
         Factors of the classes' sample weights.
     multi_class : str
-        ``"ovr"``, one classifier a class against all others; or ``"multinomial"``, one softmax model
-        (logistic loss only), which runs interpreted, a Python call a sample: for a few thousand samples.
+        ``"ovr"``, one classifier per class against all others; or ``"multinomial"``, one softmax model
+        (logistic loss only).
     width : float
         Width of the rounded kink of the smoothed hinge.
     tol : float
         Certified relative duality gap at which to stop: (P − D)/P(0).
     max_iter : float
         Most passes over the data.
-    n_nodes : int
+    n_nodes : int, optional
+        Nodes that the rows are split over: as many as the graph's name says, otherwise 1. With a ``cluster``
+        this counts the nodes of this process.
     graph : str, networkx graph, array or Network
         How the nodes are linked; see `adfs.Network`.
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
+    algorithm : str
+        ``"auto"`` (``"adfs"``, or ``"ns-adfs"`` for losses that are not smooth), or any method's name.
+    parameters, tau, schedule
+        As in `adfs.simulate`.
+    cluster : Cluster, optional
+        Processes that fit together, each with its own rows: ``adfs.MpiRanks(comm)``. Every one of them ends
+        with the same fitted estimator.
     random_state : int, RandomState or None
         Of the schedule and of a random partition.
     warm_start : bool
@@ -109,9 +110,11 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     ((3, 4), (3, 4, 4), True)
     """
 
+    _task = "classification"
+
     def __init__(
         self,
-        loss: str = "logistic",
+        loss: str | Loss = "logistic",
         *,
         C: float = 1.0,
         penalty: str = "l2",
@@ -122,9 +125,14 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         width: float = 0.5,
         tol: float = 1e-6,
         max_iter: float = 10_000,
-        n_nodes: int = 1,
+        n_nodes: int | None = None,
         graph: Any = "cycle",
         partition: Any = "contiguous",
+        algorithm: str = "auto",
+        parameters: Any = None,
+        tau: float | str | None = None,
+        schedule: str = "iid",
+        cluster: Cluster | None = None,
         random_state: Any = None,
         warm_start: bool = False,
         verbose: int = 0,
@@ -143,114 +151,49 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.n_nodes = n_nodes
         self.graph = graph
         self.partition = partition
+        self.algorithm = algorithm
+        self.parameters = parameters
+        self.tau = tau
+        self.schedule = schedule
+        self.cluster = cluster
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
         self.n_jobs = n_jobs
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> list[Solution]:
-        name = self._check("classification")
-        scale = positive(self.C, "C")
+    def _spec(self, loss: Loss) -> ModelSpec:
         if self.multi_class not in _MULTI_CLASS:
             raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
-        X, y, weights = self._data(X, y, sample_weight)
+        softmax = self.multi_class == "multinomial"
+        if softmax and loss.name != "logistic":
+            raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
+        # scikit-learn's squared hinge has no ½ and ours has.
+        factor = 2.0 if loss.name == "squared-hinge" else 1.0
+        return ModelSpec(
+            loss=loss,
+            data_weight=positive(self.C, "C") * factor,
+            intercept=bool(self.fit_intercept),
+            intercept_scaling=float(self.intercept_scaling),
+            class_weight=self.class_weight,
+            softmax=softmax,
+        )
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        X, y = validate_data(self, X, y, **READ_OPTIONS)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if self.classes_.size < 2:
+        if self.cluster is None and np.unique(y).size < 2:
             raise InputError(
                 f"{type(self).__name__} needs samples of at least two classes, y holds one class only"
             )
-        if self.class_weight == "balanced":
-            weights = weights * balanced(np.bincount(codes, weights=weights))[codes]
-        elif self.class_weight is not None:
-            weights = weights * compute_class_weight(self.class_weight, classes=self.classes_, y=y)[codes]
-        # scikit-learn's squared hinge has no ½ and ours has.
-        weights = scale * (2.0 if name == "squared-hinge" else 1.0) * weights
-        rows = append_column(X, float(self.intercept_scaling)) if self.fit_intercept else X
-        plan = self._make_plan(base)
-        parts = self._parts(codes, plan.seed)
-        order = np.concatenate(parts)
-        key = (rows.shape, tuple(self.classes_.tolist()), name, self.multi_class, self.fit_intercept)
-        warm = self._warm_dual(key)
-        if self.multi_class == "multinomial":
-            if name != "logistic":
-                raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
-            solutions = [self._solve_multinomial(rows, codes, weights, parts, plan, warm)]
-            self._take_multinomial(solutions[0], X.shape[1])
-        else:
-            loss = get_loss(name, **({"width": float(self.width)} if name == "smoothed-hinge" else {}))
-            targets = [1] if self.classes_.size == 2 else range(self.classes_.size)
+        return X, np.asarray(y), check_weights(sample_weight, X)
 
-            done: list[Solution] = []
-
-            def one(number: int, target: int) -> Solution:
-                problem = Problem(
-                    rows,
-                    np.where(codes == target, 1.0, -1.0),
-                    loss,
-                    1.0 / len(parts),
-                    len(parts),
-                    partition=parts,
-                    sample_weight=weights,
-                )
-                start = from_weights(None if warm is None else warm[number], weights, order)
-                # Threads have neither checkpoints nor a limit in seconds: those come from outside.
-                solution = solve(problem, plan if len(targets) == 1 else plan.part(done), start)
-                done.append(solution)
-                return solution
-
-            jobs = (delayed(one)(number, target) for number, target in enumerate(targets))
-            solutions = Parallel(n_jobs=self.n_jobs, require="sharedmem")(jobs)
-            self._take(solutions, X.shape[1])
-        self.n_iter_ = self._passes(solutions)
-        self.dual_gap_ = max(solution.gap for solution in solutions)
-        self._save_warm(key, [per_weight(solution.dual, weights, order) for solution in solutions])
-        return solutions
-
-    def _solve_multinomial(
-        self, rows: Any, codes: Any, weights: Any, parts: list[np.ndarray], plan: Plan, warm: Any
-    ) -> Solution:
-        problem = GeneralProblem.multinomial(
-            rows,
-            codes,
-            1.0 / len(parts),
-            len(parts),
-            n_classes=self.classes_.size,
-            partition=parts,
-            sample_weight=weights,
-        )
-        order = np.concatenate(parts)
-        return solve(problem, plan, from_weights(None if warm is None else warm[0], weights, order))
-
-    def _split(self, theta: np.ndarray, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients and intercepts from parameters (…, d) or (…, d + 1)."""
-        if not self.fit_intercept:
-            return theta, np.zeros(theta.shape[:-1])
-        return theta[..., :n_features].copy(), float(self.intercept_scaling) * theta[..., n_features]
-
-    def _take(self, solutions: list[Solution], n_features: int) -> None:
-        self.coef_, self.intercept_ = self._split(np.array([one.theta for one in solutions]), n_features)
-        nodes, intercepts = self._split(np.array([one.node_theta for one in solutions]), n_features)
-        single = len(solutions) == 1
-        self.node_coef_ = nodes[0] if single else nodes
-        self.node_intercept_ = intercepts[0] if single else intercepts
-        if single:
-            self.history_ = solutions[0].frame
-        else:
-            named = zip(self.classes_, solutions, strict=True)
-            self.history_ = pd.concat(
-                [one.frame.assign(**{"class": name}) for name, one in named], ignore_index=True
-            )
-
-    def _take_multinomial(self, solution: Solution, n_features: int) -> None:
-        count = self.classes_.size
-        theta = solution.theta.reshape(count, -1)
-        nodes = solution.node_theta.reshape(solution.node_theta.shape[0], count, -1).transpose(1, 0, 2)
-        if count == 2:  # as scikit-learn has it: one row, the difference of the two
-            theta, nodes = theta[1:] - theta[:1], nodes[1] - nodes[0]
-        self.coef_, self.intercept_ = self._split(np.ascontiguousarray(theta), n_features)
-        self.node_coef_, self.node_intercept_ = self._split(np.ascontiguousarray(nodes), n_features)
-        self.history_ = solution.frame
+    def _take(self, model: FittedModel) -> None:
+        assert model.classes is not None
+        self.classes_ = model.classes
+        self.coef_, self.intercept_ = model.coef, model.intercept
+        single = len(model.coef) == 1
+        self.node_coef_ = model.node_coef[0] if single else model.node_coef
+        self.node_intercept_ = model.node_intercept[0] if single else model.node_intercept
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return xᵀθ + b: (N,) for two classes (positive is ``classes_[1]``), else (N, n_classes)."""

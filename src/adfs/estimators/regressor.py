@@ -8,20 +8,12 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.estimators.base import LinearEstimator, from_weights, per_weight, positive
-from adfs.estimators.intercept import Affine, append_column, fit_affine_squares
-from adfs.estimators.solving import Plan, Solution, solve
-from adfs.problem import Problem, get_loss
+from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
+from adfs.estimators.pipeline import FittedModel, ModelSpec
+from adfs.problem import Loss
+from adfs.runtimes import Cluster
 
 __all__ = ["ADFSRegressor"]
-
-# The constants each loss takes, by the name of the estimator's parameter.
-_CONSTANTS = {
-    "huber": ("delta",),
-    "quantile": ("quantile",),
-    "smoothed-quantile": ("quantile", "width"),
-    "epsilon-insensitive": ("epsilon",),
-}
 
 
 class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
@@ -33,7 +25,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    loss : str
+    loss : str or Loss
         With r = xᵀθ − y: ``"squared"`` ½r²; ``"huber"`` ½r² up to ``delta`` and linear beyond;
         ``"smoothed_quantile"``, the pinball loss of
         ``quantile`` with its kink rounded over ``width``. Not smooth, hence by NS-ADFS, whose gap falls as
@@ -49,7 +41,9 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     intercept_scaling : float
     delta, quantile, width, epsilon : float
         Constants of the losses above.
-    tol, max_iter, n_nodes, graph, partition, random_state, warm_start, verbose
+    tol, max_iter, n_nodes, graph, partition, algorithm, parameters, tau, schedule, cluster
+        As for `ADFSClassifier`.
+    random_state, warm_start, verbose
         As for `ADFSClassifier`.
 
     Attributes
@@ -73,9 +67,11 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     ((10,), 0.51)
     """
 
+    _task = "regression"
+
     def __init__(
         self,
-        loss: str = "squared",
+        loss: str | Loss = "squared",
         *,
         alpha: float = 1.0,
         penalty: str = "l2",
@@ -87,9 +83,14 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         epsilon: float = 0.1,
         tol: float = 1e-6,
         max_iter: float = 10_000,
-        n_nodes: int = 1,
+        n_nodes: int | None = None,
         graph: Any = "cycle",
         partition: Any = "contiguous",
+        algorithm: str = "auto",
+        parameters: Any = None,
+        tau: float | str | None = None,
+        schedule: str = "iid",
+        cluster: Cluster | None = None,
         random_state: Any = None,
         warm_start: bool = False,
         verbose: int = 0,
@@ -108,46 +109,30 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.n_nodes = n_nodes
         self.graph = graph
         self.partition = partition
+        self.algorithm = algorithm
+        self.parameters = parameters
+        self.tau = tau
+        self.schedule = schedule
+        self.cluster = cluster
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, base: Plan | None = None) -> list[Solution]:
-        name = self._check("regression")
-        alpha = positive(self.alpha, "alpha")
-        X, y, weights = self._data(X, y, sample_weight, y_numeric=True)
-        y = np.asarray(y, dtype=np.float64)
-        loss = get_loss(name, **{key: float(getattr(self, key)) for key in _CONSTANTS.get(name, ())})
-        plan = self._make_plan(base)
-        parts = self._parts(y, plan.seed)
-        order = np.concatenate(parts)
-        key = (X.shape, name, self.fit_intercept)
-        warm = self._warm_dual(key)
-        start = from_weights(None if warm is None else warm[0], weights, order)
+    def _spec(self, loss: Loss) -> ModelSpec:
+        return ModelSpec(
+            loss=loss,
+            penalty_weight=positive(self.alpha, "alpha"),
+            intercept=bool(self.fit_intercept),
+            intercept_scaling=float(self.intercept_scaling),
+        )
 
-        def make(rows: Any, targets: np.ndarray) -> Problem:
-            n = len(parts)
-            return Problem(rows, targets, loss, alpha / n, n, partition=parts, sample_weight=weights)
+    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        X, y = validate_data(self, X, y, **READ_OPTIONS, y_numeric=True)
+        return X, np.asarray(y, dtype=np.float64), check_weights(sample_weight, X)
 
-        if not self.fit_intercept:
-            solution = solve(make(X, y), plan, start)
-            found = Affine(solution, 0.0, np.zeros(len(parts)))
-        elif name == "squared":
-            found = fit_affine_squares(X, y, weights, alpha, make, plan, start)
-        else:
-            scale = float(self.intercept_scaling)
-            solution = solve(make(append_column(X, scale), y), plan, start)
-            found = Affine(solution, scale * float(solution.theta[-1]), scale * solution.node_theta[:, -1])
-        solution, d = found.solution, X.shape[1]
-        self.coef_ = solution.theta[:d].copy()
-        self.intercept_ = found.intercept
-        self.node_coef_ = solution.node_theta[:, :d].copy()
-        self.node_intercept_ = found.node_intercept
-        self.n_iter_ = self._passes([solution])
-        self.dual_gap_ = solution.gap
-        self.history_ = solution.frame
-        self._save_warm(key, [per_weight(solution.dual, weights, order)])
-        return [solution]
+    def _take(self, model: FittedModel) -> None:
+        self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
+        self.node_coef_, self.node_intercept_ = model.node_coef[0], model.node_intercept[0]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return xᵀθ + b, shape (N,)."""

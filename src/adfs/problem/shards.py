@@ -11,7 +11,7 @@ from adfs.errors import InputError
 from adfs.problem.losses import Loss, check_labels
 from adfs.problem.rows import Matrix, sparse
 
-__all__ = ["Shard", "as_numbers", "as_rows", "check_weights", "make_shard", "stack_shards"]
+__all__ = ["Shard", "as_numbers", "as_rows", "as_signs", "check_weights", "make_shard", "stack_shards"]
 
 
 class Shard(NamedTuple):
@@ -57,6 +57,11 @@ def as_rows(X: Any, where: str = "X") -> Matrix:
     if not np.all(np.isfinite(values)):
         raise InputError(f"{where} contains NaN or infinity; clean or impute it first")
     return out
+
+
+def as_signs(labels: np.ndarray, positive: object) -> np.ndarray:
+    """Return +1 where a label is the positive one and −1 elsewhere: what two-class losses take."""
+    return np.where(labels == positive, 1.0, -1.0)
 
 
 def _canonical(X: Any) -> Matrix:

@@ -1,70 +1,58 @@
-"""Checkpoints: the state of a run at one position, enough to go on with the same bits."""
+"""Checkpoints: the state of a run at one position, enough to go on with the same bits.
+
+One process keeps one file. Several keep a folder: one file per process, and a manifest that says which belong
+together. A generation is complete once every process has written its file; only then process 0 replaces the
+manifest, and only then the files of the generation before are removed. Whatever happens meanwhile, the
+manifest names files that are all there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adfs.algorithms.base import Process, Setting, Work
-from adfs.errors import InputError
-from adfs.problem import GeneralProblem
-from adfs.runtimes.container import read_container, write_container
+from adfs.errors import AdfsError, InputError
+from adfs.runtimes.array_files import FileError, read_container, write_atomically, write_container
+from adfs.runtimes.cluster import Cluster, RefusalError
 
-__all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
+__all__ = ["CheckpointFile", "CheckpointFolder", "Checkpoints", "fingerprint", "open_checkpoints"]
+
+_KIND = "checkpoint-set"
+
+Rows = list[dict[str, float]]
 
 
 def fingerprint(method: str, setting: Setting) -> str:
     """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed."""
     stamp = hashlib.sha256()
-    problem, network = setting.problem, setting.network
-    words = [method, setting.seed, setting.schedule, sorted(setting.options.items())]
-    arrays = [problem.offsets, problem.sigma, setting.block, network.edges, network.weights]
-    if isinstance(problem, GeneralProblem):
-        arrays.append(problem.smoothness)
-        for part in _identities(problem):
-            (arrays if isinstance(part, np.ndarray) else words).append(part)
-    else:
-        words.append(problem.loss)
-        arrays += [*problem.rows, problem.y, problem.weights]
-    stamp.update(repr(words).encode())
+    network = setting.network
+    words, arrays = setting.problem.identity()
+    words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words]
+    arrays = [*arrays, setting.block, network.edges, network.weights]
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):
             value = getattr(setting.parameters, item.name)
             if isinstance(value, np.ndarray):
                 arrays.append(value)
             else:
-                stamp.update(repr((item.name, value)).encode())
+                words.append((item.name, value))
+    stamp.update(repr(words).encode())
     for array in arrays:
         stamp.update(repr((array.dtype.str, array.shape)).encode())
         stamp.update(np.ascontiguousarray(array).data)
     return stamp.hexdigest()
 
 
-def _identities(problem: GeneralProblem) -> Iterator[Any]:
-    """Yield what all the terms are made of, one after the other."""
-    for term in problem.terms:
-        parts = term.identity()
-        if parts is None:
-            raise InputError(
-                f"a checkpoint must know its problem, and {type(term).__name__} does not say what it is "
-                "made of: define its method `identity`, or run without a checkpoint"
-            )
-        yield type(term).__qualname__
-        yield from parts
-
-
-def save_checkpoint(
-    path: str | os.PathLike[str],
-    process: Process,
-    mark: str,
-    rows: list[dict[str, float]],
-    seconds: float,
-) -> None:
+def _save(path: Path, process: Process, mark: str, rows: Rows, seconds: float) -> None:
     """Write the state of a process, and what the run has recorded so far."""
     columns = list(rows[0]) if rows else []
     header = {
@@ -79,9 +67,7 @@ def save_checkpoint(
     write_container(path, "checkpoint", header, arrays | {"rows": table})
 
 
-def load_checkpoint(
-    path: str | os.PathLike[str], process: Process, mark: str
-) -> tuple[list[dict[str, float]], float]:
+def _load(path: Path, process: Process, mark: str) -> tuple[Rows, float]:
     """Fill a process from a checkpoint; return the rows recorded so far and the seconds of running."""
     header, arrays = read_container(path, "checkpoint")
     if header["fingerprint"] != mark:
@@ -93,7 +79,196 @@ def load_checkpoint(
         array[...] = arrays[f"state/{name}"]
     process.position = float(header["position"])
     process.work = Work(*(int(value) for value in header["work"]))
-    rows: list[dict[str, Any]] = [
-        dict(zip(header["columns"], (float(value) for value in row), strict=True)) for row in arrays["rows"]
-    ]
+    names = header["columns"]
+    rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in arrays["rows"]]
     return rows, float(header["seconds"])
+
+
+class Checkpoints(ABC):
+    """Where a run keeps its checkpoints."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Check that a checkpoint could be written, before anything is run."""
+
+    @abstractmethod
+    def resume(self, process: Process) -> tuple[Rows, float]:
+        """Fill a process from the last checkpoint, if there is one; return its rows and seconds."""
+
+    def begin(self) -> None:
+        """Forget what was said of an earlier run's end: this one begins."""
+
+    @abstractmethod
+    def save(self, process: Process, rows: Rows, seconds: float) -> None:
+        """Write a new one; all processes call it at the same position."""
+
+    def finish(self, words: dict[str, Any]) -> None:
+        """Say how the run ended."""
+
+
+def open_checkpoints(
+    cluster: Cluster, path: str | os.PathLike[str], mark: str
+) -> CheckpointFile | CheckpointFolder:
+    """Return the checkpoints of a run: a file of one process, or a folder of several."""
+    if cluster.one_file:
+        return CheckpointFile(Path(path), mark)
+    return CheckpointFolder(cluster, Path(path), mark)
+
+
+class CheckpointFile(Checkpoints):
+    """The checkpoint of a run in one process: one file."""
+
+    def __init__(self, path: Path, mark: str) -> None:
+        self.path, self.mark = path, mark
+
+    def start(self) -> None:
+        """Make the folder, and try whether it can be written into."""
+        if self.path.is_dir():
+            raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
+        _check_folder(self.path.parent)
+
+    def resume(self, process: Process) -> tuple[Rows, float]:
+        """Fill a process from the file, if it is there."""
+        return _load(self.path, process, self.mark) if self.path.exists() else ([], 0.0)
+
+    def save(self, process: Process, rows: Rows, seconds: float) -> None:
+        """Replace the file."""
+        _save(self.path, process, self.mark, rows, seconds)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise unless files can be written into a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"cannot write checkpoints into {folder}: {error.strerror or error}") from None
+
+
+class CheckpointFolder(Checkpoints):
+    """The folder in which the processes of a run keep their checkpoints.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    folder : Path
+        The same for all processes, on a disk they share or on a disk of each host.
+    mark : str
+        The fingerprint of this process's part of the run.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, mark: str) -> None:
+        self.cluster, self.folder, self.mark = cluster, folder, mark
+        self.generation = 0
+
+    def _file(self, generation: int) -> Path:
+        place = f"rank-{self.cluster.rank:05d}-of-{self.cluster.size:05d}"
+        return self.folder / f"{place}.{generation:08d}.checkpoint"
+
+    @property
+    def manifest(self) -> Path:
+        """The file that names the complete generation."""
+        return self.folder / "manifest"
+
+    def start(self) -> None:
+        """Try whether the folder can be written into, and look which generation is there."""
+        why = "to look for checkpoints"
+        self.cluster.attempt(why, lambda: _check_folder(self.folder))
+        generation = 0
+        if self.cluster.rank == 0:
+            with contextlib.suppress(AdfsError):
+                generation = int(read_container(self.manifest, _KIND)[0]["generation"])
+        self.generation = int(self.cluster.gather(generation, why)[0])
+
+    def save(self, process: Process, rows: Rows, seconds: float) -> None:
+        """Write a new generation."""
+        new = self.generation + 1
+        why = f"to write the checkpoint at position {process.position:.17g}"
+        trouble = ""
+        try:
+            _save(self._file(new), process, self.mark, rows if self.cluster.rank == 0 else [], seconds)
+        except FileError as error:
+            trouble = str(error)
+        self._all_well(trouble, new, why)
+        if self.cluster.rank == 0:
+            header = {"generation": new, "n_ranks": self.cluster.size, "position": process.position}
+            try:
+                write_container(self.manifest, _KIND, header, {})
+            except FileError as error:
+                trouble = str(error)
+        self._all_well(trouble, new, why)
+        self.generation = new
+        self._remove_older()
+
+    def _remove_older(self) -> None:
+        """Remove older generations, whoever wrote them: the manifest names a newer one."""
+        for path in self.folder.glob("rank-*.checkpoint"):
+            number = path.suffixes[-2].removeprefix(".") if len(path.suffixes) > 1 else ""
+            if number.isdigit() and int(number) < self.generation:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _all_well(self, trouble: str, generation: int, why: str) -> None:
+        """Raise everywhere if one process has trouble; the generation before stays."""
+        found = self.cluster.gather(trouble, why)
+        failed = [rank for rank, words in enumerate(found) if words]
+        if failed:
+            with contextlib.suppress(OSError):
+                self._file(generation).unlink()
+            keep = "the checkpoint before is intact" if self.generation else "there is no checkpoint"
+            raise FileError(f"rank {failed[0]} {found[failed[0]]}; {keep}")
+
+    def resume(self, process: Process) -> tuple[Rows, float]:
+        """Fill a process from the last complete generation; all processes, or none."""
+        why = "to read the checkpoint"
+        header: dict[str, Any] = {}
+        trouble = ""
+        if self.cluster.rank == 0 and self.manifest.exists():
+            try:
+                header, _ = read_container(self.manifest, _KIND)
+            except InputError as error:
+                trouble = str(error)
+        header, trouble = self.cluster.gather([header, trouble], why)[0]
+        if not trouble and not header:
+            return [], 0.0
+        if not trouble and header["n_ranks"] != self.cluster.size:
+            trouble = (
+                f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks "
+                f"and there are {self.cluster.size}; resume with as many as there were"
+            )
+        rows: Rows = []
+        seconds = 0.0
+        if not trouble:
+            self.generation = int(header["generation"])
+            try:
+                rows, seconds = _load(self._file(self.generation), process, self.mark)
+                if process.position != header["position"]:
+                    raise InputError(
+                        f"{self._file(self.generation)} is of another position than the manifest says"
+                    )
+            except AdfsError as error:
+                trouble = f"rank {self.cluster.rank}: {error}"
+        found = [words for words in self.cluster.gather(trouble, why) if words]
+        if found:
+            raise RefusalError(found[0])
+        # The rows are the same for all, and only process 0 keeps them.
+        shared: Rows = self.cluster.gather(rows, why)[0]
+        return shared, seconds
+
+    def begin(self) -> None:
+        """Remove what an earlier run said of its end; its checkpoint stays until there is a newer one."""
+        if self.cluster.rank == 0:
+            for name in ("finished.json", "ended.json"):
+                with contextlib.suppress(OSError):
+                    (self.folder / name).unlink()
+
+    def finish(self, words: dict[str, Any]) -> None:
+        """Write how the run ended: ``finished.json`` means converged, and nothing else does.
+
+        Launchers' exit codes do not tell. What ended otherwise is told in ``ended.json``.
+        """
+        if self.cluster.rank == 0:
+            name = "finished.json" if words["outcome"] == "converged" else "ended.json"
+            write_atomically(self.folder / name, (json.dumps(words, sort_keys=True) + "\n").encode())

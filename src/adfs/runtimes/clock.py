@@ -26,7 +26,7 @@ from adfs.algorithms.base import EventEffort, Method, get_method
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.delays import (
     ClockState,
     Delays,
@@ -196,7 +196,7 @@ class Clock:
         self,
         method: str | Method,
         parameters: Any,
-        problem: Problem | GeneralProblem | NodeSizes,
+        problem: FiniteSum | NodeSizes,
         network: Network,
         delays: Delays,
         *,
@@ -297,7 +297,7 @@ class Clock:
 def retime(
     method: str | Method,
     parameters: Any,
-    problem: Problem | GeneralProblem | NodeSizes,
+    problem: FiniteSum | NodeSizes,
     network: Network,
     delays: Delays,
     positions: ArrayLike,
@@ -331,7 +331,7 @@ def retime(
 
 def with_times(
     run: Run,
-    problem: Problem | GeneralProblem | NodeSizes,
+    problem: FiniteSum | NodeSizes,
     network: Network,
     delays: Delays,
 ) -> Run:

@@ -1,26 +1,29 @@
-"""The one loop of all runs: advance, record, certify, stop. What differs between runtimes is a driver."""
+"""The one loop of all runs: advance, record, certify, stop."""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adfs.algorithms.base import Work
 from adfs.errors import InputError
-from adfs.runtimes.measuring import Certificate
+from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.recording import Record
 
-__all__ = ["Budget", "Driver", "LoopResult", "Outcome", "run_loop"]
+if TYPE_CHECKING:
+    from adfs.runtimes.execution import Execution
+
+__all__ = ["Budget", "LoopResult", "Monitor", "Outcome", "Plan", "run_loop"]
 
 DEFAULT_PASSES = 100.0
 _MOST_PASSES_WITH_TOLERANCE = 100_000.0
@@ -83,45 +86,6 @@ class Budget:
         return float(math.ceil(last)) if math.isfinite(last) else last
 
 
-class Driver(ABC):
-    """What a runtime does for the loop."""
-
-    @property
-    @abstractmethod
-    def position(self) -> float:
-        """Where the run is."""
-
-    @abstractmethod
-    def advance(self, stop: float, deadline: float | None) -> bool:
-        """Go on to a position; return False when interrupted, or when the deadline passed first."""
-
-    @abstractmethod
-    def work(self) -> Work:
-        """Return what has been done by all nodes."""
-
-    @abstractmethod
-    def certify(self) -> Certificate:
-        """Certify the current point."""
-
-    @abstractmethod
-    def measure(self, record: Record) -> dict[str, float]:
-        """Evaluate the nodes' iterates."""
-
-    @abstractmethod
-    def save(self, rows: list[dict[str, float]], seconds: float) -> None:
-        """Write a checkpoint, if the run keeps any."""
-
-    @abstractmethod
-    def agree(self, flag: bool) -> bool:
-        """Return whether any process of the run raises this flag."""
-
-    def round_up(self, position: float) -> float:
-        """Return the first position at which the run can stand, at or after one."""
-        return float(math.ceil(position))
-
-    interrupted: bool = False
-
-
 @dataclass
 class LoopResult:
     """What the loop hands back: outcome, recorded rows, last certificate, seconds of running."""
@@ -132,92 +96,112 @@ class LoopResult:
     seconds: float
 
 
+class Monitor:
+    """Watches a run and may end it: a progress bar, or a comparison that was asked to stop."""
+
+    def update(self, row: dict[str, float]) -> None:
+        """Take note of a recorded row."""
+
+    def stop(self) -> bool:
+        """Whether the run should end now; asked a few times a second."""
+        return False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far a run goes and where it records: budget, recorded grid, and how passes become positions.
+
+    Attributes
+    ----------
+    budget : Budget
+    record : Record
+    position_of : callable
+        Turns passes over the data into positions.
+    n_samples : int
+        Samples of all nodes.
+    checkpoint_every : float, optional
+        Seconds between checkpoints.
+    """
+
+    budget: Budget
+    record: Record
+    position_of: Callable[[float], float]
+    n_samples: int
+    checkpoint_every: float | None = None
+
+    @property
+    def last(self) -> float:
+        """The position beyond which the run does not go."""
+        return self.budget.last_position(self.position_of)
+
+    def points(self, position: float) -> Iterator[float]:
+        """Yield the positions at which to record from a position on, without end."""
+        grid, last = self.record.grid, self.last
+        for amount in grid.points():
+            point = math.ceil(self.position_of(amount) if grid.unit == "passes" else amount)
+            if point >= position:
+                yield min(float(point), last)
+
+
 def run_loop(
-    driver: Driver,
-    *,
-    budget: Budget,
-    record: Record,
-    position_of: Callable[[float], float],
-    n_samples: int,
-    report: Callable[[dict[str, float]], None] | None = None,
-    checkpoint_every: float | None = None,
-    rows: list[dict[str, float]] | None = None,
-    seconds: float = 0.0,
+    execution: Execution, plan: Plan, monitor: Monitor, rows: list[dict[str, float]], seconds: float
 ) -> LoopResult:
     """Run until the budget ends.
 
     Parameters
     ----------
-    driver : Driver
-    budget, record
-    position_of : callable
-        Turns passes over the data into positions.
-    n_samples : int
-        Samples of all nodes.
-    report : callable, optional
-        Called with each recorded row.
-    checkpoint_every : float, optional
-        Seconds between checkpoints.
+    execution : Execution
+        This process's part of the run.
+    plan : Plan
+    monitor : Monitor
     rows, seconds
         What a resumed run had already.
     """
-    rows = [] if rows is None else rows
-    last = budget.last_position(position_of)
+    budget, last = plan.budget, plan.last
     saved = time.perf_counter()
     outcome: Outcome | None = None
-    with _interrupts(driver):
-        for point in _grid(driver, record, position_of, last):
-            while driver.position < point:
+    with _interrupts(execution, plan.checkpoint_every is not None):
+        for point in plan.points(execution.position):
+            while execution.position < point:
                 begun = time.perf_counter()
                 left = (
                     _SLICE_SECONDS
                     if budget.seconds is None
                     else min(_SLICE_SECONDS, budget.seconds - seconds)
                 )
-                driver.advance(point, begun + left)
+                execution.advance(point, begun + left)
                 seconds += time.perf_counter() - begun
-                if checkpoint_every is not None and driver.agree(
-                    time.perf_counter() - saved >= checkpoint_every
-                ):
-                    driver.save(rows, seconds)
+                execution.interrupted |= monitor.stop()
+                due = plan.checkpoint_every is not None and (
+                    time.perf_counter() - saved >= plan.checkpoint_every
+                )
+                spent = budget.seconds is not None and seconds >= budget.seconds
+                due, stopped, spent = execution.agree(due, execution.interrupted, spent)
+                if due:
+                    execution.save(rows, seconds)
                     saved = time.perf_counter()
-                if driver.agree(driver.interrupted):
-                    outcome = Outcome.STOPPED
-                elif budget.seconds is not None and driver.agree(seconds >= budget.seconds):
-                    outcome = Outcome.OUT_OF_BUDGET
-                if outcome is not None:
+                if stopped or spent:
+                    outcome = Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
                     break
-            certificate = driver.certify()
-            if not rows or rows[-1]["position"] < driver.position:
-                rows.append(_row(driver, record, certificate, n_samples, seconds))
-                if report is not None:
-                    report(rows[-1])
+            certificate = execution.certify(plan.record)
+            if not rows or rows[-1]["position"] < execution.position:
+                rows.append(_row(execution, plan, certificate, seconds))
+                monitor.update(rows[-1])
             outcome = outcome or _verdict(certificate, budget)
-            if outcome is None and driver.position >= last:
+            if outcome is None and execution.position >= last:
                 outcome = Outcome.OUT_OF_BUDGET
             if outcome is not None:
-                if checkpoint_every is not None:
-                    driver.save(rows, seconds)
+                if plan.checkpoint_every is not None:
+                    execution.save_last(rows, seconds)
                 return LoopResult(outcome, rows, certificate, seconds)
     raise AssertionError("the grid has no end")
 
 
-def _grid(
-    driver: Driver, record: Record, position_of: Callable[[float], float], last: float
-) -> Iterator[float]:
-    for passes in record.grid.points():
-        point = driver.round_up(position_of(passes))
-        if point >= driver.position:
-            yield min(point, last)
-
-
-def _row(
-    driver: Driver, record: Record, certificate: Certificate, n_samples: int, seconds: float
-) -> dict[str, float]:
-    work = driver.work()
+def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: float) -> dict[str, float]:
+    work = execution.work()
     row = {
-        "position": driver.position,
-        "passes": work.computations / n_samples,
+        "position": execution.position,
+        "passes": work.computations / plan.n_samples,
         "computations": float(work.computations),
         "messages": float(work.messages),
         "bytes": 8.0 * work.numbers,
@@ -226,7 +210,7 @@ def _row(
         "primal": certificate.value,
         "dual": certificate.lower,
     }
-    return row | driver.measure(record)
+    return row | execution.measure(plan.record)
 
 
 def _verdict(certificate: Certificate, budget: Budget) -> Outcome | None:
@@ -238,22 +222,34 @@ def _verdict(certificate: Certificate, budget: Budget) -> Outcome | None:
 
 
 @contextmanager
-def _interrupts(driver: Driver) -> Iterator[None]:
+def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]:
     """Turn the first Ctrl-C into a request that the loop honours between blocks.
 
-    A second one interrupts at once.
+    A second one interrupts at once. One process that keeps checkpoints also ends in order when it is told to
+    (SIGTERM): it writes one, and then ends as if nothing had caught the signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def request(number: int, frame: Any) -> None:
-        if driver.interrupted:
+    terminated = False
+
+    def request(number: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        if number == signal.SIGTERM:
+            terminated = True
+        elif execution.interrupted:
             raise KeyboardInterrupt
-        driver.interrupted = True
+        execution.interrupted = True
 
     before = signal.signal(signal.SIGINT, request)
+    ends_in_order = keeps_checkpoints and execution.alone
+    before_term = signal.signal(signal.SIGTERM, request) if ends_in_order else None
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        if ends_in_order:
+            signal.signal(signal.SIGTERM, before_term)
+            if terminated:
+                os.kill(os.getpid(), signal.SIGTERM)

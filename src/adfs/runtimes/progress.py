@@ -1,45 +1,52 @@
-"""The progress bar of a run: the gap, where it is going, and when it may be there."""
+"""The progress of a run on standard error: the gap, where it is going, and when it may be there."""
 
 from __future__ import annotations
 
 import math
 import sys
+import time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
-__all__ = ["ProgressBar"]
+from adfs.runtimes.loop import Budget, Monitor
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["ProgressBar", "wanted_on_screen"]
+
+_SECONDS_BETWEEN_LINES = 5.0
 
 
-def wanted(show: bool | None) -> bool:
+def wanted_on_screen(show: bool | None) -> bool:
     """Whether progress is to be shown: as asked, or on a terminal."""
     return sys.stderr.isatty() if show is None else show
 
 
-class ProgressBar:
-    """A bar on standard error; silent when that is not a terminal, unless asked for.
+class ProgressBar(Monitor):
+    """A bar on a terminal; asked for elsewhere, a line every few seconds.
 
     Parameters
     ----------
     title : str
     show : bool or None
         Whether to show it; None means only on a terminal.
-    tol : float, optional
-        Where the gap is going: the bar then measures decades of the gap.
+    budget : Budget
+        Where the run is going: decades of the gap, or seconds.
     last : float
         The last position, for runs without a tolerance.
     """
 
-    def __init__(self, title: str, *, show: bool | None, tol: float | None, last: float) -> None:
-        self._show = wanted(show)
-        self._title = title
-        self._tol = tol
-        self._last = last
+    def __init__(self, title: str, *, show: bool | None, budget: Budget, last: float) -> None:
+        self._show = wanted_on_screen(show)
+        self._title, self._budget, self._last = title, budget, last
         self._first_gap: float | None = None
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._said = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._show:
+        if self._show and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -65,11 +72,26 @@ class ProgressBar:
 
     def update(self, row: dict[str, float]) -> None:
         """Show a recorded row."""
-        if self._bar is None:
+        if not self._show:
             return
-        done = row["position"] / self._last if math.isfinite(self._last) else 0.0
-        if self._tol is not None and row["gap"] > 0.0:
+        done = min(max(self._share_done(row), 0.0), 1.0)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
+        elif time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            sys.stderr.write(
+                f"adfs: {self._title}: gap {row['gap']:.1e} after {row['passes']:.0f} passes and "
+                f"{row['seconds']:.0f} s, {100.0 * done:.0f} % of the way\n"
+            )
+            sys.stderr.flush()
+
+    def _share_done(self, row: dict[str, float]) -> float:
+        """Return how much of the run is done: the first limit that will be met decides."""
+        shares = [row["position"] / self._last if math.isfinite(self._last) else 0.0]
+        if self._budget.seconds:
+            shares.append(row["seconds"] / self._budget.seconds)
+        if self._budget.tol is not None and row["gap"] > 0.0:
             self._first_gap = self._first_gap or row["gap"]
-            decades = math.log(self._first_gap / self._tol)
-            done = max(done, math.log(self._first_gap / row["gap"]) / decades if decades > 0.0 else 1.0)
-        self._bar.update(self._task, completed=min(max(done, 0.0), 1.0), gap=row["gap"], passes=row["passes"])
+            decades = math.log(self._first_gap / self._budget.tol)
+            shares.append(math.log(self._first_gap / row["gap"]) / decades if decades > 0.0 else 1.0)
+        return max(shares)

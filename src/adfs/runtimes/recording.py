@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from adfs.errors import InputError, unknown_name
 
-__all__ = ["MEASURES", "Grid", "Record"]
+__all__ = ["MEASURES", "NEED_OPTIMUM", "Grid", "Record"]
 
 #: What can be recorded besides the position and the work done.
-MEASURES = ("gap", "objective", "suboptimality", "distance", "consensus")
+MEASURES = ("gap", "objective", "suboptimality", "worst", "distance", "consensus")
+#: Those that need the optimum, and so all the data in one process.
+NEED_OPTIMUM = ("suboptimality", "worst", "distance")
 _NODES = ("mean", "worst", "each")
 
 
@@ -27,6 +29,8 @@ class Grid:
         The first point of a logarithmic grid.
     per_decade : int
         Points for each factor of ten of a logarithmic grid.
+    unit : str
+        ``"passes"`` over the data, or ``"events"``: positions of the schedule, or rounds.
 
     Examples
     --------
@@ -38,15 +42,18 @@ class Grid:
     every: float | None = None
     first: float = 0.5
     per_decade: int = 24
+    unit: str = "passes"
 
     def __post_init__(self) -> None:
         if self.every is not None and not (math.isfinite(self.every) and self.every > 0.0):
             raise InputError(f"record: every must be above 0 passes, got {self.every!r}")
         if not self.first > 0.0 or self.per_decade < 1:
             raise InputError("record: first must be above 0 and per_decade at least 1")
+        if self.unit not in ("passes", "events"):
+            raise unknown_name("unit of a grid", self.unit, ("passes", "events"))
 
     def points(self) -> Iterator[float]:
-        """Yield the passes at which to record, without end."""
+        """Yield the passes (or positions) at which to record, without end."""
         yield 0.0
         k = 0
         while True:
@@ -65,15 +72,20 @@ class Record:
     ----------
     measures : tuple of str
         Any of ``"gap"`` (certified relative duality gap), ``"objective"`` (F at the nodes' iterates),
-        ``"suboptimality"`` (F − F*), ``"distance"`` (‖θ_i − θ*‖) and ``"consensus"`` (‖θ_i − mean‖).
+        ``"suboptimality"`` (F − F*), ``"worst"`` (the largest F − F* of all nodes), ``"distance"``
+        (‖θ_i − θ*‖) and ``"consensus"`` (‖θ_i − mean‖).
     nodes : str
         ``"mean"``, ``"worst"`` or ``"each"``, for the measures of the nodes' own iterates.
     grid : Grid
+    stop_on : str
+        What ``tol`` bounds: ``"gap"``, the certified one; or ``"suboptimality"``, the mean over the nodes of
+        F(θ_i) − F* over F(0), which needs the optimum and no certificate.
     """
 
     measures: str | tuple[str, ...] = ("gap",)
     nodes: str = "mean"
     grid: Grid = Grid()
+    stop_on: str = "gap"
 
     def __post_init__(self) -> None:
         measures = (self.measures,) if isinstance(self.measures, str) else self.measures
@@ -89,3 +101,24 @@ class Record:
         object.__setattr__(self, "measures", measures)
         if self.nodes not in _NODES:
             raise unknown_name("choice of nodes", self.nodes, _NODES)
+        if self.stop_on not in ("gap", "suboptimality"):
+            raise unknown_name("thing to stop on", self.stop_on, ("gap", "suboptimality"))
+
+    @classmethod
+    def of(cls, wanted: Record | Sequence[str] | None) -> Record:
+        """Return a record from what users give: a record, a measure or several, or nothing."""
+        if wanted is None:
+            return cls()
+        return wanted if isinstance(wanted, Record) else cls(wanted)  # type: ignore[arg-type]
+
+    @property
+    def needs_optimum(self) -> tuple[str, ...]:
+        """What is asked for that only a process with all the data can tell."""
+        asked = (*self.measures, self.stop_on)
+        return tuple(name for name in NEED_OPTIMUM if name in asked)
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether F at the nodes' iterates is needed."""
+        asked = (*self.measures, self.stop_on)
+        return any(name in asked for name in ("objective", "suboptimality", "worst"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.runtimes.container import read_container, write_container
+from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.loop import Outcome
 from adfs.theory import BlockParameters, NonSmoothParameters, Parameters, baselines
 
@@ -52,7 +52,7 @@ class Run:
     gap : float
         Certified relative duality gap of ``coef``.
     columns : dict of str to ndarray
-        What was recorded, one number a point, not to be changed: ``position``, ``passes``, ``computations``,
+        What was recorded, one number per point, not to be changed: ``position``, ``passes``, ``computations``,
         ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
     frame : pandas.DataFrame
         The columns, side by side; what you add to it is saved too.
@@ -60,6 +60,9 @@ class Run:
     seed : int
     seconds : float
         Time of running, evaluation and compilation not counted.
+    dual : ndarray of shape (N,) or (N, k), or None
+        The dual variables at the end, one number (or vector) per row of this process's problem, where the
+        method has them: what ``start`` takes. Not kept in a file.
     """
 
     method: str
@@ -73,10 +76,11 @@ class Run:
     seconds: float
     schedule: str = ""
     details: dict[str, Any] = field(default_factory=dict)
+    dual: np.ndarray | None = field(default=None, repr=False)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """What was recorded, one row a point (made when first asked for: pandas is slow to import)."""
+        """What was recorded, one row per point (made when first asked for: pandas is slow to import)."""
         import pandas as pd
 
         return pd.DataFrame(self.columns)

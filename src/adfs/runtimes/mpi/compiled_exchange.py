@@ -1,4 +1,4 @@
-"""The same as `adfs.runtimes.mpi.exchange`, all of it compiled: an exchange costs what the messages cost.
+"""The same as `adfs.runtimes.exchange`, all of it compiled: an exchange costs what the messages cost.
 
 `EventExchange` is the twin that reads easily; the tests hold this one to it. Python comes back every few
 hundredths of a second of waiting, to look at the deadline and at signals.
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventProcess
+from adfs.algorithms.event_kernels import execute, fill_message, take_message
 from adfs.compilation import kernel
-from adfs.runtimes.mpi.exchange import EventExchange
-from adfs.runtimes.mpi.faults import rank_names
-from adfs.runtimes.mpi.library import MPI_START, MPI_TEST, MPI_WTIME, YIELD, library_is_loaded
-from adfs.runtimes.mpi.links import Links
-from adfs.runtimes.mpi.order import split_events, take_events
-from adfs.runtimes.mpi.parts import execute, fill_message, parts_of, take_message
-from adfs.runtimes.mpi.team import Team
-from adfs.runtimes.mpi.timing import RankTimes
+from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.mpi.faults import Watch, rank_names
+from adfs.runtimes.mpi.library import MPI_START, MPI_TEST, MPI_WTIME, YIELD
+from adfs.runtimes.mpi.links import MpiLinks
+from adfs.runtimes.ready_events import split_events, take_events
+from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
 
-__all__ = ["CompiledExchange", "make_exchange"]
+__all__ = ["CompiledExchange"]
 
 # Seconds of waiting after which Python has a look, and sleeps a moment; at once where ranks share cores.
 _LOOK_SECONDS = 0.02
@@ -219,11 +219,14 @@ def run_window(
 class CompiledExchange(EventExchange):
     """Executes windows of events as `EventExchange` does, in compiled code."""
 
-    def __init__(self, team: Team, process: EventProcess, links: Links, times: RankTimes) -> None:
-        super().__init__(team, process, links, times)
+    def __init__(
+        self, cluster: Cluster, process: EventProcess, links: MpiLinks, times: ProcessTimes, watch: Watch
+    ) -> None:
+        super().__init__(cluster, process, links, times)
         from mpi4py import MPI
 
-        self._parts = parts_of(process)
+        self._watch = watch
+        self._parts = process.parts
         count = links.edges.size
         self._status = np.zeros(max(256, MPI._sizeof(MPI.Status)), dtype=np.uint8)
         flag = np.zeros(1, dtype=np.int32)
@@ -257,7 +260,7 @@ class CompiledExchange(EventExchange):
         _now()
 
     def _execute(self, events: Events, size: int) -> None:
-        board, watch = self.board, self.team.watch
+        board, watch = self.board, self._watch
         board.counts[_DONE] = board.counts[_WAITING] = 0
         patience = _CROWDED_SECONDS if watch.crowded else _LOOK_SECONDS
         before, begun, finished = watch.doing, time.perf_counter(), -1
@@ -297,10 +300,3 @@ class CompiledExchange(EventExchange):
 @kernel
 def _now() -> float:
     return float(MPI_WTIME())
-
-
-def make_exchange(team: Team, process: EventProcess, links: Links, times: RankTimes) -> EventExchange:
-    """Return the compiled exchange where the process has kernels for it and the MPI library is found."""
-    if links.edges.size and parts_of(process) is not None and library_is_loaded():
-        return CompiledExchange(team, process, links, times)
-    return EventExchange(team, process, links, times)

@@ -1,7 +1,7 @@
 """When something goes wrong on a cluster: waits have a deadline, each rank says one sentence, nobody hangs.
 
 A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An
-exception that nobody catches ends all ranks (`aborting`), since the others would wait for this one for ever.
+exception that nobody catches ends all ranks (`end_all_on_error`), since the others would wait for this one for ever.
 A rank that is told to stop while others fail says what it was doing (SIGTERM), if its launcher leaves it the
 time: Open MPI kills a fifth of a second later.
 """
@@ -21,19 +21,19 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from adfs.errors import AdfsError, InputError
+from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = [
     "RankLostError",
-    "RefusalError",
     "Watch",
     "abort",
-    "aborting",
+    "end_all_on_error",
     "as_one_program",
     "say",
-    "stop_aborting",
+    "restore_error_hook",
     "tell",
 ]
 
@@ -49,10 +49,6 @@ _spoken = threading.Event()
 
 class RankLostError(AdfsError, RuntimeError):
     """A rank did not answer within the deadline."""
-
-
-class RefusalError(InputError):
-    """A run that all ranks refuse to start, for the same reason; rank 0 says it for all."""
 
 
 def say(sentence: str) -> None:
@@ -157,7 +153,7 @@ class Watch:
         )
 
     @contextlib.contextmanager
-    def last_words(self) -> Iterator[None]:
+    def speaking_when_told_to_stop(self) -> Iterator[None]:
         """Say what this rank was doing when it is told to stop (SIGTERM).
 
         That is what a launcher does to the others when one rank fails.
@@ -205,7 +201,7 @@ def abort(comm: MPI.Intracomm, code: int = 1) -> None:
     comm.Abort(code)
 
 
-def aborting(comm: MPI.Intracomm, watch: Watch) -> None:
+def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
     """From now on an exception that nobody catches is said in one sentence and ends all ranks.
 
     A `RefusalError` is raised by all ranks together: rank 0 says it, and every rank ends by itself.
@@ -246,8 +242,8 @@ def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
         abort(comm)
 
 
-def stop_aborting() -> None:
-    """Put back the hook that `aborting` replaced."""
+def restore_error_hook() -> None:
+    """Put back the hook that `end_all_on_error` replaced."""
     hook: Any = sys.excepthook
     sys.excepthook = getattr(hook, "before", hook)
 

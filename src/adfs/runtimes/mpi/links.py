@@ -1,35 +1,22 @@
-"""The edges between ranks: a send and a receive each, made once and started again at every exchange."""
+"""The edges between ranks: one send and one receive each, made once and started again at every exchange."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.runtimes.mpi.placement import Placement
 from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.placement import Placement
 
-__all__ = ["Links"]
+__all__ = ["MpiLinks"]
 
 
-class Links:
-    """The ends of the cut edges that are on this rank.
+class MpiLinks:
+    """The ends of the cut edges that are on this rank; see `adfs.runtimes.cluster.Links`.
 
     The messages of an edge have a tag of their own between the two ranks, so its k-th send meets its k-th
-    receive: both ends go through the events of an edge in the same order. A receive is started before it is
-    needed, so a message that comes early goes straight to its place.
-
-    Attributes
-    ----------
-    edges : ndarray of shape (c,)
-        The cut edges at this rank.
-    number : ndarray of shape (|E|,), int32
-        The place of each edge above, −1 for others.
-    peer : ndarray of shape (c,)
-        The rank at the other end.
-    out, into : ndarray of shape (c, m)
-        What was sent last, and what came last.
-    exchanges : ndarray of shape (c,), int64
-        How many exchanges there were.
+    receive. A receive is started before it is needed, so a message that comes early goes straight to its
+    place.
     """
 
     def __init__(self, team: Team, placement: Placement, message_length: int) -> None:
@@ -72,6 +59,18 @@ class Links:
             for receive in self.receives:
                 receive.Start()
             self.started = True
+
+    def send(self, link: int) -> None:
+        """Start the send of a link."""
+        self.sends[link].Start()
+
+    def came(self, link: int) -> bool:
+        """Whether a link's message is there; and the send is done, so that the link is free again."""
+        return self.receives[link].Test() and self.sends[link].Test()
+
+    def renew(self, link: int) -> None:
+        """Start the receive of the next message."""
+        self.receives[link].Start()
 
     def close(self) -> None:
         """Finish the sends, and drop the receives that nothing will come for."""

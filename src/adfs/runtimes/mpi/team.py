@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs.problem.evaluation import sum_in_order
-from adfs.runtimes.mpi.faults import Watch
+from adfs.runtimes.mpi.faults import Watch, end_all_on_error, restore_error_hook
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -41,6 +41,8 @@ class Team:
     def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.watch = Watch(self.rank, self.size, deadline)
+        # From here on a rank that fails ends the others, which may be waiting for it already.
+        end_all_on_error(comm, self.watch)
         others = [rank for rank in range(self.size) if rank != self.rank]
         self.comm, request = comm.Idup()
         self.watch.until(request.Test, lambda: others, lambda: "at the start")
@@ -55,13 +57,9 @@ class Team:
         here = {core for host, theirs in cards if host == self.hosts[self.rank] for core in theirs}
         self.watch.crowded = self.hosts.count(self.hosts[self.rank]) > len(here)
 
-    @property
-    def first_on_host(self) -> bool:
-        """Whether this is the lowest rank of its host."""
-        return self.hosts.index(self.hosts[self.rank]) == self.rank
-
     def close(self) -> None:
         """Give back the communicator."""
+        restore_error_hook()
         self.comm.Free()
 
     # ------------------------------------------------------------------ through rank 0
@@ -106,12 +104,6 @@ class Team:
         else:
             self._receive(values, 0, _NUMBERS, lambda: why)
 
-    def any(self, flag: bool, why: str) -> bool:
-        """Return whether any rank raises a flag."""
-        if self.size == 1:
-            return flag
-        return any(part[0] > 0.0 for part in self.share(np.array([flag]), [1] * self.size, why))
-
     # ------------------------------------------------------------------ texts
 
     def tell_all(self, content: bytes, why: str, patience: float = 0.0) -> bytes:
@@ -154,7 +146,7 @@ class Team:
     def add_in_order(
         self, values: np.ndarray, nodes: np.ndarray, rank_of_node: np.ndarray, why: str
     ) -> np.ndarray:
-        """Return the sum over all nodes, in their order, of one vector a node.
+        """Return the sum over all nodes, in their order, of one vector per node.
 
         Rank 0 adds them as they come and holds a few at a time.
 

@@ -1,4 +1,4 @@
-"""Where a rank's time goes: computing, communicating, waiting and for whom."""
+"""Where the time of a process goes: computing, communicating, waiting and for whom."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["RankTimes", "draw_timeline", "edge_table", "rank_table"]
+__all__ = ["ProcessTimes", "draw_timeline", "edge_table", "rank_table"]
 
 _LONGEST_LIST = 2000
 
 
-class RankTimes:
-    """Seconds of one rank, and its latest waits for the time-line.
+class ProcessTimes:
+    """Seconds of one process, and its longest waits for the time-line.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class RankTimes:
         self._waits: list[tuple[float, float, int]] = []
 
     def waited(self, begun: float, ended: float, rank: int) -> None:
-        """Note a wait for a rank."""
+        """Note a wait for another process."""
         self.waiting += ended - begun
         self.for_whom[rank] = self.for_whom.get(rank, 0.0) + ended - begun
         if len(self._waits) >= 2 * _LONGEST_LIST:
@@ -54,7 +54,7 @@ class RankTimes:
 
 
 def rank_table(details: dict[str, Any]) -> pd.DataFrame:
-    """Return a run's times and messages as a table, one row a rank.
+    """Return a run's times and messages as a table, one row per rank.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def rank_table(details: dict[str, Any]) -> pd.DataFrame:
 
 
 def edge_table(details: dict[str, Any]) -> pd.DataFrame:
-    """Return how many exchanges each edge between ranks carried, one row an edge."""
+    """Return how many exchanges each edge between ranks carried, one row per edge."""
     import pandas as pd
 
     return pd.DataFrame(details["edges"], columns=["edge", "node", "other node", "exchanges"]).set_index(
@@ -82,7 +82,7 @@ def edge_table(details: dict[str, Any]) -> pd.DataFrame:
 
 
 def draw_timeline(details: dict[str, Any], axes: Axes | None = None) -> Axes:
-    """Draw who waited for whom: a line a rank, a bar a wait in the colour of the rank that was waited for."""
+    """Draw who waited for whom: one line per rank, one bar per wait in the colour of the rank that was waited for."""
     import matplotlib.pyplot as plt
 
     ranks = details["ranks"]

@@ -1,4 +1,4 @@
-"""Which rank holds which nodes: as many each, and few edges between ranks."""
+"""Which process holds which nodes: as many each, and few edges between processes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ class Placement:
     edges: np.ndarray
     n_ranks: int
 
+    @classmethod
+    def whole(cls, network: Network) -> Placement:
+        """Return the placement of all nodes in one process."""
+        return cls(np.zeros(network.n_nodes, dtype=np.int64), network.edges, 1)
+
     def block(self, rank: int) -> np.ndarray:
         """Return the nodes of a rank, in increasing order."""
         return np.flatnonzero(self.rank_of_node == rank)
@@ -44,7 +49,7 @@ class Placement:
         return np.asarray(ends[:, 0] != ends[:, 1])
 
     def __str__(self) -> str:
-        """Return the placement as a table, one line a rank."""
+        """Return the placement as a table, one line per rank."""
         ends, cut = self.rank_of_node[self.edges], self.cut
         lines = [
             f"{self.rank_of_node.size} nodes on {self.n_ranks} ranks, {cut.sum()} of {cut.size} edges cut"

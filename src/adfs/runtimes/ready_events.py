@@ -1,4 +1,4 @@
-"""Which events can be executed while others wait for a message: any whose nodes do not depend on one."""
+"""Which events can be executed while others wait for a message."""
 
 from __future__ import annotations
 

@@ -1,18 +1,20 @@
-"""Executing events when some neighbours live on other ranks: post early, go on, wait when needed."""
+"""Executing events when some neighbours live in other processes: post early, go on, wait when needed."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Work
-from adfs.runtimes.mpi.links import Links
-from adfs.runtimes.mpi.order import split_events, take_events
-from adfs.runtimes.mpi.team import Team
-from adfs.runtimes.mpi.timing import RankTimes
+from adfs.runtimes.ready_events import split_events, take_events
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
+
+if TYPE_CHECKING:
+    from adfs.runtimes.cluster import Cluster, Links
+    from adfs.runtimes.timing import ProcessTimes
 
 __all__ = ["EventExchange"]
 
@@ -24,48 +26,77 @@ _NUMBERS_BETWEEN_LOOKS = 1 << 17
 
 
 class EventExchange:
-    """Executes windows of events of a process whose edges partly lead to other ranks.
+    """Executes windows of events of a process, some of whose edges may lead elsewhere.
 
     Parameters
     ----------
-    team : Team
+    cluster : Cluster
     process : EventProcess
-        Over this rank's nodes.
-    links : Links
-    times : RankTimes
+        Over this process's nodes.
+    links : Links, optional
+        None: all the edges are inside.
+    times : ProcessTimes
     """
 
-    def __init__(self, team: Team, process: EventProcess, links: Links, times: RankTimes) -> None:
-        self.team, self.process, self.links, self.times = team, process, links, times
-        nodes = int((process.slot >= 0).sum())
+    def __init__(
+        self, cluster: Cluster, process: EventProcess, links: Links | None, times: ProcessTimes
+    ) -> None:
+        self.cluster, self.process, self.times = cluster, process, times
+        self._links = links if links is not None and links.edges.size else None
         self._ahead = max(8, min(_AHEAD, _NUMBERS_BETWEEN_LOOKS // process.message_length))
-        self._blocked = np.zeros(nodes, dtype=np.uint8)
-        self._waiting = np.zeros(2 * _AHEAD, dtype=np.int32)
-        self._ready = np.zeros(2 * _AHEAD, dtype=np.int32)
-        self._taken = room_for(2 * _AHEAD)
+        room = 2 * _AHEAD if self._links is not None else 0
+        self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)
+        self._waiting = np.zeros(room, dtype=np.int32)
+        self._ready = np.zeros(room, dtype=np.int32)
+        self._taken = room_for(room)
         # By link: the node's place and the time of the exchange under way.
         self._pending: dict[int, tuple[int, float]] = {}
-        self._own_place = np.array([process.end(int(edge)) for edge in links.edges], dtype=np.int64)
+        edges = self.links.edges if self._links is not None else ()
+        self._own_place = np.array([process.end(int(edge)) for edge in edges], dtype=np.int64)
+
+    @property
+    def links(self) -> Links:
+        """The links to other processes; there must be some."""
+        assert self._links is not None
+        return self._links
 
     def compile(self) -> None:
         """Compile what will be called, without a message."""
-        split_events(
-            self._taken.actor,
-            0,
-            0,
-            self.process.ends,
-            self.process.slot,
-            self._blocked,
-            self._waiting,
-            0,
-            self._ready,
-        )
-        take_events(*self._taken, self._ready, 0, *self._taken)
+        self.process.run(self._taken, 0, 0)
+        if self._links is not None:
+            split_events(
+                self._taken.actor,
+                0,
+                0,
+                self.process.ends,
+                self.process.slot,
+                self._blocked,
+                self._waiting,
+                0,
+                self._ready,
+            )
+            take_events(*self._taken, self._ready, 0, *self._taken)
+
+    def open(self) -> None:
+        """Be ready for messages."""
+        if self._links is not None:
+            self._links.open()
+
+    def close(self) -> None:
+        """Leave no message under way."""
+        if self._links is not None:
+            self._links.close()
+
+    def used_edges(self) -> list[tuple[int, int]]:
+        """Return each edge to another process and how many exchanges it carried."""
+        if self._links is None:
+            return []
+        return [(int(e), int(n)) for e, n in zip(self._links.edges, self._links.exchanges, strict=True)]
 
     def execute(self, events: Events) -> None:
         """Execute all the events of a window; on return nothing is under way."""
         process, size = self.process, events.time.size
-        if self.links.edges.size == 0:
+        if self._links is None:
             begun = time.perf_counter()
             process.run(events, 0, size)
             self.times.computing += time.perf_counter() - begun
@@ -107,7 +138,7 @@ class EventExchange:
     def _post(self, edge: int, moment: float) -> None:
         links, link = self.links, int(self.links.number[edge])
         links.out[link] = self.process.outgoing(edge, moment)
-        links.sends[link].Start()
+        links.send(link)
         links.exchanges[link] += 1
         self._pending[link] = (int(self._own_place[link]), moment)
 
@@ -122,13 +153,11 @@ class EventExchange:
         for link in arrived:
             _, moment = self._pending.pop(link)
             process.incoming(int(links.edges[link]), moment, links.out[link], links.into[link])
-            links.receives[link].Start()
+            links.renew(link)
         self.times.communicating += time.perf_counter() - begun
 
     def _arrived(self) -> list[int]:
-        # The send too: then a link is free for the next exchange.
-        links = self.links
-        return [link for link in self._pending if links.receives[link].Test() and links.sends[link].Test()]
+        return [link for link in self._pending if self.links.came(link)]
 
     def _wait_for_one(self, begun: float) -> list[int]:
         found: list[int] = []
@@ -139,7 +168,7 @@ class EventExchange:
             return bool(found)
 
         peers = [int(self.links.peer[other]) for other in self._pending]
-        self.team.watch.until(ready, lambda: peers, lambda: self._event(link, moment))
+        self.cluster.wait_until(ready, lambda: peers, lambda: self._event(link, moment))
         self.times.waited(begun, time.perf_counter(), int(self.links.peer[found[0]]))
         return found
 
@@ -152,10 +181,15 @@ class EventExchange:
         return f"at the event of time {moment:.17g} ({where})"
 
     def _count(self, events: Events) -> None:
-        """Add to the work done; an exchange with another rank is one message of this one."""
-        process, n = self.process, self.process.slot.size
+        """Add to the work done; an exchange with another process is one message of this one."""
+        process = self.process
+        if self._links is None:
+            computations = int(np.count_nonzero(events.sample >= 0))
+            process.count(computations, events.sample.size - computations)
+            return
+        n = process.slot.size
         exchanged = events.actor[events.actor >= n] - n
-        across = int(np.count_nonzero(self.links.number[exchanged] >= 0))
+        across = int(np.count_nonzero(self._links.number[exchanged] >= 0))
         process.count(events.actor.size - exchanged.size, exchanged.size - across)
         done = process.work
         messages = done.messages + across

@@ -1,0 +1,281 @@
+"""This process's part of a run: its nodes, and messages for the rest. The loop drives it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
+from adfs.problem.finite_sum import FiniteSum
+from adfs.runtimes.array_files import FileError
+from adfs.runtimes.certificates import AllNodes, Certificate, certify, compare_with_optimum, measure_nodes
+from adfs.runtimes.checkpoints import Checkpoints
+from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.gossip import GossipProduct
+from adfs.runtimes.recording import Record
+from adfs.runtimes.timing import ProcessTimes
+from adfs.schedule import Events
+
+__all__ = ["Execution"]
+
+_SLICE_SECONDS = 0.2
+_FIRST_SLICE = 4096.0
+_FIRST_ROUNDS = 8.0
+_MOST_NODES_TRIED, _ROUNDS_TRIED = 1000, 200
+
+
+class Execution:
+    """A run in progress in this process.
+
+    All processes go through the same positions. Several of them stop between two records when a slice of the
+    schedule is done, whose length they agree on by what the last one took: nobody looks at a clock alone.
+
+    Parameters
+    ----------
+    process : Process
+        Over this process's nodes.
+    nodes : AllNodes
+    read : str
+        Where iterates are read.
+    checkpoints : Checkpoints, optional
+    """
+
+    interrupted: bool = False
+
+    def __init__(self, process: Process, nodes: AllNodes, read: str, checkpoints: Checkpoints | None) -> None:
+        self.process, self.nodes, self.read, self.checkpoints = process, nodes, read, checkpoints
+        self.cluster, self.placement = nodes.cluster, nodes.placement
+        self.alone = self.cluster.size == 1
+        self.block = self.placement.block(self.cluster.rank)
+        self.times = ProcessTimes()
+        self._stream: tuple[float, Iterator[tuple[float, Events]]] | None = None
+        self._values: tuple[float, np.ndarray] = (-1.0, np.empty(0))
+        self._exchange: EventExchange | None = None
+        self._gossip: GossipProduct | None = None
+        if isinstance(process, EventProcess):
+            self._exchange = self.cluster.events(process, self.placement, self.times)
+            self._slice = _FIRST_SLICE
+        else:
+            assert isinstance(process, RoundProcess)
+            self._gossip = GossipProduct(self.cluster, process.gossip_matrix, self.placement, self.times)
+            self._slice = _FIRST_ROUNDS
+
+    @property
+    def position(self) -> float:
+        """Where the run is."""
+        return self.process.position
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the run executes the events of a schedule."""
+        return self._exchange is not None
+
+    # ------------------------------------------------------------------ before and after
+
+    def compile(self, method: Method[Any], setting: Setting) -> None:
+        """Compile what a run will call, outside its time: on one sample per node, without a message."""
+        if self._exchange is not None:
+            self._exchange.compile()
+        if setting.block.size <= _MOST_NODES_TRIED:
+            small = setting.problem.first_samples()
+            if small is not None:
+                process = method.start(replace(setting, problem=small))
+                _warm_up(process)
+                self._warm_up_certificates(small, process)
+
+    def _warm_up_certificates(self, problem: FiniteSum, process: Process) -> None:
+        """Call what evaluating calls."""
+        zero = np.zeros(problem.n_features)
+        problem.loss_sums(zero)
+        if problem.certifiable:
+            tips = process.dual()
+            tips = problem.clip_to_domain(problem.slopes(zero) if tips is None else tips)
+            problem.conjugate_sums(tips)
+            _ = problem.row_total(tips) if self.alone else problem.row_sums(tips)
+
+    def open(self) -> None:
+        """Be ready for messages."""
+        if self._exchange is not None:
+            self._exchange.open()
+
+    def close(self) -> None:
+        """Leave no message under way."""
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def account(self) -> dict[str, Any]:
+        """Return every process's times and messages, and how often each edge between two was used."""
+        work = self.process.work
+        own = self.times.report() | {
+            "nodes": self.block.tolist(),
+            "computations": work.computations,
+            "messages": work.messages,
+            "bytes": 8 * work.numbers,
+            "host": self.cluster.hosts[self.cluster.rank],
+        }
+        edges = []
+        for edge, count in self._exchange.used_edges() if self._exchange is not None else []:
+            a, b = self.placement.edges[edge]
+            if self.placement.rank_of_node[a] == self.cluster.rank:  # the lower node's process reports it
+                edges.append([edge, int(a), int(b), count])
+        cards = self.cluster.gather([own, edges], "to sum up the run")
+        return {
+            "ranks": [card[0] for card in cards],
+            "edges": sorted(edge for card in cards for edge in card[1]),
+        }
+
+    # ------------------------------------------------------------------ going on
+
+    def advance(self, stop: float, deadline: float | None) -> bool:
+        """Go on to a position; return False when interrupted, or when the deadline passed first."""
+        while self.process.position < stop:
+            begun = time.perf_counter()
+            target = stop if self.alone else min(stop, float(np.ceil(self.position + self._slice)))
+            self._advance(target, deadline if self.alone else None)
+            over = self._out_of_time(deadline)
+            if not self.alone:
+                over = self._agree_on_slice(time.perf_counter() - begun, over)
+            if over:
+                return False
+        return True
+
+    def _out_of_time(self, deadline: float | None) -> bool:
+        return self.interrupted or (deadline is not None and time.perf_counter() >= deadline)
+
+    def _agree_on_slice(self, seconds: float, over: bool) -> bool:
+        """Fit the next slice to what the slowest process took; return whether any is over."""
+        cards = self._share(np.array([seconds, float(over)]), "to agree on how to go on")
+        longest = max(float(card[0]) for card in cards)
+        self._slice = max(1.0, self._slice * min(4.0, max(0.25, _SLICE_SECONDS / max(longest, 1e-6))))
+        return any(card[1] > 0.0 for card in cards)
+
+    def _advance(self, stop: float, deadline: float | None) -> None:
+        """Go on to a position, or in one process until the deadline."""
+        process = self.process
+        self.cluster.doing = lambda: f"computing after position {process.position:.17g}"
+        if isinstance(process, EventProcess):
+            self._advance_events(process, stop, deadline)
+            return
+        assert isinstance(process, RoundProcess)
+        assert self._gossip is not None
+        while process.position < stop:
+            begun, elsewhere = time.perf_counter(), self.times.communicating + self.times.waiting
+            process.round(self._gossip)
+            # The products have noted the time of their messages.
+            spent = time.perf_counter() - begun - (self.times.communicating + self.times.waiting - elsewhere)
+            self.times.computing += spent
+            if self._out_of_time(deadline):
+                return
+
+    def _advance_events(self, process: EventProcess, stop: float, deadline: float | None) -> None:
+        assert self._exchange is not None
+        # Starting a stream costs a few events per clock, so one that was left at a deadline is gone on with.
+        if self._stream is None or self._stream[0] != stop:
+            block = None if self.alone else self.block
+            self._stream = stop, process.schedule.windows(process.position, stop, block)
+        for end, events in self._stream[1]:
+            self._exchange.execute(events)
+            process.position = end
+            if deadline is not None and self._out_of_time(deadline):
+                return
+        process.position = float(stop)
+
+    # ------------------------------------------------------------------ agreeing
+
+    def _where(self) -> str:
+        return f"at position {self.process.position:.17g} of the schedule"
+
+    def _share(self, values: np.ndarray, why: str) -> list[np.ndarray]:
+        begun = time.perf_counter()
+        sizes = [values.size] * self.cluster.size
+        cards = self.cluster.share(values, sizes, f"{why} {self._where()}")
+        self.times.evaluating += time.perf_counter() - begun
+        return cards
+
+    def agree(self, *flags: bool) -> tuple[bool, ...]:
+        """Return for each flag whether any process raises it."""
+        if self.alone:
+            return flags
+        cards = self._share(np.array(flags, dtype=np.float64), "to agree on how to go on")
+        return tuple(bool(flag) for flag in np.max(cards, axis=0))
+
+    # ------------------------------------------------------------------ looking
+
+    def work(self) -> Work:
+        """Return what all processes have done."""
+        cards = self._share(np.array(self.process.work, dtype=np.float64), "to count the work")
+        return Work(*(int(sum(card[k] for card in cards)) for k in range(3)))
+
+    def certify(self, record: Record) -> Certificate:
+        """Certify the current point, or compare it with the optimum where that is what stops the run."""
+        begun = time.perf_counter()
+        self.nodes.why = f"to certify {self._where()}"
+        if record.stop_on == "suboptimality":
+            iterates = self._iterates()
+            certificate = compare_with_optimum(iterates, self._objectives(iterates), self.nodes)
+        else:
+            certificate = certify(self.process, self.nodes)
+        self.times.evaluating += time.perf_counter() - begun
+        return certificate
+
+    def measure(self, record: Record) -> dict[str, float]:
+        """Evaluate the nodes' iterates."""
+        if set(record.measures) <= {"gap"}:
+            return {}
+        begun = time.perf_counter()
+        self.nodes.why = f"to record {self._where()}"
+        iterates = self._iterates()
+        values = self._objectives(iterates) if record.needs_values else None
+        found = measure_nodes(record, iterates, values, self.nodes)
+        self.times.evaluating += time.perf_counter() - begun
+        return found
+
+    def _iterates(self) -> np.ndarray:
+        """Return the iterates of all nodes, (n, d)."""
+        return self.nodes.collect(self.process.primal(self.read))
+
+    def _objectives(self, iterates: np.ndarray) -> np.ndarray:
+        """Return F at each node's iterate, computed once per position."""
+        if self._values[0] != self.position:
+            self._values = self.position, self.nodes.objectives(iterates)
+        return self._values[1]
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, rows: list[dict[str, float]], seconds: float) -> None:
+        """Write a checkpoint; no message is under way at a position, so the processes' parts fit."""
+        if self.checkpoints is not None:
+            begun = time.perf_counter()
+            self.checkpoints.save(self.process, rows, seconds)
+            self.times.evaluating += time.perf_counter() - begun
+
+    def save_last(self, rows: list[dict[str, float]], seconds: float) -> None:
+        """Write the checkpoint of the end; the result is worth more than it, and is kept if that fails."""
+        try:
+            self.save(rows, seconds)
+        except FileError as error:
+            warnings.warn(f"the last checkpoint could not be written: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _warm_up(process: Process) -> None:
+    """Call what a run will call, on a process that is thrown away."""
+    if isinstance(process, EventProcess):
+        process.run(process.schedule.block(0.0, 0.0), 0, 0)
+    else:
+        assert isinstance(process, RoundProcess)
+        called: list[bool] = []
+
+        def nothing(values: np.ndarray) -> np.ndarray:
+            called.append(True)
+            return np.zeros_like(values)
+
+        for _ in range(_ROUNDS_TRIED):
+            process.round(nothing)
+            if called and process.work.computations:
+                break
+    process.primal()

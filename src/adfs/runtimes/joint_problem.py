@@ -1,0 +1,247 @@
+"""One problem from what each process holds: all must want the same, and hold data that fits together.
+
+What is wrong is found together and said once: every process raises the same `RefusalError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import Loss, Problem
+from adfs.problem.finite_sum import FiniteSum
+from adfs.problem.losses import get_loss
+from adfs.problem.problem import check_sigma
+from adfs.problem.rows import sparse
+from adfs.problem.shards import as_rows, as_signs
+from adfs.runtimes.cluster import Cluster, RefusalError
+from adfs.runtimes.placement import Placement, place
+
+__all__ = ["JointProblem", "ShardSource", "all_labels", "join_shards", "numbered", "place_together", "widest"]
+
+ShardSource = Sequence[Any] | FiniteSum | Callable[[int], Any]
+
+
+class JointProblem(NamedTuple):
+    """What a process holds: its ``problem``, the network, where all nodes are, and the two ``classes``."""
+
+    problem: FiniteSum
+    network: Network
+    placement: Placement
+    classes: list[Any] | None
+
+
+def join_shards(
+    cluster: Cluster,
+    shards: ShardSource,
+    network: Network | str | None,
+    *,
+    nodes: Sequence[int] | None,
+    loss: str | Loss,
+    sigma: float | Sequence[float] | np.ndarray,
+    n_features: int | None,
+) -> JointProblem:
+    """Return this process's problem, with the dimension and the labels of all processes."""
+    graph, placement = _placed(cluster, shards, network, nodes)
+    block = placement.block(cluster.rank)
+    if isinstance(shards, FiniteSum):
+        return JointProblem(_same_width(cluster, shards, n_features), graph, placement, None)
+    parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes), slow=True)
+    here = sum(np.size(part[1]) for part in parts)
+    counts = cluster.gather(here, "to compare the data")
+    _refuse_empty(counts)
+    own = max((int(part[0].shape[1]) for part in parts), default=0)
+    width = widest(cluster, own, n_features)
+    classes: list[Any] | None = None
+    if get_loss(loss).task == "classification":
+        found = all_labels(cluster, [np.asarray(part[1]).ravel() for part in parts])
+        classes = _two_classes(found)
+
+    def build() -> Problem:
+        mine = check_sigma(sigma, graph.n_nodes)[block]
+        fitted = []
+        for X, y, *rest in parts:
+            labels = np.asarray(y) if classes is None else as_signs(np.asarray(y), classes[1])
+            fitted.append((widen(X, width), labels, *rest))
+        return Problem.from_shards(fitted, loss, mine)
+
+    return JointProblem(
+        cluster.attempt("to check the data", build, slow=True), graph, placement, classes
+    )
+
+
+def _refuse_empty(counts: list[int]) -> None:
+    for rank, count in enumerate(counts):
+        if count == 0:
+            raise RefusalError(
+                f"rank {rank} has no data: every rank needs at least one sample; start fewer ranks"
+            )
+
+
+# --------------------------------------------------------------------------- who holds which nodes
+
+
+def _placed(
+    cluster: Cluster, shards: ShardSource, network: Network | str | None, nodes: Sequence[int] | None
+) -> tuple[Network, Placement]:
+    """Say which nodes are where: as the shards that were given have it, or so that few edges are cut."""
+    if callable(shards):
+        graph = cluster.attempt(
+            "to build the network", lambda: network_of(network, None, cluster.size)
+        )
+        return graph, place_together(cluster, graph)
+    count = shards.n_nodes if isinstance(shards, FiniteSum) else len(shards)
+    given = None if nodes is None else [int(node) for node in nodes]
+    if given is not None and isinstance(shards, FiniteSum) and sorted(given) != given:
+        trouble = f"rank {cluster.rank} must name the nodes of its problem in increasing order"
+    else:
+        trouble = ""
+    for words in cluster.gather(trouble, "to place the nodes"):
+        if words:
+            raise RefusalError(words)
+    return numbered(cluster, count, given, network)
+
+
+def numbered(
+    cluster: Cluster, count: int, nodes: Sequence[int] | None, network: Network | str | None
+) -> tuple[Network, Placement]:
+    """Return the network of all nodes and their placement, each process holding ``count`` of them.
+
+    They are numbered in the order of processes, unless each process names its own.
+    """
+    cards = cluster.gather([count, None if nodes is None else list(nodes)], "to place the nodes")
+    for rank, (held, _) in enumerate(cards):
+        if held == 0:
+            raise RefusalError(
+                f"rank {rank} has no data: every rank needs at least one shard; start fewer ranks"
+            )
+    total = sum(held for held, _ in cards)
+    graph = cluster.attempt("to build the network", lambda: network_of(network, total, cluster.size))
+    if any(own is None for _, own in cards):
+        rank_of_node = np.repeat(np.arange(cluster.size), [held for held, _ in cards])
+        return graph, Placement(rank_of_node, graph.edges, cluster.size)
+    rank_of_node = np.full(total, -1)
+    for rank, (held, own) in enumerate(cards):
+        if len(own) != held:
+            raise RefusalError(
+                f"rank {rank} names {len(own)} nodes and holds {held} shards; name one node per shard"
+            )
+        rank_of_node[[node for node in own if 0 <= node < total]] = rank
+    if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
+        raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
+    return graph, Placement(rank_of_node, graph.edges, cluster.size)
+
+
+def place_together(cluster: Cluster, network: Network) -> Placement:
+    """Return process 0's placement of a network's nodes: eigenvectors may differ between machines."""
+    chosen = cluster.attempt("to place the nodes", lambda: place(network, cluster.size))
+    ranks = chosen.rank_of_node.astype(np.float64)
+    cluster.spread(ranks, "to place the nodes")
+    return Placement(ranks.astype(np.int64), network.edges, cluster.size)
+
+
+def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int) -> Network:
+    """Return the network that links the nodes; a name may leave out its sizes."""
+    if isinstance(network, Network):
+        graph = network
+    elif network is None:
+        graph = Network("complete", n_nodes=n_nodes or n_ranks)
+    else:
+        try:
+            graph = Network(network)
+        except InputError:  # a name without sizes
+            graph = Network(network, n_nodes=n_nodes or n_ranks)
+    if n_nodes is not None and graph.n_nodes != n_nodes:
+        raise InputError(
+            f"the network has {graph.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: "
+            "start as many ranks as the shards need, or give the network that links them"
+        )
+    return graph
+
+
+# --------------------------------------------------------------------------- the data
+
+
+def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[tuple[Any, ...]]:
+    """Return this process's shards in the order of its nodes."""
+    if callable(shards):
+        given = [shards(int(node)) for node in block]
+    else:
+        order = range(len(shards)) if nodes is None else np.argsort(np.asarray(nodes))
+        given = [shards[k] for k in order]
+    parts = []
+    for node, shard in zip(block, given, strict=True):
+        if len(shard) not in (2, 3):
+            raise InputError(
+                f"the shard of node {node} must be (X, y) or (X, y, weights), got {len(shard)} parts"
+            )
+        parts.append((as_rows(shard[0], f"the X of node {node}"), *shard[1:]))
+    return parts
+
+
+def _same_width(cluster: Cluster, problem: FiniteSum, n_features: int | None) -> FiniteSum:
+    """Give a process's problem the width of the widest."""
+    cluster.same({"the loss": problem.loss_name})
+    _refuse_empty(cluster.gather(problem.n_samples, "to compare the data"))
+    width = max([n_features or 0, *cluster.gather(problem.n_features, "to compare the data")])
+    return cluster.attempt("to compare the data", lambda: problem.widened(width))
+
+
+def widest(cluster: Cluster, width: int, n_features: int | None) -> int:
+    """Return the number of columns: that of the widest process, or the larger one that was given."""
+    found = max(cluster.gather(width, "to compare the data"))
+    if n_features is None:
+        return int(found)
+    if n_features < found:
+        raise RefusalError(
+            f"n_features is {n_features} and a shard has {found} columns; give at least {found}"
+        )
+    return int(n_features)
+
+
+def widen(X: Any, width: int) -> Any:
+    """Add columns of zeros on the right of sparse rows, which may end before the last column."""
+    if X.shape[1] == width:
+        return X
+    if not sparse(X):
+        raise InputError(
+            f"a dense shard has {X.shape[1]} columns and there are {width}; give all shards the same columns"
+        )
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
+
+
+_MOST_LABELS = 1000
+
+
+def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
+    """Return the different labels of all processes, sorted; a process may hold one of them only."""
+
+    def own() -> list[Any]:
+        everything = np.concatenate(labels)
+        if everything.dtype.kind == "f" and not np.isfinite(everything).all():
+            raise InputError("the labels contain NaN or infinity")
+        found: list[Any] = np.unique(everything).tolist()
+        return found[:_MOST_LABELS]
+
+    cards = cluster.gather(cluster.attempt("to compare the labels", own), "to compare the labels")
+    if len({isinstance(label, str) for card in cards for label in card}) > 1:
+        raise RefusalError("some processes have numbers as labels and others text; give all the same kind")
+    return np.unique(np.array([label for card in cards for label in card]))
+
+
+def _two_classes(labels: np.ndarray) -> list[Any] | None:
+    """Return the two labels, the one for −1 first; None when they are ±1 already."""
+    union = labels.tolist()
+    if set(union) <= {-1, 1}:
+        return None
+    if len(union) != 2:
+        raise RefusalError(
+            f"a classification loss takes two classes and all ranks together have {len(union)} "
+            f"({', '.join(map(str, union[:6]))}); pick two, or give labels -1 and 1"
+        )
+    return union

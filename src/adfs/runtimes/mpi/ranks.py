@@ -1,0 +1,206 @@
+"""The ranks of an MPI program as a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from adfs.algorithms.base import EventProcess
+from adfs.errors import InputError
+from adfs.launching import launch_of, wait_for_rank_0
+from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
+from adfs.runtimes.mpi.faults import say
+from adfs.runtimes.mpi.library import library_is_loaded
+from adfs.runtimes.mpi.links import MpiLinks
+from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.placement import Placement
+from adfs.runtimes.timing import ProcessTimes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["MpiRanks", "check_launcher"]
+
+# Seconds beyond the deadline that other ranks may take to read, sum up or compile.
+_SLOW = 3600.0
+
+
+class MpiRanks(Cluster):
+    """The ranks of an MPI communicator, which act together: each holds its own nodes and their data.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        ``MPI.COMM_WORLD`` when left out; it is duplicated while it is in use.
+    deadline : float
+        Seconds that a rank waits for another before it gives up with a sentence.
+    compiled : bool
+        Whether messages are exchanged by compiled code, where that is possible; the bits are the same.
+
+    Examples
+    --------
+    On every rank, each with its own rows::
+
+        from mpi4py import MPI
+        model = adfs.ADFSClassifier(cluster=adfs.MpiRanks(MPI.COMM_WORLD)).fit(X_of_this_rank, y_of_this_rank)
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm | None = None, *, deadline: float = 60.0, compiled: bool = True
+    ) -> None:
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float | np.number):
+            raise InputError(f"deadline must be a number of seconds, got {deadline!r}")
+        if not (math.isfinite(deadline) and deadline > 0.0):
+            raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
+        self._comm = comm
+        self.deadline = float(deadline)
+        self.compiled = compiled
+        self._team: Team | None = None
+        self._depth = 0
+        self._open = ExitStack()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MpiRanks:
+        """Return the ranks themselves: a communicator cannot be copied by one rank alone."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out the communicator: a model that is loaded elsewhere finds its own."""
+        return _load, (self.deadline, self.compiled)
+
+    def __repr__(self) -> str:
+        return f"MpiRanks(deadline={self.deadline:g})"
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator that was given."""
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD if self._comm is None else self._comm
+
+    @property
+    def team(self) -> Team:
+        """The ranks in touch with each other; inside ``with`` only."""
+        if self._team is None:
+            raise InputError("the ranks are not in touch: use `with cluster:` around what they do together")
+        return self._team
+
+    def __enter__(self) -> Self:
+        if self._depth == 0:
+            check_launcher()
+            self._team = Team(self.comm, self.deadline)
+            self.rank, self.size = self._team.rank, self._team.size
+            self.hosts = self._team.hosts
+            self._open = ExitStack()
+            self._open.enter_context(self._team.watch.speaking_when_told_to_stop())
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            team, self._team = self.team, None
+            if kind is None:
+                self._open.close()
+                team.close()
+            # After an error the hooks stay: another rank may end this one before it has said why.
+
+    @property
+    def doing(self) -> Callable[[], str]:  # type: ignore[override]
+        """What this rank is doing."""
+        return self.team.watch.doing
+
+    @doing.setter
+    def doing(self, words: Callable[[], str]) -> None:
+        self.team.watch.doing = words
+
+    def gather(self, item: Any, why: str, *, slow: bool = False) -> list[Any]:
+        """Return every rank's item, through rank 0."""
+        return self.team.gather_all(item, why, _SLOW if slow else 0.0)
+
+    def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
+        """Return every rank's numbers."""
+        return self.team.share(values, sizes, why)
+
+    def spread(self, values: np.ndarray, why: str) -> None:
+        """Overwrite an array by that of rank 0."""
+        self.team.spread(values, why)
+
+    def add(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
+        """Return the sum over all nodes; rank 0 adds vectors as they come and holds a few at a time."""
+        nodes = placement.block(self.rank)
+        return self.team.add_in_order(values, nodes, placement.rank_of_node, why)
+
+    def swap(
+        self,
+        outgoing: Sequence[tuple[int, np.ndarray]],
+        incoming: Sequence[tuple[int, np.ndarray]],
+        why: Callable[[], str],
+    ) -> None:
+        """Send to some ranks and receive from others, all at once."""
+        comm = self.team.comm
+        requests = [comm.Irecv(array, rank, _SWAP) for rank, array in incoming]
+        requests += [comm.Isend(array, rank, _SWAP) for rank, array in outgoing]
+        ranks = [rank for rank, _ in incoming] + [rank for rank, _ in outgoing]
+        self.team.watch.wait(requests, ranks, why)
+
+    def links(self, placement: Placement, message_length: int) -> MpiLinks:
+        """Return the links over the edges that this rank shares with others."""
+        return MpiLinks(self.team, placement, message_length)
+
+    def events(self, process: EventProcess, placement: Placement, times: ProcessTimes) -> EventExchange:
+        """Return the compiled exchange where the process has kernels and the MPI library is found."""
+        links = self.links(placement, process.message_length)
+        if self.compiled and links.edges.size and process.kernels is not None and library_is_loaded():
+            return CompiledExchange(self, process, links, times, self.team.watch)
+        return EventExchange(self, process, links, times)
+
+    def wait_until(
+        self, ready: Callable[[], bool], missing: Callable[[], Sequence[int]], why: Callable[[], str]
+    ) -> None:
+        """Poll until something is ready, or raise after the deadline."""
+        self.team.watch.until(ready, missing, why)
+
+    def say(self, sentence: str) -> None:
+        """Write one line to standard error, on rank 0."""
+        if self.rank == 0:
+            say(sentence)
+
+    def exchange_seconds(self, width: int) -> float:
+        """Return the seconds that a message of some numbers takes, the median over pairs of ranks."""
+        from adfs.runtimes.mpi.netbench import measure_exchanges
+
+        if self.size == 1:
+            return 0.0
+        return float(np.median(measure_exchanges(self, (width,))[1]))
+
+
+_SWAP = 8
+
+
+def _load(deadline: float, compiled: bool) -> MpiRanks:
+    return MpiRanks(deadline=deadline, compiled=compiled)
+
+
+def check_launcher(world_size: int | None = None) -> None:
+    """Refuse to start when the launcher and the MPI library do not know each other.
+
+    Each process then sits in a world of its own, and would solve its own shard as if it were all.
+    """
+    from mpi4py import MPI
+
+    launch = launch_of()
+    size = MPI.COMM_WORLD.Get_size() if world_size is None else world_size
+    if launch is not None and launch.size > 1 and size == 1:
+        sentence = (
+            f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
+            "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
+        )
+        wait_for_rank_0()
+        say(sentence)
+        raise SystemExit(2)

@@ -1,0 +1,527 @@
+"""A run, written once for every cluster: check, sum up, choose parameters, start, loop, and tell.
+
+`simulate` runs in one process; `adfs.fit_mpi` on the ranks of an MPI program. Both, and the experiments and
+the estimators, call `run_method`; what can be asked of a run is `RunOptions`, for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from adfs._version import __version__
+from adfs.algorithms.base import Method, Process, Setting, get_method
+from adfs.errors import InputError, unknown_name
+from adfs.network import Network
+from adfs.problem.finite_sum import FiniteSum
+from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.checkpoints import Checkpoints, fingerprint, open_checkpoints
+from adfs.runtimes.clock import Clock, position_at, with_times
+from adfs.runtimes.cluster import Cluster, OneProcess
+from adfs.runtimes.delays import Delays
+from adfs.runtimes.execution import Execution
+from adfs.runtimes.loop import Budget, LoopResult, Monitor, Outcome, Plan, run_loop
+from adfs.runtimes.placement import Placement
+from adfs.runtimes.progress import ProgressBar, wanted_on_screen
+from adfs.runtimes.recording import Record
+from adfs.runtimes.result import Run, as_columns
+from adfs.schedule import SCHEDULES
+from adfs.schedule.philox import check_seed
+from adfs.theory import NodeSummary, summarize
+
+__all__ = ["RunOptions", "describe", "run_method", "simulate", "takes_run_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What can be asked of a run.
+
+    Parameters
+    ----------
+    parameters : str or record, optional
+        ``"tuned"`` or ``"paper"`` for ADFS, or a record of the method's constants.
+    schedule : str
+        ``"iid"`` (the paper's shared schedule) or ``"poisson"`` (one clock per node and edge).
+    tau : float or "measure", optional
+        Time of a communication in units of a sample's computation, for tuned parameters; ``"measure"``
+        measures both before the run, where there are several processes.
+    seed : int
+        Same seed, same bits.
+    tol : float, optional
+        Stop when the certified relative duality gap is at most this. Below about 2e-15 no gap can be told
+        from rounding, and the run goes on until its budget ends.
+    passes, events, seconds : float, optional
+        Budgets; the first one met ends the run. Without any: 100 passes, or as many as ``tol`` takes.
+    time : float, optional
+        A budget of idealised time, on the clock of ``delays``.
+    delays : Delays, optional
+        Adds the columns ``time`` and ``time_mean`` to the frame, the idealised time of each record. A budget
+        of time without delays takes fixed ones, 1 per sample and ``tau`` per message.
+    record : Record, str or tuple of str, optional
+        What to record and when; the gap on a logarithmic grid by default. What needs the optimum can be
+        recorded where one process holds all the data.
+    read : str
+        Read the nodes' iterates at ``"x"`` (quicker in practice) or at ``"v"`` (the one Theorem 2 speaks of).
+    start : ndarray, optional
+        Dual variables to start from, as in ``run.dual``: one number (or vector) per row of this process's
+        problem. Methods that cannot start elsewhere start at zero.
+    progress : bool, optional
+        Show a progress bar; by default only on a terminal.
+    checkpoint : path, optional
+        Write a checkpoint here every ``checkpoint_every`` seconds and at the end: one file in one process, a
+        folder for several (``finished.json`` appears in it when the run has converged).
+    checkpoint_every : float
+        Seconds.
+    resume : bool
+        Go on from the checkpoint if it is there; the bits are those of a run that never stopped.
+    gather : bool
+        Whether ``theta`` holds the iterates of all nodes in every process, or of its own nodes only.
+    """
+
+    parameters: Any = None
+    schedule: str = "iid"
+    tau: float | str | None = None
+    seed: int = 0
+    tol: float | None = None
+    passes: float | None = None
+    events: float | None = None
+    seconds: float | None = None
+    time: float | None = None
+    delays: Delays | None = None
+    record: Record | Sequence[str] | None = None
+    read: str = "x"
+    start: np.ndarray | None = None
+    progress: bool | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: float = 60.0
+    resume: bool = False
+    gather: bool = False
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of all options."""
+        return [item.name for item in dataclasses.fields(cls)]
+
+    @classmethod
+    def split(cls, arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+        """Return the options of a run among keyword arguments, and the rest: the method's own."""
+        names = cls.names()
+        own = {name: value for name, value in arguments.items() if name in names}
+        return cls(**own), {name: value for name, value in arguments.items() if name not in names}
+
+    def check(self) -> None:
+        """Raise unless the options make sense, as far as can be told without data."""
+        check_seed(self.seed)
+        if self.schedule not in SCHEDULES:
+            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        if self.read not in ("x", "v"):
+            raise unknown_name("place to read the iterate", self.read, ("x", "v"))
+        if self.resume and self.checkpoint is None:
+            raise InputError("resume wants a checkpoint to resume from: give its path as checkpoint")
+        if isinstance(self.tau, str) and self.tau != "measure":
+            raise InputError(f"tau must be a number or 'measure', got {self.tau!r}")
+        if isinstance(self.tau, float | int) and not (math.isfinite(self.tau) and self.tau >= 0.0):
+            raise InputError(f"tau must be finite and at least 0, got {self.tau!r}")
+        Record.of(self.record)
+        Budget(self.tol, self.passes, self.events, self.seconds)
+
+    def words(self) -> dict[str, object]:
+        """Return what all processes must have been given alike."""
+        alike = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        for name in ("start", "progress"):
+            del alike[name]
+        return {_SPOKEN.get(name, name): describe(value) for name, value in alike.items()}
+
+
+# What an option is called in a sentence, where its name alone would not be understood.
+_SPOKEN = {
+    "parameters": "the choice of parameters",
+    "schedule": "the schedule",
+    "seed": "the seed",
+    "record": "what to record",
+}
+
+
+def takes_run_options(function: F) -> F:
+    """Give a function that takes ``**arguments`` the signature and the documentation of `RunOptions`."""
+    own = inspect.signature(function)
+    kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    rest = [one for one in own.parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD]
+    names = {one.name for one in kept}
+    shared = [one for one in inspect.signature(RunOptions).parameters.values() if one.name not in names]
+    function.__signature__ = own.replace(parameters=[*kept, *shared, *rest])  # type: ignore[attr-defined]
+    told = inspect.cleandoc(RunOptions.__doc__ or "").partition("----------\n")[2]
+    text = inspect.cleandoc(function.__doc__ or "")
+    function.__doc__ = text.replace("**arguments", f"{told}\n**options", 1)
+    return function
+
+
+@takes_run_options
+def simulate(
+    method: str | Method[Any], problem: FiniteSum, network: Network | str | None = None, **arguments: Any
+) -> Run:
+    """Run a method on a problem and a network, in this process.
+
+    Parameters
+    ----------
+    method : str or Method
+        ``"adfs"``, ``"ns-adfs"``, ``"adfs-block"``, …: see ``adfs.algorithms.METHODS``.
+    problem : Problem or GeneralProblem
+    network : Network or str, optional
+        With as many nodes as the problem; may be left out for one node and for methods that run on one
+        machine.
+    **arguments
+        The method's own options.
+
+    Returns
+    -------
+    Run
+        Ctrl-C ends a run early with what there is so far (outcome ``"stopped"``).
+
+    Examples
+    --------
+    >>> import numpy as np, adfs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((90, 5))
+    >>> problem = adfs.Problem(X, np.sign(X[:, 0]), loss="logistic", sigma=0.1, n_nodes=9)
+    >>> run = adfs.simulate("adfs", problem, adfs.Network("grid:3x3"), tol=1e-8)
+    >>> str(run.outcome), run.gap <= 1e-8, run.theta.shape
+    ('converged', True, (9, 5))
+    """
+    options, own = RunOptions.split(arguments)
+    return run_method(method, problem, network, options, own)
+
+
+def run_method(
+    method: str | Method[Any],
+    problem: FiniteSum,
+    network: Network | str | None,
+    options: RunOptions,
+    method_options: Mapping[str, Any] | None = None,
+    *,
+    cluster: Cluster | None = None,
+    placement: Placement | None = None,
+    monitor: Monitor | None = None,
+) -> Run:
+    """Run a method; every process of a cluster calls it together.
+
+    Parameters
+    ----------
+    method, network
+        As for `simulate`.
+    problem : FiniteSum
+        This process's nodes.
+    options : RunOptions
+    method_options : mapping, optional
+        The method's own.
+    cluster : Cluster, optional
+        This process alone when left out.
+    placement : Placement, optional
+        Which process holds which nodes; left out, this one holds all.
+    monitor : Monitor, optional
+        Watches the run; a progress bar when left out.
+    """
+    with cluster or OneProcess() as team:
+        own = dict(method_options or {})
+        chosen = team.attempt("at the start", lambda: _check(method, options, own, problem, team))
+        team.same(
+            {
+                "the version of adfs": __version__,
+                "the method": chosen.name,
+                "the loss": problem.loss_name,
+                "the network": describe(network),
+            }
+            | {"the options": sorted((name, describe(value)) for name, value in own.items())}
+            | options.words()
+        )
+        graph = team.attempt("at the start", lambda: _network(chosen, problem, network, placement))
+        if chosen.kind == "single":
+            problem = problem.merged()
+        spread = placement or Placement.whole(graph)
+        if not team.any(bool(problem.active.any()), "to sum up the data"):
+            return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
+        team.attempt("at the start", lambda: chosen.check(problem, own))
+        return _Assembly(chosen, problem, graph, options, own, team, spread).run(monitor)
+
+
+def _check(
+    method: str | Method[Any], options: RunOptions, own: dict[str, Any], problem: FiniteSum, team: Cluster
+) -> Method[Any]:
+    """Check what can be checked before anything is computed."""
+    chosen = get_method(method)
+    if not isinstance(problem, FiniteSum):
+        raise InputError(
+            f"a run takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}"
+        )
+    chosen.check_options(own, RunOptions.names())
+    options.check()
+    if options.tol is not None and not problem.certifiable:
+        raise InputError(
+            "tol bounds a certified gap, and a term of this problem has no conjugate to certify with: "
+            "define `conjugate`, or give a budget (passes, events, seconds) instead"
+        )
+    if team.size > 1 and chosen.kind == "single":
+        raise InputError(f"method {chosen.name!r} runs on one machine with all the data: use adfs.simulate")
+    needed = Record.of(options.record).needs_optimum
+    if team.size > 1 and needed:
+        raise InputError(
+            f"{needed[0]!r} needs the optimum, which no rank knows: "
+            "record 'gap' (certified), 'objective' or 'consensus'"
+        )
+    if team.size > 1 and (options.time is not None or options.delays is not None):
+        raise InputError("idealised time is for simulations: several processes measure their own")
+    return chosen
+
+
+def _network(
+    method: Method[Any], problem: FiniteSum, network: Network | str | None, placement: Placement | None
+) -> Network:
+    """Return the network, checked to have as many nodes as the problem."""
+    count = problem.n_nodes if placement is None else placement.rank_of_node.size
+    if method.kind == "single":
+        return Network("path:1")
+    if network is None:
+        if count > 1:
+            raise InputError(f"the problem has {count} nodes: give the network that links them")
+        network = "path:1"
+    if isinstance(network, str):
+        network = Network(network, n_nodes=count)
+    if network.n_nodes != count:
+        raise InputError(f"the problem has {count} nodes and the network {network.n_nodes}: they must agree")
+    return network
+
+
+def _nothing_to_run(method: Method[Any], problem: FiniteSum, nodes: AllNodes, options: RunOptions) -> Run:
+    """Return the run of a problem whose samples are all constants: θ = 0 is its minimiser."""
+    zero = np.zeros(problem.n_features)
+    value = nodes.value_at_zero
+    names = ("position", "passes", "computations", "messages", "bytes", "seconds", "gap")
+    columns = as_columns([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
+    count = nodes.sigma.size if options.gather else problem.n_nodes
+    theta = np.zeros((count, problem.n_features))
+    dual = np.zeros((problem.n_samples, *problem.tip_shape))
+    return Run(
+        method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual
+    )
+
+
+@dataclass
+class _Assembly:
+    """The parts of one run, put together."""
+
+    method: Method[Any]
+    problem: FiniteSum
+    network: Network
+    options: RunOptions
+    own: dict[str, Any]
+    cluster: Cluster
+    placement: Placement
+
+    def run(self, monitor: Monitor | None) -> Run:
+        """Put the run together, go through it, and tell what came out."""
+        cluster, options = self.cluster, self.options
+        self.problem = self.method.prepare(self.problem, self.network, options.parameters)
+        summary = gather_summary(cluster, self.placement, self.problem)
+        nodes = AllNodes(cluster, self.placement, self.problem)
+        tau = self._tau()
+        constants = self._constants(summary, tau)
+        block = None if cluster.size == 1 else self.placement.block(cluster.rank)
+        setting = Setting(
+            self.problem, self.network, constants, options.seed, options.schedule, block, self.own
+        )
+        process = cluster.attempt("to start", lambda: self.method.start(setting), slow=True)
+        self._place(process, nodes)
+        checkpoints, rows, spent = self._checkpoints(setting, process)
+        if wanted_on_screen(options.progress) and cluster.size > 1:
+            for line in str(self.placement).splitlines():
+                cluster.say(line)
+        execution = Execution(process, nodes, options.read, checkpoints)
+        cluster.in_turns(lambda: execution.compile(self.method, setting), "to compile")
+        plan = self._plan(summary, constants, tau)
+        execution.open()
+        show = options.progress if cluster.rank == 0 else False
+        with ProgressBar(self.method.name, show=show, budget=plan.budget, last=plan.last) as bar:
+            result = run_loop(execution, plan, monitor or bar, rows, spent)
+        run = self._tell(execution, result, constants, tau)
+        execution.close()
+        if checkpoints is not None:
+            ending = {"outcome": str(run.outcome), "gap": run.gap, "position": execution.position}
+            checkpoints.finish(ending)
+        if options.delays is None and options.time is None:
+            return run
+        return with_times(run, self.problem, self.network, self._delays(tau))
+
+    def _tau(self) -> float | None:
+        """Return τ, measured if that was asked for."""
+        tau = self.options.tau
+        if tau == "measure":
+            from adfs.runtimes.step_time import measured_tau
+
+            return measured_tau(self.cluster, self.problem)
+        assert not isinstance(tau, str)
+        return tau
+
+    def _constants(self, summary: NodeSummary, tau: float | None) -> Any:
+        """Return the method's constants; process 0's, as eigenvalues may differ between machines."""
+        # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
+        used = None if self.problem.steps_below_smoothness else tau
+
+        def choose() -> Any:
+            found = self.method.parameters(summary, self.network, choice=self.options.parameters, tau=used)
+            return self.method.adapt(found, self.own)
+
+        return _from_first(self.cluster, self.cluster.attempt("to compute the parameters", choose))
+
+    def _place(self, process: Process, nodes: AllNodes) -> None:
+        """Put the process at the dual point it is to start from.
+
+        APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
+        connected graph Aλ_0 is any choice of tips and centres whose sum over all nodes is zero. So tips s fix
+        the total of the centres, −Σ x_ij s_ij, and the natural share of node i is σ_i/Σσ of it: every node
+        then starts at the same θ(s).
+        """
+        start = self.options.start
+        if not self.cluster.any(start is not None, "to start"):
+            return
+        problem = self.problem
+        shape = (problem.n_samples, *problem.tip_shape)
+
+        def clip() -> np.ndarray:
+            if start is None:
+                return np.zeros(shape)
+            if np.shape(start) != shape:
+                raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
+            return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
+
+        tips = self.cluster.attempt("to start", clip)
+        process.place(tips, problem.sigma[:, None] * nodes.primal_from_dual(tips))
+
+    def _checkpoints(
+        self, setting: Setting, process: Process
+    ) -> tuple[Checkpoints | None, list[dict[str, float]], float]:
+        """Return where checkpoints go, and what an earlier run had recorded and spent."""
+        if self.options.checkpoint is None:
+            return None, [], 0.0
+        mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting))
+        checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark)
+        checkpoints.start()
+        rows, spent = checkpoints.resume(process) if self.options.resume else ([], 0.0)
+        checkpoints.begin()
+        return checkpoints, rows, spent
+
+    def _plan(self, summary: NodeSummary, constants: Any, tau: float | None) -> Plan:
+        options = self.options
+        events = options.events
+        if options.time is not None:
+            clock = Clock(
+                self.method,
+                constants,
+                self.problem,
+                self.network,
+                self._delays(tau),
+                seed=options.seed,
+                schedule=options.schedule,
+            )
+            within = position_at(clock, options.time)
+            events = within if events is None else min(events, within)
+        return Plan(
+            Budget(options.tol, options.passes, events, options.seconds),
+            Record.of(options.record),
+            lambda amount: self.method.position_of(constants, summary, amount),
+            int(summary.n_samples.sum()),
+            None if options.checkpoint is None else options.checkpoint_every,
+        )
+
+    def _delays(self, tau: float | None) -> Delays:
+        """Return the delays of the idealised clock: those given, or fixed ones."""
+        return self.options.delays or Delays(tau=0.0 if tau is None else tau, law="fixed")
+
+    def _tell(self, execution: Execution, result: LoopResult, constants: Any, tau: float | None) -> Run:
+        options, cluster, process = self.options, self.cluster, execution.process
+        theta = process.primal(options.read)
+        if options.gather:
+            execution.nodes.why = "to gather the iterates"
+            theta = execution.nodes.collect(theta)
+        details: dict[str, Any] = {
+            "tau": tau,
+            "read": options.read,
+            "loss": self.problem.loss_name,
+            "network": self.network.name or f"{self.network.n_nodes} nodes, {self.network.n_edges} edges",
+        }
+        if not cluster.one_file:
+            count = self.network.n_nodes
+            details |= {
+                "nodes": list(range(count)) if options.gather else execution.block.tolist(),
+                "placement": self.placement.rank_of_node.tolist(),
+            }
+        return Run(
+            method=self.method.name,
+            outcome=result.outcome,
+            theta=theta,
+            coef=result.certificate.theta,
+            gap=result.certificate.gap,
+            columns=as_columns(result.rows),
+            parameters=constants,
+            seed=options.seed,
+            seconds=result.seconds,
+            schedule=options.schedule if execution.has_events else "",
+            details=details | execution.account(),
+            dual=process.dual(),
+        )
+
+
+def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -> NodeSummary:
+    """Return the summary of the nodes of all processes: a few numbers each, never the data."""
+    why = "to sum up the data"
+    # A process may hold nothing but constants, as long as another has more.
+    own = cluster.attempt(why, lambda: summarize(problem, whole=False), slow=True)
+    if cluster.size == 1:
+        return own
+    found: dict[str, np.ndarray] = {}
+    for item in dataclasses.fields(own):
+        values: np.ndarray = getattr(own, item.name)
+        found[item.name] = cluster.collect(values, placement, why).astype(values.dtype)
+    return NodeSummary(**found)
+
+
+def _from_first(cluster: Cluster, record: Any) -> Any:
+    """Return process 0's constants, everywhere."""
+    if cluster.size == 1:
+        return record
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        changed: dict[str, Any] = {}
+        for item in dataclasses.fields(record):
+            value = getattr(record, item.name)
+            if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
+                shared = np.array(value, dtype=np.float64, ndmin=1)
+                cluster.spread(shared, "to share the parameters")
+                changed[item.name] = shared if isinstance(value, np.ndarray) else float(shared[0])
+        record = dataclasses.replace(record, **changed)
+    cluster.same({"the parameters": describe(record)})
+    return record
+
+
+def describe(value: object) -> str:
+    """Return words that are the same for the same value: for comparing what processes were given."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        stamp = hashlib.sha256()
+        for item in dataclasses.fields(value):
+            entry = getattr(value, item.name)
+            stamp.update(entry.tobytes() if isinstance(entry, np.ndarray) else repr(entry).encode())
+        return f"{type(value).__name__} {stamp.hexdigest()[:12]}"
+    if isinstance(value, Network):
+        stamp = hashlib.sha256(value.edges.tobytes() + value.weights.tobytes())
+        return f"{value.name or 'a network'} with {value.n_nodes} nodes ({stamp.hexdigest()[:12]})"
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} {hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:12]}"
+    return repr(value)

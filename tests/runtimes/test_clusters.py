@@ -1,0 +1,208 @@
+"""A run and a fit are the same bits on every cluster: one process, or several threads with queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import adfs
+from adfs import ADFSClassifier, ADFSRegressor
+from adfs.algorithms import METHODS
+from adfs.runtimes import RunOptions, run_method
+from adfs.runtimes.cluster import RefusalError
+from adfs.runtimes.joint_problem import join_shards
+from memory_cluster import Threads, on_threads
+from mpi_cases import Case, stamp
+
+NETWORKED = sorted(name for name, method in METHODS.items() if method.kind != "single")
+
+
+def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
+    network = adfs.Network(case.network)
+    settings = case.options() | {"gather": True} | more
+    method = settings.pop("method")
+
+    def run(cluster: Threads) -> adfs.Run:
+        with cluster:
+            joint = join_shards(
+                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
+            )
+            return run_method(
+                method,
+                joint.problem,
+                network,
+                RunOptions(**settings),
+                cluster=cluster,
+                placement=joint.placement,
+            )
+
+    return on_threads(size, run)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("method", NETWORKED)
+def test_every_method_has_the_bits_of_one_process(method: str, size: int) -> None:
+    loss = "hinge" if method == "ns-adfs" else "logistic"
+    case = Case(method=method, loss=loss, passes=3.0, record=("gap", "objective", "consensus"))
+    expected = stamp(case.simulate())
+    assert [stamp(run) for run in run_on_threads(case, size)] == [expected] * size
+
+
+@pytest.mark.parametrize("schedule", ["iid", "poisson"])
+def test_sparse_rows_and_both_schedules(schedule: str) -> None:
+    case = Case(schedule=schedule, sparse=True, passes=3.0)
+    assert {stamp(run) for run in run_on_threads(case, 3)} == {stamp(case.simulate())}
+
+
+def test_a_start_and_the_dual_of_the_end() -> None:
+    case = Case(passes=4.0)
+    first = case.simulate()
+    assert first.dual is not None
+    again = case.simulate(start=first.dual, passes=4.0)
+    fresh = case.simulate(passes=4.0)
+    assert again.columns["gap"][0] == pytest.approx(first.gap, rel=1e-9)
+    assert again.gap < fresh.gap
+    counts = np.array([len(case.shard(node)[1]) for node in range(case.n_nodes())])
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+
+    def run(cluster: Threads) -> adfs.Run:
+        with cluster:
+            network = adfs.Network(case.network)
+            joint = join_shards(
+                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
+            )
+            block = joint.placement.block(cluster.rank)
+            own = np.concatenate([first.dual[bounds[node] : bounds[node + 1]] for node in block])
+            settings = case.options() | {"gather": True, "start": own}
+            method = settings.pop("method")
+            return run_method(
+                method,
+                joint.problem,
+                network,
+                RunOptions(**settings),
+                cluster=cluster,
+                placement=joint.placement,
+            )
+
+    assert {stamp(run) for run in on_threads(2, run)} == {stamp(again)}
+
+
+def test_checkpoints_of_several_processes(tmp_path: Any) -> None:
+    case = Case(passes=6.0)
+    run_on_threads(case, 2, passes=2.0, checkpoint=tmp_path / "run")
+    assert (tmp_path / "run" / "ended.json").exists()
+    assert not (tmp_path / "run" / "finished.json").exists()
+    resumed = run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True)
+    expected = case.simulate()
+    assert [run.coef.tobytes() for run in resumed] == [expected.coef.tobytes()] * 2
+    assert [run.theta.tobytes() for run in resumed] == [expected.theta.tobytes()] * 2
+    run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True, tol=1e-6, passes=500.0)
+    assert (tmp_path / "run" / "finished.json").exists()
+    assert not (tmp_path / "run" / "ended.json").exists()
+
+
+def test_what_differs_is_refused_everywhere() -> None:
+    case = Case()
+
+    def run(cluster: Threads) -> str:
+        with cluster:
+            network = adfs.Network(case.network)
+            joint = join_shards(
+                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=1.0, n_features=None
+            )
+            with pytest.raises(RefusalError) as refusal:
+                run_method(
+                    "adfs",
+                    joint.problem,
+                    network,
+                    RunOptions(seed=cluster.rank),
+                    cluster=cluster,
+                    placement=joint.placement,
+                )
+            return str(refusal.value)
+
+    told = on_threads(2, run)
+    assert told[0] == told[1]
+    assert "the seed is 0 on rank 0 and 1 on rank 1" in told[0]
+
+
+# --------------------------------------------------------------------------- fits
+
+
+def data(kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((120, 7)) * (rng.random((120, 7)) < 0.7)
+    scores = X @ rng.standard_normal((7, 3)) + 0.5 * rng.standard_normal((120, 3))
+    weights = 0.5 + rng.random(120)
+    if kind == "regression":
+        return X, 3.0 + scores[:, 0], weights
+    if kind == "binary":
+        return X, np.where(scores[:, 0] > 0.3, "yes", "no"), weights
+    return X, np.array(["a", "b", "c"])[scores.argmax(axis=1)], weights
+
+
+FITS: dict[str, tuple[str, Any]] = {
+    "binary": ("binary", ADFSClassifier(C=0.5)),
+    "balanced": ("binary", ADFSClassifier(class_weight="balanced", loss="squared_hinge")),
+    "one versus rest": ("classes", ADFSClassifier(C=2.0)),
+    "softmax": ("classes", ADFSClassifier(multi_class="multinomial")),
+    "not smooth": ("binary", ADFSClassifier(loss="hinge", tol=1e-2)),
+    "squared": ("regression", ADFSRegressor(alpha=2.0)),
+    "huber": ("regression", ADFSRegressor(loss="huber")),
+    "block": ("binary", ADFSClassifier(algorithm="adfs-block", tau=3.0)),
+    "poisson": ("binary", ADFSClassifier(schedule="poisson", parameters="paper")),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", FITS)
+def test_every_fit_has_the_bits_of_one_process(name: str, sparse: bool) -> None:
+    kind, estimator = FITS[name]
+    X, y, weights = data(kind)
+    rows: Any = sp.csr_array(X) if sparse else X
+    expected = clone(estimator).set_params(n_nodes=3, random_state=5).fit(rows, y, weights)
+    cuts = [slice(0, 40), slice(40, 80), slice(80, 120)]
+
+    def fit(cluster: Threads) -> Any:
+        own = cuts[cluster.rank]
+        model = clone(estimator).set_params(cluster=cluster, random_state=5)
+        return model.fit(rows[own], y[own], weights[own])
+
+    for model in on_threads(3, fit):
+        assert model.coef_.tobytes() == expected.coef_.tobytes()
+        assert np.asarray(model.intercept_).tobytes() == np.asarray(expected.intercept_).tobytes()
+        assert model.node_coef_.tobytes() == expected.node_coef_.tobytes()
+        assert model.dual_gap_ == expected.dual_gap_
+        assert model.n_iter_ == expected.n_iter_
+        if kind != "regression":
+            assert model.classes_.tolist() == expected.classes_.tolist()
+            assert model.predict(rows).tolist() == expected.predict(rows).tolist()
+
+
+def test_a_process_may_lack_a_class() -> None:
+    X, y, _ = data("binary")
+    order = np.argsort(y, kind="stable")
+    X, y = X[order], y[order]
+    expected = ADFSClassifier(n_nodes=2, random_state=0).fit(X, y)
+
+    def fit(cluster: Threads) -> Any:
+        own = slice(0, 60) if cluster.rank == 0 else slice(60, 120)
+        return ADFSClassifier(cluster=cluster, random_state=0).fit(X[own], y[own])
+
+    assert {model.coef_.tobytes() for model in on_threads(2, fit)} == {expected.coef_.tobytes()}
+
+
+def test_mixed_rows_become_sparse_everywhere() -> None:
+    X, y, _ = data("binary")
+    expected = ADFSClassifier(n_nodes=2, random_state=0).fit(sp.csr_array(X), y)
+
+    def fit(cluster: Threads) -> Any:
+        own = slice(0, 60) if cluster.rank == 0 else slice(60, 120)
+        rows: Any = sp.csr_array(X[own]) if cluster.rank else X[own]
+        return ADFSClassifier(cluster=cluster, random_state=0).fit(rows, y[own])
+
+    assert {model.coef_.tobytes() for model in on_threads(2, fit)} == {expected.coef_.tobytes()}
