@@ -15,13 +15,12 @@ import numpy as np
 import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
-from adfs.runtimes.mpi.compiled_exchange import make_exchange
-from adfs.runtimes.mpi.driver import MpiRun, TeamSums
-from adfs.runtimes.mpi.links import Links
-from adfs.runtimes.mpi.netbench import exchange_seconds
-from adfs.runtimes.mpi.placement import Placement, place
-from adfs.runtimes.mpi.team import Team
-from adfs.runtimes.mpi.timing import RankTimes
+from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.execution import Execution
+from adfs.runtimes.mpi import MpiRanks
+from adfs.runtimes.mpi.netbench import message_seconds
+from adfs.runtimes.placement import Placement, place
+from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from benchmarks.measure import Row, write_table
 
@@ -42,54 +41,46 @@ def whole_parameters(network: adfs.Network, rows: int, width: int, tau: float) -
     return METHODS["adfs"].parameters(problem, network, tau=tau)
 
 
-def time_exchange(team: Team, width: int) -> tuple[float, float]:
+def time_exchange(ranks: MpiRanks, width: int) -> tuple[float, float]:
     """Return the seconds of an exchange of the runtime and of net-bench, taking turns."""
     network = adfs.Network("path:2")
     placement = place(network, 2)
     parameters = whole_parameters(network, 50, width, 1.0)
-    block = placement.block(team.rank)
+    block = placement.block(ranks.rank)
     process = METHODS["adfs"].start(
         Setting(own_problem(block, 50, width), network, parameters, 0, "iid", block)
     )
     assert isinstance(process, EventProcess)
-    links = Links(team, placement, width)
-    links.open()
-    exchange = make_exchange(team, process, links, RankTimes())
+    exchange = ranks.events(process, placement, ProcessTimes())
     exchange.compile()
+    exchange.open()
     ours, plain, at = np.inf, np.inf, 0
     count = 500
     for _ in range(REPEATS):
         moments = np.arange(at + 1, at + count + 1).astype(np.float64)
         at += count
         events = Events(moments, np.full(count, 2, dtype=np.int32), np.full(count, -1, dtype=np.int32))
-        team.gather_all(0, "to begin")
+        ranks.gather(0, "to begin")
         begun = time.perf_counter()
         exchange.execute(events)
         ours = min(ours, (time.perf_counter() - begun) / count)
         if _ % 8 == 0:
-            plain = min(plain, exchange_seconds(team, (0, 1), width))
-    links.close()
+            plain = min(plain, message_seconds(ranks.team, (0, 1), width))
+    exchange.close()
     return ours, plain
 
 
-def driver_of(
-    team: Team, placement: Placement, network: adfs.Network, parameters: Any, sizes: tuple[int, int]
-) -> MpiRun:
-    block = placement.block(team.rank)
+def execution_of(
+    ranks: MpiRanks, placement: Placement, network: adfs.Network, parameters: Any, sizes: tuple[int, int]
+) -> Execution:
+    block = placement.block(ranks.rank)
     problem = own_problem(block, *sizes)
-    process = METHODS["adfs"].start(Setting(problem, network, parameters, 0, "iid", block))
-    driver = MpiRun(
-        team,
-        problem,
-        process,
-        placement,
-        TeamSums(team, placement, parameters.sigma),
-        read="x",
-        checkpoints=None,
-    )
-    driver.compile()
-    driver.open()
-    return driver
+    setting = Setting(problem, network, parameters, 0, "iid", block)
+    nodes = AllNodes(ranks, placement, problem)
+    execution = Execution(METHODS["adfs"].start(setting), nodes, "x", None)
+    execution.compile(METHODS["adfs"], setting)
+    execution.open()
+    return execution
 
 
 def alone(block: np.ndarray, network: adfs.Network, parameters: Any, sizes: tuple[int, int]) -> EventProcess:
@@ -119,55 +110,60 @@ def worker() -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    team = Team(comm, 120.0)
+    with MpiRanks(comm, deadline=120.0) as ranks, MpiRanks(MPI.COMM_SELF, deadline=120.0) as lone:
+        found = measure(ranks, lone)
+        if ranks.rank == 0:
+            print("RESULT " + json.dumps(found), flush=True)
+
+
+def measure(ranks: MpiRanks, lone: MpiRanks) -> dict[str, Any]:
+    """Return what two ranks measured, taking turns."""
     found: dict[str, Any] = {}
     for width in (10, 1000):
-        found[f"exchange {width}"] = time_exchange(team, width)
+        found[f"exchange {width}"] = time_exchange(ranks, width)
     sizes = (4000, 100)
     network = adfs.Network("path:8")
     parameters = whole_parameters(network, *sizes, tau=50.0)
     placement = place(network, 2)
-    block = placement.block(team.rank)
+    block = placement.block(ranks.rank)
     apart = alone(block, network, parameters, sizes)
     steps(apart, 1000.0)
-    driver = driver_of(team, placement, network, parameters, sizes)
-    single_team = Team(MPI.COMM_SELF, 120.0)
+    driver = execution_of(ranks, placement, network, parameters, sizes)
     everything = Placement(np.zeros(8, dtype=np.int64), network.edges, 1)
-    single = driver_of(single_team, everything, network, parameters, sizes) if team.rank == 0 else None
+    single = execution_of(lone, everything, network, parameters, sizes) if ranks.rank == 0 else None
     window = 40_000.0
     rounds: dict[str, list[float]] = {
         name: [] for name in ("alone", "side by side", "mpi step", "one rank", "two ranks")
     }
 
     def all_begin() -> None:
-        team.gather_all(0, "to begin")
+        ranks.gather(0, "to begin")
 
     for _ in range(REPEATS):
         all_begin()
-        if team.rank == 0:
+        if ranks.rank == 0:
             rounds["alone"].append(steps(apart, window / 2))
         all_begin()
-        both = max(part[0] for part in team.share(np.array([steps(apart, window / 2)]), [1, 1], "to compare"))
+        both = max(part[0] for part in ranks.share(np.array([steps(apart, window / 2)]), [1, 1], "to compare"))
         rounds["side by side"].append(both)
         all_begin()
         times, done = driver.times, driver.process.work.computations
         elsewhere = times.waiting + times.communicating
         begun = time.perf_counter()
-        driver._advance(driver.position + window)
+        driver._advance(driver.position + window, None)
         took = time.perf_counter() - begun
         local = took - (times.waiting + times.communicating - elsewhere)
         mine = np.array([took, local / (driver.process.work.computations - done)])
-        parts = team.share(mine, [2, 2], "to compare")
+        parts = ranks.share(mine, [2, 2], "to compare")
         rounds["two ranks"].append(max(part[0] for part in parts))
         rounds["mpi step"].append(max(part[1] for part in parts))
         all_begin()
         if single is not None:
             begun = time.perf_counter()
-            single._advance(single.position + window)
+            single._advance(single.position + window, None)
             rounds["one rank"].append(time.perf_counter() - begun)
     driver.close()
-    if team.rank == 0:
-        print("RESULT " + json.dumps(found | rounds), flush=True)
+    return found | rounds
 
 
 def main() -> str:

@@ -11,7 +11,10 @@ import numpy as np
 
 import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
-from adfs.runtimes.gossip import local_gossip, row_products
+from adfs.runtimes.cluster import OneProcess
+from adfs.runtimes.gossip import GossipProduct, row_products
+from adfs.runtimes.placement import Placement
+from adfs.runtimes.timing import ProcessTimes
 from literal_cases import random_case, random_network, random_problem
 
 __all__ = ["drive", "make_case", "random_case", "run_in_blocks", "setting_of", "start"]
@@ -57,7 +60,9 @@ def drive(process: Process, stop: float) -> Process:
             process.position = end
     else:
         assert isinstance(process, RoundProcess)
-        gossip = local_gossip(process.gossip_matrix)
+        gossip = GossipProduct(
+            OneProcess(), process.gossip_matrix, Placement.whole(setting.network), ProcessTimes()
+        )
         while process.position < stop:
             process.round(gossip)
     return process

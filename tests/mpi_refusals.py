@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import adfs
-from adfs.runtimes.mpi import fit
+from adfs.runtimes import run as run_module
 from mpi_cases import Case
 
 
@@ -34,11 +34,11 @@ def main() -> None:
         return adfs.fit_mpi(comm, data, network, **({"passes": 1.0, "deadline": 20.0} | more))
 
     def with_version(version: str) -> Any:
-        fit.__version__ = version  # type: ignore[attr-defined]
+        run_module.__version__ = version  # type: ignore[attr-defined]
         try:
             return run()
         finally:
-            fit.__version__ = adfs.__version__  # type: ignore[attr-defined]
+            run_module.__version__ = adfs.__version__  # type: ignore[attr-defined]
 
     def unreadable(node: int) -> Any:
         if node == 2:

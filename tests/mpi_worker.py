@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import adfs
-from adfs.runtimes.mpi import driver
-from adfs.runtimes.mpi.compiled_exchange import make_exchange
-from adfs.runtimes.mpi.driver import MpiRun
-from adfs.runtimes.mpi.exchange import EventExchange
+from adfs.runtimes.execution import Execution
+from adfs.runtimes.mpi import ranks
 from mpi_cases import Case, stamp
 
 
@@ -35,10 +33,10 @@ def break_down(kind: str) -> None:
 
 def plan(fault: dict[str, Any]) -> None:
     """Break down at a position, or some seconds after the run began."""
-    original = MpiRun._advance
+    original = Execution._advance
     begun = threading.Event()
 
-    def advance(self: MpiRun, stop: float) -> None:
+    def advance(self: Execution, stop: float, deadline: float | None) -> None:
         if not begun.is_set():
             begun.set()
             print("BEGUN", flush=True)
@@ -48,9 +46,9 @@ def plan(fault: dict[str, Any]) -> None:
                 timer.start()
         if self.position >= fault.get("position", float("inf")):
             break_down(fault["kind"])
-        original(self, stop)
+        original(self, stop, deadline)
 
-    MpiRun._advance = advance  # type: ignore[method-assign]
+    Execution._advance = advance  # type: ignore[method-assign]
 
 
 def shards_of(case: Case, entry: dict[str, Any], comm: Any) -> Any:
@@ -72,6 +70,7 @@ def main(path: str) -> None:
 
     comm = MPI.COMM_WORLD
     rank = comm.Get_rank()
+    loaded = ranks.library_is_loaded
     found = {}
     for entry in json.loads(Path(path).read_text()):
         case = Case(**(entry["case"] | {"record": tuple(entry["case"].get("record", ["gap"]))}))
@@ -81,7 +80,7 @@ def main(path: str) -> None:
         more = entry.get("more", {}) | entry.get("of_rank", {}).get(str(rank), {})
         if entry.get("shards") in ("problem", "general"):
             more["nodes"] = list(range(rank, case.n_nodes(), comm.Get_size()))
-        driver.make_exchange = EventExchange if entry.get("engine") == "python" else make_exchange
+        ranks.library_is_loaded = (lambda: False) if entry.get("engine") == "python" else loaded
         settings = {"loss": case.loss, "sigma": case.sigma(), "gather": True} | case.options() | more
         try:
             run = adfs.fit_mpi(comm, shards_of(case, entry, comm), adfs.Network(case.network), **settings)

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import adfs
 from adfs.cli import app, main
 from adfs.data import LinearModel
-from adfs.launching import what_the_launcher_says
+from adfs.launching import launch_of
 
 ROOT = Path(__file__).parents[2]
 A9A = ROOT.parent / "shared" / "data" / "a9a.bz2"
@@ -353,10 +353,10 @@ def test_a_world_of_mpi_is_seen_without_importing_mpi(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"}
-    assert what_the_launcher_says({}) is None
-    assert what_the_launcher_says(slurm) is None  # a job step without MPI
-    assert what_the_launcher_says(slurm | {"PMIX_RANK": "3"}) == (8, 3)
-    assert what_the_launcher_says({"PMI_SIZE": "2", "PMI_RANK": "1"}) == (2, 1)
+    assert launch_of({}) is None
+    assert launch_of(slurm) is None  # a job step without MPI
+    assert launch_of(slurm | {"PMIX_RANK": "3"}) == (8, 3)
+    assert launch_of({"PMI_SIZE": "2", "PMI_RANK": "1"}) == (2, 1)
     calls = []
     monkeypatch.setattr("adfs.cli.fitting_mpi.fit_files", calls.append)
     assert fit("t.svm", "--out", "m.json") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -26,8 +27,7 @@ from sklearn.utils import estimator_checks
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
 from adfs.errors import InputError
-from adfs.estimators.solving import Plan, solve
-from adfs.estimators.starting import Started
+from adfs.estimators.pipeline import Solver
 from adfs.runtimes import Outcome, simulate
 from estimators.agreement_cases import classification, regression
 
@@ -184,22 +184,19 @@ def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
     X, y = classification("breast_cancer")
     problem = adfs.Problem(X, 2.0 * y - 1.0, sigma=[0.2, 1.0, 0.5, 0.3], n_nodes=4)
     s = problem.clip_to_domain(-problem.y * np.random.default_rng(0).uniform(0.0, 1.0, y.size))
-    started = Started(adfs.algorithms.get_method("adfs"), s)
-    simulate(started, problem, "cycle", events=0.0)
-    process = started.process
-    centers = problem.sigma[:, None] * process.primal()
-    total = centers.sum(axis=0) + problem.X.T @ process.dual()
+    started = simulate("adfs", problem, "cycle", start=s, events=0.0)
+    assert started.dual is not None
+    centers = problem.sigma[:, None] * started.theta
+    total = centers.sum(axis=0) + problem.X.T @ started.dual
     assert np.abs(total).max() <= 1e-11  # the sum over all nodes of the augmented graph is zero
-    assert np.allclose(
-        process.primal(), problem.primal_from_dual(s), rtol=1e-12
-    )  # all nodes at the same θ(s)
-    assert np.array_equal(process.dual(), s)
+    assert np.allclose(started.theta, problem.primal_from_dual(s), rtol=1e-12)  # all nodes at the same θ(s)
+    assert np.array_equal(started.dual, s)
     # From there it converges to the same optimum, at no slower a rate than from zero.
-    run = simulate(Started(adfs.algorithms.get_method("adfs"), s), problem, "cycle", tol=1e-12)
+    run = simulate("adfs", problem, "cycle", start=s, tol=1e-12)
     assert np.abs(run.coef - problem.optimum().theta).max() <= 1e-5
     # Starting at the optimum is staying there.
     best = problem.optimum()
-    still = simulate(Started(adfs.algorithms.get_method("adfs"), best.dual), problem, "cycle", passes=20.0)
+    still = simulate("adfs", problem, "cycle", start=best.dual, passes=20.0)
     assert still.frame["gap"].max() <= 1e-11
 
 
@@ -213,11 +210,10 @@ def test_balanced_classes_count_sample_weights_as_scikit_learn_does() -> None:
     assert np.abs(model.fit(X, y, weights).coef_ - reference.coef_).max() <= 1e-6
 
 
-def test_methods_that_cannot_be_placed_say_so() -> None:
+def test_a_start_of_another_shape_is_refused() -> None:
     problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], n_nodes=2)
-    block = Started(adfs.algorithms.get_method("adfs-block"))
-    simulate(block, problem, "path", events=0.0)
-    assert not block.process.place(np.zeros(4), np.zeros((2, 4)))
+    with pytest.raises(InputError, match=r"start must have the shape of run.dual, \(4,\), got \(3,\)"):
+        simulate("adfs", problem, "path", start=np.zeros(3), events=1.0)
 
 
 # --------------------------------------------------------------------------- warnings and sentences
@@ -234,13 +230,12 @@ def test_a_warning_when_the_gap_was_not_reached() -> None:
 
 
 def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from adfs.estimators import classifier
+    solve = Solver.solve
 
-    def stopped(problem: Any, plan: Plan, start: Any = None) -> Any:
-        found = solve(problem, plan, start)
-        return type(found)(**{**vars(found), "outcome": Outcome.STOPPED})
+    def stopped(solver: Solver, problem: Any, start: Any = None) -> Any:
+        return dataclasses.replace(solve(solver, problem, start), outcome=Outcome.STOPPED)
 
-    monkeypatch.setattr(classifier, "solve", stopped)
+    monkeypatch.setattr(Solver, "solve", stopped)
     X, y = classification("breast_cancer")
     with pytest.raises(KeyboardInterrupt):
         ADFSClassifier().fit(X, y)

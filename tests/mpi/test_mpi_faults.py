@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adfs.runtimes.container import read_container
+from adfs.runtimes.array_files import read_container
 from mpi_cases import Case, stamp
 from mpi_launch import Launched, run_cases
 

@@ -14,13 +14,13 @@ from adfs.errors import InputError
 from adfs.runtimes.mpi import (
     draw_timeline,
     edge_table,
+    launch_of,
     launched_by_mpi,
     place,
     rank_table,
-    what_the_launcher_says,
 )
-from adfs.runtimes.mpi.order import split_events
-from adfs.runtimes.mpi.timing import RankTimes
+from adfs.runtimes.ready_events import split_events
+from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
 
 
@@ -57,10 +57,10 @@ def test_one_node_a_rank_and_too_many_ranks() -> None:
 
 
 def test_the_launcher_is_known_by_its_variables() -> None:
-    assert what_the_launcher_says({"PMI_SIZE": "3", "PMI_RANK": "1"}) == (3, 1)
-    assert what_the_launcher_says({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None  # a batch script
+    assert launch_of({"PMI_SIZE": "3", "PMI_RANK": "1"}) == (3, 1)
+    assert launch_of({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None  # a batch script
     step = {"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "PMIX_RANK": "5"}
-    assert what_the_launcher_says(step) == (8, 5)
+    assert launch_of(step) == (8, 5)
     assert launched_by_mpi(step)
     assert not launched_by_mpi({})
 
@@ -155,7 +155,7 @@ def test_the_two_halves_of_a_communication_are_the_bits_of_the_whole(name: str) 
 
 
 def account() -> dict[str, object]:
-    times = RankTimes()
+    times = ProcessTimes()
     times.computing, times.communicating = 1.0, 0.25
     times.waited(times.start + 0.5, times.start + 0.75, 1)
     rank = times.report() | {"nodes": [0, 1], "messages": 7, "bytes": 560}
@@ -180,7 +180,7 @@ def test_the_account_of_a_run_as_tables_and_as_a_picture() -> None:
 
 
 def test_of_many_waits_the_longest_are_kept() -> None:
-    times = RankTimes()
+    times = ProcessTimes()
     for number in range(10_000):
         begin = times.start + number
         times.waited(begin, begin + (0.5 if number % 100 == 0 else 0.001), number % 3)

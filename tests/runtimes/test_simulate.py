@@ -19,7 +19,7 @@ import adfs
 from adfs.errors import InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
 from adfs.runtimes.clock import with_times
-from adfs.runtimes.container import FileError, read_container, write_container
+from adfs.runtimes.array_files import FileError, read_container, write_container
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
 
