@@ -8,7 +8,6 @@ With ``--speed`` the two take turns, and the quickest of each is compared.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
@@ -31,7 +30,6 @@ from sklearn.datasets import dump_svmlight_file
 import adfs
 
 Found = dict[str, np.ndarray]
-Cases = dict[str, Callable[[], Found]]
 
 NODES, TURNS, REPEATS = 9, 5, 3
 SIGMA = 0.2 + 0.1 * (np.arange(NODES) % 4)
@@ -58,12 +56,8 @@ LOSSES = {
     "adfs-block": "logistic squared",
     "msda": "logistic squared-hinge",
     "esdacd": "logistic huber",
-    "dsba": "logistic",
-    "extra": "squared",
     "point-saga": "smoothed-hinge",
-    "agd": "logistic",
-    "dagd": "logistic",
-    "apcg": "squared",
+    **dict.fromkeys(("dsba", "extra", "agd", "dagd", "apcg"), "logistic squared"),
 }
 NETWORKS = ("grid:3x3", "cycle:9", "erdos-renyi:9,0.5")
 SIMULATED = {
@@ -74,6 +68,7 @@ SIMULATED = {
     "adfs paper, dense": Case("adfs", options={"parameters": "paper"}),
     "adfs paper, sparse, read at v": Case("adfs", sparse=True, options={"parameters": "paper", "read": "v"}),
     "adfs tuned, tau": Case("adfs", options={"parameters": "tuned", "tau": 20.0}),
+    "adfs tuned, quick messages": Case("adfs", options={"tau": 1e-3}),
     "adfs-block tuned, tau": Case("adfs-block", options={"parameters": "tuned", "tau": 5.0}),
     "adfs to a tolerance": Case("adfs", options={"passes": None, "tol": 1e-6}),
     "adfs four measures": Case("adfs", options={"record": ("gap", "objective", "distance", "consensus")}),
@@ -87,14 +82,8 @@ SIMULATED = {
     "ns-adfs poisson": Case("ns-adfs", "hinge", options={"schedule": "poisson"}),
 }
 ON_RANKS = {
-    f"2 ranks: {method}, {'sparse' if sparse else 'dense'}": Case(method, loss, sparse)
-    for method, loss in {
-        "adfs": "logistic",
-        "ns-adfs": "hinge",
-        "adfs-block": "squared",
-        "msda": "huber",
-    }.items()
-    for sparse in (False, True)
+    f"2 ranks: {method}, {'sparse' if sparse else 'dense'}": Case(method, LOSSES[method].split()[0], sparse)
+    for method, sparse in product(("adfs", "ns-adfs", "adfs-block", "msda"), (False, True))
 } | {"2 ranks: adfs poisson": Case("adfs", options={"schedule": "poisson"})}
 
 # What is timed: network, rows per node, columns, share of entries that are not 0, events, options.
@@ -106,14 +95,9 @@ TIMED: dict[str, Timed] = {
     "local step, sparse d=2000, nine nodes": ("grid:3x3", 500, 2000, 0.01, 1e6, {"tau": 50.0}),
     "mostly communication, 100 nodes": ("grid:10x10", 3, 54, 1.0, 1e6, {"tau": 0.01}),
     "poisson, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e6, {"tau": 50.0, "schedule": "poisson"}),
-}
-TIMED_ON_RANKS: dict[str, Timed] = {
     "2 ranks, mostly exchanges": ("path:2", 5, 54, 1.0, 4e4, {"tau": 0.01}),
     "2 ranks, nine nodes": ("grid:3x3", 500, 54, 1.0, 5e5, {"tau": 50.0}),
 }
-
-
-# ---------------------------------------------------------------- data, the same for both
 
 
 def samples(rows: int, width: int, density: float, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -140,9 +124,6 @@ def write_files(folder: Path) -> None:
         pd.DataFrame(X).add_prefix("x").assign(label=labels).to_csv(folder / name, index=False)
     for name, part in (("all", slice(90)), ("shard-0", slice(40)), ("shard-1", slice(40, 90))):
         dump_svmlight_file(X[part], np.sign(y[part]), str(folder / f"{name}.svm"), zero_based=False)
-
-
-# ---------------------------------------------------------------- the cases, in a process of one checkout
 
 
 def found_in(run: Any) -> Found:
@@ -186,8 +167,7 @@ def estimate(kind: str, target: str, sparse: bool = False, **options: Any) -> Fo
     labels = {"binary": y > 0.4, "three": np.digitize(y, [-0.5, 0.5]), "targets": y}[target]
     model = getattr(adfs, kind)(random_state=4, n_nodes=4, **options)
     model.fit(sp.csr_array(X) if sparse else X, labels)
-    learnt = ("coef_", "intercept_", "dual_gap_", "n_iter_")
-    return {name: np.asarray(getattr(model, name)) for name in learnt}
+    return {k: np.asarray(getattr(model, k)) for k in ("coef_", "intercept_", "dual_gap_", "n_iter_")}
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
@@ -206,7 +186,6 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
 def fit_file(line: str, folder: Path, ranks: int = 1) -> Found:
     """Fit on the command line, and return the model file."""
     out = folder / "model.json"
-    out.unlink(missing_ok=True)
     command = [*python_on(ranks), "-m", "adfs", "fit", *line.split(), "--seed", "2", "--out", str(out)]
     done = subprocess.run(command, cwd=folder.parent, check=False, capture_output=True, text=True)
     if done.returncode != 0:
@@ -214,13 +193,14 @@ def fit_file(line: str, folder: Path, ranks: int = 1) -> Found:
     return dict(leaves(json.loads(out.read_text())))
 
 
-def own_cases(folder: Path) -> Cases:
-    """Return the cases of one process, by name."""
+def cases_of(folder: Path, comm: Any = None) -> dict[str, Callable[[], Found]]:
+    """Return the cases of one process, or those of a communicator's ranks, by name."""
+    if comm is not None:
+        return {name: partial(run_case, case, comm) for name, case in ON_RANKS.items()}
     classifier, regressor = "ADFSClassifier", "ADFSRegressor"
     squared = "targets.csv --label label --loss squared --alpha 3 --nodes 4"
-    cases: Cases = {name: partial(run_case, case) for name, case in SIMULATED.items()}
-    cases |= {f"{name} resumed": partial(resumed, name, folder) for name in ("adfs", "ns-adfs", "msda")}
-    return cases | {
+    return {name: partial(run_case, case) for name, case in SIMULATED.items()} | {
+        **{f"{name} resumed": partial(resumed, name, folder) for name in ("adfs", "ns-adfs", "msda")},
         "adfs multinomial": multinomial,
         "classifier, binary": partial(estimate, classifier, "binary"),
         "classifier, three classes": partial(estimate, classifier, "three", C=2.0),
@@ -246,13 +226,12 @@ def seconds_each(timed: Timed, comm: Any = None) -> np.ndarray:
         X /= math.sqrt(width * density)
         shards.append((X if density == 1.0 else sp.csr_array(X), np.where(y > 0.0, 1.0, -1.0)))
     problem = adfs.Problem.from_shards(shards, "logistic", 0.01 * rows)
-    best = math.inf
+    common, best = options | {"events": events}, math.inf
     for _ in range(REPEATS):
         if comm is None:
-            run = adfs.simulate("adfs", problem, network, events=events, **options)
+            run = adfs.simulate("adfs", problem, network, **common)
         else:
-            sigma = problem.sigma
-            run = adfs.fit_mpi(comm, shards.__getitem__, network, sigma=sigma, events=events, **options)
+            run = adfs.fit_mpi(comm, shards.__getitem__, network, sigma=problem.sigma, **common)
         done = run.frame["computations"].iloc[-1] + run.frame["messages"].iloc[-1]
         best = min(best, run.seconds / done)
     return np.array(best)
@@ -268,25 +247,21 @@ def run_part(part: str, out: Path) -> None:
 
         comm = MPI.COMM_WORLD
     if part.startswith("time"):
-        timed = TIMED if comm is None else TIMED_ON_RANKS
-        found = {name: seconds_each(one, comm) for name, one in timed.items()}
+        found: dict[str, Any] = {
+            k: seconds_each(v, comm) for k, v in TIMED.items() if ("ranks" in k) == bool(comm)
+        }
     else:
-        ranked: Cases = {name: partial(run_case, case, comm) for name, case in ON_RANKS.items()}
-        cases = own_cases(out.parent) if comm is None else ranked
+        cases = cases_of(out.parent, comm)
         found = {f"{name}|{key}": value for name, case in cases.items() for key, value in case().items()}
     if comm is None or comm.Get_rank() == 0:
-        np.savez(out, **found)  # type: ignore[arg-type]  # the stubs see the names as options
-
-
-# ---------------------------------------------------------------- comparing, in the first process
+        np.savez(out, **found)
 
 
 def python_on(ranks: int) -> list[str]:
     """Return the beginning of a command that runs this Python on some ranks."""
     if ranks == 1:
         return [sys.executable]
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    found = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
         raise SystemExit("there is no mpiexec: pip install 'adfs[mpi]'")
     return [found, "-n", str(ranks), "--oversubscribe", sys.executable]
@@ -310,49 +285,40 @@ def found_by(checkout: Path, kind: str, folder: Path) -> Found:
     return found
 
 
-def stamp(value: np.ndarray | None) -> str:
-    """Return a hash of an array's bytes, its type and its shape."""
-    if value is None:
-        return "missing"
-    return hashlib.sha256(f"{value.dtype} {value.shape} ".encode() + value.tobytes()).hexdigest()
-
-
-def apart(old: np.ndarray | None, new: np.ndarray | None) -> float:
-    """Return the largest relative difference of two arrays, or inf where it cannot be told."""
-    if old is None or new is None or old.shape != new.shape or {old.dtype.kind, new.dtype.kind} & {"U"}:
+def difference(old: np.ndarray | None, new: np.ndarray | None) -> float | None:
+    """Return None if the bytes are the same, or the largest relative difference, inf if there is none."""
+    if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
+        return math.inf
+    if old.tobytes() == new.tobytes():
+        return None
+    if old.dtype.kind == "U" or not np.array_equal(np.isfinite(old), np.isfinite(new)):
         return math.inf
     a, b = old.astype(np.float64), new.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return math.inf
-    largest = np.maximum(np.abs(a), np.abs(b))
-    return float(np.nanmax(np.abs(a - b) / np.where(largest > 0.0, largest, 1.0), initial=0.0))
+    largest = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.finfo(np.float64).tiny)
+    return float(np.nanmax(np.abs(a - b) / largest, initial=0.0))
 
 
 def compare(old: Found, new: Found, may_change: list[str]) -> int:
     """Print one row per case, and return how many differ that must not."""
-    parts: dict[str, list[str]] = {}
+    apart: dict[str, dict[str, float]] = {}
     for key in dict.fromkeys((*old, *new)):
-        parts.setdefault(key.partition("|")[0], []).append(key)
+        name, _, part = key.partition("|")
+        found = difference(old.get(key), new.get(key))
+        apart.setdefault(name, {}).update({} if found is None else {part: found})
     failed = 0
-    for name, keys in parts.items():
-        by = {k: apart(old.get(k), new.get(k)) for k in keys if stamp(old.get(k)) != stamp(new.get(k))}
-        verdict = "same"
-        if by:
-            worst = max(by, key=lambda key: by[key])
-            allowed = any(word in name for word in may_change)
-            failed += not allowed
-            verdict = "differs, as it may" if allowed else "DIFFERENT"
-            verdict += (
-                f": {len(by)} of {len(keys)} parts, most by {by[worst]:.1e} ({worst.partition('|')[2]})"
-            )
-        print(f"{name:42} {verdict}")
-    print(f"{len(parts)} cases, {failed} of them different that must be the same")
+    for name, parts in apart.items():
+        allowed = any(word in name for word in may_change)
+        failed += bool(parts) and not allowed
+        verdict = "same" if not parts else "differs, as it may" if allowed else "DIFFERENT"
+        worst = max(parts, key=lambda part: parts[part], default="")
+        print(f"{name:42} {verdict}" + (f", most in {worst}: {parts[worst]:.1e}" if parts else ""))
+    print(f"{len(apart)} cases, {failed} of them different that must be the same")
     return failed
 
 
 def compare_speed(checkouts: list[Path], folder: Path) -> None:
     """Print what an event takes in each checkout; they take turns, so that a busy spell hits both alike."""
-    best: dict[str, list[float]] = {name: [math.inf, math.inf] for name in TIMED | TIMED_ON_RANKS}
+    best = {name: [math.inf, math.inf] for name in TIMED}
     for _, (side, checkout) in product(range(TURNS), enumerate(checkouts)):
         for name, value in found_by(checkout, "time", folder).items():
             best[name][side] = min(best[name][side], float(value))
