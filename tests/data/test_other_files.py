@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ import pytest
 import scipy.sparse as sp
 
 from adfs.data import LinearModel, ReadOptions, Table, read_source, read_table, read_tables, stack
-from adfs.data.files import write_text
 from adfs.errors import InputError
 
 X = np.array([[1.0, -2.5, 0.0], [0.0, 1e-300, 3.0], [4.0, 0.1, 0.2]])
@@ -171,23 +168,3 @@ def test_what_is_not_a_model_is_refused_with_a_sentence(tmp_path: Path, kind: st
     with pytest.raises(InputError, match=message) as caught:
         LinearModel.load(path)
     assert str(path) in str(caught.value)
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "out.txt"
-    write_text(path, "old")
-    mask = os.umask(0o027)
-    try:
-        write_text(path, "old\n")
-    finally:
-        os.umask(mask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="No space left on device; nothing was changed there"):
-        write_text(path, "new")
-    assert path.read_text() == "old\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]

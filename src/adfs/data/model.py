@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from adfs.data.files import write_text
 from adfs.errors import InputError
+from adfs.files import reading_error, write_whole
 
 __all__ = ["LinearModel", "probabilities"]
 
@@ -136,7 +136,7 @@ class LinearModel:
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        write_text(path, self.to_json())
+        write_whole(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> LinearModel:
@@ -148,7 +148,7 @@ class LinearModel:
         except UnicodeDecodeError:
             raise InputError(f"{path} is not an adfs model: it is not text") from None
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+            raise reading_error(path, error) from None
         return cls.from_json(text, str(path))
 
     @classmethod
