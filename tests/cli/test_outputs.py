@@ -100,3 +100,50 @@ def test_no_output_over_an_input_or_another_output(
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+# --------------------------------------------------------------------------- numbers that make no sense
+
+
+@pytest.mark.parametrize("command", [["fit"], ["simulate"], ["rates"]])
+def test_more_features_than_memory_are_refused_at_once(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adfs.data.read.machine_memory", lambda: 16 * 10**9)
+    assert main([*command, "few.svm", "--n-features", "2000000000"]) == 2
+    assert "--n-features 2000000000 needs about 128 GB per node, this machine has 16 GB" in (
+        capsys.readouterr().err
+    )
+
+
+def test_too_few_features_are_told_with_options_that_the_command_has(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "few.svm has 2 features, 1 are wanted; "
+    for command in ("fit", "simulate", "rates"):
+        assert main([command, "few.svm", "--n-features", "1"]) == 2
+        assert capsys.readouterr().err == f"adfs: {message}raise --n-features or leave it out\n"
+    LinearModel("regression", "squared", np.ones((1, 1)), np.zeros(1), index_base=1).save(folder / "r.json")
+    for command in ("predict", "score"):
+        assert main([command, "r.json", "few.svm"]) == 2
+        assert "with --ignore-extra-features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["net-bench"], "--deadline"),
+        (["net-bench"], "--entries"),
+        (["net-bench"], "--numbers"),
+        (["simulate", "few.svm"], "--tol"),
+        (["simulate", "few.svm"], "--max-passes"),
+        (["simulate", "few.svm"], "--max-seconds"),
+        (["simulate", "few.svm"], "--sigma"),
+        (["rates", "few.svm"], "--sigma"),
+    ],
+)
+def test_what_must_be_above_zero_is_refused_by_its_name(
+    folder: Path, command: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, option, "-1"]) == 2
+    assert capsys.readouterr().err == f"adfs: {option} must be above 0, got -1\n"

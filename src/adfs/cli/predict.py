@@ -98,5 +98,9 @@ def read_for(
         order = [places[name] for name in model.feature_names]
         table = replace(table, X=table.X[:, order], feature_names=model.feature_names)
     return align(
-        [table], n_features=model.n_features, index_base=model.index_base, ignore_extra=ignore_extra
+        [table],
+        n_features=model.n_features,
+        index_base=model.index_base,
+        ignore_extra=ignore_extra,
+        remedy="leave out those that the model does not know with --ignore-extra-features",
     )[0]

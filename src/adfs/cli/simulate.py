@@ -67,6 +67,8 @@ def run(
     from adfs.files import check_outputs, write_whole
 
     check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": checkpoint})
+    limits = {"--tol": tol, "--max-passes": max_passes, "--max-seconds": max_seconds}
+    options.check_positive({"--sigma": sigma} | limits)
     read = options.read_options(form, label, None, n_features, index_base)
 
     from adfs.runtimes import Outcome, simulate
