@@ -15,9 +15,8 @@ import numpy as np
 from adfs._version import __version__
 from adfs.algorithms.base import EventProcess, Method, Process, Setting, get_method
 from adfs.errors import InputError
+from adfs.experiments.comparison import Comparison, MethodSpec
 from adfs.experiments.data import make_problem
-from adfs.experiments.entries import MethodSpec
-from adfs.experiments.spec import Comparison
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.runtimes.clock import Clock, position_at, retime
