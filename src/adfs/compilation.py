@@ -1,12 +1,9 @@
-"""The decorator of every compiled kernel, with a disk cache that notices what numba's own does not.
+"""The decorator of every compiled kernel, with numba's disk cache made to notice what numba's own does not.
 
 numba keys a cached kernel on the file that holds it. Our kernels inline losses and row operations from
 other files, so an edit there would go unnoticed. Here one stamp over all the sources of the package names the
 folder that the kernels are kept in. What that stamp cannot cover is not kept: functions from outside the
 package, and signatures that hold a type from outside it, such as a user's own loss.
-
-Each kernel and signature has a file of its own, written whole and moved into place. Processes that start
-together (one a rank) therefore never share an index, and an entry is either right or absent.
 """
 
 from __future__ import annotations
@@ -18,23 +15,21 @@ import pickle
 import re
 import shutil
 import sys
-import tempfile
-import time
-import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
-import llvmlite.binding
+import llvmlite
 import numba
 import numba.extending
 import numpy as np
 from numba.core import sigutils
-from numba.core.compiler import CompileResult
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
-from numba.core.serialize import dumps
+from numba.misc.appdirs import AppDirs
 
 __all__ = ["compiled", "inlined", "kernel", "overloads"]
 
@@ -51,14 +46,9 @@ OPTIONS: dict[str, object] = {
 }
 
 _PACKAGE = Path(__file__).parent
-_PACKAGE_NAME = __name__.partition(".")[0]
-# A type built from these is the same type as long as their versions are, and those are in every entry's key.
-_KNOWN_PACKAGES = frozenset({_PACKAGE_NAME, "builtins", "numba", "numpy"})
-
-_FOLDER_NAME = re.compile(r"[0-9a-f]{16}-numba.+")
+# A type built from these is the same type as long as their versions are, and those are in every entry's name.
+_KNOWN_PACKAGES = frozenset({_PACKAGE.name, "builtins", "numba", "numpy"})
 _FOLDERS_KEPT = 12
-_HOUR, _DAY = 3600.0, 86400.0
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -96,9 +86,13 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _with_cache(dispatcher: Any, function: Callable[P, R]) -> Callable[P, R]:
+    plain = cast(FunctionType, function)
+    ours = plain.__module__.partition(".")[0] == _PACKAGE.name
+    # What a function closes over may come from anywhere: the stamp cannot cover it.
+    covered = ours and plain.__closure__ is None and _folder() is not None
     # With NUMBA_DISABLE_JIT=1 numba hands the function back as it was.
-    if isinstance(dispatcher, Dispatcher):
-        dispatcher._cache = KernelCache(cast(FunctionType, function))
+    if covered and isinstance(dispatcher, Dispatcher):
+        dispatcher._cache = _KernelCache(plain)
     return cast("Callable[P, R]", dispatcher)
 
 
@@ -145,128 +139,115 @@ def overloads(target: Callable[..., object]) -> Callable[[F], F]:
     return cast("Callable[[F], F]", register)
 
 
-class KernelCache:
-    """The machine code of one function on disk, in the shape that a numba dispatcher expects of its cache.
-
-    Parameters
-    ----------
-    function : function
-        The Python function.
-    """
+class _Place(_CacheLocator):  # type: ignore[misc]
+    """Where kernels are kept, in the shape that numba expects."""
 
     def __init__(self, function: FunctionType) -> None:
-        self._function = function
-        self._enabled = function.__module__.partition(".")[0] == _PACKAGE_NAME
+        self._py_file = function.__code__.co_filename  # numba's warnings name it
 
-    @property
-    def cache_path(self) -> str | None:
-        """The folder of the cache, or None where there is none."""
-        folder = _folder() if self._enabled else None
-        return None if folder is None else str(folder)
+    def get_cache_path(self) -> str:
+        return str(_folder())
 
-    def enable(self) -> None:
-        """Use the disk from now on."""
-        self._enabled = True
+    def get_source_stamp(self) -> None:
+        """Say nothing: the name of the folder is the stamp."""
 
-    def disable(self) -> None:
-        """Leave the disk alone from now on."""
-        self._enabled = False
+    def get_disambiguator(self) -> str:
+        return ""
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder; a new one takes the place of those that have been unused for longest."""
+        folder = Path(self.get_cache_path())
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.exists():
+            return
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # A process that still uses an old one loses nothing but the next start's time.
+        by_age = sorted(folder.parent.glob("*-numba*"), key=lambda path: path.stat().st_mtime)
+        for path in by_age[:-_FOLDERS_KEPT]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class _Results(CompileResultCacheImpl):  # type: ignore[misc]
+    """How numba turns what it compiled into bytes and back, for one function."""
+
+    def __init__(self, function: FunctionType) -> None:
+        # Not numba's own, which looks for a place by the source file, or as NUMBA_CACHE_LOCATOR_CLASSES says.
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Place(function)
+        self._filename_base = re.sub(r"[^\w.]", "", f"{function.__module__}.{function.__qualname__}")
+
+
+class _OneFilePerSignature(IndexDataCacheFile):  # type: ignore[misc]
+    """Files that are either whole and right or absent, however many processes (one per rank) write at once.
+
+    numba reads its index, adds a line and writes it back: of two processes that do so together, one could
+    find the other's machine code under its own signature. So there is no index; a file's name is its key.
+    """
+
+    def load(self, key: str | None) -> Any:
+        """Return what was saved, or None when there is nothing or it is damaged."""
+        if key is None:
+            return None
+        path = Path(self._cache_path, key)
+        _refuse_what_others_may_write(path.parent.parent)
+        content = path.read_bytes()
+        digest, body = content[:32], content[32:]
+        # After a full disk or a machine that went down: a wrong bit in machine code would end the process.
+        return pickle.loads(body) if hashlib.sha256(body).digest() == digest else None
+
+    def save(self, key: str, data: Any) -> None:
+        """Write one file whole: it is moved into place when it is complete."""
+        path = Path(self._cache_path, key)
+        _refuse_what_others_may_write(path.parent.parent)
+        body = self._dump(data)
+        with self._open_for_write(str(path)) as file:
+            file.write(hashlib.sha256(body).digest() + body)
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """numba's disk cache of one function, but for the names of the files and what may be kept in them."""
+
+    _impl_class = _Results
+
+    def __init__(self, function: FunctionType) -> None:
+        super().__init__(function)
+        self._cache_file = _OneFilePerSignature(self._cache_path, self._impl.filename_base, None)
 
     def flush(self) -> None:
-        """Forget this function's entries (numba's ``recompile`` asks for it)."""
-        folder = _folder() if self._enabled else None
-        for path in [] if folder is None else folder.glob(f"{self._name()}-*.kernel"):
-            path.unlink(missing_ok=True)
+        """Leave the disk alone: numba's ``recompile`` wants the function compiled in this process."""
+        self.disable()
 
-    def load_overload(self, signature: Any, target: Any) -> Any:
-        """Bring back the compiled form for a signature.
-
-        Parameters
-        ----------
-        signature : tuple of numba types, or a numba Signature
-        target : numba target context
-
-        Returns
-        -------
-        CompileResult or None
-            None when there is no entry, or none that is intact.
-        """
-        entry = self._entry(signature, target.codegen())
-        if entry is None:
-            return None
-        path, key = entry
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(body).digest() != digest:  # a full disk, a machine that went down
-            return None
-        saved_key, payload = pickle.loads(body)
-        # What machine code may call. numba's own cache refreshes the whole context here, with all it knows of
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Bring back the compiled form for a signature, or None."""
+        # What machine code may call. numba's own refreshes the whole context here, with all it knows of
         # Python and NumPy: a tenth of a second and more, and only the compiler wants it, which asks for it.
-        rtsys.initialize(target)
-        return CompileResult._rebuild(target, *payload) if saved_key == key else None
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+        return None
 
-    def save_overload(self, signature: Any, result: Any) -> None:
-        """Keep the compiled form of a signature; a disk that refuses is not an error.
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the compiled form of a signature, if it may be kept (if not, numba need not warn of it)."""
+        if self._index_key(sig, data.codegen) is not None:
+            super().save_overload(sig, data)
 
-        Parameters
-        ----------
-        signature : tuple of numba types, or a numba Signature
-        result : CompileResult
-        """
-        entry = self._entry(signature, result.codegen)
-        if entry is None:
-            return
-        if result.library.has_dynamic_globals or any(not lifted.can_cache for lifted in result.lifted):
-            warnings.warn(
-                f"{self._name()} is compiled anew in every process: it holds an address or a large array",
-                numba.NumbaWarning,
-                stacklevel=2,
-            )
-            return
-        path, key = entry
-        body = dumps((key, result._reduce()))
-        try:
-            _write_whole(path, hashlib.sha256(body).digest() + body)
-        except OSError:
-            self.disable()
+    def _guard_against_spurious_io_errors(self) -> suppress:
+        return suppress(OSError)  # a disk that refuses costs time and is not an error
 
-    def _name(self) -> str:
-        name = f"{self._function.__module__}.{self._function.__qualname__}"
-        return re.sub(r"[^\w.]", "_", name.removeprefix(f"{_PACKAGE_NAME}."))
-
-    def _entry(self, signature: Any, codegen: Any) -> tuple[Path, str] | None:
-        """Where a signature's entry is and the key it must carry; None when it must not be kept."""
-        if not self._enabled:
+    def _index_key(self, sig: Any, codegen: Any) -> str | None:
+        """Return the name of the file of a signature, or None when it must not be kept."""
+        signature = sigutils.normalize_signature(sig)
+        classes = list(_python_objects(signature))
+        # When sources changed since this process started, what it runs may be neither the old nor the new.
+        if not all(map(_is_known, classes)) or _file_times() != _FILE_TIMES_AT_IMPORT:
             return None
-        arguments, result = sigutils.normalize_signature(signature)
-        outside = list(_python_objects((arguments, result)))
-        closure = _closure_values(self._function)
-        if closure is None or not all(_is_known(value) for value in outside):
-            return None
-        folder = _folder()
-        if folder is None or not _sources_are_the_same():
-            # Sources changed since this process started: what it runs may be neither the old nor the new.
-            return None
-        code = self._function.__code__
-        key = repr(
-            (
-                self._name(),
-                code.co_firstlineno,
-                hashlib.sha256(code.co_code).hexdigest(),
-                closure,
-                arguments,
-                result,
-                [f"{value.__module__}.{value.__qualname__}" for value in outside],
-                codegen.magic_tuple(),
-                (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__),
-                (numba.config.OPT, numba.config.BOUNDSCHECK),
-            )
+        key = (
+            super()._index_key(signature, codegen),  # also has the processor and the function's byte code
+            [f"{value.__module__}.{value.__qualname__}" for value in classes],
+            (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__),
+            (numba.config.OPT, numba.config.BOUNDSCHECK),
         )
-        name = f"{self._name()[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kernel"
-        return folder / name, key
+        return f"{self._impl.filename_base}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.kernel"
 
 
 def _python_objects(value: Any, seen: set[Any] | None = None) -> Iterator[Any]:
@@ -281,7 +262,7 @@ def _python_objects(value: Any, seen: set[Any] | None = None) -> Iterator[Any]:
         yield from _python_objects([*value.keys(), *value.values()], seen)
     elif isinstance(value, numba.types.Type) and value not in seen:
         seen.add(value)  # a recursive type refers to itself
-        yield from _python_objects(vars(value), seen)
+        yield from _python_objects([type(value), vars(value)], seen)
 
 
 def _is_known(value: Any) -> bool:
@@ -289,160 +270,42 @@ def _is_known(value: Any) -> bool:
     return isinstance(value, type) and value.__module__.partition(".")[0] in _KNOWN_PACKAGES
 
 
-def _closure_values(function: FunctionType) -> list[str] | None:
-    """Return what a function closes over as text, or None when that does not identify it."""
-    values = []
-    for cell in function.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not filled yet: the function refers to itself
-            return None
-        if not isinstance(value, bool | int | float | complex | str | None):
-            return None
-        values.append(repr(value))
-    return values
+def _file_times() -> list[tuple[int, int]] | None:
+    """Tell cheaply whether a source has changed."""
+    try:
+        return [(status.st_mtime_ns, status.st_size) for status in map(os.stat, _SOURCES)]
+    except OSError:  # removed meanwhile
+        return None
 
 
-def _sources() -> list[Path]:
-    """List the files that compiled code may come from: all but the rooms that compile nothing."""
-    without = {"cli", "data", "experiments", "estimators"}
-    paths = _PACKAGE.rglob("*.py")
-    return sorted(path for path in paths if path.relative_to(_PACKAGE).parts[0] not in without)
-
-
-def _fingerprint() -> list[tuple[str, int, int]]:
-    """Tell cheaply whether any source has changed."""
-    found = []
-    for path in _sources():
-        try:
-            status = path.stat()
-        except OSError:  # removed meanwhile
-            continue
-        found.append((str(path), status.st_mtime_ns, status.st_size))
-    return found
-
-
-_FINGERPRINT_AT_IMPORT = _fingerprint()
-
-
-class _Sameness:
-    """Whether the sources are still what they were at import; looked up at most every half second."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-        self._answer = True
-
-    def __call__(self) -> bool:
-        if self._answer and time.monotonic() >= self._until:  # once changed, always changed
-            self._answer = _fingerprint() == _FINGERPRINT_AT_IMPORT
-            self._until = time.monotonic() + 0.5
-        return self._answer
-
-
-_sources_are_the_same = _Sameness()
-
-
-@functools.cache
-def _stamp() -> str | None:
-    """Hash all the sources of the package; None when they cannot be read."""
-    stamp = hashlib.sha256()
-    paths = _sources()
-    for path in paths:
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        name = path.relative_to(_PACKAGE).as_posix().encode()
-        stamp.update(b"%d %s %d " % (len(name), name, len(content)))
-        stamp.update(content)
-    return stamp.hexdigest() if paths else None
+_SOURCES = sorted(path for path in _PACKAGE.rglob("*.py") if path.is_file())
+_FILE_TIMES_AT_IMPORT = _file_times()
 
 
 @functools.cache
 def _folder() -> Path | None:
-    """Return the folder of this version of the sources, numba and processor, made if need be."""
-    stamp = _stamp()
-    if stamp is None:
-        return None
-    processor = re.sub(r"\W", "_", llvmlite.binding.get_host_cpu_name())
-    name = f"{stamp[:16]}-numba{numba.__version__}-{processor}"
-    for root in _roots():
-        folder = root / name
-        try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(root):
-                continue
-            new = not folder.exists()
-            folder.mkdir(mode=0o700, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()  # a folder may exist and refuse
-            os.utime(folder)  # its time of last use
-        except OSError:
-            continue
-        if new:
-            _prune(root)
-        return folder
-    return None
-
-
-def _roots() -> Iterator[Path]:
-    """Yield where kernels may be kept, best first."""
+    """Return the folder of these sources, whether or not it is there; None when they cannot be read."""
     if numba.config.CACHE_DIR:
-        yield Path(numba.config.CACHE_DIR) / "adfs-kernels"
+        root = Path(numba.config.CACHE_DIR).absolute() / "adfs-kernels"
     else:
-        yield _user_cache() / "adfs" / "kernels"
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    yield Path(tempfile.gettempdir()) / f"adfs-kernels-{user}"
-
-
-def _user_cache() -> Path:
-    if chosen := os.environ.get("XDG_CACHE_HOME"):
-        return Path(chosen)
+        root = Path(AppDirs("adfs", appauthor=False).user_cache_dir) / "kernels"
+    stamp = hashlib.sha256()
     try:
-        home = Path.home()
-    except RuntimeError:  # a user without a home
-        return Path(tempfile.gettempdir())
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home))
-    return home / ".cache"
+        for path in _SOURCES:
+            stamp.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
+            stamp.update(hashlib.sha256(path.read_bytes()).digest())
+    except OSError:
+        return None
+    if not _SOURCES or not root.is_absolute():  # inside an archive; a user without a home
+        return None
+    folder = root / f"{stamp.hexdigest()[:16]}-numba{numba.__version__}"
+    with suppress(OSError):
+        os.utime(folder)  # its time of last use
+    return folder
 
 
-def _is_ours(root: Path) -> bool:
-    """Machine code is run as it is read: a folder that another user can write to is refused."""
-    if not hasattr(os, "getuid"):
-        return True
+def _refuse_what_others_may_write(root: Path) -> None:
+    """Raise an OSError for a folder that another user can write to: machine code is run as it is read."""
     status = root.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
-
-
-def _prune(root: Path) -> None:
-    """Remove the folders of other versions that nobody has used for long.
-
-    A process that still uses one loses nothing but the next start's time: it makes the folder again when it
-    saves. So several processes may prune at once.
-    """
-    now = time.time()
-    folders = []
-    for path in root.iterdir():
-        try:
-            if _FOLDER_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                folders.append((now - path.stat().st_mtime, path))
-        except OSError:
-            continue
-    for rank, (age, path) in enumerate(sorted(folders)):
-        if age > 30 * _DAY or (rank >= _FOLDERS_KEPT and age > _HOUR):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that no other process ever sees a part of it."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise PermissionError(f"{root} can be written to by others")

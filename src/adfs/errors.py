@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["AdfsError", "InputError", "unknown_name"]
+__all__ = ["AdfsError", "FileError", "InputError", "unknown_name"]
 
 
 class AdfsError(Exception):
@@ -14,6 +14,10 @@ class AdfsError(Exception):
 
 class InputError(AdfsError, ValueError):
     """Something that was given cannot be used; the message says what, where, and what to do."""
+
+
+class FileError(AdfsError, OSError):
+    """A file could not be written or read, and the reason lies with the disk rather than with the request."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:

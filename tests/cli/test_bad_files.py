@@ -121,7 +121,7 @@ BAD = {
     "objects": ("a.npz", pickled_npz, "Python objects, which are never loaded", []),
     "no y": ("a.npz", npz(X=np.ones((2, 2))), "has no array 'y'", []),
     "no X": ("a.npz", npz(y=np.ones(2)), "must hold X and y", []),
-    "other length": ("a.npz", npz(X=np.ones((2, 2)), y=np.ones(3)), "one entry a row", []),
+    "other length": ("a.npz", npz(X=np.ones((2, 2)), y=np.ones(3)), "one entry per row", []),
     "nan in X": (
         "a.npz",
         npz(X=np.array([[1, np.nan], [1, 2]]), y=[1, 0]),

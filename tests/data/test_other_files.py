@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
-import os
-import stat
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,8 @@ import pytest
 import scipy.sparse as sp
 
 from adfs.data import LinearModel, ReadOptions, Table, read_source, read_table, read_tables, stack
-from adfs.data.files import write_text
 from adfs.errors import InputError
+from adfs.problem import LOSSES
 
 X = np.array([[1.0, -2.5, 0.0], [0.0, 1e-300, 3.0], [4.0, 0.1, 0.2]])
 Y = np.array([1.0, 0.0, 1.0])
@@ -132,7 +132,8 @@ def test_models_round_trip_bit_for_bit(tmp_path: Path, classes) -> None:
     coef = rng.standard_normal((rows, 9)) * 10.0 ** rng.integers(-300, 300, (rows, 9))
     coef[0, 1:] = 0.0  # kept as its non-zero entries
     task = "regression" if classes is None else "classification"
-    model = LinearModel(task, "logistic", coef, rng.standard_normal(rows), classes, label="y", index_base=1)
+    loss = "squared" if classes is None else "logistic"
+    model = LinearModel(task, loss, coef, rng.standard_normal(rows), classes, label="y", index_base=1)
     model.save(tmp_path / "m.json")
     again = LinearModel.load(tmp_path / "m.json")
     assert np.array_equal(again.coef, coef)
@@ -151,7 +152,7 @@ NOT_MODELS = {
     "cut": (damaged()[:60], "not JSON, or was cut short"),
     "list": ("[1, 2]", "is not an adfs model"),
     "other": ('{"format": "sklearn"}', "is not an adfs model"),
-    "newer": (damaged(version=2), "of version 2, this program reads version 1"),
+    "newer": (damaged(version=3), "of version 3, this program reads versions 1 and 2"),
     "deep": ("[" * 100_000, "not JSON"),
     "shape": (damaged(coef=[[1.0, 2.0, 3.0]]), "is damaged"),
     "nan": (damaged(intercept=[float("nan")]), "a coefficient is not finite"),
@@ -160,6 +161,28 @@ NOT_MODELS = {
     "missing": (damaged(classes=None), "classes and task"),
     "index": (damaged(coef=[{"indices": [7], "values": [1.0]}]), "outside the features"),
     "size": (damaged(n_features=-2), "n_features must be"),
+    "no such size": (damaged(n_features=10**14), "coefficients do not fit into this machine's memory"),
+    "loss": (damaged(loss="foo"), "'foo' is no loss of a classification"),
+    "loss of another task": (damaged(loss="squared"), "'squared' is no loss of a classification"),
+    "loss as a list": (damaged(loss=["logistic"]), "is no loss of a classification"),
+    "task as a list": (damaged(task=["ranking"]), "unknown task"),
+    "same class twice": (damaged(classes=[1, 1]), "the class 1 is there twice"),
+    "same text twice": (damaged(classes=["a", "b", "a"]), "the class 'a' is there twice"),
+    "intercept as text": (damaged(intercept=["0.5"]), "intercept must be a list of numbers"),
+    "intercept as a number": (damaged(intercept=0.5), "intercept must be a list of numbers"),
+    "two intercepts": (damaged(intercept=[0.5, 1.0]), "intercept must be 1 numbers"),
+    "coef as text": (damaged(coef=[["1", "2"]]), "a row of coef must be a list of numbers"),
+    "coef with a hole": (damaged(coef=[[1.0, None]]), "a row of coef must be a list of numbers"),
+    "nan in coef": (damaged(coef=[[1.0, float("nan")]]), "a coefficient is not finite"),
+    "rows": (damaged(coef=[[1.0, 2.0]] * 2), "coef must have 1 rows"),
+    "row of text": (damaged(coef=["ab"]), "a row of coef must be a list of numbers, or"),
+    "half an index": (damaged(coef=[{"indices": [0.5], "values": [1.0]}]), "outside the features"),
+    "index twice": (damaged(coef=[{"indices": [0, 0], "values": [1.0, 2.0]}]), "not in ascending order"),
+    "no values": (damaged(coef=[{"indices": [0]}]), "has no entry 'values'"),
+    "softmax": (damaged(softmax="no"), "softmax true or false"),
+    "names": (damaged(feature_names="ab"), "feature_names must be"),
+    "training": (damaged(training=[]), "training an object"),
+    "an entry short": (damaged().replace('"loss"', '"lost"'), "has no entry 'loss'"),
 }
 
 
@@ -173,21 +196,113 @@ def test_what_is_not_a_model_is_refused_with_a_sentence(tmp_path: Path, kind: st
     assert str(path) in str(caught.value)
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "out.txt"
-    write_text(path, "old")
-    mask = os.umask(0o027)
-    try:
-        write_text(path, "old\n")
-    finally:
-        os.umask(mask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+def test_a_model_file_knows_the_losses_of_the_package() -> None:
+    for name, loss in LOSSES.items():
+        classes = [0, 1] if loss.task == "classification" else None
+        model = LinearModel(loss.task, name, np.ones((1, 2)), np.zeros(1), classes)
+        assert LinearModel.from_json(model.to_json()).loss == name
 
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="No space left on device; nothing was changed there"):
-        write_text(path, "new")
-    assert path.read_text() == "old\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]
+# --------------------------------------------------------------------------- large models
+
+
+def large(n_classes: int, n_features: int, zeros: float) -> LinearModel:
+    rng = np.random.default_rng(1)
+    coef = rng.standard_normal((n_classes, n_features))
+    coef[rng.random(coef.shape) < zeros] = 0.0
+    coef[0, :3] = -0.0, 5e-324, 1.7e308
+    intercept, classes = rng.standard_normal(n_classes), list(range(n_classes))
+    return LinearModel("classification", "logistic", coef, intercept, classes)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.9])
+def test_large_models_are_packed_and_keep_every_bit(tmp_path: Path, zeros: float) -> None:
+    model = large(30, 8000, zeros)
+    model.save(tmp_path / "m.json")
+    again = LinearModel.load(tmp_path / "m.json")
+    assert np.array_equal(again.coef.view(np.int64), model.coef.view(np.int64))
+    assert np.array_equal(again.intercept, model.intercept)
+    readable = len(json.dumps(model.coef[model.coef != 0.0].tolist()))
+    assert (tmp_path / "m.json").stat().st_size < 0.55 * readable
+    assert json.loads((tmp_path / "m.json").read_text())["classes"] == model.classes
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.9])
+def test_small_models_are_numbers_to_read(zeros: float) -> None:
+    model = large(3, 50, zeros)
+    content = json.loads(model.to_json())
+    assert content["version"] == 1  # as it always was
+    rows = [row if isinstance(row, list) else row["values"] for row in content["coef"]]
+    assert [[value for value in row if value] for row in rows] == [
+        row[row != 0.0].tolist() for row in model.coef
+    ]
+    assert np.array_equal(
+        LinearModel.from_json(model.to_json()).coef.view(np.int64), model.coef.view(np.int64)
+    )
+
+
+def tampered(zeros: float, **changes) -> str:
+    content = json.loads(large(30, 8000, zeros).to_json())
+    return json.dumps(content | {"coef": content["coef"] | changes})
+
+
+def packed(count: int, value: int) -> str:
+    whole = np.full(count, value, dtype="<i8").reshape(-1, 1).view(np.uint8).T.tobytes()
+    return base64.b64encode(zlib.compress(whole)).decode()
+
+
+TAMPERED = {
+    "another packing": (tampered(0.0, packing="pickle"), "packed in a way that is known here"),
+    "shape": (tampered(0.0, shape=[30, 8001]), "the shape that classes and n_features say"),
+    "not base64": (tampered(0.0, values="%%%"), "cannot be decompressed"),
+    "not zlib": (tampered(0.0, values="aGVsbG8="), "cannot be decompressed"),
+    "too few": (tampered(0.0, values=packed(9, 0)), "does not hold 240000 numbers"),
+    "too many": (tampered(0.0, values=packed(10**6, 0)), "does not hold 240000 numbers"),
+    "a number": (tampered(0.0, values=7), "must be text"),
+    "nan": (tampered(0.0, values=packed(240_000, 0x7FF8 << 48)), "a coefficient is not finite"),
+    "counts": (tampered(0.9, counts=[1] * 29), "how many entries each row has"),
+    "negative count": (tampered(0.9, counts=[-1] * 30), "how many entries each row has"),
+    "one column often": (
+        tampered(0.9, counts=[9] * 30, indices=packed(270, 4), values=packed(270, 0)),
+        "not in ascending order",
+    ),
+    "outside": (
+        tampered(0.9, counts=[1] * 30, indices=packed(30, 8000), values=packed(30, 0)),
+        "outside the features",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_a_large_model_that_was_tampered_with_is_refused(kind: str) -> None:
+    text, message = TAMPERED[kind]
+    with pytest.raises(InputError, match=message):
+        LinearModel.from_json(text, "m.json")
+
+
+# --------------------------------------------------------------------------- what separates columns
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|", " ", "   ", ", ", " | "])
+@pytest.mark.parametrize("named", [True, False])
+def test_separators_of_columns_are_found_out(tmp_path: Path, mark: str, named: bool) -> None:
+    rows = [["2.5", "-1", "1"], ["0.25", "3e2", "0"], ["7", "8", "1"]]
+    lines = [["first", "second", "label"], *rows] if named else rows
+    (tmp_path / "t.csv").write_text("".join(mark.join(line) + "\n" for line in lines))
+    table = read_table(tmp_path / "t.csv", ReadOptions(label=None if named else "-1"))
+    assert table.X.tolist() == [[2.5, -1.0], [0.25, 300.0], [7.0, 8.0]]
+    assert table.y.tolist() == [1.0, 0.0, 1.0]
+    assert table.feature_names == (("first", "second") if named else None)
+
+
+def test_what_looks_like_a_separator_may_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('sepal length (cm),petal; width,"kind, or class"\n5.1,3.5,Iris setosa\n4.9,3.0,Iris v.\n')
+    table = read_table(path, ReadOptions(label="kind, or class"))
+    assert table.feature_names == ("sepal length (cm)", "petal; width")
+    assert table.y.tolist() == ["Iris setosa", "Iris v."]
+    path.write_text("\t".join(["1"] * 200_000) + "\n")  # one field, for the other separators
+    assert read_table(path, ReadOptions(label="0")).X.shape == (1, 199_999)
+    path.write_text("a:b:y\n1:2:0\n")
+    with pytest.raises(InputError, match="has one column only, 'a:b:y'; separate columns by commas"):
+        read_table(path)

@@ -18,10 +18,8 @@ import pytest
 
 from adfs.cli import main
 from adfs.experiments import Comparison, Results, make_page, remake_folder, run_comparison, write_folder
-from adfs.experiments.claims import Finding, load_findings, save_findings
-from adfs.experiments.drawing import layout, network_svg
-from adfs.experiments.figures import style_of
-from adfs.experiments.tables import markdown, time_table, times_frame
+from adfs.experiments.figures import layout, markdown, network_svg, style_of, time_table, times_frame
+from adfs.experiments.report import Finding, load_findings, save_findings
 from adfs.network import Network
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -16,11 +16,10 @@ from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.errors import InputError
 from adfs.experiments import Comparison, load_results, run_comparison
-from adfs.experiments import runner as runner_module
+from adfs.experiments import runs as runs_module
 from adfs.experiments.data import make_problem
-from adfs.experiments.results import Results, run_path, time_to
-from adfs.experiments.runner import RunsInterruptedError
 from adfs.experiments.running import run_method
+from adfs.experiments.runs import Results, RunsInterruptedError, run_path, time_to
 from adfs.runtimes.clock import retime
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
@@ -133,7 +132,7 @@ def test_finished_runs_are_not_run_again(
         made.append((entry.label, seed))
         return run_method(comparison, entry, seed, **rest)
 
-    monkeypatch.setattr(runner_module, "run_method", counting)
+    monkeypatch.setattr(runs_module, "run_method", counting)
     again = run_comparison(results.comparison, folder, progress=False)
     assert made == []
     pd.testing.assert_frame_equal(again.frame(), results.frame(), check_exact=True)
@@ -165,7 +164,7 @@ def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pyt
             rest["stop"] = lambda: True
         return run_method(comparison, entry, seed, **rest)
 
-    monkeypatch.setattr(runner_module, "run_method", interrupted)
+    monkeypatch.setattr(runs_module, "run_method", interrupted)
     with pytest.raises(RunsInterruptedError, match="the same command goes on"):
         run_comparison(small(), tmp_path, progress=False)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["adfs-0.run"]
@@ -186,12 +185,12 @@ def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
 def test_when_a_trace_comes_to_stay_below_a_level() -> None:
     trace = pd.DataFrame({"time": [0.0, 1.0, 2.0, 3.0, 4.0], "e": [1.0, 1e-5, 1e-1, 1e-5, math.nan]})
     # A first visit does not count, and nan is not below anything.
-    assert time_to(trace.iloc[:4], 1e-3, "e") == pytest.approx((2.5, 2.5))
-    assert time_to(trace, 1e-3, "e") == (math.inf, 4.0)
-    assert time_to(trace, 10.0, "e")[0] == math.inf
-    assert time_to(trace.iloc[:4], 10.0, "e") == (0.0, 0.0)
+    assert time_to(trace.iloc[:4], 1e-3, "e") == pytest.approx(2.5)
+    assert time_to(trace, 1e-3, "e") == math.inf
+    assert time_to(trace, 10.0, "e") == math.inf
+    assert time_to(trace.iloc[:4], 10.0, "e") == 0.0
     negative = pd.DataFrame({"time": [0.0, 1.0], "e": [1.0, -1e-18]})
-    assert time_to(negative, 1e-7, "e")[0] == pytest.approx(0.5)
+    assert time_to(negative, 1e-7, "e") == pytest.approx(0.5)
 
 
 def test_the_median_over_seeds_is_drawn_where_every_seed_has_been(finished: tuple[Results, Path]) -> None:

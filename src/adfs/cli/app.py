@@ -7,12 +7,13 @@ inside ``run``: all command modules are imported whenever ``adfs`` starts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -35,9 +36,9 @@ COMMANDS: dict[str, str] = {
     "net-bench": "adfs.cli.net_bench",
 }
 
-#: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), an
-#: interrupted run as shells report it.
-NOT_CONVERGED, BAD_REQUEST, INTERRUPTED = 1, 2, 130
+#: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), a file or
+#: standard output that failed, an interrupted run as shells report it.
+NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED = 1, 2, 3, 130
 
 _EXAMPLES = """\b
 Examples:
@@ -48,7 +49,7 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 the tolerance was not reached (results are written all the same),
-2 something given cannot be used, 130 interrupted.
+2 something given cannot be used, 3 a file or standard output failed (a full disk), 130 interrupted.
 """
 
 
@@ -115,13 +116,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0; 1 when a tolerance was not reached; 2 for a bad request; 130 when interrupted. An
-        error that is not ours goes through with its traceback, since it is a defect to report.
+        The exit code: 0; 1 when a tolerance was not reached; 2 for a bad request; 3 when a file or standard
+        output failed; 130 when interrupted. An error that is not ours goes through with its traceback, since
+        it is a defect to report.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     if debug:
         given = ["--debug", *(word for word in given if word != "--debug")]
+    printed = sys.stdout, sys.stderr
+    try:
+        code = _run(given, debug)
+    except SystemExit as ending:
+        # Typer's word for a pipe whose reader (`adfs predict … | head`) has seen enough: no error.
+        if not isinstance(ending.__context__, BrokenPipeError):
+            raise
+        code = 0
+    finally:
+        sys.stdout, sys.stderr = printed  # which Typer wraps in that case
+    trouble = _flush(sys.stdout)
+    if trouble is not None:
+        _say(f"cannot write to standard output: {trouble.strerror}")
+        code = FILE_TROUBLE
+    return code
+
+
+def _run(given: list[str], debug: bool) -> int:
+    """Run a command; return its exit code, after one sentence where it failed."""
     try:
         code = build()(args=given, prog_name="adfs", standalone_mode=False)
     except (AdfsError, typer.TyperException) as error:
@@ -129,15 +150,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         let_rank_0_speak()
-        print(f"adfs: {_one_line(message)}", file=sys.stderr)
-        return BAD_REQUEST
-    except BrokenPipeError:
-        # The reader of a pipe (`adfs predict … | head`) has seen enough. Python would complain at exit
-        # otherwise.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _say(message)
+        return FILE_TROUBLE if isinstance(error, OSError) else BAD_REQUEST
+    except OSError as error:
+        if error.errno is None:  # no file that fails, but a library that cannot be loaded, or the like
+            raise
+        if debug:
+            traceback.print_exception(error)
+        let_rank_0_speak()
+        # Only opening a file gives its name; what fails once it is open is standard output, most likely.
+        where = error.filename or "standard output or a file that was open"
+        _say(f"reading or writing failed: {where}: {error.strerror}")
+        return FILE_TROUBLE
     except typer.Abort:
         code = INTERRUPTED
     if code == INTERRUPTED:  # what Typer makes of Ctrl-C
-        print("adfs: interrupted", file=sys.stderr)
+        _say("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _say(message: str) -> None:
+    try:
+        print(f"adfs: {_one_line(message)}", file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _flush(stream: TextIO | None) -> OSError | None:
+    """Write out what was printed; return why that failed, which a closed pipe does not count for."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except BrokenPipeError:
+        _discard(stream)
+    except OSError as error:
+        _discard(stream)
+        return error
+    return None
+
+
+def _discard(stream: TextIO | None) -> None:
+    """Let the rest of what was printed go nowhere: Python would complain of it at exit otherwise."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

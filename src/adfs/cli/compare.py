@@ -31,7 +31,7 @@ def run(
     ] = None,
     samples_per_node: Annotated[
         int | None,
-        typer.Option("--samples-per-node", min=1, help="So many random samples a node; all by default."),
+        typer.Option("--samples-per-node", min=1, help="So many random samples per node; all by default."),
     ] = None,
     normalise: Annotated[str | None, typer.Option("--normalise", help="none, rows or columns.")] = None,
     graph: Annotated[str | None, typer.Option("--graph", help="cycle, torus, grid:3x3, complete, …")] = None,
@@ -95,8 +95,8 @@ def run(
     """
     from adfs.errors import InputError, unknown_name
     from adfs.experiments import Comparison, read_comparison, run_comparison, write_folder
-    from adfs.experiments.runner import RunsInterruptedError, available_cores
-    from adfs.experiments.tables import time_table
+    from adfs.experiments.figures import time_table
+    from adfs.experiments.runs import RunsInterruptedError, available_cores
 
     if traces not in ("csv", "parquet"):
         raise unknown_name("format of traces", traces, ("csv", "parquet"))

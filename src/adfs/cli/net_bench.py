@@ -28,7 +28,7 @@ def run(
     ] = None,
     entries: Annotated[
         int | None,
-        typer.Option("--entries", help="Non-zeros a row, for the local step; dense when left out."),
+        typer.Option("--entries", help="Non-zeros per row, for the local step; dense when left out."),
     ] = None,
     deadline: Annotated[float, typer.Option("--deadline", help="Seconds to wait for another rank.")] = 60.0,
     as_json: options.Json = False,
@@ -41,6 +41,7 @@ def run(
     from adfs.launching import launched_by_mpi
     from adfs.runtimes.mpi.faults import as_one_program
 
+    options.check_positive({"--deadline": deadline, "--entries": entries, "--numbers": min(numbers or [1])})
     if not launched_by_mpi():
         raise InputError(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
@@ -54,8 +55,6 @@ def run(
     from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
     from adfs.runtimes.mpi.startup import check_launcher
 
-    if numbers and min(numbers) < 1:
-        raise InputError("--numbers must be at least 1")
     comm = MPI.COMM_WORLD
     check_launcher()
     with as_one_program(comm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,3 +96,12 @@ def read_options(
     if index_base not in (None, 0, 1):
         raise InputError(f"--index-base must be 0 or 1, got {index_base}")
     return ReadOptions(form, label, weight, n_features, index_base)
+
+
+def check_positive(given: Mapping[str, float | None]) -> None:
+    """Raise unless the numbers given, by their options (``"--deadline"``), are above 0; None is not given."""
+    from adfs.errors import InputError
+
+    for option, number in given.items():
+        if number is not None and not number > 0.0:
+            raise InputError(f"{option} must be above 0, got {number:g}")

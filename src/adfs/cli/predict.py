@@ -40,15 +40,14 @@ def run(
     ignore_extra: options.IgnoreExtra = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict, one line a sample."""
+    """Predict, one line per sample."""
     from adfs.data import LinearModel
-    from adfs.data.files import check_writable, write_text
     from adfs.errors import InputError
+    from adfs.files import check_outputs, write_whole
 
     if proba and decision:
         raise InputError("--proba and --decision are two different outputs: take one")
-    if out is not None:
-        check_writable(out)
+    check_outputs({"MODEL": model, "FILE": file}, {"--out": out})
     fitted = LinearModel.load(model)
     table = read_for(fitted, file, form, label, ignore_extra, labels_needed=False)
     header: list[Any] = []
@@ -67,7 +66,7 @@ def run(
     if out is None:
         sys.stdout.write(text)
     else:
-        write_text(out, text)
+        write_whole(out, text)
 
 
 def _line(row: Any) -> str:
@@ -99,5 +98,9 @@ def read_for(
         order = [places[name] for name in model.feature_names]
         table = replace(table, X=table.X[:, order], feature_names=model.feature_names)
     return align(
-        [table], n_features=model.n_features, index_base=model.index_base, ignore_extra=ignore_extra
+        [table],
+        n_features=model.n_features,
+        index_base=model.index_base,
+        ignore_extra=ignore_extra,
+        remedy="leave out those that the model does not know with --ignore-extra-features",
     )[0]

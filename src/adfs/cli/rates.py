@@ -45,6 +45,7 @@ def run(
 
     Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
     """
+    options.check_positive({"--sigma": sigma})
     read = options.read_options(form, label, None, n_features, index_base)
 
     from adfs.algorithms import get_method
@@ -97,7 +98,7 @@ _WORDS = {
     "kappa_b": "batch condition number, κ_b",
     "gamma": "spectral gap of the network, γ",
     "tau": "time of a message, τ",
-    "contraction": "ADFS: contraction an event, ρ",
+    "contraction": "ADFS: contraction per event, ρ",
     "events_to_divide_by_e": "events to divide the error by e, 1/ρ",
     "passes_to_divide_by_e": "passes over the data in them",
     "messages_to_divide_by_e": "messages in them",

@@ -42,13 +42,13 @@ def run(
     """Run the paper's experiments again, and say which of its claims these runs bear out.
 
     small: 2 x 2 nodes with 1000 samples each; large: 10 x 10 with 300; many-samples: 7 x 7 with 10,000;
-    table: Table 1, and the time a step against Theorem 4's bound. Finished runs are kept: the same command
+    table: Table 1, and the time per step against Theorem 4's bound. Finished runs are kept: the same command
     goes on where it was interrupted.
     """
     from adfs.cli.app import INTERRUPTED
+    from adfs.experiments.figures import time_table
     from adfs.experiments.paper import reproduce, step_time_text, table_text
-    from adfs.experiments.runner import RunsInterruptedError, available_cores
-    from adfs.experiments.tables import time_table
+    from adfs.experiments.runs import RunsInterruptedError, available_cores
 
     folder = out or Path("reproduce-quick" if quick else "reproduce")
     try:
@@ -71,7 +71,9 @@ def run(
     if not found.table.empty:
         print("Table 1: idealised time to divide the error by e; predictions leave constants out")
         print(table_text(found.table).to_string())
-        print("\nTheorem 4: time a step on the clock of its proof, and its bound where what it assumes holds")
+        print(
+            "\nTheorem 4: time per step on the clock of its proof, and its bound where what it assumes holds"
+        )
         print(step_time_text(found.step_times).to_string(index=False))
         print()
     if found.findings:

@@ -64,11 +64,11 @@ def run(
 ) -> int:
     """Run one method once on a simulated network."""
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
-    from adfs.data.files import check_writable, write_text
+    from adfs.files import check_outputs, write_whole
 
-    for path in (out, history, checkpoint):
-        if path is not None:
-            check_writable(path)
+    check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": checkpoint})
+    limits = {"--tol": tol, "--max-passes": max_passes, "--max-seconds": max_seconds}
+    options.check_positive({"--sigma": sigma} | limits)
     read = options.read_options(form, label, None, n_features, index_base)
 
     from adfs.runtimes import Outcome, simulate
@@ -90,7 +90,7 @@ def run(
         resume=resume,
     )
     if history is not None:
-        write_text(history, result.frame.to_csv(index=False))
+        write_whole(history, result.frame.to_csv(index=False))
     if out is not None:
         result.save(out)
     last = result.frame.iloc[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["read_csv", "read_parquet"]
 
 _USUAL_LABELS = ("label", "target", "y", "class")
+_SEPARATORS = (",", ";", "\t", "|", " ")  # the usual ones first
+_LINES_LOOKED_AT = 20
 
 
 def read_csv(
     path: Path, *, label: str | None = None, weight: str | None = None, labels_needed: bool = True
 ) -> Table:
-    """Read comma-separated text (or semicolons, or tabs), with or without a first line of names.
+    """Read text in columns, with or without a first line of names.
+
+    What separates the columns is found out: commas, semicolons, tabs, bars or blanks.
 
     Parameters
     ----------
@@ -51,15 +57,16 @@ def read_csv(
     first = next((line for line in content.splitlines() if line.strip()), b"")
     if not first:
         raise InputError(f"{path} is empty")
-    delimiter = next((mark for mark in (",", ";", "\t") if mark.encode() in first), ",")
-    fields = [field.strip().strip('"') for field in first.decode("utf-8", "replace").split(delimiter)]
+    separator = _separator(content)
+    fields = _fields(first, separator)
     named = not all(_is_number(field) for field in fields)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
                 io.BytesIO(content),
-                sep=delimiter,
+                sep=r"\s+" if separator == " " else separator,
+                skipinitialspace=True,
                 header=0 if named else None,
                 index_col=False,
                 low_memory=False,
@@ -77,6 +84,7 @@ def read_csv(
         raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
     if named:
         _check_names(fields, path)
+        frame = frame.rename(columns=str.strip)
     return _split_columns(frame, path, label, weight, labels_needed, named)
 
 
@@ -98,6 +106,33 @@ def read_parquet(
             f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
         ) from None
     return _split_columns(frame, path, label, weight, labels_needed, True)
+
+
+def _separator(content: bytes) -> str:
+    """Return what separates the columns: equally often on every line, and with numbers between."""
+    head = b"".join(itertools.islice(io.BytesIO(content), _LINES_LOOKED_AT))
+    lines = [line for line in head.splitlines() if line.strip()]
+    best, separator = (False, -1.0), ","
+    for mark in _SEPARATORS:
+        rows = [_fields(line, mark) for line in lines]
+        if len(rows[0]) == 1:
+            continue
+        told = [_is_number(field) for row in rows[1:] or rows for field in row]
+        merit = (len({len(row) for row in rows}) == 1, sum(told) / len(told))
+        if merit > best:  # of equals, the usual one
+            best, separator = merit, mark
+    return separator
+
+
+def _fields(line: bytes, separator: str) -> list[str]:
+    text = line.decode("utf-8", "replace")
+    if separator == " ":
+        return [field.strip('"') for field in text.split()]
+    try:
+        fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
+    except csv.Error:  # a very long line without this separator
+        return [text]
+    return [field.strip() for field in fields]
 
 
 def _is_number(field: str) -> bool:
@@ -147,6 +182,11 @@ def _find(
         reason = (
             "several columns could be the label" if found else "no column is named label, target, y or class"
         )
+        if len(columns) == 1:
+            raise InputError(
+                f"{path} has one column only, {columns[0]!r}; separate columns by commas, semicolons, tabs, "
+                "bars or blanks"
+            )
         raise InputError(f"{path}: {reason}; say which with --{role}: {_listed(columns)}")
     if wanted in columns and named:
         return wanted

@@ -1,4 +1,4 @@
-"""LIBSVM text: one sample a line, ``label index:value index:value …``, indices ascending.
+"""LIBSVM text: one sample per line, ``label index:value index:value …``, indices ascending.
 
 The file is read in blocks that end at a line, so that its text is never in memory whole; a block is checked
 and converted as arrays. Only when a check fails is the offending line looked for.
@@ -149,7 +149,7 @@ def _fault(text: str) -> str | None:
     label = _number(words[0])
     if label is None:
         if "," in words[0]:
-            return f"{_short(words[0])} is not one label: not LIBSVM text, or several labels a sample"
+            return f"{_short(words[0])} is not one label: not LIBSVM text, or several labels per sample"
         return f"the label {_short(words[0])} is not a number"
     if not np.isfinite(label):
         return f"the label is {words[0]}; clean the data first"

@@ -10,13 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from adfs.data.files import write_text
+from adfs.data.coefficients import coefficients_from, coefficients_to, numbers
+from adfs.data.table import machine_memory
 from adfs.errors import InputError
+from adfs.files import reading_error, write_whole
 
 __all__ = ["LinearModel", "probabilities"]
 
 _FORMAT = "adfs-model"
-_VERSION = 1
+#: Of a file whose coefficients are numbers to read, and of one where they are packed.
+_READABLE, _PACKED = 1, 2
+
+#: The losses that ``adfs fit`` knows, by their task: a prediction needs none of the code behind them.
+_LOSSES = {
+    "classification": ("logistic", "squared-hinge", "smoothed-hinge", "hinge"),
+    "regression": (
+        "squared",
+        "huber",
+        "smoothed-quantile",
+        "quantile",
+        "absolute",
+        "epsilon-insensitive",
+    ),
+}
 
 
 def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
@@ -55,7 +71,7 @@ class LinearModel:
     classes : list or None
         Numbers or text, two or more; None for regression.
     softmax : bool
-        Whether it is one softmax model rather than one model a class.
+        Whether it is one softmax model rather than one model per class.
     feature_names : tuple of str, or None
     index_base : int or None
         Where the indices of LIBSVM text started in the training data.
@@ -111,10 +127,11 @@ class LinearModel:
     # ------------------------------------------------------------------ the file
 
     def to_json(self) -> str:
-        """Return the file's text: one line an entry, a coefficient vector on one line."""
+        """Return the file's text: one line per entry, and one per row of coefficients."""
+        coef = coefficients_to(self.coef)
         entries = {
             "format": _FORMAT,
-            "version": _VERSION,
+            "version": _READABLE if isinstance(coef, list) else _PACKED,
             "task": self.task,
             "loss": self.loss,
             "classes": self.classes,
@@ -130,13 +147,16 @@ class LinearModel:
             f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
             for name, value in entries.items()
         ]
-        rows = ",\n".join("    " + json.dumps(_packed(row)) for row in self.coef)
-        lines.append(f'  "coef": [\n{rows}\n  ]')
+        if isinstance(coef, list):
+            rows = ",\n".join("    " + json.dumps(row) for row in coef)
+            lines.append(f'  "coef": [\n{rows}\n  ]')
+        else:
+            lines.append(f'  "coef": {json.dumps(coef)}')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        write_text(path, self.to_json())
+        write_whole(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> LinearModel:
@@ -148,7 +168,7 @@ class LinearModel:
         except UnicodeDecodeError:
             raise InputError(f"{path} is not an adfs model: it is not text") from None
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+            raise reading_error(path, error) from None
         return cls.from_json(text, str(path))
 
     @classmethod
@@ -160,81 +180,74 @@ class LinearModel:
             raise InputError(f"{source} is not an adfs model: it is not JSON, or was cut short") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise InputError(f"{source} is not an adfs model")
-        if content.get("version") != _VERSION:
+        if content.get("version") not in (_READABLE, _PACKED):
             raise InputError(
                 f"{source} is an adfs model of version {content.get('version')!r}, this program reads "
-                f"version {_VERSION}; update adfs or fit again"
+                f"versions {_READABLE} and {_PACKED}; update adfs or fit again"
             )
         try:
             return cls._from_entries(content)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{source} is damaged: {type(error).__name__} {error}") from None
+        except KeyError as error:
+            raise InputError(f"{source} is damaged: it has no entry {error}") from None
+        except (TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise InputError(f"{source} is damaged: {str(error) or type(error).__name__}") from None
 
     @classmethod
     def _from_entries(cls, content: dict[str, Any]) -> LinearModel:
-        width = _whole(content["n_features"], "n_features")
-        coef = np.array([_unpacked(row, width) for row in content["coef"]], dtype=np.float64)
-        intercept = np.array(content["intercept"], dtype=np.float64)
+        width, task, loss = content["n_features"], content["task"], content["loss"]
         classes, names, base = content["classes"], content["feature_names"], content["index_base"]
-        if content["task"] not in ("classification", "regression"):
-            raise ValueError(f"unknown task {content['task']!r}")
-        if (classes is None) != (content["task"] == "regression"):
+        label, softmax, training = content["label"], content["softmax"], content["training"]
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise ValueError("n_features must be a whole number of at least 1")
+        if not isinstance(task, str) or task not in _LOSSES:
+            raise ValueError(f"unknown task {task!r}")
+        if loss not in _LOSSES[task]:
+            raise ValueError(f"{loss!r} is no loss of a {task}")
+        if (classes is None) != (task == "regression"):
             raise ValueError("classes and task do not fit together")
-        if classes is not None and (
-            not isinstance(classes, list)
-            or len(classes) < 2
-            or not (
-                all(isinstance(one, str) for one in classes)
-                or all(isinstance(one, int | float) and math.isfinite(one) for one in classes)
-            )
+        if classes is not None:
+            _check_classes(classes)
+        if names is not None and not (
+            isinstance(names, list) and len(names) == width and all(isinstance(name, str) for name in names)
         ):
-            raise ValueError("classes must be two or more numbers or texts")
-        rows = 1 if classes is None or len(classes) == 2 else len(classes)
-        if coef.shape != (rows, width) or intercept.shape != (rows,):
-            raise ValueError("coef and intercept do not have the shape that classes and n_features say")
-        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
-            raise ValueError("a coefficient is not finite")
-        if names is not None and (len(names) != width or not all(isinstance(name, str) for name in names)):
-            raise ValueError("feature_names must be one text a feature")
+            raise ValueError("feature_names must be one text per feature")
         if base not in (None, 0, 1):
             raise ValueError("index_base must be 0 or 1")
+        if not (isinstance(label, str | None) and isinstance(softmax, bool) and isinstance(training, dict)):
+            raise ValueError("label must be text, softmax true or false, training an object")
+        rows = 1 if classes is None or len(classes) == 2 else len(classes)
+        if 8 * rows * width > machine_memory():
+            raise ValueError(f"its {rows} × {width} coefficients do not fit into this machine's memory")
+        coef = coefficients_from(content["coef"], rows, width)
+        intercept = numbers(content["intercept"], "intercept")
+        if intercept.shape != (rows,):
+            raise ValueError(f"intercept must be {rows} numbers, one per row of coef")
+        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
+            raise ValueError("a coefficient is not finite")
         return cls(
-            task=content["task"],
-            loss=str(content["loss"]),
+            task=task,
+            loss=loss,
             coef=coef,
             intercept=intercept,
             classes=classes,
-            softmax=bool(content["softmax"]),
+            softmax=softmax,
             feature_names=None if names is None else tuple(names),
             index_base=base,
-            label=None if content["label"] is None else str(content["label"]),
-            training=dict(content["training"]),
+            label=label,
+            training=training,
         )
 
 
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1")
-    return value
-
-
-def _packed(row: np.ndarray) -> Any:
-    """Return a row as a list, or as its non-zero entries where most are zero."""
-    places = np.flatnonzero(row)
-    if 3 * places.size < row.size:
-        return {"indices": places.tolist(), "values": row[places].tolist()}
-    return row.tolist()
-
-
-def _unpacked(row: Any, width: int) -> np.ndarray:
-    if isinstance(row, list):
-        if len(row) != width:
-            raise ValueError("a row of coef does not have n_features entries")
-        return np.array(row, dtype=np.float64)
-    places = np.array(row["indices"], dtype=np.int64)
-    values = np.array(row["values"], dtype=np.float64)
-    if places.shape != values.shape or places.ndim != 1 or np.any((places < 0) | (places >= width)):
-        raise ValueError("a row of coef holds indices outside the features")
-    out = np.zeros(width)
-    out[places] = values
-    return out
+def _check_classes(classes: object) -> None:
+    if (
+        not isinstance(classes, list)
+        or len(classes) < 2
+        or not (
+            all(isinstance(one, str) for one in classes)
+            or all(isinstance(one, int | float) and math.isfinite(one) for one in classes)
+        )
+    ):
+        raise ValueError("classes must be two or more numbers or texts")
+    if len(set(classes)) < len(classes):
+        twice = next(one for place, one in enumerate(classes) if one in classes[:place])
+        raise ValueError(f"the class {twice!r} is there twice")

@@ -92,7 +92,7 @@ def _column(values: np.ndarray, n_samples: int, name: str, path: Path) -> np.nda
         values = values[:, 0]
     if values.shape != (n_samples,):
         raise InputError(
-            f"{path}: {name} must have one entry a row: X has {n_samples} rows, "
+            f"{path}: {name} must have one entry per row: X has {n_samples} rows, "
             f"{name} has shape {values.shape}"
         )
     return values

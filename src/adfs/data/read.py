@@ -11,8 +11,8 @@ from adfs.data.columns import read_csv, read_parquet
 from adfs.data.libsvm import read_libsvm
 from adfs.data.npz import read_npz
 from adfs.data.streams import COMPRESSED_SUFFIXES
-from adfs.data.table import Table, align
-from adfs.errors import unknown_name
+from adfs.data.table import Table, align, machine_memory
+from adfs.errors import InputError, unknown_name
 
 __all__ = ["FORMATS", "ReadOptions", "read_table", "read_tables"]
 
@@ -23,6 +23,8 @@ FORMATS = {
     "csv": (".csv", ".tsv"),
     "parquet": (".parquet", ".pq"),
 }
+# One node of a run keeps about so many vectors of d numbers.
+_VECTORS = 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,12 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.form != "auto" and self.form not in FORMATS:
             raise unknown_name("format", self.form, ("auto", *FORMATS))
+        needed, there = 8 * _VECTORS * (self.n_features or 0), machine_memory()
+        if needed > there:
+            raise InputError(
+                f"--n-features {self.n_features} needs about {needed / 1e9:.3g} GB per node, this machine "
+                f"has {there / 1e9:.3g} GB; give the number of features that the data has, or leave it out"
+            )
 
 
 def format_of(path: Path) -> str:

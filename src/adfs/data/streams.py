@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adfs.errors import InputError
+from adfs.files import reading_error
 
 __all__ = ["COMPRESSED_SUFFIXES", "open_bytes"]
 
@@ -40,6 +41,6 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except IsADirectoryError:
         raise InputError(f"{path} is a directory; give the files in it") from None
     except OSError as error:
-        # gzip and bz2 report damage as an OSError without a number.
-        reason = error.strerror or f"it is cut short or damaged ({error})"
-        raise InputError(f"cannot read {path}: {reason}") from None
+        if error.errno is None:  # how gzip and bz2 report damage
+            raise InputError(f"cannot read {path}: it is cut short or damaged ({error})") from None
+        raise reading_error(path, error) from None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,20 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 
-__all__ = ["Table", "align", "stack"]
+__all__ = ["Table", "align", "machine_memory", "stack"]
 
 # Beyond this many columns a wrong index is likelier than a model of that size; --n-features overrules.
 _MOST_COLUMNS = 100_000_000
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this process may have, as the machine or its container says."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +77,7 @@ def align(
     n_features: int | None = None,
     index_base: int | None = None,
     ignore_extra: bool = False,
+    remedy: str = "raise --n-features or leave it out",
 ) -> list[Table]:
     """Bring tables to the same columns.
 
@@ -77,6 +90,8 @@ def align(
         Where the indices of LIBSVM text start, 0 or 1. By default 0 if any table has an index 0, otherwise 1.
     ignore_extra : bool
         Leave out columns beyond ``n_features`` instead of refusing them.
+    remedy : str
+        What to do about columns that are refused, in terms of whoever gave ``n_features``.
 
     Returns
     -------
@@ -101,7 +116,7 @@ def align(
             f"{worst.source}: index {width - 1 + base} would make a model of {width} coefficients; "
             "check the file, or confirm with --n-features"
         )
-    return [_widen(table, width, ignore_extra) for table in shifted]
+    return [_widen(table, width, ignore_extra, remedy) for table in shifted]
 
 
 def _settle_base(tables: Sequence[Table], wanted: int | None) -> int:
@@ -123,19 +138,18 @@ def _shift(table: Table, base: int) -> Table:
     return dataclasses.replace(table, X=X, lowest_index=None, index_base=base)
 
 
-def _widen(table: Table, width: int, ignore_extra: bool) -> Table:
+def _widen(table: Table, width: int, ignore_extra: bool, remedy: str) -> Table:
     own = table.n_features
     if own == width:
         return table
     if own > width:
         if not ignore_extra:
-            raise InputError(
-                f"{table.source} has {own} features, {width} are wanted; give a file with {width}, "
-                "or leave the others out with --ignore-extra-features"
-            )
+            raise InputError(f"{table.source} has {own} features, {width} are wanted; {remedy}")
         return dataclasses.replace(table, X=table.X[:, :width])
     if table.index_base is None:
-        raise InputError(f"{table.source} has {own} features, {width} are wanted")
+        raise InputError(
+            f"{table.source} has {own} features, {width} are wanted; only LIBSVM text may leave out the last"
+        )
     X = sp.csr_array((table.X.data, table.X.indices, table.X.indptr), shape=(table.n_samples, width))
     return dataclasses.replace(table, X=X)
 
@@ -148,7 +162,7 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
     Table
         Sparse as soon as one of them is.
     list of ndarray
-        The row numbers of each table in it: a partition with one table a node.
+        The row numbers of each table in it: a partition with one table per node.
     """
     cuts = np.cumsum([0, *(table.n_samples for table in tables)])
     parts = [np.arange(a, b) for a, b in pairwise(cuts)]

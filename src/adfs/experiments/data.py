@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 from typing import Any
 
@@ -11,8 +10,7 @@ import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
 from adfs.errors import InputError
-from adfs.experiments.entries import DataSpec, DelaySpec, MethodSpec
-from adfs.experiments.spec import Comparison
+from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.network import Network
 from adfs.problem import Problem, get_loss
 from adfs.problem.losses import Loss
@@ -52,51 +50,33 @@ def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
 
     The last one is kept: the methods of a comparison run on the same object, and its optimum is found once.
     """
-    # What does not change the problem is left out of the key.
-    plain = dataclasses.replace(
-        comparison, methods=(MethodSpec("adfs"),), title="-", tau=0.0, delays=DelaySpec()
+    # A comparison that says nothing else is the same for all methods, delays and targets.
+    one = comparison
+    only = (MethodSpec("adfs"),)
+    key = Comparison(
+        one.data, one.graph, only, "-", one.nodes, one.graph_seed, one.partition, one.loss, one.sigma
     )
-    plain = dataclasses.replace(plain, seeds=(0,), target=1.0, max_time=None, max_passes=None, imports=())
-    return _cached(plain, seed)
+    return _make_problem(key, seed)
 
 
 @lru_cache(maxsize=1)
-def _cached(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
+def _make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     network = make_network(comparison)
+    n_nodes, sigma = network.n_nodes, comparison.sigma
     data, loss = comparison.data, get_loss(comparison.loss)
     chosen = seed if data.seed is None else data.seed
     if data.source == "gaussians":
         assert data.samples_per_node is not None
         if loss.task != "classification":
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
-        total = data.samples_per_node * network.n_nodes
-        X, y = gaussians(total, data.n_features or _FEATURES, chosen)
-        problem = Problem(X, y, loss, _sigma(comparison), network.n_nodes, partition="contiguous")
-        return problem, network
-    table = _read(data, chosen)
-    X, y, weights = _samples(table, data, loss, network.n_nodes, chosen)
+        X, y = gaussians(data.samples_per_node * n_nodes, data.n_features or _FEATURES, chosen)
+        return Problem(X, y, loss, sigma, n_nodes, partition="contiguous"), network
+    table = _read_file(data) if data.is_file else read_source(data.source, seed=chosen)
+    X, y, weights = _samples(table, data, loss, n_nodes, chosen)
     problem = Problem(
-        X,
-        y,
-        loss,
-        _sigma(comparison),
-        network.n_nodes,
-        partition=comparison.partition,
-        sample_weight=weights,
-        seed=chosen,
+        X, y, loss, sigma, n_nodes, partition=comparison.partition, sample_weight=weights, seed=chosen
     )
     return problem, network
-
-
-def _sigma(comparison: Comparison) -> float | np.ndarray:
-    sigma = comparison.sigma
-    return np.asarray(sigma, dtype=np.float64) if isinstance(sigma, tuple) else sigma
-
-
-def _read(data: DataSpec, seed: int) -> Table:
-    if data.is_file:
-        return _read_file(data)
-    return read_source(data.source, seed=seed)
 
 
 @lru_cache(maxsize=1)

@@ -1,44 +1,120 @@
-"""The page of a comparison: one HTML file that needs nothing else."""
+"""What a comparison leaves in its folder for people: traces, tables, figures, and a page of its own."""
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import numpy as np
 
 from adfs._version import __version__
 from adfs.data.files import write_text
-from adfs.experiments.claims import Finding, load_findings
+from adfs.errors import InputError
 from adfs.experiments.data import make_network
-from adfs.experiments.drawing import network_svg
-from adfs.experiments.figures import save_figures, style_of
-from adfs.experiments.results import AXES, FLOOR, Results, load_results
-from adfs.experiments.tables import markdown, number, time_table, times_frame
+from adfs.experiments.figures import (
+    error_name,
+    markdown,
+    network_svg,
+    number,
+    save_figures,
+    style_of,
+    time_table,
+    times_frame,
+)
+from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 
-__all__ = ["make_page", "remake_folder", "write_folder"]
+__all__ = ["Finding", "load_findings", "make_page", "remake_folder", "save_findings", "write_folder"]
 
 _DIGITS = 5
+# What is told of the problem, as runs keep it -> words.
+_FACTS = {
+    "n_nodes": "nodes, n",
+    "n_edges": "edges",
+    "gamma": "spectral gap, γ",
+    "n_samples": "samples of all nodes",
+    "n_features": "features, d",
+    "kappa_s": "κ_s",
+    "kappa_b": "κ_b",
+}
 
 
-def resource(name: str) -> str:
-    """Return a file that pages are made of."""
-    return resources.files("adfs.experiments").joinpath("page", name).read_text(encoding="utf-8")
+@dataclass(frozen=True)
+class Finding:
+    """A claim, the verdict of some runs on it, and the numbers behind."""
+
+    setting: str
+    text: str
+    verdict: str
+    detail: str
 
 
-def _numbers(values: Sequence[float] | np.ndarray) -> list[float]:
+def save_findings(findings: Sequence[Finding], folder: Path) -> None:
+    """Keep findings beside the runs they are about, for machines and for people."""
+    plain = [dataclasses.asdict(one) for one in findings]
+    write_text(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+    lines = [f"- **{one.verdict}** ({one.setting}): {one.text}.\n  {one.detail}." for one in findings]
+    write_text(folder / "claims.md", "\n".join(lines) + "\n")
+
+
+def load_findings(folder: Path) -> list[Finding]:
+    """Return the findings kept in a folder, none if there are none."""
+    path = folder / "claims.json"
+    if not path.is_file():
+        return []
+    try:
+        return [Finding(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError):
+        raise InputError(f"{path} is damaged; remove it, or run the command that made it again") from None
+
+
+# --------------------------------------------------------------------------- parts of a page
+
+
+def fill_page(name: str, **parts: str) -> str:
+    """Return a page of the package's own, filled in."""
+    folder = resources.files("adfs.experiments") / "page"
+    files = {ending: (folder / f"page.{ending}").read_text(encoding="utf-8") for ending in ("css", "js")}
+    return Template((folder / name).read_text(encoding="utf-8")).substitute(
+        files, version=__version__, **parts
+    )
+
+
+def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return an HTML table of text; rows are made of cells, ``<td>`` elements."""
+    head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return f'<table class="times"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def claims_list(findings: Sequence[Finding]) -> str:
+    """Return claims and verdicts as an HTML section, nothing without any."""
+    if not findings:
+        return ""
+    items = []
+    for one in findings:
+        kind = {"holds": "holds", "does not hold": "fails"}.get(one.verdict, "open")
+        items.append(
+            f'<li><span class="verdict {kind}">{one.verdict}</span> {html.escape(one.text)}'
+            f'<br><span class="detail">{html.escape(one.detail)}</span></li>'
+        )
+    return f'<section><h2>Claims</h2><ul class="claims">{"".join(items)}</ul></section>'
+
+
+def _numbers(values: np.ndarray) -> list[float]:
     """Return numbers with a few digits: a page is read, not computed with."""
     return [float(f"{value:.{_DIGITS}g}") for value in values]
 
 
-def _curves(results: Results, label: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _curves(results: Results, label: str) -> dict[str, object]:
+    """Return the curves of a method by axis, for the page's script."""
+    found: dict[str, object] = {}
     for axis in AXES:
         curve = results.curve(label, axis)
         if curve is None:
@@ -58,78 +134,47 @@ def _curves(results: Results, label: str) -> dict[str, Any]:
 
 
 def _data(results: Results) -> str:
-    methods = []
-    for place, entry in enumerate(results.comparison.methods):
-        color, dashes = style_of(place)
-        methods.append(
-            {
-                "label": entry.label,
-                "color": color,
-                "dash": dashes,
-                "seeds": len(results.of(entry.label)),
-                "curves": _curves(results, entry.label) if results.of(entry.label) else {},
-            }
-        )
-    error = "(F − F*)/F(0), mean over nodes" if results.comparison.relative else "F − F*, mean over nodes"
+    """Return what the page's script draws."""
+    methods = [
+        {
+            "label": entry.label,
+            **dict(zip(("color", "dash"), style_of(place), strict=True)),
+            "seeds": len(results.of(entry.label)),
+            "curves": _curves(results, entry.label),
+        }
+        for place, entry in enumerate(results.comparison.methods)
+    ]
+    error = f"{error_name(results)}, mean over nodes"
     content = {"axes": AXES, "error": error, "target": results.comparison.target, "methods": methods}
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # A label may hold anything: nothing in it may end the script element.
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
-        "<", "\\u003c"
-    )
+    return text.replace("<", "\\u003c")
 
 
 def _table(results: Results) -> str:
-    frame = times_frame(results)
-    levels = sorted(set(frame["level"]), reverse=True)
-    best = {level: frame.loc[frame["level"] == level, "median"].min() for level in levels}
-    heads = "".join(f"<th>{level:.0e}</th>".replace("e-0", "e-") for level in levels)
-    rows = []
-    for label in results.labels:
-        cells = []
-        for level in levels:
-            row = frame[(frame["label"] == label) & (frame["level"] == level)].iloc[0]
-            if math.isfinite(row["median"]):
-                mark = ' class="best"' if row["median"] == best[level] else ""
-                high = number(row["high"]) if math.isfinite(row["high"]) else "…"
-                span = f"<small>{number(row['low'])} – {high}</small>" if row["seeds"] > 1 else ""
-                cells.append(f"<td{mark}>{number(row['median'])}{span}</td>")
-            else:
-                some = f"<small>{row['reached']} of {row['seeds']} seeds</small>" if row["reached"] else ""
-                cells.append(f"<td>&gt; {number(row['given_up'])}{some}</td>")
-        rows.append(f"<tr><td>{html.escape(label)}</td>{''.join(cells)}</tr>")
-    head = f"<thead><tr><th>method</th>{heads}</tr></thead>"
-    return f'<table class="times">{head}<tbody>{"".join(rows)}</tbody></table>'
-
-
-def claims_list(findings: Sequence[Finding]) -> str:
-    """Return claims and verdicts as an HTML section, nothing without any."""
-    if not findings:
-        return ""
-    items = []
-    for one in findings:
-        kind = {"holds": "holds", "does not hold": "fails"}.get(one.verdict, "open")
-        items.append(
-            f'<li><span class="verdict {kind}">{one.verdict}</span> {html.escape(one.text)}'
-            f'<br><span class="detail">{html.escape(one.detail)}</span></li>'
-        )
-    return f'<section><h2>Claims</h2><ul class="claims">{"".join(items)}</ul></section>'
+    """Return the table of times, with the range of the seeds and the best of each column marked."""
+    frame, shown = times_frame(results), time_table(results)
+    best = frame.groupby("level")["median"].min()
+    cells: dict[str, list[str]] = {label: [f"<td>{html.escape(label)}</td>"] for label in results.labels}
+    for (_, row), text in zip(frame.iterrows(), shown.to_numpy().ravel(), strict=True):
+        mark = small = ""
+        if math.isfinite(row["median"]):
+            mark = ' class="best"' if row["median"] == best[row["level"]] else ""
+            high = number(row["high"]) if math.isfinite(row["high"]) else "…"
+            small = f"{number(row['low'])} – {high}" if row["seeds"] > 1 else ""
+        elif row["reached"]:
+            small = f"{row['reached']} of {row['seeds']} seeds"
+        small = f"<small>{small}</small>" if small else ""
+        cells[row["label"]].append(f"<td{mark}>{html.escape(text)}{small}</td>")
+    return html_table(["method", *(name.replace("e-0", "e-") for name in shown.columns)], cells.values())
 
 
 def _facts(results: Results) -> dict[str, str]:
     comparison = results.comparison
     first = next(iter(results.runs.values())).details.get("problem", {})
     sigma = comparison.sigma
-    names = {
-        "n_nodes": "nodes, n",
-        "n_edges": "edges",
-        "gamma": "spectral gap, γ",
-        "n_samples": "samples of all nodes",
-        "n_features": "features, d",
-        "kappa_s": "κ_s",
-        "kappa_b": "κ_b",
-    }
     facts = {"network": comparison.graph, "data": comparison.data.source, "loss": comparison.loss}
-    facts |= {words: number(first[key]) for key, words in names.items() if key in first}
+    facts |= {words: number(first[key]) for key, words in _FACTS.items() if key in first}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
     facts["delays"] = str(comparison.delays.make(comparison.tau)).removeprefix("Delays")
@@ -137,6 +182,18 @@ def _facts(results: Results) -> dict[str, str]:
         links = (f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in comparison.delays.slow_links)
         facts["slow links"] = ", ".join(links)
     return facts
+
+
+def _parameters(results: Results, label: str) -> str:
+    """Return a method's constants, how its runs ended and how long they took, to be folded out."""
+    runs = results.of(label)
+    outcomes = ", ".join(sorted({str(one.outcome) for one in runs}))
+    spent = sum(one.seconds for one in runs)
+    return (
+        f"<details><summary>{html.escape(label)} "
+        f"<span class='detail'>({outcomes}, {spent:.1f} s of running)</span></summary>"
+        f"<pre>{html.escape(str(runs[0].parameters))}</pre></details>"
+    )
 
 
 def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
@@ -148,34 +205,20 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
     findings : sequence of Finding
         Claims to be shown with their verdicts.
     """
-    comparison = results.comparison
-    seeds = ", ".join(str(seed) for seed in comparison.seeds)
-    facts = _facts(results)
-    parameters = []
-    for label in results.labels:
-        run = results.of(label)[0]
-        outcomes = ", ".join(sorted({str(one.outcome) for one in results.of(label)}))
-        spent = sum(one.seconds for one in results.of(label))
-        told = f"<span class='detail'>({outcomes}, {spent:.1f} s of running)</span>"
-        parameters.append(
-            f"<details><summary>{html.escape(label)} {told}</summary>"
-            f"<pre>{html.escape(str(run.parameters))}</pre></details>"
-        )
+    comparison, facts = results.comparison, _facts(results)
     count = len(comparison.seeds)
-    band = f" Lines are medians over {count} seeds, bands their whole range." if count > 1 else ""
-    caption = (
-        f"The mean over the nodes of {'(F(θ_i) − F*)/F(0)' if comparison.relative else 'F(θ_i) − F*'}.{band}"
-    )
+    error = error_name(results).replace("F −", "F(θ_i) −")
+    caption = f"The mean over the nodes of {error}."
     note = "When the error comes to stay at or below the level"
-    note += "; the median over seeds, their range below it." if count > 1 else "."
-    note += " Where a run was given up before, the time is a lower bound."
+    if count > 1:
+        caption += f" Lines are medians over {count} seeds, bands their whole range."
+        note += "; the median over seeds, their range below it"
+    note += ". Where a run was given up before, the time is a lower bound."
     samples = facts.get("samples of all nodes", "?")
     lead = f"{comparison.loss} loss, {samples} samples on {comparison.graph}, τ = {comparison.tau:g}"
-    return Template(resource("page.html")).substitute(
-        version=__version__,
+    return fill_page(
+        "page.html",
         title=html.escape(comparison.title),
-        css=resource("page.css"),
-        js=resource("page.js"),
         lead=html.escape(lead),
         caption=html.escape(caption),
         claims=claims_list(findings),
@@ -185,11 +228,14 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         facts="".join(
             f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items()
         ),
-        parameters="".join(parameters),
-        seeds=seeds,
+        parameters="".join(_parameters(results, label) for label in results.labels),
+        seeds=", ".join(str(seed) for seed in comparison.seeds),
         toml=html.escape(comparison.toml()),
         data=_data(results),
     )
+
+
+# --------------------------------------------------------------------------- the folder
 
 
 def write_folder(
@@ -211,21 +257,20 @@ def write_folder(
         What was written.
     """
     folder = Path(folder)
-    frame, times = results.frame(), times_frame(results)
+    frame = results.frame()
+    texts = {
+        "times.csv": times_frame(results).to_csv(index=False),
+        "times.md": markdown(time_table(results)),
+        "report.html": make_page(results, findings),
+    }
     if traces == "parquet":
-        written = [folder / "traces.parquet"]
-        frame.to_parquet(written[0])
+        frame.to_parquet(folder / "traces.parquet")
     else:
-        written = [folder / "traces.csv"]
-        write_text(written[0], frame.to_csv(index=False))
-    for name, text in (
-        ("times.csv", times.to_csv(index=False)),
-        ("times.md", markdown(time_table(results))),
-        ("report.html", make_page(results, findings)),
-    ):
+        texts["traces.csv"] = frame.to_csv(index=False)
+    for name, text in texts.items():
         write_text(folder / name, text)
-        written.append(folder / name)
-    return written + save_figures(results, folder)
+    written = dict.fromkeys([f"traces.{traces}", *texts])
+    return [folder / name for name in written] + save_figures(results, folder)
 
 
 def remake_folder(folder: str | Path) -> list[Path]:

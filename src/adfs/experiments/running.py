@@ -14,9 +14,8 @@ from typing import Any
 from adfs._version import __version__
 from adfs.algorithms.base import Method, get_method
 from adfs.errors import InputError
+from adfs.experiments.comparison import Comparison, MethodSpec
 from adfs.experiments.data import make_problem
-from adfs.experiments.entries import MethodSpec
-from adfs.experiments.spec import Comparison
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.runtimes import Grid, Record, Run, RunOptions
