@@ -16,10 +16,10 @@ import pytest
 import scipy.sparse as sp
 
 import adfs
-from adfs.errors import InputError
+from adfs.errors import FileError, InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
 from adfs.runtimes.clock import with_times
-from adfs.runtimes.array_files import FileError, read_container, write_container
+from adfs.runtimes.array_files import read_container, write_container
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
 

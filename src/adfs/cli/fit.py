@@ -113,8 +113,8 @@ def run(
     label column.
     """
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
-    from adfs.data.files import check_folder, check_writable, write_text
     from adfs.errors import InputError
+    from adfs.files import check_outputs, write_whole
     from adfs.launching import launched_by_mpi
 
     if resume and checkpoint is None:
@@ -126,11 +126,11 @@ def run(
         raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
     if timeline is not None and timeline.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"--timeline draws PNG, PDF or SVG, and {timeline} ends in none of .png, .pdf, .svg")
-    for path in (out, history, timeline, None if over_mpi else checkpoint):
-        if path is not None:
-            check_writable(path)
-    if over_mpi and checkpoint is not None:  # one file per rank, in a folder
-        check_folder(checkpoint)
+    outputs = {"--out": out, "--history": history, "--timeline": timeline}
+    if not over_mpi:
+        check_outputs({"FILE": files}, outputs | {"--checkpoint": checkpoint})
+    else:  # a checkpoint is one file per rank, in a folder
+        check_outputs({"FILE": _all_names(files)}, outputs, folders={"--checkpoint": checkpoint})
     if not over_mpi and any("{rank}" in name or "{node}" in name for name in files):
         raise InputError(
             "{rank} and {node} in a file's name are for several processes: start them with mpiexec -n, "
@@ -186,7 +186,7 @@ def run(
     if fitted is None:  # rank 0 has it and writes it
         return 0
     if history is not None:
-        write_text(history, fitted.history.to_csv(index=False))
+        write_whole(history, fitted.history.to_csv(index=False))
     if out is None:
         sys.stdout.write(fitted.model.to_json())
     else:
@@ -216,6 +216,17 @@ def run(
     return NOT_CONVERGED
 
 
+def _all_names(files: list[str]) -> list[str]:
+    """Return the files of all ranks, where one name stands for them."""
+    from adfs.launching import launch_of
+
+    launch = launch_of()
+    count = launch.size if launch is not None else 1
+    return [
+        name.replace("{rank}", str(k)).replace("{node}", str(k)) for name in files for k in range(count)
+    ]
+
+
 def _tau(words: str | None, over_mpi: bool) -> float | str | None:
     """Return τ as a number, or the wish to measure it."""
     from adfs.errors import InputError
@@ -234,13 +245,15 @@ def _tau(words: str | None, over_mpi: bool) -> float | str | None:
 
 def _show_account(account: dict[str, Any], timeline: Path | None, progress: bool | None) -> None:
     """Show how the ranks spent their time; of several classes, in the last one's run."""
+    from adfs.files import write_whole
     from adfs.runtimes.mpi import draw_timeline, rank_table
     from adfs.runtimes.progress import wanted_on_screen
 
     if timeline is not None:
         figure = draw_timeline(account).get_figure(root=True)
         assert figure is not None
-        figure.savefig(timeline)
+        form = timeline.suffix.lower().removeprefix(".")
+        write_whole(timeline, lambda stream: figure.savefig(stream, format=form))
     if wanted_on_screen(progress):
         table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
         print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)

@@ -1,17 +1,11 @@
-"""Files of ours: a magic line, a checksum, a readable header and plain arrays. Nothing in them can run code.
-
-A file is written whole under another name, forced to the disk and moved into place: a reader finds the old
-one or the new one, never half of one.
-"""
+"""Files of ours: a magic line, a checksum, a readable header and plain arrays. Nothing in them can run code."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,16 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from adfs.errors import AdfsError, InputError
+from adfs.errors import InputError
+from adfs.files import reading_error, write_whole
 
-__all__ = ["FileError", "read_container", "write_container"]
+__all__ = ["read_container", "write_container"]
 
 _MAGIC = b"adfs-file 1 "
 _DIGEST = 64
-
-
-class FileError(AdfsError, OSError):
-    """A file of ours could not be written; what stood there before is intact."""
 
 
 def write_container(
@@ -53,28 +44,7 @@ def write_container(
     text = json.dumps(dict(header), sort_keys=True).encode()
     body = len(text).to_bytes(8, "big") + text + buffer.getvalue()
     content = _MAGIC + kind.encode() + b"\n" + hashlib.sha256(body).hexdigest().encode() + body
-    write_atomically(Path(path), content)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by new content, or leave it as it was."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise FileError(
-            f"cannot write {path}: {error.strerror or error}; what stood there before is unchanged"
-        ) from None
+    write_whole(path, content, make_folder=True)
 
 
 def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -85,7 +55,7 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, A
     except IsADirectoryError:
         raise InputError(f"{path} is a directory, not an adfs {kind} file") from None
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise reading_error(path, error) from None
     line, newline, rest = content.partition(b"\n")
     if not line.startswith(_MAGIC) or not newline:
         raise InputError(f"{path} is not an adfs {kind} file")
@@ -95,7 +65,7 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, A
     digest, body = rest[:_DIGEST], rest[_DIGEST:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise InputError(
-            f"{path} is damaged or was cut short (its checksum does not match); use an older one"
+            f"{path} is damaged or was cut short (its checksum does not match); use another one, or start anew"
         )
     try:
         size = int.from_bytes(body[:8], "big")

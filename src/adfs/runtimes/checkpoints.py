@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from adfs.algorithms.base import Process, Setting, Work
-from adfs.errors import AdfsError, InputError
-from adfs.runtimes.array_files import FileError, read_container, write_atomically, write_container
+from adfs.errors import AdfsError, FileError, InputError
+from adfs.files import write_whole
+from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.cluster import Cluster, RefusalError
 
 __all__ = ["CheckpointFile", "CheckpointFolder", "Checkpoints", "fingerprint", "open_checkpoints"]
@@ -271,4 +272,4 @@ class CheckpointFolder(Checkpoints):
         """
         if self.cluster.rank == 0:
             name = "finished.json" if words["outcome"] == "converged" else "ended.json"
-            write_atomically(self.folder / name, (json.dumps(words, sort_keys=True) + "\n").encode())
+            write_whole(self.folder / name, json.dumps(words, sort_keys=True) + "\n")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
+from adfs.errors import FileError
 from adfs.problem.finite_sum import FiniteSum
-from adfs.runtimes.array_files import FileError
 from adfs.runtimes.certificates import AllNodes, Certificate, certify, compare_with_optimum, measure_nodes
 from adfs.runtimes.checkpoints import Checkpoints
 from adfs.runtimes.exchange import EventExchange
