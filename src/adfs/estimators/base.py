@@ -15,8 +15,8 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from adfs.errors import InputError, unknown_name
 from adfs.estimators.solving import Plan, Solution, make_network
 from adfs.problem import split
+from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import LOSSES
-from adfs.problem.problem import check_count
 from adfs.runtimes import Outcome
 
 __all__ = ["LinearEstimator", "check_penalty", "positive"]

@@ -17,7 +17,7 @@ from adfs.estimators.starting import Started
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
 from adfs.runtimes import Outcome, simulate
-from adfs.theory import general_parameters, node_sizes
+from adfs.theory import node_sizes, smoothness_limit
 
 __all__ = ["Plan", "Solution", "make_network", "solve"]
 
@@ -122,12 +122,11 @@ def solve(problem: Problem | GeneralProblem, plan: Plan, start: np.ndarray | Non
     method = Started(inner, start)
     network = plan.network if plan.network is not None else Network("path:1")
     inner.check(problem, {})
-    constants: Any
-    if isinstance(problem, GeneralProblem) and plan.parameters is None:
+    tau = plan.tau
+    if problem.steps_below_smoothness and plan.parameters is None:
         # Their prox needs dual steps below L, which is raised where it is too small.
-        problem, constants = general_parameters(problem, network)
-    else:
-        constants = inner.parameters(problem, network, choice=plan.parameters, tau=plan.tau)
+        problem, tau = problem.with_smoothness_above(smoothness_limit(problem.sigma, network)), None
+    constants = inner.parameters(problem, network, choice=plan.parameters, tau=tau)
     run = simulate(
         method,
         problem,

@@ -15,7 +15,7 @@ import numpy as np
 
 from adfs.algorithms.base import EventEffort, Method, Process, RoundEffort, Setting
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum
 from adfs.theory import NodeSizes, NodeSummary
 
 __all__ = ["Started"]
@@ -39,7 +39,7 @@ class Started(Method):
 
     def __init__(self, inner: Method, dual: np.ndarray | None = None) -> None:
         # What a method says of itself is said of its class; here it is that of the one inside.
-        facts = ("name", "kind", "smooth_only", "general", "options")
+        facts = ("name", "kind", "smooth_only", "general", "several_outputs", "options")
         vars(self).update({fact: getattr(inner, fact) for fact in facts})
         self.inner = inner
         self.dual = dual
@@ -47,7 +47,7 @@ class Started(Method):
 
     def parameters(
         self,
-        problem: Problem | GeneralProblem | NodeSummary,
+        problem: FiniteSum | NodeSummary,
         network: Network,
         *,
         choice: Any = None,
@@ -77,6 +77,6 @@ class Started(Method):
         """Return what a clock must know of the method inside."""
         return self.inner.effort(parameters, sizes, network)
 
-    def check(self, problem: Problem | GeneralProblem, options: Mapping[str, Any]) -> None:
+    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
         """Raise unless the method inside can run."""
         self.inner.check(problem, options)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.errors import InputError
-from adfs.problem import GeneralProblem
 from adfs.runtimes.container import read_container, write_container
 
 __all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
@@ -22,15 +20,9 @@ def fingerprint(method: str, setting: Setting) -> str:
     """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed."""
     stamp = hashlib.sha256()
     problem, network = setting.problem, setting.network
-    words = [method, setting.seed, setting.schedule, sorted(setting.options.items())]
-    arrays = [problem.offsets, problem.sigma, setting.block, network.edges, network.weights]
-    if isinstance(problem, GeneralProblem):
-        arrays.append(problem.smoothness)
-        for part in _identities(problem):
-            (arrays if isinstance(part, np.ndarray) else words).append(part)
-    else:
-        words.append(problem.loss)
-        arrays += [*problem.rows, problem.y, problem.weights]
+    words, arrays = problem.identity()
+    words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words]
+    arrays += [setting.block, network.edges, network.weights]
     stamp.update(repr(words).encode())
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):
@@ -43,19 +35,6 @@ def fingerprint(method: str, setting: Setting) -> str:
         stamp.update(repr((array.dtype.str, array.shape)).encode())
         stamp.update(np.ascontiguousarray(array).data)
     return stamp.hexdigest()
-
-
-def _identities(problem: GeneralProblem) -> Iterator[Any]:
-    """Yield what all the terms are made of, one after the other."""
-    for term in problem.terms:
-        parts = term.identity()
-        if parts is None:
-            raise InputError(
-                f"a checkpoint must know its problem, and {type(term).__name__} does not say what it is "
-                "made of: define its method `identity`, or run without a checkpoint"
-            )
-        yield type(term).__qualname__
-        yield from parts
 
 
 def save_checkpoint(

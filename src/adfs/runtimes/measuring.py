@@ -10,14 +10,14 @@ import numpy as np
 
 from adfs.algorithms.base import Process
 from adfs.errors import InputError
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum, GeneralProblem, Problem
 from adfs.problem.evaluation import add_squares, sum_in_order
 from adfs.problem.optimum import Optimum
 from adfs.runtimes.recording import Record
 
 __all__ = ["Certificate", "LocalSums", "NodeSums", "certify", "measure_nodes"]
 
-AnyProblem = Problem | GeneralProblem
+AnyProblem = FiniteSum
 Objective = Callable[[AnyProblem, np.ndarray], np.ndarray]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work, get_method
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum, GeneralProblem, Problem
 from adfs.runtimes.checkpoints import fingerprint, load_checkpoint, save_checkpoint
 from adfs.runtimes.clock import Clock, Delays, position_at, with_times
 from adfs.runtimes.gossip import local_gossip
@@ -27,7 +27,7 @@ from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run, as_columns
 from adfs.schedule import SCHEDULES, Events
 from adfs.schedule.philox import check_seed
-from adfs.theory import general_parameters, node_sizes
+from adfs.theory import node_sizes, smoothness_limit
 
 __all__ = ["SimulatedRun", "simulate"]
 
@@ -39,7 +39,7 @@ class SimulatedRun(Driver):
 
     def __init__(
         self,
-        problem: Problem | GeneralProblem,
+        problem: FiniteSum,
         process: Process,
         read: str,
         checkpoint: Path | None,
@@ -63,9 +63,8 @@ class SimulatedRun(Driver):
             _, events = next(self.process.schedule.windows(0.0, 1.0))
             self.process.run(events, 0, 0)
         elif setting.problem.n_nodes <= _MOST_NODES_TRIED:
-            shards = [tuple(part[:1] for part in shard) for shard in setting.problem.shards]
-            small = Problem.from_shards(shards, setting.problem.loss, setting.problem.sigma)
-            if small.active.any():
+            small = setting.problem.first_samples()
+            if small is not None:
                 process = method.start(replace(setting, problem=small))
                 assert isinstance(process, RoundProcess)
                 assert self._gossip is not None
@@ -311,7 +310,6 @@ def make_setting(
         raise InputError(f"tau must be finite and at least 0, got {tau!r}")
     method.check(problem, options)
     if method.kind == "single":
-        assert isinstance(problem, Problem)
         problem, network = problem.merged(), Network("path:1")
     if network is None:
         if problem.n_nodes > 1:
@@ -323,9 +321,8 @@ def make_setting(
         raise InputError(
             f"the problem has {problem.n_nodes} nodes and the network {network.n_nodes}: they must agree"
         )
-    if isinstance(problem, GeneralProblem) and parameters in (None, "tuned"):
-        problem, constants = general_parameters(problem, network)
-    else:
-        constants = method.parameters(problem, network, choice=parameters, tau=tau)
-        constants = method.adapt(constants, options)
+    if problem.steps_below_smoothness and parameters in (None, "tuned"):
+        problem, tau = problem.with_smoothness_above(smoothness_limit(problem.sigma, network)), None
+    constants = method.parameters(problem, network, choice=parameters, tau=tau)
+    constants = method.adapt(constants, options)
     return Setting(problem, network, constants, seed, schedule, None, options)

@@ -42,7 +42,7 @@ from adfs.runtimes.simulate import check_options, loss_name, network_name
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
 from adfs.theory import NodeSummary, Parameters
-from adfs.theory.parameters import ease_steps
+from adfs.theory.parameters import smoothness_limit
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -183,9 +183,10 @@ def fit_mpi(
         )
         data = load(team, shards, network, nodes, loss, sigma, n_features)
         together(team, "at the start", lambda: chosen.check(data.problem, options))
-        eased = isinstance(data.problem, GeneralProblem) and parameters in (None, "tuned")
-        if isinstance(data.problem, GeneralProblem) and eased:
-            data = data._replace(problem=ease_steps(data.problem, data.network))
+        eased = data.problem.steps_below_smoothness and parameters in (None, "tuned")
+        if eased:
+            limit = smoothness_limit(data.problem.sigma, data.network)
+            data = data._replace(problem=data.problem.with_smoothness_above(limit))
         sums = TeamSums(team, data.placement, np.empty(0))
         summary = gather_summary(team, data.problem, sums)
         sums = TeamSums(team, data.placement, summary.sigma)

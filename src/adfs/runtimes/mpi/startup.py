@@ -18,8 +18,8 @@ from adfs.errors import AdfsError, InputError
 from adfs.launching import let_rank_0_speak, what_the_launcher_says
 from adfs.network import Network
 from adfs.problem import GeneralProblem, Problem
+from adfs.problem.finite_sum import check_sigma
 from adfs.problem.losses import get_loss
-from adfs.problem.problem import check_sigma
 from adfs.problem.rows import sparse
 from adfs.problem.shards import as_rows
 from adfs.runtimes.mpi.driver import TeamSums
