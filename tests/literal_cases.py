@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import adfs
 from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
+from adfs.problem import MultinomialLogisticTerm
 from adfs.problem.losses import LOSSES, get_loss
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
 
@@ -46,6 +47,24 @@ def random_problem(
             weights[-1] = 0.0 if m > 2 and rng.random() < 0.5 else weights[-1]
         shards.append((rows, labels, weights))
     return adfs.Problem.from_shards(shards, loss=loss, sigma=np.exp(rng.uniform(-1.5, 1.5, len(sizes))))
+
+
+def multinomial_terms(
+    X: np.ndarray,
+    y: np.ndarray,
+    sigma: float | Sequence[float] | np.ndarray,
+    n_nodes: int = 1,
+    *,
+    n_classes: int,
+    sample_weight: np.ndarray | None = None,
+) -> adfs.GeneralProblem:
+    """Multinomial logistic regression as general terms, the literal form of ``loss="multinomial"``."""
+    weights = np.ones(len(y)) if sample_weight is None else sample_weight
+    terms = [
+        [MultinomialLogisticTerm(X[j], int(y[j]), n_classes, float(weights[j])) for j in part]
+        for part in np.array_split(np.arange(len(y)), n_nodes)
+    ]
+    return adfs.GeneralProblem(terms, n_classes * X.shape[1], sigma)
 
 
 def random_case(

@@ -14,9 +14,7 @@ from literal_cases import SMOOTH, random_problem
 
 def solve(problem: adfs.Problem, solver: DualSolver, points: np.ndarray) -> np.ndarray:
     solver.wanted[...] = points
-    dual_gradients(
-        problem.loss, problem.rows, problem.y, problem.weights, problem.offsets, problem.sigma, solver
-    )
+    dual_gradients(problem.samples, problem.sigma, solver)
     return solver.theta.copy()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import adfs
 from adfs.algorithms.adfs_literal import AdfsState, draw_edges
-from adfs.algorithms.apcg import GeneralizedApcg, non_smooth_coefficients
+from adfs.algorithms.apcg_oracle import GeneralizedApcg, non_smooth_coefficients
 from adfs.theory import AugmentedGraph, NonSmoothParameters
 from literal_cases import NON_SMOOTH, SMOOTH, cases, domain_excess, make_parameters, random_case, run_literal
 

@@ -8,9 +8,10 @@ from sklearn.linear_model import LogisticRegression
 
 import adfs
 from adfs.algorithms.adfs_literal import LiteralAdfs, MeanLagAdfs, draw_edges
-from adfs.algorithms.apcg import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
+from adfs.algorithms.apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
 from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs, VelocityNsAdfs
-from adfs.theory import AugmentedGraph, NonSmoothParameters, general_parameters
+from adfs.theory import AugmentedGraph, NonSmoothParameters, smoothness_limit
+from literal_cases import multinomial_terms
 
 CLASSES = 3
 
@@ -27,12 +28,10 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def eased(data: tuple[np.ndarray, np.ndarray, np.ndarray]) -> AugmentedGraph:
     X, y, weights = data
-    problem = adfs.GeneralProblem.multinomial(
-        X, y, sigma=[0.5, 1.0, 0.8], n_nodes=3, n_classes=CLASSES, sample_weight=weights
-    )
+    problem = multinomial_terms(X, y, [0.5, 1.0, 0.8], 3, n_classes=CLASSES, sample_weight=weights)
     network = adfs.Network([(0, 1, 1.0), (1, 2, 0.6), (0, 2, 2.0)])
-    wider, parameters = general_parameters(problem, network)
-    return AugmentedGraph(wider, network, parameters)
+    wider = problem.with_smoothness_above(smoothness_limit(problem.sigma, network))
+    return AugmentedGraph(wider, network, adfs.Parameters.tuned(wider, network, r=0.5))
 
 
 def test_forms_agree_and_reach_the_optimum(
@@ -69,7 +68,7 @@ def test_forms_agree_and_reach_the_optimum(
 
 def test_a_step_that_is_too_long_is_refused() -> None:
     """Without raising L the Moreau form does not exist, and the error says what to do."""
-    problem = adfs.GeneralProblem.multinomial(0.1 * np.eye(3), [0, 1, 2], sigma=1.0, n_nodes=3)
+    problem = multinomial_terms(0.1 * np.eye(3), np.arange(3), 1.0, 3, n_classes=3)
     network = adfs.Network("path:3")
     graph = AugmentedGraph(problem, network, adfs.Parameters.tuned(problem, network, r=0.5))
     literal = LiteralAdfs(graph)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from adfs.problem import Problem, evaluation, split
+from adfs.problem import Problem, Samples, evaluation, split
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.rows import DenseRows, Rows, SparseRows, row_column, row_entry, row_span, rows_of
 from adfs.problem.shards import as_rows
@@ -43,14 +43,14 @@ def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
     X, y, weights = made(loss)
     rng = np.random.default_rng(1)
     offsets = np.array([0, 5, 5, 22, 40])
-    theta, s = rng.standard_normal(7), rng.standard_normal(40)
+    theta, s = rng.standard_normal(7), rng.standard_normal((40, 1))
     dense, sparse = rows_of(X), rows_of(sp.csr_array(X))
 
     def sums(rows: Rows) -> list[bytes]:
         arrays = [
             evaluation.row_norms_squared(rows, 40),
-            evaluation.row_margins(rows, 40, theta),
-            evaluation.loss_sums(loss, rows, offsets, y, weights, theta),
+            evaluation.loss_slopes(Samples(loss, rows, y, weights, offsets), theta),
+            evaluation.loss_sums(Samples(loss, rows, y, weights, offsets), theta),
             evaluation.weighted_row_sums(rows, offsets, s, 7),
             evaluation.weighted_row_total(rows, offsets, s, 7),
         ]
@@ -64,14 +64,14 @@ def test_sums_run_node_by_node() -> None:
     X, y, weights = made(loss)
     offsets = np.array([0, 5, 5, 22, 40])
     rng = np.random.default_rng(1)
-    theta, s = rng.standard_normal(7), rng.standard_normal(40)
+    theta, s = rng.standard_normal(7), rng.standard_normal((40, 1))
     rows = rows_of(X)
     losses_ = np.log1p(np.exp(-y * (X @ theta))) * weights
-    sums = evaluation.loss_sums(loss, rows, offsets, y, weights, theta)
+    sums = evaluation.loss_sums(Samples(loss, rows, y, weights, offsets), theta)
     vectors = evaluation.weighted_row_sums(rows, offsets, s, 7)
     for i, (a, b) in enumerate([(0, 5), (5, 5), (5, 22), (22, 40)]):
         assert sums[i] == pytest.approx(losses_[a:b].sum(), rel=1e-14)
-        np.testing.assert_allclose(vectors[i], s[a:b] @ X[a:b], rtol=0, atol=1e-14)
+        np.testing.assert_allclose(vectors[i], s[a:b, 0] @ X[a:b], rtol=0, atol=1e-14)
     total = np.zeros(7)
     for vector in vectors:
         total += vector

@@ -320,12 +320,7 @@ def test_general_terms_run_and_are_certified() -> None:
     X, y = load_iris(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
     problem = adfs.GeneralProblem.multinomial(X, y, sigma=0.25, n_nodes=4, partition="random")
-    from adfs.theory import general_parameters
-
-    eased, parameters = general_parameters(problem, NETWORK)
-    run = adfs.simulate(
-        "adfs", eased, NETWORK, parameters=parameters, tol=1e-7, record=Record(grid=Grid(every=20.0))
-    )
+    run = adfs.simulate("adfs", problem, NETWORK, tol=1e-7, record=Record(grid=Grid(every=20.0)))
     assert run.converged
     model = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(X, y)
     assert np.abs(run.coef.reshape(3, 4) - model.coef_).max() < 1e-3

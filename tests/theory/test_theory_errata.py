@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 
 import adfs
 from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
-from adfs.algorithms.apcg import ApcgState, GeneralizedApcg, constant_coefficients
+from adfs.algorithms.apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
 from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
 from adfs.problem.terms import MultinomialLogisticTerm
 from adfs.theory import (

@@ -17,10 +17,10 @@ from adfs.theory import (
     NonSmoothParameters,
     Parameters,
     dual_curvature_of_split,
-    general_parameters,
+    smoothness_limit,
     summarize,
 )
-from literal_cases import cases, make_parameters, random_case
+from literal_cases import cases, make_parameters, multinomial_terms, random_case
 
 Case = tuple[adfs.Problem, adfs.Network]
 KINDS = st.sampled_from(("paper", "tuned"))
@@ -299,17 +299,18 @@ def test_printed_tables() -> None:
 
 @pytest.mark.parametrize("r", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("n", [1, 3])
-def test_general_parameters_raise_smoothness_only_where_needed(n: int, r: float) -> None:
+def test_smoothness_is_raised_only_where_needed(n: int, r: float) -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((12, 2)) * np.exp(rng.uniform(-2.0, 2.0, (12, 1)))
     rows[3] = 0.0
-    problem = adfs.GeneralProblem.multinomial(
-        rows, rng.integers(0, 3, 12), sigma=rng.uniform(0.5, 2.0, n), n_nodes=n, n_classes=3
+    problem = multinomial_terms(
+        rows, rng.integers(0, 3, 12), rng.uniform(0.5, 2.0, n), n_nodes=n, n_classes=3
     )
     network = adfs.Network("path", n_nodes=n)
-    eased, parameters = general_parameters(problem, network, r=r)
-    limit = problem.sigma[problem.node_of_row] * (1.0 / r - 1.0) * (n > 1)
-    enough = ~problem.active | (problem.smoothness > 1.05 * limit)
+    limit = smoothness_limit(problem.sigma, network, r=r)
+    eased = problem.with_smoothness_above(limit)
+    parameters = adfs.Parameters.tuned(eased, network, r=r)
+    enough = ~problem.active | (problem.smoothness > 1.05 * limit[problem.node_of_row])
     assert np.array_equal(eased.smoothness[enough], problem.smoothness[enough])
     assert np.all(eased.smoothness >= problem.smoothness)
     assert np.array_equal(eased.active, problem.active)
@@ -325,10 +326,7 @@ def test_general_parameters_raise_smoothness_only_where_needed(n: int, r: float)
     assert np.all(steps < eased.smoothness[graph.tip_rows])
 
 
-def test_general_parameters_refuse() -> None:
-    problem = adfs.GeneralProblem.multinomial(np.eye(3), [0, 1, 2], n_nodes=3)
+def test_a_split_outside_its_range_is_refused() -> None:
     for r in (0.0, 1.0):
         with pytest.raises(adfs.InputError, match="the split r"):
-            general_parameters(problem, adfs.Network("path:3"), r=r)
-    with pytest.raises(adfs.InputError, match="the problem has 3 nodes and the network 2"):
-        general_parameters(problem, adfs.Network("path:2"))
+            smoothness_limit(np.ones(3), adfs.Network("path:3"), r=r)

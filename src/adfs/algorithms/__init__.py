@@ -4,7 +4,7 @@ from adfs.algorithms import (
     adfs,
     adfs_block,
     agd,
-    apcg_method,
+    apcg,
     dsba,
     esdacd,
     extra,
@@ -25,10 +25,12 @@ from adfs.algorithms.base import (
     get_method,
     register_method,
 )
+from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 
 __all__ = [
     "METHODS",
     "EventEffort",
+    "EventKernels",
     "EventProcess",
     "Method",
     "Process",
@@ -39,7 +41,7 @@ __all__ = [
     "adfs",
     "adfs_block",
     "agd",
-    "apcg_method",
+    "apcg",
     "dsba",
     "esdacd",
     "extra",
@@ -47,5 +49,6 @@ __all__ = [
     "msda",
     "ns_adfs",
     "point_saga",
+    "register_event_kernels",
     "register_method",
 ]

@@ -4,7 +4,7 @@ The literal twin is :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`; the tests
 What makes them fast, and changes nothing else:
 
 - a tip's variables lie on the line of its sample, so a sample has two scalars;
-- the lag is stored as one scalar a node times a vector, e = scale·ê, and the scalar alone decays: a sample
+- the lag is stored as one scalar per node times a vector, e = scale·ê, and the scalar alone decays: a sample
   with few non-zeros costs its non-zeros. A node's tips share its scalar, so they need no time stamp;
 - c and ê are the two parts of a complex number: one load and one cache line serve both;
 - the events are known in advance, so the rows of the next ones are fetched ahead.
@@ -13,27 +13,38 @@ What makes them fast, and changes nothing else:
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
-from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
+from adfs.algorithms.base import (
+    EventProcess,
+    Method,
+    Setting,
+    Source,
+    block_slots,
+    passes_in_events,
+    register_method,
+)
+from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.compilation import compiled, inlined, kernel
-from adfs.errors import unknown_name
 from adfs.intrinsics import fma
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.losses import weighted_dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.schedule import Events
-from adfs.theory import NodeSizes, NodeSummary, Parameters
+from adfs.theory import NodeSizes, Parameters
 
 __all__ = [
+    "ADFS_CHOICES",
     "Adfs",
     "AdfsConstants",
+    "AdfsParts",
     "AdfsProcess",
     "AdfsState",
     "adfs_constants",
@@ -134,7 +145,7 @@ def bounded_log(log_decay: float) -> float:
     return max(log_decay, _MOST_NEGATIVE_LOG)
 
 
-def adfs_start(problem: Problem) -> AdfsState:
+def adfs_start(problem: FiniteSum) -> AdfsState:
     """Return the state at time 0: all zero."""
     n, d = problem.n_nodes, problem.n_features
     clocks = np.tile([1.0, 0.0], (n, 1))
@@ -142,7 +153,7 @@ def adfs_start(problem: Problem) -> AdfsState:
 
 
 @inlined
-def decay(state: AdfsState, offsets: np.ndarray, log_decay: float, i: int, time: float) -> float:
+def decay(state: AdfsState, offsets: np.ndarray, log_decay: float, i: int | np.uint64, time: float) -> float:
     """Bring node i to a time and return its scale; the scale is folded into ê before it gets too small."""
     scale = state.clocks[i, 0] * math.exp(log_decay * (time - state.clocks[i, 1]))
     state.clocks[i, 1] = time
@@ -158,19 +169,11 @@ def decay(state: AdfsState, offsets: np.ndarray, log_decay: float, i: int, time:
 
 @inlined
 def compute(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    constants: AdfsConstants,
-    state: AdfsState,
-    i: Any,
-    j: Any,
-    time: float,
+    samples: Samples, constants: AdfsConstants, state: AdfsState, i: np.uint64, j: np.uint64, time: float
 ) -> None:
     """One computation: the block's node i, its sample at row j (unsigned, so that no index is wrapped)."""
-    scale = decay(state, offsets, constants.log_decay, i, time)
+    rows = samples.rows
+    scale = decay(state, samples.offsets, constants.log_decay, i, time)
     start, stop = row_span(rows, j)
     center = state.centers[i]
     along_mean = 0.0
@@ -187,14 +190,14 @@ def compute(
     margin = (along_mean - 0.5 * scale * along_lag) * inverse_sigma
     tip = state.tips[j]
     half_lag = 0.5 * scale * tip.imag
-    weight = weights[j]
-    bend = weight * constants.beta
-    mixing = constants.nodes[i, 1] / math.sqrt(1.0 + bend * norm * inverse_sigma)
-    h = step * mixing * bend
+    weight = samples.weights[j]
+    curvature = weight * constants.beta
+    mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
+    h = step * mixing * curvature
     at_v = tip.real + half_lag
     # h·x_s/(wβ) without the division by wβ, which h contains
     zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
-    change = weighted_dual_prox(loss, zeta, h, y[j], weight, margin) - at_v
+    change = weighted_dual_prox(samples.loss, zeta, h, samples.y[j], weight, margin) - at_v
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
     state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
@@ -240,26 +243,32 @@ def _exchange_vectors(
         second[k] = complex(fma(to_mean, change, b.real), fma(to_lag[1], change, b.imag))
 
 
+class AdfsParts(NamedTuple):
+    """All that the kernels below need."""
+
+    samples: Samples
+    constants: AdfsConstants
+    state: AdfsState
+
+
 @kernel
-def center_iterate(
-    offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, i: int, time: float, out: np.ndarray
-) -> None:
+def center_iterate(parts: AdfsParts, i: int, time: float, out: np.ndarray) -> None:
     """Write θ_i = x_i/σ_i of the block's node i at a time: what it sends its neighbours; ``out`` (d,)."""
-    half = 0.5 * decay(state, offsets, constants.log_decay, i, time)
+    state, constants = parts.state, parts.constants
+    half = 0.5 * decay(state, parts.samples.offsets, constants.log_decay, i, time)
     inverse = constants.nodes[i, 0]
     for k in range(out.size):
         out[k] = fma(-half, state.centers[i, k].imag, state.centers[i, k].real) * inverse
 
 
 @kernel
-def receive(
-    constants: AdfsConstants, state: AdfsState, edge: int, i: int, own: np.ndarray, other: np.ndarray
-) -> None:
+def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish a communication at the block's node i, from its own and its neighbour's θ at that event.
 
     Both ends compute the same change from the same two vectors, and negation is exact: the two halves are the
     bits of :func:`exchange`.
     """
+    constants, state = parts.constants, parts.state
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
     to_mean = 0.5 * (1.0 + mixing)
     to_lag = (1.0 - mixing) / state.clocks[i, 0]
@@ -274,18 +283,7 @@ _AHEAD = 6
 
 @kernel
 def run_events(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    constants: AdfsConstants,
-    state: AdfsState,
-    times: np.ndarray,
-    actors: np.ndarray,
-    samples: np.ndarray,
-    first: int,
-    last: int,
+    parts: AdfsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one that needs a node of another block.
 
@@ -294,22 +292,21 @@ def run_events(
     int
         How far it got: ``last``, or the index of a communication with a node that lives elsewhere.
     """
-    n = constants.slot.size
+    samples, constants, state = parts.samples, parts.constants, parts.state
+    slot, ends = constants.slot, constants.ends
+    n = slot.size
     for t in range(first, last):
         if t + 2 * _AHEAD < last:
-            fetch_early(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
-            fetch_late(
-                rows, state.centers, constants.slot, constants.ends, actors[t + _AHEAD], samples[t + _AHEAD]
-            )
+            fetch_early(samples, state.tips, drawn[t + 2 * _AHEAD])
+            fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
         actor = actors[t]
         if actor < n:
-            i, j = np.uint64(constants.slot[actor]), np.uint64(samples[t])
-            compute(loss, rows, y, weights, offsets, constants, state, i, j, times[t])
+            compute(samples, constants, state, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
         else:
             edge = actor - n
-            if constants.slot[constants.ends[edge, 0]] < 0 or constants.slot[constants.ends[edge, 1]] < 0:
+            if slot[ends[edge, 0]] < 0 or slot[ends[edge, 1]] < 0:
                 return t
-            exchange(offsets, constants, state, edge, times[t])
+            exchange(samples.offsets, constants, state, edge, times[t])
     return last
 
 
@@ -341,35 +338,25 @@ def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, rea
 class AdfsProcess(EventProcess):
     """ADFS in progress over a block of nodes."""
 
-    def __init__(self, setting: Setting) -> None:
+    parts: AdfsParts
+    kernels = register_event_kernels(AdfsParts, EventKernels(run_events, center_iterate, receive))
+
+    def __init__(self, setting: Setting[Parameters]) -> None:
         problem, parameters, block = setting.problem, setting.parameters, setting.block
         sigma = parameters.sigma[block]
         super().__init__(
             setting, sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
         )
-        self.problem = problem
-        self.constants = adfs_constants(parameters, setting.network, problem.loss.beta, block)
+        samples = problem.samples
+        self.constants = adfs_constants(parameters, setting.network, samples.loss.beta, block)
         self.state = adfs_start(problem)
-
-    def run(self, events: Events, first: int, last: int) -> int:
-        p = self.problem
-        return run_events(
-            p.loss, p.rows, p.y, p.weights, p.offsets, self.constants, self.state, *events, first, last
-        )
-
-    def outgoing(self, edge: int, time: float) -> np.ndarray:
-        out = np.empty(self.message_length)
-        center_iterate(self.problem.offsets, self.constants, self.state, self.end(edge), time, out)
-        return out
-
-    def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
-        receive(self.constants, self.state, edge, self.end(edge), own, message)
+        self.parts = AdfsParts(samples, self.constants, self.state)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
-        return tip_scalars(self.problem.offsets, self.constants, self.state, self.position, -1.0)
+        return tip_scalars(self.parts.samples.offsets, self.constants, self.state, self.position, -1.0)
 
     def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
         # The imaginary parts are the lags: zero, so that x, v and their mean are all there.
@@ -381,7 +368,16 @@ class AdfsProcess(EventProcess):
         return self.state._asdict()
 
 
-class Adfs(Method):
+#: The named sets of constants of ADFS.
+ADFS_CHOICES: Mapping[str, Callable[[Source, Network, float], Parameters]] = MappingProxyType(
+    {
+        "tuned": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
+        "paper": lambda problem, network, tau: Parameters.paper(problem, network, tau=tau),
+    }
+)
+
+
+class Adfs(Method[Parameters]):
     """ADFS: decentralised, asynchronous, accelerated, stochastic, proximal.
 
     Problem
@@ -402,41 +398,14 @@ class Adfs(Method):
     kind = "events"
     general = True
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> Parameters:
-        return pick_parameters(problem, network, choice=choice, tau=tau)
+    record = Parameters
+    choices = ADFS_CHOICES
 
-    def start(self, setting: Setting) -> EventProcess:
-        if isinstance(setting.problem, GeneralProblem):
-            return GeneralAdfsProcess(setting)
-        return AdfsProcess(setting)
+    def start(self, setting: Setting[Parameters]) -> EventProcess:
+        return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: Parameters, sizes: NodeSizes, passes: float) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)
-
-
-def pick_parameters(
-    problem: Problem | GeneralProblem | NodeSummary,
-    network: Network,
-    *,
-    choice: Any = None,
-    tau: float | None = None,
-) -> Parameters:
-    """Return ``"tuned"`` (the default) or ``"paper"`` parameters, or the record that was given."""
-    if isinstance(choice, Parameters):
-        return choice
-    time = math.nan if tau is None else float(tau)
-    if choice in (None, "tuned"):
-        return Parameters.tuned(problem, network, tau=time)
-    if choice == "paper":
-        return Parameters.paper(problem, network, tau=time)
-    raise unknown_name("choice of parameters", choice, ("tuned", "paper"))
 
 
 register_method(Adfs())

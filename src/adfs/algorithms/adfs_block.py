@@ -6,8 +6,8 @@ The literal twin is :class:`LiteralBlockAdfs`.
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,12 +34,11 @@ from adfs.algorithms.base import (
     register_method,
 )
 from adfs.compilation import kernel
-from adfs.errors import unknown_name
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import Problem, Samples
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import AliasTables, RoundDraws
-from adfs.theory import BlockParameters, NodeSizes, NodeSummary
+from adfs.theory import BlockParameters, NodeSizes
 
 __all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
 
@@ -103,21 +102,12 @@ class LiteralBlockAdfs:
 
 @kernel
 def _all_compute(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    constants: AdfsConstants,
-    state: AdfsState,
-    samples: np.ndarray,
-    time: float,
+    samples: Samples, constants: AdfsConstants, state: AdfsState, drawn: np.ndarray, time: float
 ) -> None:
     """One sample at every node that has any."""
-    for i in range(samples.size):
-        if samples[i] >= 0:
-            place, row = np.uint64(i), np.uint64(samples[i])
-            compute(loss, rows, y, weights, offsets, constants, state, place, row, time)
+    for i in range(drawn.size):
+        if drawn[i] >= 0:
+            compute(samples, constants, state, np.uint64(i), np.uint64(drawn[i]), time)
 
 
 @kernel
@@ -146,16 +136,16 @@ def _all_move(state: AdfsState, step: float, mixing: float, pulls: np.ndarray) -
 class AdfsBlockProcess(RoundProcess):
     """Block-synchronous ADFS in progress over a block of nodes."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting[BlockParameters]) -> None:
         super().__init__()
         problem, parameters, block = setting.problem, setting.parameters, setting.block
-        self.problem = problem
+        self.problem, self.samples = problem, problem.samples
         self.parameters = parameters
         self.gossip_matrix = sp.csr_array(setting.network.laplacian())
         self.degree_sum = int(setting.network.degrees[block].sum())
         self.constants = AdfsConstants(
             log_decay=bounded_log(parameters.log_decay),
-            beta=problem.loss.beta,
+            beta=self.samples.loss.beta,
             nodes=node_constants(
                 parameters.sigma[block],
                 parameters.root_sums[block],
@@ -185,19 +175,9 @@ class AdfsBlockProcess(RoundProcess):
             messages = done.messages + self.degree_sum
             self.work = Work(done.computations, messages, messages * problem.n_features)
         else:
-            samples = self.draws.samples(t)
-            _all_compute(
-                problem.loss,
-                problem.rows,
-                problem.y,
-                problem.weights,
-                problem.offsets,
-                self.constants,
-                self.state,
-                samples,
-                time,
-            )
-            self.work = done._replace(computations=done.computations + int(np.count_nonzero(samples >= 0)))
+            drawn = self.draws.samples(t)
+            _all_compute(self.samples, self.constants, self.state, drawn, time)
+            self.work = done._replace(computations=done.computations + int(np.count_nonzero(drawn >= 0)))
         self.position = time
 
     def primal(self, read: str = "x") -> np.ndarray:
@@ -210,7 +190,7 @@ class AdfsBlockProcess(RoundProcess):
         return self.state._asdict()
 
 
-class AdfsBlock(Method):
+class AdfsBlock(Method[BlockParameters]):
     """Block-synchronous ADFS: every node computes one sample, or all gossip once, at each step.
 
     Guarantee
@@ -225,27 +205,18 @@ class AdfsBlock(Method):
     name = "adfs-block"
     kind = "rounds"
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> BlockParameters:
-        if isinstance(choice, BlockParameters):
-            return choice
-        if choice in (None, "tuned"):
-            return BlockParameters.tuned(problem, network, tau=math.nan if tau is None else float(tau))
-        raise unknown_name("choice of parameters", choice, ("tuned",))
+    record = BlockParameters
+    choices = MappingProxyType(
+        {"tuned": lambda problem, network, tau: BlockParameters.tuned(problem, network, tau=tau)}
+    )
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+    def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
 
-    def start(self, setting: Setting) -> AdfsBlockProcess:
+    def start(self, setting: Setting[BlockParameters]) -> AdfsBlockProcess:
         return AdfsBlockProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))
         return float(passes * sizes.n_samples.sum() / a_round)
 

@@ -1,4 +1,4 @@
-"""ADFS for terms with a prox of their own: interpreted, one Python call a term, d-dimensional tips.
+"""ADFS for terms with a prox of their own: interpreted, one Python call per term, d-dimensional tips.
 
 The steps are those of :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`, without copying the whole state at
 every event.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Setting
-from adfs.problem import GeneralProblem
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
@@ -20,10 +19,8 @@ __all__ = ["GeneralAdfsProcess"]
 class GeneralAdfsProcess(EventProcess):
     """ADFS in progress on a :class:`~adfs.problem.GeneralProblem`."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting[Parameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
-        assert isinstance(problem, GeneralProblem)
-        assert isinstance(parameters, Parameters)
         block = setting.block
         self.sigma = parameters.sigma[block]
         roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, self.sigma)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, pick_record, register_method
-from adfs.algorithms.local import LocalRounds, node_gradients
+from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
+from adfs.algorithms.local_rounds import LocalRounds, node_gradients
 from adfs.network import Network
 from adfs.network.distances import hop_distances
-from adfs.problem import GeneralProblem, Problem
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.problem import Problem
+from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters
 
 __all__ = ["Agd", "AgdProcess", "DistributedAgd", "literal_agd", "spanning_tree"]
@@ -47,7 +47,7 @@ class AgdProcess(LocalRounds):
     others are silent: partial sums go up, the total comes down, and every node has the same bits.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting[AgdParameters]) -> None:
         n = setting.network.n_nodes
         parent, level = spanning_tree(setting.network)
         child = np.flatnonzero(parent >= 0)
@@ -63,7 +63,7 @@ class AgdProcess(LocalRounds):
 
     def round(self, gossip: Gossip) -> None:
         gradient = np.empty_like(self.theta)
-        node_gradients(*self.data, self.problem.sigma, self.ahead, gradient)
+        node_gradients(self.samples, self.problem.sigma, self.ahead, gradient)
         following = self.ahead - self.parameters.step * self._total(gradient, gossip)
         self.ahead[...] = following + self.parameters.momentum * (following - self.theta)
         self.theta[...] = following
@@ -86,7 +86,7 @@ class AgdProcess(LocalRounds):
         return {"theta": self.theta, "ahead": self.ahead}
 
 
-class Agd(Method):
+class Agd(Method[AgdParameters]):
     """AGD: accelerated gradient descent with constant momentum, on one machine.
 
     Problem
@@ -104,25 +104,20 @@ class Agd(Method):
     name = "agd"
     kind: ClassVar[str] = "single"
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> AgdParameters:
-        makers = {"theory": functools.partial(AgdParameters.theory, problem, network)}
-        record: AgdParameters = pick_record(choice, AgdParameters, makers)
-        return record
+    record = AgdParameters
+    choices = MappingProxyType(
+        {
+            "theory": lambda problem, network, tau: AgdParameters.theory(problem, network),
+        }
+    )
 
-    def start(self, setting: Setting) -> AgdProcess:
+    def start(self, setting: Setting[AgdParameters]) -> AgdProcess:
         return AgdProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: AgdParameters, sizes: NodeSizes, passes: float) -> float:
         return passes
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+    def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
 
 

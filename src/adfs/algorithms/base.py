@@ -14,18 +14,20 @@ Two kinds of process, one source each for every runtime:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
+from adfs.algorithms.event_kernels import EventKernels
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
-from adfs.schedule import AliasTables, Events, make_schedule
+from adfs.problem import FiniteSum
+from adfs.schedule import AliasTables, Events, Schedule, make_schedule
 from adfs.theory import NodeSizes, NodeSummary
 
 __all__ = [
@@ -42,9 +44,19 @@ __all__ = [
     "block_slots",
     "get_method",
     "passes_in_events",
-    "pick_record",
     "register_method",
 ]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: The type of a method's constants; what is said of any method leaves it out.
+    P = TypeVar("P", default=Any)
+    C_co = TypeVar("C_co", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    P, C_co = TypeVar("P"), TypeVar("C_co", covariant=True)
 
 Gossip = Callable[[np.ndarray], np.ndarray]
 
@@ -102,12 +114,12 @@ class RoundEffort:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Generic[C_co]):
     """What a method starts from.
 
     Attributes
     ----------
-    problem : Problem or GeneralProblem
+    problem : FiniteSum
         The block's own nodes and samples.
     network : Network
         The whole network.
@@ -122,9 +134,9 @@ class Setting:
         The method's own options.
     """
 
-    problem: Any
+    problem: FiniteSum
     network: Network
-    parameters: Any
+    parameters: C_co
     seed: int = 0
     schedule: str = "iid"
     nodes: np.ndarray | None = None
@@ -155,7 +167,7 @@ class Process(ABC):
         """
 
     def dual(self) -> np.ndarray | None:
-        """Return the tips' scalars at the current position, a copy, shape (N,), where a method has them."""
+        """Return the tips at the current position, a copy, shape (N, *tip_shape), where a method has them."""
         return None
 
     def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
@@ -163,7 +175,7 @@ class Process(ABC):
 
         Parameters
         ----------
-        tips : ndarray of shape (N,), or (N, d) for general terms
+        tips : ndarray of shape (N, *tip_shape)
             Inside their domains.
         centers : ndarray of shape (k, d)
             With the tips they must sum to 0 over all nodes.
@@ -175,8 +187,21 @@ class Process(ABC):
         """Return the whole state as named arrays, not copies: checkpoints save and resumed runs fill them."""
 
 
+class EventConstants(Protocol):
+    """What a schedule needs of a method's constants: how often nodes and edges act."""
+
+    @property
+    def node_probability(self) -> np.ndarray: ...
+
+    @property
+    def edge_probability(self) -> np.ndarray: ...
+
+
 class EventProcess(Process):
     """Executes events of a schedule, in any order that is valid for every node.
+
+    A method says what an event does by three compiled functions (``kernels``) of one named tuple (``parts``);
+    one without them defines `run`, `outgoing` and `incoming` itself and runs interpreted.
 
     Attributes
     ----------
@@ -187,14 +212,20 @@ class EventProcess(Process):
         The place of each node in the block, −1 when it lives elsewhere.
     message_length : int
         Numbers in one message.
+    kernels : EventKernels or None
+    parts : tuple
+        A named tuple of all that the kernels need.
     """
 
-    def __init__(self, setting: Setting, row_weights: np.ndarray) -> None:
+    kernels: ClassVar[EventKernels | None] = None
+    parts: tuple[Any, ...] = ()
+
+    def __init__(self, setting: Setting[EventConstants], row_weights: np.ndarray) -> None:
         super().__init__()
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
         self.ends, self.slot = network.ends, block_slots(network, block)
-        self.schedule = make_schedule(
+        self.schedule: Schedule = make_schedule(
             setting.schedule,
             seed=setting.seed,
             edges=network.ends,
@@ -214,20 +245,29 @@ class EventProcess(Process):
         messages = self.work.messages + 2 * exchanges
         self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
 
-    @abstractmethod
+    def _own_kernels(self) -> EventKernels:
+        if self.kernels is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has neither `kernels` nor its own `run`, `outgoing` and `incoming`"
+            )
+        return self.kernels
+
     def run(self, events: Events, first: int, last: int) -> int:
         """Execute events first … last − 1 and return ``last``.
 
         Or stop before a communication with a node of another block, and return its index.
         """
+        return self._own_kernels().run(self.parts, *events, first, last)
 
-    @abstractmethod
     def outgoing(self, edge: int, time: float) -> np.ndarray:
         """Return what the block's end of an edge sends at a communication, shape (message_length,)."""
+        out = np.empty(self.message_length)
+        self._own_kernels().outgoing(self.parts, self.end(edge), time, out)
+        return out
 
-    @abstractmethod
     def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
         """Finish that communication at the block's end, from what it sent and what it received."""
+        self._own_kernels().incoming(self.parts, edge, self.end(edge), time, own, message)
 
 
 class RoundProcess(Process):
@@ -245,8 +285,16 @@ class RoundProcess(Process):
     def round(self, gossip: Gossip) -> None:
         """Do one round; ``gossip`` maps the block's values (k, …) to its rows of the matrix product."""
 
+    def run(self, gossip: Gossip, last: float) -> None:
+        """Do rounds until the position is at least ``last``."""
+        while self.position < last:
+            self.round(gossip)
 
-class Method(ABC):
+
+Source = FiniteSum | NodeSummary
+
+
+class Method(ABC, Generic[P]):
     """A method users pick by name.
 
     Attributes
@@ -257,44 +305,59 @@ class Method(ABC):
     smooth_only : bool
         Whether it needs a smooth loss.
     general : bool
-        Whether it also runs on a GeneralProblem.
+        Whether it also runs on general terms.
+    several_outputs : bool
+        Whether it also runs on models with several outputs.
     options : tuple of str
         The names of its own options.
+    record : type
+        The class of its constants.
+    choices : mapping of str to callable
+        The named sets of constants, the default first, each a function of the problem (or its summary), the
+        network and τ (nan when not given).
     """
 
     name: ClassVar[str]
     kind: ClassVar[str]
     smooth_only: ClassVar[bool] = True
     general: ClassVar[bool] = False
+    several_outputs: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
+    record: type[P]
+    choices: Mapping[str, Callable[[Source, Network, float], P]]
 
-    @abstractmethod
     def parameters(
         self,
-        problem: Problem | GeneralProblem | NodeSummary,
+        problem: Source,
         network: Network,
         *,
-        choice: Any = None,
+        choice: str | P | None = None,
         tau: float | None = None,
-    ) -> Any:
-        """Return the constants theory predicts; ``choice`` names one of several where the method has them."""
+    ) -> P:
+        """Return the method's constants: the set of that name (None: the first), or the record given."""
+        if isinstance(choice, self.record):
+            return choice
+        name = next(iter(self.choices)) if choice is None else choice
+        if not isinstance(name, str) or name not in self.choices:
+            raise unknown_name("choice of parameters", choice, self.choices)
+        return self.choices[name](problem, network, math.nan if tau is None else float(tau))
 
     @abstractmethod
-    def start(self, setting: Setting) -> Process:
+    def start(self, setting: Setting[P]) -> Process:
         """Return a process at position 0."""
 
     @abstractmethod
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
         """Return the position at which about this many passes over the data have been made."""
 
-    def adapt(self, parameters: Any, options: Mapping[str, Any]) -> Any:
-        """Return the constants with the method's own options put in.
+    def adapt(self, parameters: P, options: Mapping[str, Any]) -> P:
+        """Return the constants with the method's own options put in; a run calls it, once.
 
         Options that do not touch them change nothing.
         """
         return parameters
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
+    def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return what a clock must know of an event or a round.
 
         By default a computation takes one sample and a communication nothing but its messages; a round is a
@@ -304,16 +367,20 @@ class Method(ABC):
             return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
 
-    def check(self, problem: Problem | GeneralProblem, options: Mapping[str, Any]) -> None:
+    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""
-        if isinstance(problem, GeneralProblem):
-            if not self.general:
-                raise InputError(
-                    f"method {self.name!r} takes linear models (adfs.Problem); general terms run with 'adfs'"
-                )
-        elif self.smooth_only and not problem.loss.smooth:
+        if not problem.linear and not self.general:
             raise InputError(
-                f"method {self.name!r} needs a smooth loss and {problem.loss.name!r} is not; "
+                f"method {self.name!r} takes linear models (adfs.Problem); general terms run with 'adfs'"
+            )
+        if problem.n_outputs > 1 and not self.several_outputs:
+            raise InputError(
+                f"method {self.name!r} takes one output per sample and the loss {problem.loss_name!r} has "
+                f"{problem.n_outputs}; use 'adfs', or 'apcg' on one machine"
+            )
+        if self.smooth_only and not problem.smooth:
+            raise InputError(
+                f"method {self.name!r} needs a smooth loss and {problem.loss_name!r} is not; "
                 "use 'ns-adfs', or a smoothed loss (smoothed-hinge, huber, smoothed-quantile)"
             )
         self.check_options(options)
@@ -349,16 +416,6 @@ def get_method(method: str | Method) -> Method:
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     return METHODS[method]
-
-
-def pick_record(choice: Any, record: type[Any], makers: Mapping[str, Callable[[], Any]]) -> Any:
-    """Return a method's constants: the record given, or the one a name stands for (None: the first)."""
-    if isinstance(choice, record):
-        return choice
-    name = next(iter(makers)) if choice is None else choice
-    if not isinstance(name, str) or name not in makers:
-        raise unknown_name("choice of parameters", choice, makers)
-    return makers[name]()
 
 
 def passes_in_events(node_probability: np.ndarray, sizes: NodeSizes, passes: float) -> float:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, pick_record, register_method
-from adfs.algorithms.local import LocalRounds, lazy_matrix, prox_slope
+from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
+from adfs.algorithms.local_rounds import LocalRounds, lazy_matrix, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import Problem, Samples
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import AliasTables, RoundDraws
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters
 
 __all__ = ["Dsba", "DsbaProcess", "DsbaState", "literal_dsba"]
@@ -92,19 +91,17 @@ def literal_dsba(
 
 @kernel
 def _backward(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
+    samples: Samples,
     sigma: np.ndarray,
     sizes: np.ndarray,
     beta: float,
     step: float,
-    samples: np.ndarray,
+    drawn: np.ndarray,
     mixed: np.ndarray,
     state: DsbaState,
 ) -> None:
     """One round of every node: ``mixed`` (k, d) holds (I + W)/2·(2z − z before) and is used up."""
+    loss, rows, y, weights = samples.loss, samples.rows, samples.y, samples.weights
     d = mixed.shape[1]
     for i in range(mixed.shape[0]):
         m = float(sizes[i])
@@ -118,7 +115,7 @@ def _backward(
             start, stop = row_span(rows, row)
             for k in range(start, stop):
                 psi[row_column(rows, row, k)] += push * row_entry(rows, row, k)
-        j = samples[i]
+        j = drawn[i]
         change = 0.0
         if j >= 0:
             known = state.table[j]
@@ -133,8 +130,8 @@ def _backward(
                 guess += entry * state.now[i, column]
                 norm += entry * entry
             target = (along + step * m * known * norm) * shrink
-            bend = step * m * weights[j] * norm * shrink
-            change = weights[j] * prox_slope(loss, beta, target, bend, y[j], guess) - known
+            curvature = step * m * weights[j] * norm * shrink
+            change = weights[j] * prox_slope(loss, beta, target, curvature, y[j], guess) - known
             state.table[j] = known + change
             for k in range(start, stop):
                 psi[row_column(rows, j, k)] -= step * m * change * row_entry(rows, j, k)
@@ -148,7 +145,7 @@ def _backward(
 class DsbaProcess(LocalRounds):
     """DSBA in progress over a block of nodes."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting[DsbaParameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
         super().__init__(setting, lazy_matrix(setting.network, parameters.laplacian_max))
         self.step = float(parameters.step)
@@ -165,23 +162,12 @@ class DsbaProcess(LocalRounds):
         self.draws = RoundDraws(setting.seed, tables)
 
     def round(self, gossip: Gossip) -> None:
-        p, state = self.problem, self.state
-        samples = self.draws.samples(int(self.position))
-        mixed = gossip(2.0 * state.now - state.before)
-        _backward(
-            p.loss,
-            p.rows,
-            p.y,
-            p.weights,
-            p.sigma,
-            self.sizes,
-            p.loss.beta,
-            self.step,
-            samples,
-            np.array(mixed, order="C"),
-            state,
-        )
-        self.advance(int(np.count_nonzero(samples >= 0)), 1)
+        state = self.state
+        drawn = self.draws.samples(int(self.position))
+        mixed = np.array(gossip(2.0 * state.now - state.before), order="C")
+        beta, sigma = self.samples.loss.beta, self.problem.sigma
+        _backward(self.samples, sigma, self.sizes, beta, self.step, drawn, mixed, state)
+        self.advance(int(np.count_nonzero(drawn >= 0)), 1)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.state.now.copy()
@@ -190,7 +176,7 @@ class DsbaProcess(LocalRounds):
         return self.state._asdict()
 
 
-class Dsba(Method):
+class Dsba(Method[DsbaParameters]):
     """DSBA: variance-reduced stochastic backward steps with gossip.
 
     Problem
@@ -212,30 +198,24 @@ class Dsba(Method):
     kind = "rounds"
     options = ("step_factor",)
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> DsbaParameters:
-        theory = functools.partial(DsbaParameters.theory, problem, network)
-        makers = {"paper": functools.partial(theory, step_factor=4.0), "theory": theory}
-        record: DsbaParameters = pick_record(choice, DsbaParameters, makers)
-        return record
+    record = DsbaParameters
+    choices = MappingProxyType(
+        {
+            "paper": lambda problem, network, tau: DsbaParameters.theory(problem, network, step_factor=4.0),
+            "theory": lambda problem, network, tau: DsbaParameters.theory(problem, network),
+        }
+    )
 
-    def adapt(self, parameters: Any, options: Mapping[str, Any]) -> Any:
+    def adapt(self, parameters: DsbaParameters, options: Mapping[str, Any]) -> DsbaParameters:
         return parameters.scaled(options["step_factor"]) if "step_factor" in options else parameters
 
-    def start(self, setting: Setting) -> DsbaProcess:
-        adapted = self.adapt(setting.parameters, setting.options)
-        return DsbaProcess(dataclasses.replace(setting, parameters=adapted))
+    def start(self, setting: Setting[DsbaParameters]) -> DsbaProcess:
+        return DsbaProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: DsbaParameters, sizes: NodeSizes, passes: float) -> float:
         return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+    def effort(self, parameters: DsbaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)
 
 

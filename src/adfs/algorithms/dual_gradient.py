@@ -11,15 +11,15 @@ Up to a hundred features the Hessian is formed and factorised, beyond it conjuga
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from adfs.compilation import kernel
-from adfs.problem import Problem
+from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
 from adfs.problem.losses import curvature, derivative
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.rows import Rows, row_column, row_entry, row_span
 
 __all__ = [
     "DENSE_FEATURES",
@@ -45,7 +45,7 @@ _MOST_STEPS = 1000
 _MOST_HALVINGS = 60
 
 _GRADIENT, _MOVE, _TRIAL, _RESIDUAL, _DIRECTION, _PRODUCT, _DIAGONAL = range(7)
-_MARGINS, _TURNS, _BENDS, _TRIAL_MARGINS = range(4)
+_MARGINS, _TURNS, _CURVATURES, _TRIAL_MARGINS = range(4)
 
 
 class DualSolver(NamedTuple):
@@ -64,7 +64,7 @@ class DualSolver(NamedTuple):
     hessian : (d, d)
         Room for it, (0, 0) when d is large.
     vectors : (7, d)
-    samples : (4, most samples of a node)
+    room : (4, most samples of a node)
         Room for what a solve needs.
     """
 
@@ -74,10 +74,10 @@ class DualSolver(NamedTuple):
     beta: float
     hessian: np.ndarray
     vectors: np.ndarray
-    samples: np.ndarray
+    room: np.ndarray
 
 
-def make_solver(problem: Problem, dense_features: int = DENSE_FEATURES) -> DualSolver:
+def make_solver(problem: FiniteSum, dense_features: int = DENSE_FEATURES) -> DualSolver:
     """Return the solver of a problem's nodes, at θ = 0."""
     k, d = problem.n_nodes, problem.n_features
     order = d if d <= dense_features else 0
@@ -86,7 +86,7 @@ def make_solver(problem: Problem, dense_features: int = DENSE_FEATURES) -> DualS
         np.zeros((k, d)),
         np.zeros((k, d)),
         np.zeros((k, d)),
-        problem.loss.beta,
+        problem.samples.loss.beta,
         np.zeros((order, order)),
         np.zeros((7, d)),
         np.zeros((4, most)),
@@ -123,20 +123,18 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
 
 @kernel
 def _slope(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
+    samples: Samples,
     first: int,
     last: int,
     sigma: float,
     point: np.ndarray,
     theta: np.ndarray,
     margins: np.ndarray,
-    bends: np.ndarray,
+    curvatures: np.ndarray,
     gradient: np.ndarray,
 ) -> float:
     """Fill margins, curvatures wℓ'' and ∇f(θ) − x; return the size of the terms that were summed."""
+    rows = samples.rows
     point_size = 0.0
     theta_size = 0.0
     for k in range(theta.size):
@@ -153,8 +151,8 @@ def _slope(
             margin += entry * theta[row_column(rows, j, k)]
             norm += entry * entry
         margins[j - first] = margin
-        bends[j - first] = weights[j] * curvature(loss, margin, y[j])
-        pull = weights[j] * derivative(loss, margin, y[j])
+        curvatures[j - first] = samples.weights[j] * curvature(samples.loss, margin, samples.y[j])
+        pull = samples.weights[j] * derivative(samples.loss, margin, samples.y[j])
         size += abs(pull) * math.sqrt(norm)
         for k in range(start, stop):
             gradient[row_column(rows, j, k)] += pull * row_entry(rows, j, k)
@@ -185,11 +183,11 @@ def _dot(a: np.ndarray, b: np.ndarray) -> float:
 
 @kernel
 def _factorised_move(
-    rows: Any,
+    rows: Rows,
     first: int,
     last: int,
     sigma: float,
-    bends: np.ndarray,
+    curvatures: np.ndarray,
     gradient: np.ndarray,
     hessian: np.ndarray,
     move: np.ndarray,
@@ -201,12 +199,12 @@ def _factorised_move(
             hessian[a, b] = 0.0
         hessian[a, a] = sigma
     for j in range(first, last):
-        bend = bends[j - first]
-        if bend > 0.0:
+        weight = curvatures[j - first]
+        if weight > 0.0:
             start, stop = row_span(rows, j)
             for p in range(start, stop):
                 a = row_column(rows, j, p)
-                scaled = bend * row_entry(rows, j, p)
+                scaled = weight * row_entry(rows, j, p)
                 for q in range(start, p + 1):
                     hessian[a, row_column(rows, j, q)] += scaled * row_entry(rows, j, q)
     for a in range(d):
@@ -234,26 +232,38 @@ def _factorised_move(
 
 @kernel
 def _hessian_product(
-    rows: Any, first: int, last: int, sigma: float, bends: np.ndarray, vector: np.ndarray, out: np.ndarray
+    rows: Rows,
+    first: int,
+    last: int,
+    sigma: float,
+    curvatures: np.ndarray,
+    vector: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     """Write Hv."""
     for k in range(vector.size):
         out[k] = sigma * vector[k]
     for j in range(first, last):
-        bend = bends[j - first]
-        if bend > 0.0:
+        weight = curvatures[j - first]
+        if weight > 0.0:
             start, stop = row_span(rows, j)
             along = 0.0
             for k in range(start, stop):
                 along += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
-            along *= bend
+            along *= weight
             for k in range(start, stop):
                 out[row_column(rows, j, k)] += along * row_entry(rows, j, k)
 
 
 @kernel
 def _conjugate_move(
-    rows: Any, first: int, last: int, sigma: float, bends: np.ndarray, vectors: np.ndarray, accuracy: float
+    rows: Rows,
+    first: int,
+    last: int,
+    sigma: float,
+    curvatures: np.ndarray,
+    vectors: np.ndarray,
+    accuracy: float,
 ) -> None:
     """Write −H⁻¹g by conjugate gradients with the diagonal of H, to a residual of ``accuracy``·‖g‖."""
     gradient, move = vectors[_GRADIENT], vectors[_MOVE]
@@ -268,7 +278,7 @@ def _conjugate_move(
         start, stop = row_span(rows, j)
         for k in range(start, stop):
             entry = row_entry(rows, j, k)
-            diagonal[row_column(rows, j, k)] += bends[j - first] * entry * entry
+            diagonal[row_column(rows, j, k)] += curvatures[j - first] * entry * entry
     energy = 0.0
     for k in range(d):
         direction[k] = residual[k] / diagonal[k]
@@ -277,7 +287,7 @@ def _conjugate_move(
     for _ in range(2 * d + 50):
         if _norm(residual) <= goal or energy <= 0.0:
             return
-        _hessian_product(rows, first, last, sigma, bends, direction, product)
+        _hessian_product(rows, first, last, sigma, curvatures, direction, product)
         step = energy / _dot(direction, product)
         following = 0.0
         for k in range(d):
@@ -291,28 +301,22 @@ def _conjugate_move(
 
 @kernel
 def _step_length(
-    loss: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    first: int,
-    last: int,
-    samples: np.ndarray,
-    fixed: float,
-    growing: float,
+    samples: Samples, first: int, last: int, room: np.ndarray, fixed: float, growing: float
 ) -> float:
     """Return the step t in (0, 1) to the minimum along the line, from below.
 
     The derivative is fixed + t·growing + Σ wℓ'(u + tv)v: its values need no difference of nearly equal
     numbers.
     """
-    margins, turns = samples[_MARGINS], samples[_TURNS]
+    margins, turns = room[_MARGINS], room[_TURNS]
     low, high = 0.0, 1.0
     for _ in range(_MOST_HALVINGS):
         t = 0.5 * (low + high)
         at = fixed + t * growing
         for j in range(first, last):
             turn = turns[j - first]
-            at += weights[j] * derivative(loss, margins[j - first] + t * turn, y[j]) * turn
+            slope = derivative(samples.loss, margins[j - first] + t * turn, samples.y[j])
+            at += samples.weights[j] * slope * turn
         if at > 0.0:
             high = t
         else:
@@ -323,20 +327,13 @@ def _step_length(
 
 
 @kernel
-def dual_gradient(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    sigma: np.ndarray,
-    solver: DualSolver,
-    i: int,
-) -> None:
+def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: int) -> None:
     """Bring ``solver.theta[i]`` to ∇f_i*(``solver.wanted[i]``)."""
-    first, last = offsets[i], offsets[i + 1]
+    rows, weights = samples.rows, samples.weights
+    first, last = samples.offsets[i], samples.offsets[i + 1]
     point, theta, solved = solver.wanted[i], solver.theta[i], solver.solved[i]
-    vectors, samples = solver.vectors, solver.samples
+    vectors, room = solver.vectors, solver.room
+    curvatures = room[_CURVATURES]
     gradient, move, trial = vectors[_GRADIENT], vectors[_MOVE], vectors[_TRIAL]
     d = theta.size
     moved = 0.0
@@ -344,20 +341,7 @@ def dual_gradient(
         moved += (point[k] - solved[k]) ** 2
         solved[k] = point[k]
     goal = _ACCURACY * math.sqrt(moved)
-    size = _slope(
-        loss,
-        rows,
-        y,
-        weights,
-        first,
-        last,
-        sigma[i],
-        point,
-        theta,
-        samples[_MARGINS],
-        samples[_BENDS],
-        gradient,
-    )
+    size = _slope(samples, first, last, sigma[i], point, theta, room[_MARGINS], curvatures, gradient)
     error = _norm(gradient)
     steepest = error
     record = error
@@ -367,27 +351,16 @@ def dual_gradient(
             return
         if largest:
             for j in range(first, last):
-                samples[_BENDS, j - first] = solver.beta * weights[j]
+                curvatures[j - first] = solver.beta * weights[j]
         if solver.hessian.shape[0] == d:
-            _factorised_move(rows, first, last, sigma[i], samples[_BENDS], gradient, solver.hessian, move)
+            _factorised_move(rows, first, last, sigma[i], curvatures, gradient, solver.hessian, move)
         else:
             accuracy = min(0.1, max(error / steepest, 0.1 * max(goal, _ROUNDING * size) / error))
-            _conjugate_move(rows, first, last, sigma[i], samples[_BENDS], vectors, accuracy)
+            _conjugate_move(rows, first, last, sigma[i], curvatures, vectors, accuracy)
         for k in range(d):
             trial[k] = theta[k] + move[k]
         size = _slope(
-            loss,
-            rows,
-            y,
-            weights,
-            first,
-            last,
-            sigma[i],
-            point,
-            trial,
-            samples[_TRIAL_MARGINS],
-            samples[_BENDS],
-            gradient,
+            samples, first, last, sigma[i], point, trial, room[_TRIAL_MARGINS], curvatures, gradient
         )
         at_trial = _dot(gradient, move)
         following = _norm(gradient)
@@ -401,7 +374,7 @@ def dual_gradient(
         if at_trial <= 0.0 or following <= 0.5 * record:
             record = min(record, following)
             _copy(trial, theta)
-            _copy(samples[_TRIAL_MARGINS], samples[_MARGINS])
+            _copy(room[_TRIAL_MARGINS], room[_MARGINS])
             error = following
             largest = False
             continue
@@ -411,38 +384,17 @@ def dual_gradient(
             fixed += (sigma[i] * theta[k] - point[k]) * move[k]
             growing += sigma[i] * move[k] * move[k]
         for j in range(first, last):
-            samples[_TURNS, j - first] = samples[_TRIAL_MARGINS, j - first] - samples[_MARGINS, j - first]
-        t = _step_length(loss, y, weights, first, last, samples, fixed, growing)
+            room[_TURNS, j - first] = room[_TRIAL_MARGINS, j - first] - room[_MARGINS, j - first]
+        t = _step_length(samples, first, last, room, fixed, growing)
         largest = t < _SHORT_STEP
         for k in range(d):
             theta[k] += t * move[k]
-        size = _slope(
-            loss,
-            rows,
-            y,
-            weights,
-            first,
-            last,
-            sigma[i],
-            point,
-            theta,
-            samples[_MARGINS],
-            samples[_BENDS],
-            gradient,
-        )
+        size = _slope(samples, first, last, sigma[i], point, theta, room[_MARGINS], curvatures, gradient)
         error = _norm(gradient)
 
 
 @kernel
-def dual_gradients(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    sigma: np.ndarray,
-    solver: DualSolver,
-) -> None:
+def dual_gradients(samples: Samples, sigma: np.ndarray, solver: DualSolver) -> None:
     """Bring every node of the block to ∇f_i*(``solver.wanted[i]``)."""
     for i in range(solver.theta.shape[0]):
-        dual_gradient(loss, rows, y, weights, offsets, sigma, solver, i)
+        dual_gradient(samples, sigma, solver, i)

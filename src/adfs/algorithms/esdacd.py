@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, pick_record, register_method
+from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, register_method
 from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,
@@ -16,14 +16,14 @@ from adfs.algorithms.dual_gradient import (
     literal_dual_gradient,
     make_solver,
 )
+from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
-from adfs.schedule import Events
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.problem import Problem, Samples
+from adfs.theory import NodeSizes
 from adfs.theory.baselines import EsdacdParameters
 
-__all__ = ["Esdacd", "EsdacdConstants", "EsdacdProcess", "EsdacdState", "LiteralEsdacd"]
+__all__ = ["Esdacd", "EsdacdConstants", "EsdacdParts", "EsdacdProcess", "EsdacdState", "LiteralEsdacd"]
 
 _MOST_NEGATIVE_LOG = -1e5
 
@@ -108,23 +108,31 @@ def _finish(
         state.lag[i, k] -= (of_v - of_x) * change
 
 
+class EsdacdParts(NamedTuple):
+    """All that the kernels below need; ``computed`` (1,) counts the samples since it was last read."""
+
+    samples: Samples
+    sigma: np.ndarray
+    constants: EsdacdConstants
+    state: EsdacdState
+    solver: DualSolver
+    computed: np.ndarray
+
+
+@kernel
+def _solve(parts: EsdacdParts, i: int, time: float) -> None:
+    """Bring node i to a time, and ``solver.theta[i]`` to the dual gradient at its x."""
+    _ask(parts.constants, parts.state, parts.solver, i, time)
+    dual_gradient(parts.samples, parts.sigma, parts.solver, i)
+    parts.computed[0] += parts.samples.offsets[i + 1] - parts.samples.offsets[i]
+
+
 @kernel
 def _run(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    sigma: np.ndarray,
-    constants: EsdacdConstants,
-    state: EsdacdState,
-    solver: DualSolver,
-    times: np.ndarray,
-    actors: np.ndarray,
-    first: int,
-    last: int,
+    parts: EsdacdParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
+    constants, state, theta = parts.constants, parts.state, parts.solver.theta
     n = constants.slot.size
     for t in range(first, last):
         edge = actors[t] - n
@@ -132,22 +140,39 @@ def _run(
         j = constants.slot[constants.ends[edge, 1]]
         if i < 0 or j < 0:
             return t
-        _ask(constants, state, solver, i, times[t])
-        _ask(constants, state, solver, j, times[t])
-        dual_gradient(loss, rows, y, weights, offsets, sigma, solver, i)
-        dual_gradient(loss, rows, y, weights, offsets, sigma, solver, j)
-        _finish(constants, state, edge, i, 1.0, solver.theta[i], solver.theta[j])
-        _finish(constants, state, edge, j, -1.0, solver.theta[i], solver.theta[j])
+        _solve(parts, i, times[t])
+        _solve(parts, j, times[t])
+        _finish(constants, state, edge, i, 1.0, theta[i], theta[j])
+        _finish(constants, state, edge, j, -1.0, theta[i], theta[j])
     return last
+
+
+@kernel
+def _outgoing(parts: EsdacdParts, i: int, time: float, out: np.ndarray) -> None:
+    """Write the dual gradient of the block's node i at an event; ``out`` (d,)."""
+    _solve(parts, i, time)
+    for k in range(out.size):
+        out[k] = parts.solver.theta[i, k]
+
+
+@kernel
+def _incoming(parts: EsdacdParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
+    """Finish an event at the block's node i, from the dual gradients of both ends."""
+    if parts.constants.slot[parts.constants.ends[edge, 0]] == i:
+        _finish(parts.constants, parts.state, edge, i, 1.0, own, other)
+    else:
+        _finish(parts.constants, parts.state, edge, i, -1.0, other, own)
 
 
 class EsdacdProcess(EventProcess):
     """ESDACD in progress over a block of nodes."""
 
-    def __init__(self, setting: Setting) -> None:
+    parts: EsdacdParts
+    kernels = register_event_kernels(EsdacdParts, EventKernels(_run, _outgoing, _incoming))
+
+    def __init__(self, setting: Setting[EsdacdParameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
         super().__init__(setting, np.zeros(problem.n_samples))
-        self.problem = problem
         self.constants = EsdacdConstants(
             max(parameters.log_decay, _MOST_NEGATIVE_LOG),
             parameters.mean_step,
@@ -158,51 +183,18 @@ class EsdacdProcess(EventProcess):
         k, d = problem.n_nodes, problem.n_features
         self.state = EsdacdState(np.zeros((k, d)), np.zeros((k, d)), np.zeros(k))
         self.solver = make_solver(problem)
-        self._sizes = np.diff(problem.offsets)
-        self._computed = 0
-
-    def run(self, events: Events, first: int, last: int) -> int:
-        p = self.problem
-        done = _run(
-            p.loss,
-            p.rows,
-            p.y,
-            p.weights,
-            p.offsets,
-            p.sigma,
-            self.constants,
-            self.state,
-            self.solver,
-            events.time,
-            events.actor,
-            first,
-            last,
+        self._computed = np.zeros(1, dtype=np.int64)
+        self.parts = EsdacdParts(
+            problem.samples, problem.sigma, self.constants, self.state, self.solver, self._computed
         )
-        edges = events.actor[first:done] - self.slot.size
-        self._computed += int(self._sizes[self.slot[self.ends[edges]]].sum())
-        return int(done)
-
-    def outgoing(self, edge: int, time: float) -> np.ndarray:
-        p, i = self.problem, self.end(edge)
-        _ask(self.constants, self.state, self.solver, i, time)
-        dual_gradient(p.loss, p.rows, p.y, p.weights, p.offsets, p.sigma, self.solver, i)
-        self._computed += int(self._sizes[i])
-        return np.array(self.solver.theta[i])
-
-    def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
-        i = self.end(edge)
-        if self.slot[self.ends[edge, 0]] == i:
-            _finish(self.constants, self.state, edge, i, 1.0, own, message)
-        else:
-            _finish(self.constants, self.state, edge, i, -1.0, message, own)
 
     def count(self, computations: int, exchanges: int) -> None:
         # The schedule has no computations of its own: an end of an exchange goes through all its samples.
-        super().count(computations + self._computed, exchanges)
-        self._computed = 0
+        super().count(computations + int(self._computed[0]), exchanges)
+        self._computed[0] = 0
 
     def primal(self, read: str = "x") -> np.ndarray:
-        p, side = self.problem, -0.5 if read == "x" else 0.5
+        side = -0.5 if read == "x" else 0.5
         factor = np.exp(self.constants.log_decay * (self.position - self.state.time))
         # On copies: looking at a run does not change it.
         solver = self.solver._replace(
@@ -210,14 +202,14 @@ class EsdacdProcess(EventProcess):
             solved=self.solver.solved.copy(),
             wanted=self.state.mean + (side * factor)[:, None] * self.state.lag,
         )
-        dual_gradients(p.loss, p.rows, p.y, p.weights, p.offsets, p.sigma, solver)
+        dual_gradients(self.parts.samples, self.parts.sigma, solver)
         return np.asarray(solver.theta)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict() | {"theta": self.solver.theta, "solved": self.solver.solved}
 
 
-class Esdacd(Method):
+class Esdacd(Method[EsdacdParameters]):
     """ESDACD: edge-synchronous dual accelerated coordinate descent.
 
     Problem
@@ -238,29 +230,22 @@ class Esdacd(Method):
     name = "esdacd"
     kind = "events"
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> EsdacdParameters:
-        makers = {
-            "theory": functools.partial(EsdacdParameters.theory, problem, network),
-            "paper": functools.partial(EsdacdParameters.paper, problem, network),
+    record = EsdacdParameters
+    choices = MappingProxyType(
+        {
+            "theory": lambda problem, network, tau: EsdacdParameters.theory(problem, network),
+            "paper": lambda problem, network, tau: EsdacdParameters.paper(problem, network),
         }
-        record: EsdacdParameters = pick_record(choice, EsdacdParameters, makers)
-        return record
+    )
 
-    def start(self, setting: Setting) -> EsdacdProcess:
+    def start(self, setting: Setting[EsdacdParameters]) -> EsdacdProcess:
         return EsdacdProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: EsdacdParameters, sizes: NodeSizes, passes: float) -> float:
         counts = sizes.n_samples.astype(np.float64)
         return passes * float(counts.sum()) / float(parameters.node_activity @ counts)
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort:
+    def effort(self, parameters: EsdacdParameters, sizes: NodeSizes, network: Network) -> EventEffort:
         return EventEffort(np.asarray(sizes.n_samples, dtype=np.int64))
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, pick_record, register_method
-from adfs.algorithms.local import LocalRounds, lazy_matrix, node_gradients
+from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
+from adfs.algorithms.local_rounds import LocalRounds, lazy_matrix, node_gradients
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import Problem
 from adfs.problem.evaluation import loss_derivatives
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.theory import NodeSizes
 from adfs.theory.baselines import ExtraParameters
 
 __all__ = ["Extra", "ExtraProcess", "literal_extra"]
@@ -43,7 +42,7 @@ def literal_extra(problem: Problem, network: Network, parameters: ExtraParameter
 class ExtraProcess(LocalRounds):
     """EXTRA in progress over a block of nodes."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting[ExtraParameters]) -> None:
         parameters: ExtraParameters = setting.parameters
         super().__init__(setting, lazy_matrix(setting.network, parameters.laplacian_max))
         self.step = parameters.step
@@ -53,7 +52,7 @@ class ExtraProcess(LocalRounds):
 
     def round(self, gossip: Gossip) -> None:
         gradient = np.empty_like(self.now)
-        node_gradients(*self.data, self.problem.sigma, self.now, gradient)
+        node_gradients(self.samples, self.problem.sigma, self.now, gradient)
         following = gossip(2.0 * self.now - self.before) - self.step * (gradient - self.gradient)
         self.before[...] = self.now
         self.now[...] = following
@@ -67,7 +66,7 @@ class ExtraProcess(LocalRounds):
         return {"now": self.now, "before": self.before, "gradient": self.gradient}
 
 
-class Extra(Method):
+class Extra(Method[ExtraParameters]):
     """EXTRA: gradient descent with gossip, made exact by the difference of two steps.
 
     Problem
@@ -86,25 +85,20 @@ class Extra(Method):
     name = "extra"
     kind = "rounds"
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> ExtraParameters:
-        makers = {"theory": functools.partial(ExtraParameters.theory, problem, network)}
-        record: ExtraParameters = pick_record(choice, ExtraParameters, makers)
-        return record
+    record = ExtraParameters
+    choices = MappingProxyType(
+        {
+            "theory": lambda problem, network, tau: ExtraParameters.theory(problem, network),
+        }
+    )
 
-    def start(self, setting: Setting) -> ExtraProcess:
+    def start(self, setting: Setting[ExtraParameters]) -> ExtraProcess:
         return ExtraProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: ExtraParameters, sizes: NodeSizes, passes: float) -> float:
         return passes
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+    def effort(self, parameters: ExtraParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples)
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, pick_record, register_method
+from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
 from adfs.algorithms.dual_gradient import dual_gradients, literal_dual_gradient, make_solver
-from adfs.algorithms.local import LocalRounds
+from adfs.algorithms.local_rounds import LocalRounds
 from adfs.network import Network
 from adfs.network.gossip import chebyshev_gossip
-from adfs.problem import GeneralProblem, Problem
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.problem import Problem
+from adfs.theory import NodeSizes
 from adfs.theory.baselines import MsdaParameters
 
 __all__ = ["Msda", "MsdaProcess", "literal_msda"]
@@ -37,7 +36,7 @@ def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters,
 class MsdaProcess(LocalRounds):
     """MSDA in progress over a block of nodes; ``point`` is x, ``gossiped`` is y."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting[MsdaParameters]) -> None:
         super().__init__(setting, sp.csr_array(setting.network.laplacian()))
         self.parameters: MsdaParameters = setting.parameters
         self.chebyshev = self.parameters.chebyshev
@@ -46,7 +45,7 @@ class MsdaProcess(LocalRounds):
         self.gossiped = np.zeros_like(self.point)
 
     def round(self, gossip: Gossip) -> None:
-        dual_gradients(*self.data, self.problem.sigma, self.solver)
+        dual_gradients(self.samples, self.problem.sigma, self.solver)
         pull = chebyshev_gossip(gossip, self.solver.theta, self.chebyshev)
         momentum = self.parameters.momentum
         following = self.point - self.parameters.step * pull
@@ -67,7 +66,7 @@ class MsdaProcess(LocalRounds):
         }
 
 
-class Msda(Method):
+class Msda(Method[MsdaParameters]):
     """MSDA: accelerated gradient on the dual, with accelerated gossip.
 
     Problem
@@ -89,30 +88,24 @@ class Msda(Method):
     kind = "rounds"
     options = ("rounds",)
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> MsdaParameters:
-        theory = functools.partial(MsdaParameters.theory, problem, network)
-        makers = {"theory": theory, "ssda": functools.partial(theory, rounds=1)}
-        record: MsdaParameters = pick_record(choice, MsdaParameters, makers)
-        return record
+    record = MsdaParameters
+    choices = MappingProxyType(
+        {
+            "theory": lambda problem, network, tau: MsdaParameters.theory(problem, network),
+            "ssda": lambda problem, network, tau: MsdaParameters.theory(problem, network, rounds=1),
+        }
+    )
 
-    def adapt(self, parameters: Any, options: Mapping[str, Any]) -> Any:
+    def adapt(self, parameters: MsdaParameters, options: Mapping[str, Any]) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
 
-    def start(self, setting: Setting) -> MsdaProcess:
-        adapted = self.adapt(setting.parameters, setting.options)
-        return MsdaProcess(dataclasses.replace(setting, parameters=adapted))
+    def start(self, setting: Setting[MsdaParameters]) -> MsdaProcess:
+        return MsdaProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: MsdaParameters, sizes: NodeSizes, passes: float) -> float:
         return passes
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> RoundEffort:
+    def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)
 
 

@@ -6,26 +6,27 @@ so does u = A_t(x − v).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
+from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.compilation import inlined, kernel
-from adfs.errors import unknown_name
 from adfs.intrinsics import fma
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.schedule import Events
-from adfs.theory import NodeSizes, NodeSummary, NonSmoothParameters
+from adfs.theory import NodeSizes, NonSmoothParameters
 
 __all__ = [
     "NsAdfs",
     "NsAdfsProcess",
     "NsConstants",
+    "NsParts",
     "NsState",
     "ns_constants",
     "ns_outgoing",
@@ -85,7 +86,7 @@ def ns_constants(
     )
 
 
-def ns_start(problem: Problem) -> NsState:
+def ns_start(problem: FiniteSum) -> NsState:
     """Return the state at the start: all zero."""
     centers = np.zeros((problem.n_nodes, problem.n_features), np.complex128)
     return NsState(centers, np.zeros(problem.n_samples, np.complex128))
@@ -100,17 +101,10 @@ def _coefficients(constants: NsConstants, time: float) -> tuple[float, float]:
 
 @inlined
 def _compute(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    constants: NsConstants,
-    state: NsState,
-    i: Any,
-    j: Any,
-    time: float,
+    samples: Samples, constants: NsConstants, state: NsState, i: np.uint64, j: np.uint64, time: float
 ) -> None:
     """One computation: node at slot i, its sample at row j."""
+    rows = samples.rows
     increment, weight_after = _coefficients(constants, time)
     start, stop = row_span(rows, j)
     center = state.centers[i]
@@ -126,7 +120,8 @@ def _compute(
     margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
     h = increment * constants.sample_weight[i] / norm
     tip = state.tips[j]
-    moved = weighted_conjugate_prox(loss, constants.beta, tip.real + h * margin, h, y[j], weights[j], margin)
+    zeta, weight = tip.real + h * margin, samples.weights[j]
+    moved = weighted_conjugate_prox(samples.loss, constants.beta, zeta, h, samples.y[j], weight, margin)
     change = moved - tip.real
     to_u = (increment * constants.sample_mixing[i] - weight_after) * change
     state.tips[j] = complex(moved, tip.imag + to_u)
@@ -168,46 +163,44 @@ def _exchange_vectors(
         second[k] = complex(b.real + change, fma(ratio, change, b.imag))
 
 
+class NsParts(NamedTuple):
+    """All that the kernels below need."""
+
+    samples: Samples
+    constants: NsConstants
+    state: NsState
+
+
 @kernel
 def ns_run_events(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    constants: NsConstants,
-    state: NsState,
-    times: np.ndarray,
-    actors: np.ndarray,
-    samples: np.ndarray,
-    first: int,
-    last: int,
+    parts: NsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1.
 
     Stop before one that needs a node of another block, and return how far it got.
     """
-    n = constants.slot.size
+    samples, constants, state = parts.samples, parts.constants, parts.state
+    slot, ends = constants.slot, constants.ends
+    n = slot.size
     for t in range(first, last):
         if t + 2 * _AHEAD < last:
-            fetch_early(rows, y, weights, state.tips, samples[t + 2 * _AHEAD])
-            fetch_late(
-                rows, state.centers, constants.slot, constants.ends, actors[t + _AHEAD], samples[t + _AHEAD]
-            )
+            fetch_early(samples, state.tips, drawn[t + 2 * _AHEAD])
+            fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
         actor = actors[t]
         if actor < n:
-            i, j = np.uint64(constants.slot[actor]), np.uint64(samples[t])
-            _compute(loss, rows, y, weights, constants, state, i, j, times[t])
+            _compute(samples, constants, state, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
         else:
             edge = actor - n
-            if constants.slot[constants.ends[edge, 0]] < 0 or constants.slot[constants.ends[edge, 1]] < 0:
+            if slot[ends[edge, 0]] < 0 or slot[ends[edge, 1]] < 0:
                 return t
             _exchange(constants, state, edge, times[t])
     return last
 
 
 @kernel
-def ns_outgoing(constants: NsConstants, state: NsState, i: int, time: float, out: np.ndarray) -> None:
+def ns_outgoing(parts: NsParts, i: int, time: float, out: np.ndarray) -> None:
     """Write y_i/σ_i of the block's node i at an event: what it sends its neighbours; ``out`` (d,)."""
+    constants, state = parts.constants, parts.state
     share = 1.0 / _coefficients(constants, time)[1]
     for k in range(out.size):
         pair = state.centers[i, k]
@@ -215,20 +208,13 @@ def ns_outgoing(constants: NsConstants, state: NsState, i: int, time: float, out
 
 
 @kernel
-def ns_receive(
-    constants: NsConstants,
-    state: NsState,
-    edge: int,
-    i: int,
-    time: float,
-    own: np.ndarray,
-    other: np.ndarray,
-) -> None:
+def ns_receive(parts: NsParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish a communication at the block's node i, from what it sent and what it received."""
+    constants = parts.constants
     increment, weight_after = _coefficients(constants, time)
     step = increment * constants.edge_weight[edge]
     ratio = increment * constants.edge_mixing[edge] - weight_after
-    center = state.centers[i]
+    center = parts.state.centers[i]
     for k in range(own.size):
         change = step * (own[k] - other[k])
         center[k] = complex(center[k].real - change, fma(-ratio, change, center[k].imag))
@@ -237,24 +223,16 @@ def ns_receive(
 class NsAdfsProcess(EventProcess):
     """NS-ADFS in progress over a block of nodes."""
 
-    def __init__(self, setting: Setting) -> None:
+    parts: NsParts
+    kernels = register_event_kernels(NsParts, EventKernels(ns_run_events, ns_outgoing, ns_receive))
+
+    def __init__(self, setting: Setting[NonSmoothParameters]) -> None:
         problem = setting.problem
         super().__init__(setting, problem.active.astype(np.float64))
-        self.problem = problem
-        self.constants = ns_constants(setting.parameters, setting.network, problem.loss.beta, setting.block)
+        samples = problem.samples
+        self.constants = ns_constants(setting.parameters, setting.network, samples.loss.beta, setting.block)
         self.state = ns_start(problem)
-
-    def run(self, events: Events, first: int, last: int) -> int:
-        p = self.problem
-        return ns_run_events(p.loss, p.rows, p.y, p.weights, self.constants, self.state, *events, first, last)
-
-    def outgoing(self, edge: int, time: float) -> np.ndarray:
-        out = np.empty(self.message_length)
-        ns_outgoing(self.constants, self.state, self.end(edge), time, out)
-        return out
-
-    def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
-        ns_receive(self.constants, self.state, edge, self.end(edge), time, own, message)
+        self.parts = NsParts(samples, self.constants, self.state)
 
     def _shift(self, read: str) -> float:
         """X = v + u/A_t; v itself has no share of u."""
@@ -278,7 +256,7 @@ class NsAdfsProcess(EventProcess):
         return self.state._asdict()
 
 
-class NsAdfs(Method):
+class NsAdfs(Method[NonSmoothParameters]):
     """NS-ADFS: ADFS for losses that need not be smooth, such as the hinge or the absolute loss.
 
     Algorithm
@@ -292,24 +270,19 @@ class NsAdfs(Method):
     kind = "events"
     smooth_only = False
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> NonSmoothParameters:
-        if isinstance(choice, NonSmoothParameters):
-            return choice
-        if choice in (None, "paper", "tuned"):  # theory offers one choice for this method
-            return NonSmoothParameters.paper(problem, network)
-        raise unknown_name("choice of parameters", choice, ("paper",))
+    record = NonSmoothParameters
+    # Theory offers one choice for this method; "tuned" is what people ask of every other.
+    choices = MappingProxyType(
+        {
+            "paper": lambda problem, network, tau: NonSmoothParameters.paper(problem, network),
+            "tuned": lambda problem, network, tau: NonSmoothParameters.paper(problem, network),
+        }
+    )
 
-    def start(self, setting: Setting) -> NsAdfsProcess:
+    def start(self, setting: Setting[NonSmoothParameters]) -> NsAdfsProcess:
         return NsAdfsProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: NonSmoothParameters, sizes: NodeSizes, passes: float) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)
 
 

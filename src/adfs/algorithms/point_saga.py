@@ -1,31 +1,21 @@
-"""Point-SAGA on one machine: a prox of one sample a step, with a table of one scalar a sample."""
+"""Point-SAGA on one machine: a prox of one sample per step, with a table of one scalar per sample."""
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import (
-    EventEffort,
-    EventProcess,
-    Method,
-    Setting,
-    Work,
-    pick_record,
-    register_method,
-)
-from adfs.algorithms.local import prox_slope
+from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, Work, register_method
+from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.local_rounds import prox_slope
 from adfs.compilation import kernel
-from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
-from adfs.problem.evaluation import loss_derivatives, weighted_row_total
+from adfs.problem import Problem, Samples
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.schedule import Events
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.theory import NodeSizes
 from adfs.theory.baselines import PointSagaParameters
 
 __all__ = ["PointSaga", "PointSagaProcess", "PointSagaState", "literal_point_saga"]
@@ -67,10 +57,10 @@ def literal_point_saga(problem: Problem, parameters: PointSagaParameters, sample
     for row in samples:
         z, shrink = x + gamma * (table[row] - mean), 1.0 + gamma * mu
         a, weight, b = X[row], float(problem.weights[row]), float(problem.y[row])
-        bend, target = gamma * weight * float(a @ a) / shrink, float(a @ z) / shrink
+        c, target = gamma * weight * float(a @ a) / shrink, float(a @ z) / shrink
 
-        def excess(u: float, b: float = b, bend: float = bend, target: float = target) -> float:
-            return u + bend * derivative(loss, u, b) - target
+        def excess(u: float, b: float = b, c: float = c, target: float = target) -> float:
+            return u + c * derivative(loss, u, b) - target
 
         reach = 1.0
         while excess(target - reach) > 0.0 or excess(target + reach) < 0.0:
@@ -86,27 +76,36 @@ def literal_point_saga(problem: Problem, parameters: PointSagaParameters, sample
     return x
 
 
+class PointSagaConstants(NamedTuple):
+    """The smoothness of the loss, the step γ, the strong convexity μ of a term, and N."""
+
+    beta: float
+    step: float
+    curvature: float
+    n_terms: int
+
+
+class PointSagaParts(NamedTuple):
+    """All that the kernel below needs."""
+
+    samples: Samples
+    constants: PointSagaConstants
+    state: PointSagaState
+
+
 @kernel
 def _run(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    beta: float,
-    step: float,
-    curvature: float,
-    n_terms: int,
-    state: PointSagaState,
-    samples: np.ndarray,
-    first: int,
-    last: int,
-) -> None:
-    """Take the steps of the samples first … last − 1."""
+    parts: PointSagaParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
+) -> int:
+    """Take the steps of the samples drawn[first], …, drawn[last − 1]."""
+    loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
+    beta, step, curvature, n_terms = parts.constants
+    state = parts.state
     shrink = 1.0 / (1.0 + step * curvature)
     vectors = state.vectors
     a, b = state.scales[0], state.scales[1]
     for t in range(first, last):
-        j = samples[t]
+        j = drawn[t]
         start, stop = row_span(rows, j)
         along = 0.0
         along_mean = 0.0
@@ -139,49 +138,30 @@ def _run(
             a = 1.0
     state.scales[0] = a
     state.scales[1] = b
+    return last
 
 
 class PointSagaProcess(EventProcess):
     """Point-SAGA in progress: every event of the one node's schedule is a step."""
 
-    def __init__(self, setting: Setting) -> None:
-        problem = setting.problem
+    kernels = register_event_kernels(PointSagaParts, EventKernels(_run))
+
+    def __init__(self, setting: Setting[PointSagaParameters]) -> None:
+        problem, parameters = setting.problem, setting.parameters
         super().__init__(setting, problem.active.astype(np.float64))
-        self.problem = problem
-        self.parameters: PointSagaParameters = setting.parameters
+        self.parameters, samples = parameters, problem.samples
         self.state = PointSagaState(
             np.zeros((problem.n_features, 2)), np.array([1.0, 0.0]), np.zeros(problem.n_samples)
         )
-        if not self.parameters.zero_table:
-            slopes = loss_derivatives(problem.loss, np.zeros(problem.n_samples), problem.y)
-            self.state.table[...] = np.where(problem.active, problem.weights * slopes, 0.0)
-            total = weighted_row_total(problem.rows, problem.offsets, self.state.table, problem.n_features)
-            self.state.vectors[:, 1] = total / self.parameters.n_terms
-            self.work = Work(problem.n_samples, 0, 0)
-
-    def run(self, events: Events, first: int, last: int) -> int:
-        p, q = self.problem, self.parameters
-        _run(
-            p.loss,
-            p.rows,
-            p.y,
-            p.weights,
-            p.loss.beta,
-            q.step,
-            q.curvature,
-            q.n_terms,
-            self.state,
-            events.sample,
-            first,
-            last,
+        constants = PointSagaConstants(
+            samples.loss.beta, parameters.step, parameters.curvature, parameters.n_terms
         )
-        return last
-
-    def outgoing(self, edge: int, time: float) -> np.ndarray:
-        raise InputError("point-saga runs on one machine and sends nothing")
-
-    def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
-        raise InputError("point-saga runs on one machine and receives nothing")
+        self.parts = PointSagaParts(samples, constants, self.state)
+        if not parameters.zero_table:
+            slopes = problem.slopes(np.zeros(problem.n_features))
+            self.state.table[...] = np.where(problem.active, slopes, 0.0)
+            self.state.vectors[:, 1] = problem.row_total(self.state.table) / parameters.n_terms
+            self.work = Work(problem.n_samples, 0, 0)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return np.asarray(self.state.vectors @ self.state.scales)[None, :]
@@ -190,7 +170,7 @@ class PointSagaProcess(EventProcess):
         return self.state._asdict()
 
 
-class PointSaga(Method):
+class PointSaga(Method[PointSagaParameters]):
     """Point-SAGA: the variance-reduced proximal method that is accelerated by itself, on one machine.
 
     Problem
@@ -211,26 +191,23 @@ class PointSaga(Method):
     name = "point-saga"
     kind = "single"
 
-    def parameters(
-        self,
-        problem: Problem | GeneralProblem | NodeSummary,
-        network: Network,
-        *,
-        choice: Any = None,
-        tau: float | None = None,
-    ) -> PointSagaParameters:
-        theory = functools.partial(PointSagaParameters.theory, problem, network)
-        makers = {"theory": theory, "zero-table": functools.partial(theory, zero_table=True)}
-        record: PointSagaParameters = pick_record(choice, PointSagaParameters, makers)
-        return record
+    record = PointSagaParameters
+    choices = MappingProxyType(
+        {
+            "theory": lambda problem, network, tau: PointSagaParameters.theory(problem, network),
+            "zero-table": lambda problem, network, tau: PointSagaParameters.theory(
+                problem, network, zero_table=True
+            ),
+        }
+    )
 
-    def start(self, setting: Setting) -> PointSagaProcess:
+    def start(self, setting: Setting[PointSagaParameters]) -> PointSagaProcess:
         return PointSagaProcess(setting)
 
-    def position_of(self, parameters: Any, sizes: NodeSizes, passes: float) -> float:
+    def position_of(self, parameters: PointSagaParameters, sizes: NodeSizes, passes: float) -> float:
         return max(0.0, passes - (0.0 if parameters.zero_table else 1.0)) * float(sizes.n_samples.sum())
 
-    def effort(self, parameters: Any, sizes: NodeSizes, network: Network) -> EventEffort:
+    def effort(self, parameters: PointSagaParameters, sizes: NodeSizes, network: Network) -> EventEffort:
         first = 0 if parameters.zero_table else int(sizes.n_samples.sum())
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64), at_start=first)
 

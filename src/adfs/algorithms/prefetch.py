@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
-from adfs.problem.rows import DenseRows, SparseRows
+from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
+from adfs.problem.samples import Samples
 
 __all__ = ["fetch_early", "fetch_late"]
 
@@ -17,22 +19,18 @@ _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
 
 
-def fetch_early(rows: Any, y: np.ndarray, weights: np.ndarray, tips: np.ndarray, j: int) -> None:
+def fetch_early(samples: Samples, tips: np.ndarray, j: int) -> None:
     """Ask for what belongs to row j besides the row itself; for CSR also for where the row is."""
 
 
 def fetch_late(
-    rows: Any, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
+    rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
 ) -> None:
     """Ask for row j and the centre it moves, or for both centres of an exchange."""
 
 
-def _kind(rows: Any) -> type | None:
-    return rows.instance_class if isinstance(rows, types.BaseNamedTuple) else None
-
-
 @inlined
-def _fetch_span(array: np.ndarray, start: Any, stop: Any) -> None:
+def _fetch_span(array: np.ndarray, start: np.int64, stop: np.int64) -> None:
     line = _LINE // array.itemsize
     end = min(stop, start + line * _MOST_LINES)
     for k in range(start, end, line):
@@ -41,25 +39,32 @@ def _fetch_span(array: np.ndarray, start: Any, stop: Any) -> None:
 
 
 @overloads(fetch_early)
-def _fetch_early(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> Any:
-    pointers = _kind(rows) is SparseRows
+def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callable[..., object] | None:
+    pointers = kind_of(samples.types[samples.fields.index("rows")]) is SparseRows
 
-    def fetch(rows: Any, y: Any, weights: Any, tips: Any, j: Any) -> None:
+    def fetch(samples: Any, tips: np.ndarray, j: int) -> None:
         if j >= 0:
-            prefetch(y, np.int64(j))
-            prefetch(weights, np.int64(j))
+            prefetch(samples.y, np.int64(j))
+            prefetch(samples.weights, np.int64(j))
             prefetch(tips, np.int64(j))
             if pointers:
-                prefetch(rows.indptr, np.int64(j))
+                prefetch(samples.rows.indptr, np.int64(j))
 
     return fetch
 
 
 @overloads(fetch_late)
-def _fetch_late(rows: Any, centers: Any, slot: Any, ends: Any, actor: Any, j: Any) -> Any:
-    dense = _kind(rows) is DenseRows
+def _fetch_late(
+    rows: types.Type,
+    centers: types.Type,
+    slot: types.Type,
+    ends: types.Type,
+    actor: types.Type,
+    j: types.Type,
+) -> Callable[..., object] | None:
+    dense = kind_of(rows) is DenseRows
 
-    def fetch(rows: Any, centers: Any, slot: Any, ends: Any, actor: Any, j: Any) -> None:
+    def fetch(rows: Any, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int) -> None:
         width = np.int64(centers.shape[1])
         if j < 0:
             edge = actor - slot.size

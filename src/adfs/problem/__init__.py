@@ -1,22 +1,26 @@
 """The problem: losses, shards, partitions, objective, optimum and duality gap."""
 
+from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.general import GeneralProblem
 from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
 from adfs.problem.optimum import Optimum
 from adfs.problem.partitions import PARTITIONS, split
 from adfs.problem.problem import Problem
+from adfs.problem.samples import Samples
 from adfs.problem.shards import Shard
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm, Term
 
 __all__ = [
     "LOSSES",
     "PARTITIONS",
+    "FiniteSum",
     "GeneralProblem",
     "LinearTerm",
     "Loss",
     "MultinomialLogisticTerm",
     "Optimum",
     "Problem",
+    "Samples",
     "Shard",
     "Term",
     "get_loss",

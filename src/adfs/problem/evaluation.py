@@ -7,26 +7,37 @@ nodes: the figures a process computes for its own nodes are then the same bits w
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from adfs.compilation import compiled
-from adfs.problem.losses import conjugate, curvature, derivative, domain, value
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.compilation import compiled, inlined
+from adfs.problem.losses import (
+    Loss,
+    clip_tip,
+    conjugate,
+    curvature,
+    derivative,
+    outputs,
+    point_of,
+    value,
+    write_slope,
+)
+from adfs.problem.rows import Rows, row_column, row_entry, row_span
+from adfs.problem.samples import Samples
 
 __all__ = [
     "add_squares",
     "clip_to_domain",
     "conjugate_sums",
+    "fill_margins",
     "loss_curvatures",
     "loss_derivatives",
+    "loss_slopes",
     "loss_sums",
     "loss_sums_at",
     "loss_values",
     "node_maxima",
     "node_sums",
-    "row_margins",
     "row_norms_squared",
     "sampling_weights",
     "sum_in_order",
@@ -36,7 +47,7 @@ __all__ = [
 
 
 @compiled
-def row_norms_squared(rows: Any, n_rows: int) -> np.ndarray:
+def row_norms_squared(rows: Rows, n_rows: int) -> np.ndarray:
     """Return q = ‖x‖² of each row, shape (n_rows,)."""
     out = np.empty(n_rows)
     for j in range(n_rows):
@@ -85,30 +96,39 @@ def sampling_weights(
     return out
 
 
+@inlined
+def fill_margins(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> None:
+    """Write the margins x_jᵀθ_k of row j, one per output k; ``theta`` (K·p,) laid out output by output."""
+    start, stop = row_span(rows, j)
+    width = theta.size // out.size
+    for output in range(out.size):
+        first = np.uint64(output * width)
+        margin = 0.0
+        for k in range(start, stop):
+            margin += row_entry(rows, j, k) * theta[first + row_column(rows, j, k)]
+        out[output] = margin
+
+
 @compiled
-def loss_sums(
-    loss: Any, rows: Any, offsets: np.ndarray, y: np.ndarray, weights: np.ndarray, theta: np.ndarray
-) -> np.ndarray:
+def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return Σ_j w_j ℓ(x_jᵀθ; y_j) for each node, shape (n,)."""
+    loss, offsets = samples.loss, samples.offsets
     n = offsets.size - 1
     out = np.empty(n)
+    margins = np.empty(outputs(loss))
     for i in range(n):
         total = 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            start, stop = row_span(rows, j)
-            margin = 0.0
-            for k in range(start, stop):
-                margin += row_entry(rows, j, k) * theta[row_column(rows, j, k)]
-            total += weights[j] * value(loss, margin, y[j])
+            fill_margins(samples.rows, j, theta, margins)
+            total += samples.weights[j] * value(loss, point_of(loss, margins), samples.y[j])
         out[i] = total
     return out
 
 
 @compiled
-def loss_sums_at(
-    loss: Any, rows: Any, offsets: np.ndarray, y: np.ndarray, weights: np.ndarray, points: np.ndarray
-) -> np.ndarray:
-    """Return the same at p points at once, ``points`` (d, p), with the same bits; shape (n, p)."""
+def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
+    """Return the same at p points at once, ``points`` (d, p), same bits; one output; shape (n, p)."""
+    rows, offsets = samples.rows, samples.offsets
     n, p = offsets.size - 1, points.shape[1]
     out = np.zeros((n, p))
     margins = np.empty(p)
@@ -122,20 +142,18 @@ def loss_sums_at(
                 for t in range(p):
                     margins[t] += entry * points[column, t]
             for t in range(p):
-                out[i, t] += weights[j] * value(loss, margins[t], y[j])
+                out[i, t] += samples.weights[j] * value(samples.loss, margins[t], samples.y[j])
     return out
 
 
 @compiled
-def row_margins(rows: Any, n_rows: int, theta: np.ndarray) -> np.ndarray:
-    """Return x_jᵀθ of each row, shape (n_rows,)."""
-    out = np.empty(n_rows)
-    for j in range(n_rows):
-        start, stop = row_span(rows, j)
-        margin = 0.0
-        for k in range(start, stop):
-            margin += row_entry(rows, j, k) * theta[row_column(rows, j, k)]
-        out[j] = margin
+def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
+    """Return w_j∇ℓ at the margins of each row, shape (N, K)."""
+    loss = samples.loss
+    out = np.empty((samples.y.size, outputs(loss)))
+    for j in range(samples.y.size):
+        fill_margins(samples.rows, j, theta, out[j])
+        write_slope(loss, out[j], samples.y[j], samples.weights[j])
     return out
 
 
@@ -155,90 +173,92 @@ def add_squares(loss_sums: np.ndarray, total_sigma: float, points: np.ndarray) -
     return np.asarray(sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * total_sigma * squares)
 
 
+@inlined
+def _add_row(rows: Rows, j: int, tip: np.ndarray, out: np.ndarray) -> None:
+    """Add the tip's K multiples of row j to ``out`` (K·p,)."""
+    start, stop = row_span(rows, j)
+    width = out.size // tip.size
+    for output in range(tip.size):
+        first, factor = np.uint64(output * width), tip[output]
+        for k in range(start, stop):
+            out[first + row_column(rows, j, k)] += factor * row_entry(rows, j, k)
+
+
 @compiled
-def weighted_row_sums(rows: Any, offsets: np.ndarray, s: np.ndarray, n_features: int) -> np.ndarray:
-    """Return Σ_j s_j x_j for each node, shape (n, d)."""
+def weighted_row_sums(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_features: int) -> np.ndarray:
+    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p)."""
     n = offsets.size - 1
     out = np.zeros((n, n_features))
     for i in range(n):
         for j in range(offsets[i], offsets[i + 1]):
-            start, stop = row_span(rows, j)
-            for k in range(start, stop):
-                out[i, row_column(rows, j, k)] += s[j] * row_entry(rows, j, k)
+            _add_row(rows, j, tips[j], out[i])
     return out
 
 
 @compiled
-def weighted_row_total(rows: Any, offsets: np.ndarray, s: np.ndarray, n_features: int) -> np.ndarray:
-    """Return the sum over the nodes, in their order, of Σ_j s_j x_j; shape (d,).
+def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_features: int) -> np.ndarray:
+    """Return the sum over the nodes, in their order, of Σ_j s_j x_jᵀ; shape (K·p,).
 
     The sums of `weighted_row_sums` added up, without n × d numbers.
     """
     out = np.zeros(n_features)
     node = np.zeros(n_features)
+    width = n_features // tips.shape[1]
     for i in range(offsets.size - 1):
         for j in range(offsets[i], offsets[i + 1]):
-            start, stop = row_span(rows, j)
-            for k in range(start, stop):
-                node[row_column(rows, j, k)] += s[j] * row_entry(rows, j, k)
+            _add_row(rows, j, tips[j], node)
         # Only the columns this node touched; one met again adds the zero left there.
         for j in range(offsets[i], offsets[i + 1]):
             start, stop = row_span(rows, j)
-            for k in range(start, stop):
-                column = row_column(rows, j, k)
-                out[column] += node[column]
-                node[column] = 0.0
+            for output in range(tips.shape[1]):
+                first = np.uint64(output * width)
+                for k in range(start, stop):
+                    column = first + row_column(rows, j, k)
+                    out[column] += node[column]
+                    node[column] = 0.0
     return out
 
 
 @compiled
-def conjugate_sums(
-    loss: Any,
-    offsets: np.ndarray,
-    y: np.ndarray,
-    weights: np.ndarray,
-    active: np.ndarray,
-    s: np.ndarray,
-) -> np.ndarray:
-    """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, shape (n,).
+def conjugate_sums(samples: Samples, active: np.ndarray, tips: np.ndarray) -> np.ndarray:
+    """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``tips`` (N, K); shape (n,).
 
     An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0); a row without weight has no other
     point in its domain.
     """
+    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
     n = offsets.size - 1
     out = np.empty(n)
+    scaled, zero = np.empty(tips.shape[1]), np.zeros(tips.shape[1])
     for i in range(n):
         total = 0.0
         for j in range(offsets[i], offsets[i + 1]):
             if active[j]:
-                total += weights[j] * conjugate(loss, s[j] / weights[j], y[j])
+                for k in range(scaled.size):
+                    scaled[k] = tips[j, k] / weights[j]
+                total += weights[j] * conjugate(loss, point_of(loss, scaled), y[j])
             elif weights[j] > 0.0:
-                total -= weights[j] * value(loss, 0.0, y[j])
-            elif s[j] != 0.0:
+                total -= weights[j] * value(loss, point_of(loss, zero), y[j])
+            elif np.any(tips[j] != 0.0):
                 total = math.inf
         out[i] = total
     return out
 
 
 @compiled
-def clip_to_domain(
-    loss: Any, y: np.ndarray, weights: np.ndarray, active: np.ndarray, s: np.ndarray, out: np.ndarray
-) -> None:
-    """Write s with each s_j/w_j moved into the domain of ℓ*(·; y_j), and 0 on inactive rows, to ``out``."""
-    for j in range(s.size):
+def clip_to_domain(samples: Samples, active: np.ndarray, tips: np.ndarray) -> None:
+    """Move each s_j/w_j into the domain of ℓ*(·; y_j), and put 0 on inactive rows, in place; (N, K)."""
+    for j in range(tips.shape[0]):
         if active[j]:
-            low, high = domain(loss, y[j])
-            t = min(max(s[j], weights[j] * low), weights[j] * high)
-            # w·high divided by w may round to just outside: step in by one unit.
-            if t / weights[j] > high or t / weights[j] < low:
-                t *= 1.0 - 2.0**-52
-            out[j] = t
+            clip_tip(samples.loss, tips[j], samples.y[j], samples.weights[j])
         else:
-            out[j] = s[j] if math.isnan(s[j]) else 0.0
+            for k in range(tips.shape[1]):
+                if not math.isnan(tips[j, k]):
+                    tips[j, k] = 0.0
 
 
 @compiled
-def loss_values(loss: Any, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+def loss_values(loss: Loss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return ℓ(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
     for j in range(margins.size):
@@ -247,7 +267,7 @@ def loss_values(loss: Any, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def loss_derivatives(loss: Any, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+def loss_derivatives(loss: Loss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return ℓ'(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
     for j in range(margins.size):
@@ -256,7 +276,7 @@ def loss_derivatives(loss: Any, margins: np.ndarray, y: np.ndarray) -> np.ndarra
 
 
 @compiled
-def loss_curvatures(loss: Any, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+def loss_curvatures(loss: Loss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return ℓ''(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
     for j in range(margins.size):

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import node_sums, sum_in_order
+from adfs.problem.evaluation import sum_in_order
+from adfs.problem.finite_sum import FiniteSum, check_count, check_sigma
+from adfs.problem.optimum import Optimum
 from adfs.problem.partitions import split
-from adfs.problem.problem import check_count, check_sigma
 from adfs.problem.shards import as_numbers, as_rows, check_weights
 from adfs.problem.terms import MultinomialLogisticTerm, Term
 
 __all__ = ["GeneralProblem"]
 
 
-class GeneralProblem:
+class GeneralProblem(FiniteSum):
     """Minimise F(θ) = Σ_i [ Σ_j f_ij(θ) + (σ_i/2)‖θ‖² ] for terms given as objects.
 
     Parameters
@@ -41,6 +42,9 @@ class GeneralProblem:
     (6, 3.0)
     """
 
+    linear = False
+    steps_below_smoothness = True
+
     def __init__(
         self,
         terms: Sequence[Sequence[Term]],
@@ -51,8 +55,8 @@ class GeneralProblem:
     ) -> None:
         if not terms:
             raise InputError("no terms were given; there must be at least one node")
-        for node, own in enumerate(terms):
-            for number, term in enumerate(own):
+        for node, held in enumerate(terms):
+            for number, term in enumerate(held):
                 if not isinstance(term, Term):
                     raise InputError(
                         f"node {node}, term {number}: expected an adfs.problem.Term, "
@@ -60,17 +64,14 @@ class GeneralProblem:
                     )
         if n_features < 1:
             raise InputError(f"n_features must be at least 1, got {n_features!r}")
-        self.n_features = int(n_features)
+        self._n_features = int(n_features)
         self.terms = [term for own in terms for term in own]
         self.offsets = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
         self.sigma = check_sigma(sigma, len(terms))
-        own_smoothness = np.array([term.smoothness for term in self.terms], dtype=np.float64)
-        if smoothness is None:
-            self.smoothness = own_smoothness
-        else:
-            self.smoothness = np.array(smoothness, dtype=np.float64)
-            if self.smoothness.shape != own_smoothness.shape or not np.all(self.smoothness >= own_smoothness):
-                raise InputError("smoothness must be one number a term, none below the term's own")
+        own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
+        self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
+        if self._smoothness.shape != own.shape or not np.all(self._smoothness >= own):
+            raise InputError("smoothness must be one number per term, none below the term's own")
 
     @classmethod
     def multinomial(
@@ -107,17 +108,48 @@ class GeneralProblem:
         ]
         return cls(terms, classes * dense.shape[1], sigma)
 
-    def with_smoothness(self, smoothness: np.ndarray) -> GeneralProblem:
-        """Return the same problem with larger L."""
+    def _terms_of_nodes(self) -> list[list[Term]]:
         cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
-        return GeneralProblem(
-            [self.terms[a:b] for a, b in cuts], self.n_features, self.sigma, smoothness=smoothness
-        )
+        return [self.terms[a:b] for a, b in cuts]
 
-    @property
-    def n_nodes(self) -> int:
-        """n, the number of nodes."""
-        return int(self.offsets.size - 1)
+    def with_smoothness_above(self, limit: np.ndarray) -> GeneralProblem:
+        """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
+
+        The Moreau form of the dual prox needs a step below L, and near L it would lose its digits. Any
+        larger L is valid.
+        """
+        least = 1.05 * np.asarray(limit)[self.node_of_row]
+        raised = np.where(self.active & (self.smoothness <= least), least, self.smoothness)
+        return GeneralProblem(self._terms_of_nodes(), self.n_features, self.sigma, smoothness=raised)
+
+    def merged(self) -> GeneralProblem:
+        """Return the same terms on one node."""
+        sigma = np.array([self.total_sigma])
+        return GeneralProblem([self.terms], self.n_features, sigma, smoothness=self.smoothness)
+
+    def first_samples(self) -> GeneralProblem | None:
+        """Return the problem of each node's first term alone; None where all are constants."""
+        small = GeneralProblem([own[:1] for own in self._terms_of_nodes()], self.n_features, self.sigma)
+        return small if small.active.any() else None
+
+    def identity(self) -> tuple[list[object], list[np.ndarray]]:
+        """Return what all the terms are made of, one after the other."""
+        words: list[object] = []
+        arrays = [self.offsets, self.sigma, self.smoothness]
+        for term in self.terms:
+            parts = term.identity()
+            if parts is None:
+                raise InputError(
+                    f"a checkpoint must know its problem, and {type(term).__name__} does not say what it is "
+                    "made of: define its method `identity`, or run without a checkpoint"
+                )
+            words.append(type(term).__qualname__)
+            for part in parts:
+                if isinstance(part, np.ndarray):
+                    arrays.append(part)
+                else:
+                    words.append(part)
+        return words, arrays
 
     @property
     def n_samples(self) -> int:
@@ -125,47 +157,43 @@ class GeneralProblem:
         return len(self.terms)
 
     @property
-    def total_sigma(self) -> float:
-        """Σ_i σ_i."""
-        return float(self.sigma.sum())
+    def n_features(self) -> int:
+        """d, the dimension of θ."""
+        return self._n_features
 
-    @cached_property
-    def node_of_row(self) -> np.ndarray:
-        """The node of each term, shape (N,)."""
-        return np.repeat(np.arange(self.n_nodes), np.diff(self.offsets))
+    @property
+    def tip_shape(self) -> tuple[int, ...]:
+        """The shape of a term's dual variable: a vector of θ's space."""
+        return (self.n_features,)
+
+    @property
+    def loss_name(self) -> str:
+        """``"general"``."""
+        return "general"
+
+    @property
+    def smooth(self) -> bool:
+        """Whether all terms have Lipschitz gradients."""
+        return bool(np.all(np.isfinite(self.smoothness)))
+
+    @property
+    def smoothness(self) -> np.ndarray:
+        """L_ij of each term, or what it was raised to; shape (N,)."""
+        return self._smoothness
 
     @cached_property
     def active(self) -> np.ndarray:
         """Which terms depend on θ, shape (N,)."""
         return np.array([not term.constant for term in self.terms], dtype=bool)
 
-    @cached_property
-    def kappa(self) -> np.ndarray:
-        """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
-        return np.asarray(node_sums(self.smoothness, self.offsets) / self.sigma)
-
-    @property
-    def kappa_s(self) -> float:
-        """κ_s = max_i κ_i."""
-        return float(self.kappa.max())
-
     @property
     def batch_smoothness(self) -> np.ndarray:
         """Σ_j L_ij, an upper bound of the smoothness of each node's data term; shape (n,)."""
         return np.asarray(self.kappa * self.sigma)
 
-    @property
-    def kappa_b(self) -> float:
-        """κ_b = max_i (1 + κ_i), with the bound above."""
-        return float(1.0 + self.kappa.max())
-
     def term(self, row: int) -> Term:
         """Return one term."""
         return self.terms[row]
-
-    def objective(self, theta: np.ndarray) -> float:
-        """Return F(θ)."""
-        return float(self.loss_sums(theta).sum() + 0.5 * self.total_sigma * (theta @ theta))
 
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j f_ij(θ), shape (n,), or (n, k) for θ of shape (k, d)."""
@@ -185,19 +213,16 @@ class GeneralProblem:
             out = out + term.gradient(theta)
         return out
 
-    def clip_to_domain(self, tips: np.ndarray) -> np.ndarray:
+    def slopes(self, theta: np.ndarray) -> np.ndarray:
+        """Raise :class:`InputError`: terms need not have gradients."""
+        raise InputError("general terms need not have gradients: use a method with dual variables ('adfs')")
+
+    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
         """Move the tips' vectors (N, d) into the domains of the conjugates, against rounding."""
-        moved = [term.clip_to_domain(tip) for term, tip in zip(self.terms, tips, strict=True)]
-        return np.array(moved, dtype=np.float64).reshape(self.n_samples, self.n_features)
-
-    @cached_property
-    def value_at_zero(self) -> float:
-        """F(0), the scale of the relative duality gap."""
-        return self.objective(np.zeros(self.n_features))
-
-    def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ v_ij / Σ σ_i from the tips' vectors, shape (N, d) → (d,)."""
-        return np.asarray(-self.row_total(tips) / self.total_sigma)
+        out = tips if in_place else np.array(tips, dtype=np.float64)
+        for number, term in enumerate(self.terms):
+            out[number] = term.clip_to_domain(out[number])
+        return out
 
     def row_sums(self, tips: np.ndarray) -> np.ndarray:
         """Return each node's sum of its tips' vectors (N, d), shape (n, d)."""
@@ -213,16 +238,9 @@ class GeneralProblem:
         """Return each node's Σ_j f*_ij at the tips' vectors (N, d), shape (n,)."""
         return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
 
-    def duality_gap(self, tips: np.ndarray, *, relative: bool = True) -> float:
-        """Return F(θ) − D at the tips' vectors (N, d); every term must have a conjugate.
-
-        Rounding can carry a tip out of its domain, where the gap is infinite: see :meth:`clip_to_domain`.
-        """
-        theta = self.primal_from_dual(tips)
-        dual = -float(self.conjugate_sums(tips).sum()) - 0.5 * self.total_sigma * float(theta @ theta)
-        gap = self.objective(theta) - dual
-        scale = self.value_at_zero if relative else 1.0
-        return float(gap / scale) if scale > 0.0 else float(gap)
+    def optimum(self, tol: float = 1e-12) -> Optimum:
+        """Raise :class:`InputError`: nothing here minimises terms of which only a prox is known."""
+        raise InputError("the optimum of general terms is unknown: record 'gap', 'objective' or 'consensus'")
 
     def __repr__(self) -> str:
         return (

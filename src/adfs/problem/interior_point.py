@@ -1,8 +1,8 @@
 """Mehrotra's interior-point method for the dual of losses whose conjugates are made of lines and parabolas.
 
 With the pieces of :mod:`adfs.problem.piecewise` the dual is to minimise cᵀs + sᵀBs/2 + ‖Xᵀs‖²/(2σ) over
-low ≤ s ≤ high, with the slopes c and the bends B, diagonal. The primal point θ is kept as a variable of its
-own, tied to s by σθ + Xᵀs = 0: computed from s it would carry the rounding of s divided by σ.
+low ≤ s ≤ high, with the slopes c and the curvatures B, diagonal. The primal point θ is kept as a variable
+of its own, tied to s by σθ + Xᵀs = 0: computed from s it would carry the rounding of s divided by σ.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def interior_point(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     at = _Walls(half, half, force, force)
     for _ in range(_MOST_STEPS):
         s = at.position(pieces)
-        stationary = pieces.slope + pieces.bend * s - X @ theta - at.to_low + at.to_high
+        stationary = pieces.slope + pieces.curvature * s - X @ theta - at.to_low + at.to_high
         tied = sigma * theta + X.T @ s
         mu = at.products() / (2 * s.size)
-        diagonal = pieces.bend + at.to_low / at.below + at.to_high / at.above
+        diagonal = pieces.curvature + at.to_low / at.below + at.to_high / at.above
         try:
             solve = factorise(X, sigma, diagonal, tied, gram)
         except (scipy.linalg.LinAlgError, ValueError):  # not definite, or no longer finite
             return
-        aim, _ = _direction(at, stationary, solve, 0.0, 0.0)
-        after = at.along(aim, at.longest_step(aim)).products()
+        direction, _ = _direction(at, stationary, solve, 0.0, 0.0)
+        after = at.along(direction, at.longest_step(direction)).products()
         target = mu * (after / (2 * s.size * mu)) ** 3
-        low_extra = (target - aim.below * aim.to_low) / at.below
-        high_extra = (target - aim.above * aim.to_high) / at.above
-        aim, turn = _direction(at, stationary, solve, low_extra, high_extra)
-        size = _SHARE * at.longest_step(aim)
-        if not (size > 1e-10 and np.isfinite(aim.below).all() and np.isfinite(turn).all()):
+        low_extra = (target - direction.below * direction.to_low) / at.below
+        high_extra = (target - direction.above * direction.to_high) / at.above
+        direction, turn = _direction(at, stationary, solve, low_extra, high_extra)
+        size = _SHARE * at.longest_step(direction)
+        if not (size > 1e-10 and np.isfinite(direction.below).all() and np.isfinite(turn).all()):
             return
-        at = at.along(aim, size)
+        at = at.along(direction, size)
         theta = theta + size * turn
         if min(part.min() for part in at) < 1e-200:
             return
@@ -87,13 +87,13 @@ class _Walls(NamedTuple):
     def products(self) -> float:
         return float(self.below @ self.to_low + self.above @ self.to_high)
 
-    def along(self, aim: _Walls, size: float) -> _Walls:
-        return _Walls(*(part + size * change for part, change in zip(self, aim, strict=True)))
+    def along(self, direction: _Walls, size: float) -> _Walls:
+        return _Walls(*(part + size * change for part, change in zip(self, direction, strict=True)))
 
-    def longest_step(self, aim: _Walls) -> float:
+    def longest_step(self, direction: _Walls) -> float:
         """Return how far one may go along a direction before a part vanishes, at most 1."""
         size = 1.0
-        for part, change in zip(self, aim, strict=True):
+        for part, change in zip(self, direction, strict=True):
             shrinking = change < 0.0
             if shrinking.any():
                 size = min(size, float(np.min(-part[shrinking] / change[shrinking])))
@@ -131,7 +131,7 @@ def _by_features(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, _
 
 
 def _by_pieces(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, gram: np.ndarray) -> Solver:
-    """Solve the same system through a matrix with one row a piece."""
+    """Solve the same system through a matrix with one row per piece."""
     matrix = gram.copy()
     matrix[np.diag_indices_from(matrix)] += diagonal
     factor = scipy.linalg.cho_factor(matrix)

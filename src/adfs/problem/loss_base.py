@@ -22,6 +22,8 @@ class Loss:
         ``"classification"`` (labels −1 and +1) or ``"regression"`` (any finite target).
     beta : float
         Smoothness β = sup ℓ''; ``inf`` when the loss is not smooth.
+    several_outputs : bool
+        Whether it takes more than one margin per sample, ``n_outputs`` of them.
 
     Notes
     -----
@@ -34,11 +36,17 @@ class Loss:
     __slots__ = ()
     name: ClassVar[str]
     task: ClassVar[str]
+    several_outputs: ClassVar[bool] = False
 
     @property
     def beta(self) -> float:
         """β = sup ℓ'', ``inf`` when the loss is not smooth."""
         raise NotImplementedError(f"{type(self).__name__} does not say how smooth it is: define `beta`")
+
+    @property
+    def n_outputs(self) -> int:
+        """K, the number of margins of a sample."""
+        return 1
 
     @property
     def smooth(self) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numba import types
@@ -50,59 +50,68 @@ __all__ = [
     "Squared",
     "SquaredHinge",
     "check_labels",
+    "clip_tip",
     "conjugate",
     "curvature",
     "derivative",
     "domain",
     "dual_prox",
     "get_loss",
+    "outputs",
+    "point_of",
     "register_loss",
     "value",
+    "weighted_conjugate_prox",
     "weighted_dual_prox",
+    "write_slope",
 ]
 
 
-def _python(loss: Any, function: str) -> Callable[..., Any]:
+def _own(loss: Loss, function: str) -> Callable[..., float]:
     return getattr(type(loss), function)  # type: ignore[no-any-return]
 
 
-def value(loss: Any, u: float, b: float) -> float:
+def value(loss: Loss, u: float | np.ndarray, b: float) -> float:
     """Return ℓ(u; b)."""
-    return float(_python(loss, "value")(loss, u, b))
+    return float(_own(loss, "value")(loss, u, b))
 
 
-def derivative(loss: Any, u: float, b: float) -> float:
+def derivative(loss: Loss, u: float, b: float) -> float:
     """Return ℓ'(u; b), or a subgradient where the loss has a kink."""
-    return float(_python(loss, "derivative")(loss, u, b))
+    return float(_own(loss, "derivative")(loss, u, b))
 
 
-def curvature(loss: Any, u: float, b: float) -> float:
+def curvature(loss: Loss, u: float, b: float) -> float:
     """Return ℓ''(u; b) where it exists, one of its one-sided values where it jumps."""
-    return float(_python(loss, "curvature")(loss, u, b))
+    return float(_own(loss, "curvature")(loss, u, b))
 
 
-def conjugate(loss: Any, s: float, b: float) -> float:
+def conjugate(loss: Loss, s: float | np.ndarray, b: float) -> float:
     """Return ℓ*(s; b) = sup_u s·u − ℓ(u; b), ``inf`` outside the domain."""
-    return float(_python(loss, "conjugate")(loss, s, b))
+    return float(_own(loss, "conjugate")(loss, s, b))
 
 
-def domain(loss: Any, b: float) -> tuple[float, float]:
+def domain(loss: Loss, b: float) -> tuple[float, float]:
     """Return the ends of the interval on which ℓ*(·; b) is finite."""
-    lo, hi = _python(loss, "domain")(loss, b)
+    lo, hi = cast("tuple[float, float]", _own(loss, "domain")(loss, b))
     return float(lo), float(hi)
 
 
-def dual_prox(loss: Any, zeta: float, h: float, b: float, start: float) -> float:
+def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)."""
-    return float(_python(loss, "dual_prox")(loss, zeta, h, b, start))
+    return float(_own(loss, "dual_prox")(loss, zeta, h, b, start))
 
 
-def _chosen(loss: Any, function: str) -> Any:
-    """Return the loss's own function for numba to compile, or None when the argument is not a loss."""
+def _class_of(loss: types.Type) -> type[Loss] | None:
+    """Return the class behind a numba type, None when it is not a loss."""
     cls = getattr(loss, "instance_class", None)
-    if isinstance(loss, types.BaseTuple) and cls is not None and issubclass(cls, Loss):
-        return getattr(cls, function)
-    return None
+    return cls if isinstance(loss, types.BaseTuple) and cls is not None and issubclass(cls, Loss) else None
+
+
+def _chosen(loss: types.Type, function: str) -> Callable[..., object] | None:
+    """Return the loss's own function for numba to compile, or None when the argument is not a loss."""
+    cls = _class_of(loss)
+    return None if cls is None else getattr(cls, function)
 
 
 overloads(value)(lambda loss, u, b: _chosen(loss, "value"))
@@ -114,7 +123,7 @@ overloads(dual_prox)(lambda loss, zeta, h, b, start: _chosen(loss, "dual_prox"))
 
 
 @compiled
-def weighted_dual_prox(loss: Any, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+def weighted_dual_prox(loss: Loss, zeta: float, h: float, b: float, weight: float, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w) − s²/(2wβ), the dual prox of the term wℓ."""
     inverse = 1.0 / weight  # known before ζ is: two divisions would come one after the other
     return weight * dual_prox(loss, zeta * inverse, h * inverse, b, start)
@@ -122,7 +131,7 @@ def weighted_dual_prox(loss: Any, zeta: float, h: float, b: float, weight: float
 
 @compiled
 def weighted_conjugate_prox(
-    loss: Any, beta: float, zeta: float, h: float, b: float, weight: float, start: float
+    loss: Loss, beta: float, zeta: float, h: float, b: float, weight: float, start: float
 ) -> float:
     """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w), for methods that leave nothing out of the conjugate.
 
@@ -130,6 +139,73 @@ def weighted_conjugate_prox(
     """
     shrink = 1.0 / (1.0 + h / (weight * beta))
     return weighted_dual_prox(loss, zeta * shrink, h * shrink, b, weight, start)
+
+
+# --------------------------------------------------------------------------- one output or several
+# Kernels that hold a sample's margins or its tip as an array of K numbers, whatever K is.
+
+
+def outputs(loss: Loss) -> int:
+    """Return K, the number of margins that the loss takes."""
+    return loss.n_outputs
+
+
+def point_of(loss: Loss, numbers: np.ndarray) -> float | np.ndarray:
+    """Return what `value` and `conjugate` of this loss take, from an array (K,): the number or the array."""
+    return numbers if loss.several_outputs else float(numbers[0])
+
+
+def write_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
+    """Replace the margins u (K,) by w∇ℓ(u; b)."""
+    raise NotImplementedError("compiled code only")
+
+
+def clip_tip(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
+    """Move a tip s (K,) so that s/w lies in the domain of ℓ*(·; b), in place."""
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(outputs)
+def _outputs(loss: types.Type) -> Callable[..., object] | None:
+    cls = _class_of(loss)
+    if cls is None:
+        return None
+    return (lambda loss: loss.n_classes) if cls.several_outputs else (lambda loss: 1)
+
+
+@overloads(point_of)
+def _point_of(loss: types.Type, numbers: types.Type) -> Callable[..., object] | None:
+    cls = _class_of(loss)
+    if cls is None:
+        return None
+    return (lambda loss, numbers: numbers) if cls.several_outputs else (lambda loss, numbers: numbers[0])
+
+
+@overloads(write_slope)
+def _write_slope(
+    loss: types.Type, margins: types.Type, b: types.Type, weight: types.Type
+) -> Callable[..., object] | None:
+    def one(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
+        margins[0] = weight * derivative(loss, margins[0], b)
+
+    cls = _class_of(loss)
+    return None if cls is None else getattr(cls, "write_slope", one)
+
+
+@overloads(clip_tip)
+def _clip_tip(
+    loss: types.Type, tip: types.Type, b: types.Type, weight: types.Type
+) -> Callable[..., object] | None:
+    def one(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
+        low, high = domain(loss, b)
+        t = min(max(tip[0], weight * low), weight * high)
+        # w·high divided by w may round to just outside: step in by one unit.
+        if t / weight > high or t / weight < low:
+            t *= 1.0 - 2.0**-52
+        tip[0] = t
+
+    cls = _class_of(loss)
+    return None if cls is None else getattr(cls, "clip_tip", one)
 
 
 # --------------------------------------------------------------------------- registry

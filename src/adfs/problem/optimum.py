@@ -113,11 +113,11 @@ def _newton(problem: Problem, best: Optimum, tol: float, steps: int) -> Optimum:
         least = min(least, norm)
         if norm == 0.0:
             break
-        bends = problem.weights * evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.y)
+        curvatures = problem.weights * evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.y)
         steepest = steepest or norm
         # Solved about as well as the step deserves: the last ones to many digits, the first to two.
         accuracy = min(1e-2, norm / steepest)
-        move = _newton_move(problem, bends, gradient, dense, careful, accuracy)
+        move = _newton_move(problem, curvatures, gradient, dense, careful, accuracy)
         size, trial, trial_value = _line_search(problem, theta, value, gradient, move)
         if size < _SHORT_STEP:
             # Where few samples bend, Newton's step is far too long. The largest curvature never is.
@@ -168,32 +168,39 @@ def _line_search(
 
 
 def _newton_move(
-    problem: Problem, bends: np.ndarray, gradient: np.ndarray, dense: bool, careful: bool, accuracy: float
+    problem: Problem,
+    curvatures: np.ndarray,
+    gradient: np.ndarray,
+    dense: bool,
+    careful: bool,
+    accuracy: float,
 ) -> np.ndarray:
     """Return −(XᵀBX + σI)⁻¹∇F for the curvatures B of the samples, shape (d,)."""
     X, sigma = problem.X, problem.total_sigma
     if dense:
         if not careful:
             try:
-                factor = scipy.linalg.cho_factor(problem.curvature_matrix(bends), lower=True)
+                factor = scipy.linalg.cho_factor(problem.curvature_matrix(curvatures), lower=True)
                 return np.asarray(-scipy.linalg.cho_solve(factor, gradient))
             except scipy.linalg.LinAlgError:  # σ is below the rounding of the data's part
                 pass
-        return -_solve_by_factors(_bent_rows(problem, bends), sigma, gradient)
+        return -_solve_by_factors(_scaled_rows(problem, curvatures), sigma, gradient)
     squared = X.multiply(X) if problem.sparse else X * X
-    diagonal = np.asarray(squared.T @ bends).ravel() + sigma
+    diagonal = np.asarray(squared.T @ curvatures).ravel() + sigma
     shape = (problem.n_features, problem.n_features)
-    product = LinearOperator(shape, matvec=lambda v: X.T @ (bends * (X @ v)) + sigma * v, dtype=np.float64)
+    product = LinearOperator(
+        shape, matvec=lambda v: X.T @ (curvatures * (X @ v)) + sigma * v, dtype=np.float64
+    )
     inverse = LinearOperator(shape, matvec=lambda v: v / diagonal, dtype=np.float64)
     move, _ = cg(product, gradient, rtol=max(accuracy, 1e-10), atol=0.0, maxiter=5000, M=inverse)
     return np.asarray(-move)
 
 
-def _bent_rows(problem: Problem, bends: np.ndarray) -> np.ndarray:
+def _scaled_rows(problem: Problem, curvatures: np.ndarray) -> np.ndarray:
     """Return the rows with some curvature, each times its root, dense."""
-    rows = problem.X[bends > 0.0]
+    rows = problem.X[curvatures > 0.0]
     rows = rows.toarray() if problem.sparse else rows
-    return np.asarray(np.sqrt(bends[bends > 0.0])[:, None] * rows)
+    return np.asarray(np.sqrt(curvatures[curvatures > 0.0])[:, None] * rows)
 
 
 def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.ndarray:

@@ -7,14 +7,15 @@ bounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from adfs.compilation import compiled
-from adfs.problem.losses import conjugate, domain, weighted_conjugate_prox
+from adfs.problem.losses import Loss, conjugate, domain, weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import Samples
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
@@ -26,11 +27,8 @@ _LARGEST_FREE_SET = 3000
 
 @compiled
 def _ascend(
-    loss: Any,
+    samples: Samples,
     beta: float,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
     norms: np.ndarray,
     order: np.ndarray,
     sigma: float,
@@ -38,6 +36,7 @@ def _ascend(
     theta: np.ndarray,
 ) -> None:
     """Minimise the dual exactly along each coordinate in ``order``; θ = −Σ s_j x_j/σ is kept beside s."""
+    loss, rows, y, weights = samples.loss, samples.rows, samples.y, samples.weights
     for j in order:
         start, stop = row_span(rows, j)
         margin = 0.0
@@ -57,39 +56,27 @@ def dual_ascent(problem: Problem, s: np.ndarray, passes: int) -> np.ndarray:
     active = np.flatnonzero(problem.active)
     s = s.copy()
     theta = problem.primal_from_dual(s)
+    samples, beta, norms = problem.samples, problem.loss.beta, problem.row_norms_squared
     for _ in range(passes):
-        order = rng.permutation(active)
-        norms = problem.row_norms_squared
-        _ascend(
-            problem.loss,
-            problem.loss.beta,
-            problem.rows,
-            problem.y,
-            problem.weights,
-            norms,
-            order,
-            problem.total_sigma,
-            s,
-            theta,
-        )
+        _ascend(samples, beta, norms, rng.permutation(active), problem.total_sigma, s, theta)
     return s
 
 
 class Pieces(NamedTuple):
-    """Where the terms' conjugates wℓ*(·/w) are slope·s + bend·s²/2 + constant: one entry a piece.
+    """Where the terms' conjugates wℓ*(·/w) are slope·s + curvature·s²/2 + constant: one entry per piece.
 
     ``row`` is the sample, ``low`` and ``high`` the ends of the piece.
     """
 
     row: np.ndarray
     slope: np.ndarray
-    bend: np.ndarray
+    curvature: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
 
 @compiled
-def _conjugates(loss: Any, s: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _conjugates(loss: Loss, s: np.ndarray, y: np.ndarray) -> np.ndarray:
     out = np.empty(s.size)
     for j in range(s.size):
         out[j] = conjugate(loss, s[j], y[j])
@@ -97,7 +84,7 @@ def _conjugates(loss: Any, s: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def _domains(loss: Any, y: np.ndarray) -> np.ndarray:
+def _domains(loss: Loss, y: np.ndarray) -> np.ndarray:
     out = np.empty((2, y.size))
     for j in range(y.size):
         out[0, j], out[1, j] = domain(loss, y[j])
@@ -117,25 +104,25 @@ def quadratic_pieces(problem: Problem) -> Pieces | None:
     left, right = _fit_side(problem.loss, y, low), _fit_side(problem.loss, y, high)
     if left is None or right is None:
         return None
-    slopes, bends = np.array([left[0], right[0]]), np.array([left[1], right[1]]) / weights
+    slopes, curvatures = np.array([left[0], right[0]]), np.array([left[1], right[1]]) / weights
     rounding = 1e-12 * (1.0 + np.abs(slopes).sum(axis=0))
-    differ = (np.abs(slopes[1] - slopes[0]) > rounding) | (np.abs(bends[1] - bends[0]) > rounding)
+    differ = (np.abs(slopes[1] - slopes[0]) > rounding) | (np.abs(curvatures[1] - curvatures[0]) > rounding)
     kinked = differ & (low < 0.0) & (high > 0.0)
-    # An entry a sample, fitted on the upper side unless it has none; another for the lower side of a kink.
+    # An entry per sample, fitted on the upper side unless it has none; another for the lower side of a kink.
     side = (high > 0.0).astype(np.int64)
     every = np.arange(rows.size)
     low, high = weights * low, weights * high
     return Pieces(
         np.append(rows, rows[kinked]),
         np.append(slopes[side, every], slopes[0, kinked]),
-        np.append(bends[side, every], bends[0, kinked]),
+        np.append(curvatures[side, every], curvatures[0, kinked]),
         np.append(np.where(kinked, 0.0, low), low[kinked]),
         np.append(high, np.zeros(int(kinked.sum()))),
     )
 
 
-def _fit_side(loss: Any, y: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the slope at 0 and the bend of ℓ* between 0 and ``end``, or None when it is no parabola."""
+def _fit_side(loss: Loss, y: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the slope at 0 and the curvature of ℓ* between 0 and ``end``, or None when it is no parabola."""
     points = [_conjugates(loss, share * end, y) for share in (0.25, 0.5, 0.75, 1.0)]
     length = np.where(end == 0.0, 1.0, end)
     rounding = 1e-14 * sum(np.abs(point) for point in points)
@@ -144,8 +131,8 @@ def _fit_side(loss: Any, y: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np
     third = points[3] - 3.0 * points[2] + 3.0 * points[1] - points[0]
     if not np.all(np.abs(third) <= 8.0 * rounding):
         return None
-    bend = second / (0.25 * length) ** 2
-    return (points[2] - points[0]) / (0.5 * length) - 0.5 * bend * length, bend
+    curvature = second / (0.25 * length) ** 2
+    return (points[2] - points[0]) / (0.5 * length) - 0.5 * curvature * length, curvature
 
 
 def polish(problem: Problem, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -160,7 +147,7 @@ def polish(problem: Problem, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
         The tips' scalars, and the parameter nearest to theirs that meets the free tips' margins.
     """
     pieces = quadratic_pieces(problem)
-    if pieces is None or pieces.bend.any():
+    if pieces is None or pieces.curvature.any():
         return None
     inside = 1e-7 * (pieces.high - pieces.low)
     value = s[pieces.row]

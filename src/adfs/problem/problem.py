@@ -11,43 +11,20 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.problem import evaluation
+from adfs.problem.finite_sum import FiniteSum, check_count, check_sigma
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.partitions import split
 from adfs.problem.rows import Matrix, Rows, rows_of
+from adfs.problem.samples import Samples
 from adfs.problem.shards import Shard, make_shard, stack_shards
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 
-__all__ = ["Problem", "check_count", "check_sigma"]
+__all__ = ["Problem"]
 
 
-def check_sigma(sigma: Any, n_nodes: int) -> np.ndarray:
-    """Return σ_i as one positive number a node, shape (n,)."""
-    try:
-        values = np.array(sigma, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"sigma must be a number or one number a node, got {sigma!r}") from None
-    if values.ndim == 0:
-        values = np.full(n_nodes, float(values))
-    if values.shape != (n_nodes,):
-        raise InputError(
-            f"sigma must be one number or one a node ({n_nodes} nodes), got shape {values.shape}"
-        )
-    if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
-        bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
-        raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
-    return values
-
-
-def check_count(n_nodes: Any) -> int:
-    """Return the number of nodes, checked to be a whole number of at least 1."""
-    if isinstance(n_nodes, bool) or not isinstance(n_nodes, int | np.integer) or n_nodes < 1:
-        raise InputError(f"n_nodes must be a whole number of at least 1, got {n_nodes!r}")
-    return int(n_nodes)
-
-
-class Problem:
+class Problem(FiniteSum):
     """Minimise F(θ) = Σ_i [ Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖² ] over nodes i and their samples j.
 
     Parameters
@@ -126,7 +103,7 @@ class Problem:
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
     ) -> Problem:
-        """Build a problem from data that is already split, one ``(X, y)`` or ``(X, y, weights)`` a node.
+        """Build a problem from data that is already split, one ``(X, y)`` or ``(X, y, weights)`` per node.
 
         Examples
         --------
@@ -170,11 +147,6 @@ class Problem:
     # What is as long as the data and quickly computed is not kept: it would double what a sample takes.
 
     @property
-    def n_nodes(self) -> int:
-        """n, the number of nodes."""
-        return int(self.offsets.size - 1)
-
-    @property
     def n_samples(self) -> int:
         """N, the number of samples of all nodes together."""
         return int(self.y.size)
@@ -185,9 +157,34 @@ class Problem:
         return int(self.X.shape[1])
 
     @property
+    def tip_shape(self) -> tuple[int, ...]:
+        """The shape of a sample's dual variable: a number."""
+        return ()
+
+    @property
+    def loss_name(self) -> str:
+        """The name of the loss."""
+        return self.loss.name
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss is."""
+        return self.loss.smooth
+
+    @property
     def rows(self) -> Rows:
         """The rows in the form kernels take."""
         return rows_of(self.X)
+
+    @property
+    def samples(self) -> Samples:
+        """The samples in the form kernels take."""
+        return Samples(self.loss, self.rows, self.y, self.weights, self.offsets)
+
+    @property
+    def entries_per_row(self) -> float | None:
+        """The mean number of non-zeros per row, None where rows are dense."""
+        return self.X.nnz / max(1, self.n_samples) if self.sparse else None
 
     @property
     def sparse(self) -> bool:
@@ -208,11 +205,6 @@ class Problem:
         return order
 
     @property
-    def node_of_row(self) -> np.ndarray:
-        """The node of each row, shape (N,)."""
-        return np.repeat(np.arange(self.n_nodes), np.diff(self.offsets))
-
-    @property
     def row_norms_squared(self) -> np.ndarray:
         """q_ij = ‖x_ij‖², shape (N,)."""
         return evaluation.row_norms_squared(self.rows, self.n_samples)
@@ -230,30 +222,9 @@ class Problem:
         return np.where(self.active, np.inf, 0.0)
 
     @cached_property
-    def kappa(self) -> np.ndarray:
-        """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
-        # Row after row: the same bits for a node wherever it stands among others.
-        return np.asarray(evaluation.node_sums(self.smoothness, self.offsets) / self.sigma)
-
-    @property
-    def kappa_s(self) -> float:
-        """κ_s = max_i κ_i, the stochastic condition number."""
-        return float(self.kappa.max())
-
-    @cached_property
     def batch_smoothness(self) -> np.ndarray:
         """λ_max(β X_iᵀ W_i X_i), shape (n,)."""
         return batch_smoothness(self.X, self.weights, self.offsets, self.loss.beta)
-
-    @property
-    def kappa_b(self) -> float:
-        """κ_b = max_i (σ_i + λ_max(β X_iᵀ W_i X_i))/σ_i, the batch condition number."""
-        return float(np.max(1.0 + self.batch_smoothness / self.sigma))
-
-    @property
-    def total_sigma(self) -> float:
-        """Σ_i σ_i, the strong convexity of the whole objective."""
-        return float(self.sigma.sum())
 
     def merged(self) -> Problem:
         """Return the same problem on one node, as a machine that holds all the data sees it."""
@@ -264,6 +235,29 @@ class Problem:
         data = Shard(self.X, self.y, self.weights)
         whole._set(self.loss, data, offsets, self.total_sigma, self._row_index)
         return whole
+
+    def first_samples(self) -> Problem | None:
+        """Return the problem of each node's first sample alone; None where all are constants."""
+        shards = [tuple(part[:1] for part in shard) for shard in self.shards]
+        small = Problem.from_shards(shards, self.loss, self.sigma)
+        return small if small.active.any() else None
+
+    def widened(self, n_features: int) -> Problem:
+        """Return the same problem with columns of zeros on the right of its sparse rows."""
+        if n_features == self.n_features:
+            return self
+        if not self.sparse or n_features < self.n_features:
+            raise InputError(
+                f"X has {self.X.shape[1]} columns and there are {n_features}; give all shards the same ones"
+            )
+        X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=(self.n_samples, n_features))
+        wider = Problem.__new__(Problem)
+        wider._set(self.loss, Shard(X, self.y, self.weights), self.offsets, self.sigma, self._row_index)
+        return wider
+
+    def identity(self) -> tuple[list[object], list[np.ndarray]]:
+        """Return the loss, and the arrays of the samples and nodes."""
+        return [self.loss], [self.offsets, self.sigma, *self.rows, self.y, self.weights]
 
     def term(self, row: int) -> LinearTerm:
         """Return one sample's term as an object (for the literal algorithms and for tests)."""
@@ -280,31 +274,21 @@ class Problem:
 
     # ------------------------------------------------------------------ the primal
 
-    def objective(self, theta: np.ndarray) -> Any:
-        """Return F(θ): a float for θ of shape (d,), an array of shape (k,) for θ of shape (k, d)."""
-        theta = np.ascontiguousarray(theta, dtype=np.float64)
-        sums = self.loss_sums(theta)
-        if theta.ndim == 1:
-            return float(sums.sum() + 0.5 * self.total_sigma * (theta @ theta))
-        return evaluation.add_squares(sums, self.total_sigma, theta)
-
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j w_ij ℓ(x_ijᵀθ; y_ij), shape (n,), or (n, k) for θ of shape (k, d)."""
         theta = np.asarray(theta, dtype=np.float64)
-        data = (self.loss, self.rows, self.offsets, self.y, self.weights)
         if theta.ndim == 1:
-            return evaluation.loss_sums(*data, self._checked(theta, "theta", self.n_features))
+            return evaluation.loss_sums(self.samples, self._checked(theta, "theta", self.n_features))
         if theta.ndim != 2 or theta.shape[1] != self.n_features:
             raise InputError(
                 f"theta must have shape ({self.n_features},) or (k, {self.n_features}), got {theta.shape}"
             )
-        return evaluation.loss_sums_at(*data, np.ascontiguousarray(theta.T))
+        return evaluation.loss_sums_at(self.samples, np.ascontiguousarray(theta.T))
 
     def slopes(self, theta: np.ndarray) -> np.ndarray:
         """Return w_ij ℓ'(x_ijᵀθ; y_ij), shape (N,); a row's bits do not depend on the others."""
         theta = self._checked(theta, "theta", self.n_features)
-        margins = evaluation.row_margins(self.rows, self.n_samples, theta)
-        return np.asarray(self.weights * evaluation.loss_derivatives(self.loss, margins, self.y))
+        return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.tip_shape)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇F(θ) (a subgradient when the loss is not smooth), shape (d,)."""
@@ -315,67 +299,46 @@ class Problem:
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇²F(θ), dense, shape (d, d)."""
         theta = self._checked(theta, "theta", self.n_features)
-        bends = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.y)
-        return self.curvature_matrix(bends)
+        curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.y)
+        return self.curvature_matrix(curvatures)
 
-    def curvature_matrix(self, bends: np.ndarray) -> np.ndarray:
+    def curvature_matrix(self, curvatures: np.ndarray) -> np.ndarray:
         """Return Σ b_j x_j x_jᵀ + Σ σ_i·I for the samples' curvatures b (N,), dense, shape (d, d)."""
         if self.sparse:
-            data = (self.X.T @ sp.diags_array(bends) @ self.X).toarray()
+            data = (self.X.T @ sp.diags_array(curvatures) @ self.X).toarray()
         else:
-            data = self.X.T @ (bends[:, None] * self.X)
+            data = self.X.T @ (curvatures[:, None] * self.X)
         return np.asarray(data + self.total_sigma * np.eye(self.n_features))
-
-    @cached_property
-    def value_at_zero(self) -> float:
-        """F(0) = Σ w ℓ(0), the scale of the relative duality gap."""
-        return float(self.objective(np.zeros(self.n_features)))
 
     # ------------------------------------------------------------------ the dual
 
-    def clip_to_domain(self, s: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+    def _checked_tips(self, tips: np.ndarray) -> np.ndarray:
+        """Return tips (N, *tip_shape) as kernels take them, (N, K)."""
+        out = np.ascontiguousarray(tips, dtype=np.float64)
+        if out.shape != (self.n_samples, *self.tip_shape):
+            raise InputError(f"s must have shape {(self.n_samples, *self.tip_shape)}, got {out.shape}")
+        return out.reshape(self.n_samples, self.n_outputs)
+
+    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
         """Move tips' scalars into the domain of the conjugates, against rounding; shape (N,)."""
-        s = self._checked(s, "s", self.n_samples)
-        out = s if in_place else np.empty(s.size)
-        evaluation.clip_to_domain(self.loss, self.y, self.weights, self.active, s, out)
-        return out
+        checked = self._checked_tips(tips)
+        out = checked if in_place else checked.copy()
+        evaluation.clip_to_domain(self.samples, self.active, out)
+        return out.reshape(self.n_samples, *self.tip_shape)
 
-    def primal_from_dual(self, s: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ x_ij s_ij / Σ σ_i, the primal point of the tips' scalars; shape (d,)."""
-        return np.asarray(-self.row_total(s) / self.total_sigma)
-
-    def row_total(self, s: np.ndarray) -> np.ndarray:
+    def row_total(self, tips: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij, the nodes' sums added in their order; shape (d,)."""
-        s = self._checked(s, "s", self.n_samples)
+        s = self._checked_tips(tips)
         return evaluation.weighted_row_total(self.rows, self.offsets, s, self.n_features)
 
-    def row_sums(self, s: np.ndarray) -> np.ndarray:
+    def row_sums(self, tips: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j x_ij s_ij, shape (n, d)."""
-        s = self._checked(s, "s", self.n_samples)
+        s = self._checked_tips(tips)
         return evaluation.weighted_row_sums(self.rows, self.offsets, s, self.n_features)
 
-    def conjugate_sums(self, s: np.ndarray) -> np.ndarray:
+    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
-        s = self._checked(s, "s", self.n_samples)
-        return evaluation.conjugate_sums(self.loss, self.offsets, self.y, self.weights, self.active, s)
-
-    def dual_objective(self, s: np.ndarray) -> float:
-        """Return D(s) = −Σ w ℓ*(s_ij/w) − ‖Σ x_ij s_ij‖²/(2 Σ σ_i), at most F(θ) for every θ.
-
-        It is −∞ where a tip's scalar lies outside the domain: see :meth:`clip_to_domain`.
-        """
-        theta = self.primal_from_dual(s)
-        return float(-self.conjugate_sums(s).sum() - 0.5 * self.total_sigma * (theta @ theta))
-
-    def duality_gap(self, s: np.ndarray, *, relative: bool = True) -> float:
-        """Return F(θ(s)) − D(s), divided by F(0) unless told otherwise; it certifies how good θ(s) is.
-
-        F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
-        is.
-        """
-        gap = self.objective(self.primal_from_dual(s)) - self.dual_objective(s)
-        scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
-        return float(gap / scale)
+        return evaluation.conjugate_sums(self.samples, self.active, self._checked_tips(tips))
 
     def optimum(self, tol: float = 1e-12) -> Optimum:
         """Return the minimiser, certified by its relative duality gap; computed once and kept.

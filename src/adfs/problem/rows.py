@@ -12,7 +12,8 @@ the same bits: a column that CSR leaves out adds an exact zero.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +26,7 @@ __all__ = [
     "Matrix",
     "Rows",
     "SparseRows",
+    "kind_of",
     "row_column",
     "row_entry",
     "row_span",
@@ -64,19 +66,19 @@ def rows_of(matrix: Matrix) -> Rows:
     return DenseRows(matrix)
 
 
-def row_span(rows: Rows, j: int) -> tuple[int, int]:
+def row_span(rows: Rows, j: SupportsIndex) -> tuple[int, int]:
     """Return the range of k over which row j is walked."""
     if isinstance(rows, SparseRows):
-        return int(rows.indptr[j]), int(rows.indptr[j + 1])
+        return int(rows.indptr[j]), int(rows.indptr[int(j) + 1])
     return 0, int(rows.values.shape[1])
 
 
-def row_column(rows: Rows, j: int, k: int) -> int:
+def row_column(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> int:
     """Return the column of position k in row j."""
-    return int(rows.indices[k]) if isinstance(rows, SparseRows) else k
+    return int(rows.indices[k]) if isinstance(rows, SparseRows) else int(k)
 
 
-def row_entry(rows: Rows, j: int, k: int) -> float:
+def row_entry(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> float:
     """Return the value at position k of row j."""
     return float(rows.data[k]) if isinstance(rows, SparseRows) else float(rows.values[j, k])
 
@@ -84,32 +86,33 @@ def row_entry(rows: Rows, j: int, k: int) -> float:
 # Columns and positions are unsigned in compiled code: numba then leaves out the test for a negative index.
 
 
-def _kind(rows: Any) -> type | None:
-    return rows.instance_class if isinstance(rows, types.BaseNamedTuple) else None
+def kind_of(value: types.Type) -> type | None:
+    """Return the class of a named tuple's numba type, None for any other type."""
+    return value.instance_class if isinstance(value, types.BaseNamedTuple) else None
 
 
 @overloads(row_span)
-def _row_span(rows: Any, j: Any) -> Any:
-    if _kind(rows) is SparseRows:
+def _row_span(rows: types.Type, j: types.Type) -> Callable[..., object] | None:
+    if kind_of(rows) is SparseRows:
         return lambda rows, j: (np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1]))
-    if _kind(rows) is DenseRows:
+    if kind_of(rows) is DenseRows:
         return lambda rows, j: (np.int64(0), np.int64(rows.values.shape[1]))
     return None
 
 
 @overloads(row_column)
-def _row_column(rows: Any, j: Any, k: Any) -> Any:
-    if _kind(rows) is SparseRows:
+def _row_column(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object] | None:
+    if kind_of(rows) is SparseRows:
         return lambda rows, j, k: np.uint64(rows.indices[np.uint64(k)])
-    if _kind(rows) is DenseRows:
+    if kind_of(rows) is DenseRows:
         return lambda rows, j, k: np.uint64(k)
     return None
 
 
 @overloads(row_entry)
-def _row_entry(rows: Any, j: Any, k: Any) -> Any:
-    if _kind(rows) is SparseRows:
+def _row_entry(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object] | None:
+    if kind_of(rows) is SparseRows:
         return lambda rows, j, k: rows.data[np.uint64(k)]
-    if _kind(rows) is DenseRows:
+    if kind_of(rows) is DenseRows:
         return lambda rows, j, k: rows.values[j, np.uint64(k)]
     return None

@@ -1,4 +1,4 @@
-"""The theory: the augmented graph, parameters, one function a theorem, and Table 1."""
+"""The theory: the augmented graph, parameters, one function per theorem, and Table 1."""
 
 from adfs.theory.augmented import AugmentedGraph
 from adfs.theory.baselines import (
@@ -11,7 +11,7 @@ from adfs.theory.baselines import (
 )
 from adfs.theory.block import BlockParameters
 from adfs.theory.nonsmooth import NonSmoothParameters
-from adfs.theory.parameters import Parameters, general_parameters
+from adfs.theory.parameters import Parameters, smoothness_limit
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
 from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
 from adfs.theory.table1 import table1
@@ -43,9 +43,9 @@ __all__ = [
     "StepTime",
     "dual_curvature",
     "dual_curvature_of_split",
-    "general_parameters",
     "node_sizes",
     "projected_dual_curvature",
+    "smoothness_limit",
     "summarize",
     "table1",
     "theorem1_lyapunov",

@@ -14,7 +14,7 @@ import scipy.linalg
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
 from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters
@@ -44,7 +44,7 @@ class AugmentedGraph:
 
     def __init__(
         self,
-        problem: Problem | GeneralProblem,
+        problem: FiniteSum,
         network: Network,
         parameters: Parameters | NonSmoothParameters,
     ) -> None:

@@ -17,8 +17,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.network.gossip import ChebyshevCoefficients
 from adfs.network.spectrum import second_eigenpair
-from adfs.problem import GeneralProblem, Problem
-from adfs.theory.summary import NodeSummary, check_network, check_smooth, summarize
+from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize
 from adfs.theory.tables import text_table
 
 __all__ = [
@@ -30,8 +29,6 @@ __all__ = [
     "PointSagaParameters",
     "node_smoothness",
 ]
-
-Source = Problem | GeneralProblem | NodeSummary
 
 
 def node_smoothness(summary: NodeSummary) -> np.ndarray:

@@ -12,10 +12,9 @@ from scipy.sparse.linalg import eigsh
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
 from adfs.theory.parameters import Parameters, check_network
 from adfs.theory.strong_convexity import dual_curvature_of_split
-from adfs.theory.summary import NodeSummary, summarize
+from adfs.theory.summary import NodeSummary, Source, summarize
 from adfs.theory.tables import text_table
 
 __all__ = ["BlockParameters"]
@@ -54,7 +53,7 @@ class BlockParameters:
     @classmethod
     def tuned(
         cls,
-        problem: Problem | GeneralProblem | NodeSummary,
+        problem: Source,
         network: Network,
         *,
         tau: float = math.nan,

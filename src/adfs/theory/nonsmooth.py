@@ -10,10 +10,10 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum
 from adfs.theory.event_parameters import EventParameters
 from adfs.theory.parameters import network_constant
-from adfs.theory.summary import NodeSummary, check_network, summarize
+from adfs.theory.summary import Source, check_network, summarize
 from adfs.theory.tables import text_table
 
 __all__ = ["NonSmoothParameters"]
@@ -69,22 +69,22 @@ class NonSmoothParameters(EventParameters):
         """Return a_{t+1} = A_{t+1} − A_t."""
         return (2.0 * (t + self.offset) + 1.0) / (4.0 * self.step_bound)
 
-    def sample_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
+    def sample_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return 1 on active rows and 0 on others: samples of a node are equally likely; shape (N,)."""
         return problem.active.astype(np.float64)
 
-    def sample_probability(self, problem: Problem | GeneralProblem) -> np.ndarray:
+    def sample_probability(self, problem: FiniteSum) -> np.ndarray:
         """Return p_ij, shape (N,)."""
         node = problem.node_of_row
         counts = np.where(self.n_active > 0, self.n_active, 1.0)
         return np.asarray(self.node_probability[node] * self.sample_weights(problem) / counts[node])
 
-    def sample_virtual_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
+    def sample_virtual_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return μ_ij², shape (N,)."""
         return np.asarray(self.virtual_weight[problem.node_of_row])
 
     @classmethod
-    def paper(cls, problem: Problem | GeneralProblem | NodeSummary, network: Network) -> NonSmoothParameters:
+    def paper(cls, problem: Source, network: Network) -> NonSmoothParameters:
         """Choose as the paper does: μ_ij² = λ_min⁺(Lap)/(1 + m) and p_comm = min(1/2, 1/(1 + √(mγ̃))).
 
         Edges are equally likely, and so are samples; m is the largest number of samples a node.

@@ -10,14 +10,14 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.theory.event_parameters import EventParameters
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
-from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
+from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, check_tau, summarize
 from adfs.theory.tables import text_table
 
-__all__ = ["Parameters", "check_network", "ease_steps", "general_parameters", "network_constant"]
+__all__ = ["Parameters", "check_network", "network_constant", "smoothness_limit"]
 
 
 def network_constant(network: Network, resistance: np.ndarray) -> float:
@@ -112,17 +112,17 @@ class Parameters(EventParameters):
 
     # ------------------------------------------------------------------ constants of samples and edges
 
-    def sample_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
+    def sample_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return √(1 + L_ij/σ_i), to which p_ij is proportional in a node; 0 on inactive rows; shape (N,)."""
         return sampling_weights(problem.smoothness, problem.active, problem.offsets, self.sigma)
 
-    def sample_probability(self, problem: Problem | GeneralProblem) -> np.ndarray:
+    def sample_probability(self, problem: FiniteSum) -> np.ndarray:
         """Return p_ij, shape (N,)."""
         node = problem.node_of_row
         sums = np.where(self.root_sums > 0.0, self.root_sums, 1.0)
         return np.asarray(self.node_probability[node] * self.sample_weights(problem) / sums[node])
 
-    def sample_virtual_weights(self, problem: Problem | GeneralProblem) -> np.ndarray:
+    def sample_virtual_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return μ_ij² = α_i L_ij, shape (N,)."""
         return np.asarray(self.virtual_weight[problem.node_of_row] * problem.smoothness)
 
@@ -169,7 +169,7 @@ class Parameters(EventParameters):
     @classmethod
     def paper(
         cls,
-        problem: Problem | GeneralProblem | NodeSummary,
+        problem: Source,
         network: Network,
         *,
         tau: float = math.nan,
@@ -207,7 +207,7 @@ class Parameters(EventParameters):
     @classmethod
     def tuned(
         cls,
-        problem: Problem | GeneralProblem | NodeSummary,
+        problem: Source,
         network: Network,
         *,
         tau: float = math.nan,
@@ -347,40 +347,23 @@ def _best_split(summary: NodeSummary, network: Network, roots: np.ndarray, tau: 
     return min(0.5, 1.0 / (1.0 + math.pow(effective * per_message / per_sample, 2.0 / 3.0)))
 
 
-def general_parameters(
-    problem: GeneralProblem, network: Network, *, r: float = 0.5
-) -> tuple[GeneralProblem, Parameters]:
-    """Tune ADFS for terms with a prox of their own, raising L where a dual step would not be below it.
+def smoothness_limit(sigma: np.ndarray, network: Network, *, r: float = 0.5) -> np.ndarray:
+    """Return σ_i(1/r − 1), above which L must lie for dual steps below L; 0 for one node; shape (k,).
 
-    The Moreau form of the dual prox needs η̃ < L, that is L > σ_i(1/r − 1) for one split r (and any L > 0
-    for one node). Any larger L is valid, so the problem is returned with its smoothness raised to
-    1.05·σ_i(1/r − 1) where it lies below that: nearer to the limit the prox would lose its digits.
+    The Moreau form of a term's dual prox needs η̃ < L. Tuned parameters with the split r have η̃ < L exactly
+    where L > σ_i(1/r − 1), and on one node for any L > 0. Any larger L is valid, so a problem is made ready
+    by `adfs.problem.FiniteSum.with_smoothness_above`.
 
     Parameters
     ----------
-    problem : GeneralProblem
+    sigma : ndarray of shape (k,)
+        σ_i of some of the network's nodes.
     network : Network
     r : float
         The split, in (0, 1).
-
-    Returns
-    -------
-    problem : GeneralProblem
-        The same terms with their L raised where needed.
-    parameters : Parameters
-        Tuned for it.
     """
-    check_network(summarize(problem), network)
-    eased = ease_steps(problem, network, r=r)
-    return eased, Parameters.tuned(eased, network, r=r)
-
-
-def ease_steps(problem: GeneralProblem, network: Network, *, r: float = 0.5) -> GeneralProblem:
-    """Return some of the network's nodes with their L raised as `general_parameters` tells."""
     _check_split(r)
-    limit = problem.sigma[problem.node_of_row] * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
-    raised = np.where(problem.active & (problem.smoothness <= 1.05 * limit), 1.05 * limit, problem.smoothness)
-    return problem.with_smoothness(raised)
+    return sigma * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
 
 
 def _span(array: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""The few numbers a node that parameters are made of: these can be gathered, the samples cannot."""
+"""The few numbers per node that parameters are made of: these can be gathered, the samples cannot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
 
 __all__ = [
     "NodeSizes",
     "NodeSummary",
+    "Source",
     "check_network",
     "check_smooth",
     "check_tau",
@@ -67,14 +68,18 @@ class NodeSummary(NodeSizes):
     largest_smoothness: np.ndarray
 
 
-def node_sizes(problem: Problem | GeneralProblem | NodeSizes) -> NodeSizes:
+#: What parameters are computed from: a problem, or what its nodes say of their data.
+Source = FiniteSum | NodeSummary
+
+
+def node_sizes(problem: FiniteSum | NodeSizes) -> NodeSizes:
     """Return the sizes of a problem's nodes (sizes are returned as they are)."""
     if isinstance(problem, NodeSizes):
         return problem
     return NodeSizes(np.diff(problem.offsets), node_sums(problem.active, problem.offsets).astype(np.int64))
 
 
-def summarize(problem: Problem | GeneralProblem | NodeSummary) -> NodeSummary:
+def summarize(problem: Source) -> NodeSummary:
     """Return the summary of a problem's nodes (a summary is returned as it is)."""
     if isinstance(problem, NodeSummary):
         return problem

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
-from adfs.theory.summary import NodeSummary, check_network, check_smooth, check_tau, summarize
+from adfs.theory.summary import Source, check_network, check_smooth, check_tau, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["table1"]
 
 
-def table1(problem: Problem | GeneralProblem | NodeSummary, network: Network, tau: float) -> pd.DataFrame:
+def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
     """Return the time each method takes to divide the error by e, constants left out (the paper's Table 1).
 
     Parameters

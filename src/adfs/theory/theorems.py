@@ -12,11 +12,10 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import GeneralProblem, Problem
 from adfs.theory.augmented import AugmentedGraph
 from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters, network_constant
-from adfs.theory.summary import NodeSummary, check_tau, summarize
+from adfs.theory.summary import Source, check_tau, summarize
 
 __all__ = [
     "STEP_TIME_CONSTANTS",
@@ -162,9 +161,7 @@ class ExecutionTime(NamedTuple):
     sigma_spread: float
 
 
-def theorem5_time(
-    problem: Problem | GeneralProblem | NodeSummary, network: Network, tau: float, *, constant: float = 24.0
-) -> ExecutionTime:
+def theorem5_time(problem: Source, network: Network, tau: float, *, constant: float = 24.0) -> ExecutionTime:
     """Theorem 5: T/log(1/ε) ≤ (√2·C/Δ_p)((m + √(mκ_s))/√r_κ + (1 + 2c_ττ)√((1 + κ_s)/γ̃)).
 
     For the parameters of :meth:`Parameters.paper`. m is the largest number of samples a node, r_κ = (1 +

@@ -1,8 +1,6 @@
-"""What the baselines share: gradients of the nodes' own objectives, one sample's prox, and counting."""
+"""What round-driven baselines share: gradients of the nodes' own objectives, one sample's prox, counting."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,24 +8,17 @@ import scipy.sparse as sp
 from adfs.algorithms.base import RoundProcess, Setting, Work
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
-from adfs.problem.losses import derivative, dual_prox
+from adfs.problem import Samples
+from adfs.problem.losses import Loss, derivative, dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 
 __all__ = ["LocalRounds", "lazy_matrix", "node_gradients", "prox_slope"]
 
 
 @kernel
-def node_gradients(
-    loss: Any,
-    rows: Any,
-    y: np.ndarray,
-    weights: np.ndarray,
-    offsets: np.ndarray,
-    sigma: np.ndarray,
-    theta: np.ndarray,
-    out: np.ndarray,
-) -> None:
+def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: np.ndarray) -> None:
     """Write ∇f_i(θ_i) = Σ_j w_ij ℓ'(x_ijᵀθ_i) x_ij + σ_iθ_i for each node, ``theta`` and ``out`` (k, d)."""
+    rows, offsets = samples.rows, samples.offsets
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
             out[i, k] = sigma[i] * theta[i, k]
@@ -36,13 +27,13 @@ def node_gradients(
             margin = 0.0
             for k in range(start, stop):
                 margin += row_entry(rows, j, k) * theta[i, row_column(rows, j, k)]
-            pull = weights[j] * derivative(loss, margin, y[j])
+            pull = samples.weights[j] * derivative(samples.loss, margin, samples.y[j])
             for k in range(start, stop):
                 out[i, row_column(rows, j, k)] += pull * row_entry(rows, j, k)
 
 
 @inlined
-def prox_slope(loss: Any, beta: float, target: float, step: float, b: float, start: float) -> float:
+def prox_slope(loss: Loss, beta: float, target: float, step: float, b: float, start: float) -> float:
     """Return ℓ'(u) at the root of u + step·ℓ'(u) = target: the prox of any smooth ℓ, through its dual."""
     h = 1.0 / (step + 1.0 / beta)
     return dual_prox(loss, target * h, h, b, start)
@@ -63,17 +54,11 @@ class LocalRounds(RoundProcess):
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array) -> None:
         super().__init__()
-        self.problem = setting.problem
+        self.problem, self.samples = setting.problem, setting.problem.samples
         self.gossip_matrix = gossip_matrix
         matrix = sp.csr_array(gossip_matrix)
         own = np.diff(matrix.indptr) - (matrix.diagonal() != 0.0)
         self._neighbours = int(own[setting.block].sum())
-
-    @property
-    def data(self) -> tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray]:
-        """What the kernels take first: loss, rows, labels, weights and offsets."""
-        p = self.problem
-        return p.loss, p.rows, p.y, p.weights, p.offsets
 
     def advance(self, computations: int, exchanges: int) -> None:
         """Count one round: samples processed, and products with the gossip matrix."""

@@ -1,0 +1,276 @@
+"""What everything outside this folder sees of a problem, whatever its terms are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adfs.errors import InputError
+from adfs.problem.evaluation import add_squares, node_sums
+from adfs.problem.samples import Samples
+from adfs.problem.terms import Term
+
+if TYPE_CHECKING:
+    from adfs.problem.optimum import Optimum
+
+__all__ = ["FiniteSum", "check_count", "check_sigma"]
+
+Sum = TypeVar("Sum", bound="FiniteSum")
+
+
+def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
+    """Return σ_i as one positive number per node, shape (n,)."""
+    try:
+        values = np.array(sigma, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"sigma must be a number or one number per node, got {sigma!r}") from None
+    if values.ndim == 0:
+        values = np.full(n_nodes, float(values))
+    if values.shape != (n_nodes,):
+        raise InputError(
+            f"sigma must be one number or one per node ({n_nodes} nodes), got shape {values.shape}"
+        )
+    if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
+        bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
+        raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
+    return values
+
+
+def check_count(n_nodes: object) -> int:
+    """Return the number of nodes, checked to be a whole number of at least 1."""
+    if isinstance(n_nodes, bool) or not isinstance(n_nodes, int | np.integer) or n_nodes < 1:
+        raise InputError(f"n_nodes must be a whole number of at least 1, got {n_nodes!r}")
+    return int(n_nodes)
+
+
+class FiniteSum(ABC):
+    """Minimise F(θ) = Σ_i [ Σ_j f_ij(θ) + (σ_i/2)‖θ‖² ] over nodes i and their terms j.
+
+    A term has a *tip*, its dual variable: ``tip_shape`` numbers each, () for a number. Sums run over a
+    node's terms in their order and then over the nodes in theirs: what a process computes for its own nodes
+    has the same bits wherever the others live.
+
+    Attributes
+    ----------
+    offsets : ndarray of shape (n_nodes + 1,)
+        Node i holds the terms ``offsets[i]:offsets[i + 1]``.
+    sigma : ndarray of shape (n_nodes,)
+        σ_i.
+    n_features : int
+        d, the dimension of θ: the number of columns times that of outputs.
+    n_outputs : int
+        K, the number of margins of a sample.
+    linear : bool
+        Whether the terms are losses of linear functions of θ, which `samples` gives.
+    smooth : bool
+        Whether all terms have Lipschitz gradients.
+    certifiable : bool
+        Whether all terms have conjugates, so that a duality gap can be told.
+    steps_below_smoothness : bool
+        Whether a dual step must be below L; see `with_smoothness_above`.
+    """
+
+    offsets: np.ndarray
+    sigma: np.ndarray
+    linear: bool = True
+    certifiable: bool = True
+    steps_below_smoothness: bool = False
+
+    # ------------------------------------------------------------------ sizes and constants
+
+    @property
+    def n_nodes(self) -> int:
+        """n, the number of nodes."""
+        return int(self.offsets.size - 1)
+
+    @property
+    @abstractmethod
+    def n_samples(self) -> int:
+        """N, the number of terms of all nodes together."""
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """d, the dimension of θ."""
+
+    @property
+    def n_outputs(self) -> int:
+        """K, the number of margins of a sample."""
+        return 1
+
+    @property
+    @abstractmethod
+    def tip_shape(self) -> tuple[int, ...]:
+        """The shape of one term's dual variable."""
+
+    @property
+    @abstractmethod
+    def loss_name(self) -> str:
+        """The name of the loss, ``"general"`` for terms with a prox of their own."""
+
+    @property
+    @abstractmethod
+    def smooth(self) -> bool:
+        """Whether all terms have Lipschitz gradients."""
+
+    @property
+    def entries_per_row(self) -> float | None:
+        """The mean number of non-zeros per row, None where rows are dense."""
+        return None
+
+    @property
+    def node_of_row(self) -> np.ndarray:
+        """The node of each term, shape (N,)."""
+        return np.repeat(np.arange(self.n_nodes), np.diff(self.offsets))
+
+    @property
+    @abstractmethod
+    def active(self) -> np.ndarray:
+        """Which terms are more than a constant; shape (N,), bool."""
+
+    @property
+    @abstractmethod
+    def smoothness(self) -> np.ndarray:
+        """L_ij or anything above, 0 on constants; ``inf`` on terms that are not smooth; shape (N,)."""
+
+    @cached_property
+    def kappa(self) -> np.ndarray:
+        """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
+        # Row after row: the same bits for a node wherever it stands among others.
+        return np.asarray(node_sums(self.smoothness, self.offsets) / self.sigma)
+
+    @property
+    def kappa_s(self) -> float:
+        """κ_s = max_i κ_i, the stochastic condition number."""
+        return float(self.kappa.max())
+
+    @property
+    @abstractmethod
+    def batch_smoothness(self) -> np.ndarray:
+        """The smoothness of each node's Σ_j f_ij, or an upper bound of it; shape (n,)."""
+
+    @property
+    def kappa_b(self) -> float:
+        """κ_b = max_i (σ_i + the batch smoothness)/σ_i, the batch condition number."""
+        return float(np.max(1.0 + self.batch_smoothness / self.sigma))
+
+    @property
+    def total_sigma(self) -> float:
+        """Σ_i σ_i, the strong convexity of the whole objective."""
+        return float(self.sigma.sum())
+
+    @cached_property
+    def value_at_zero(self) -> float:
+        """F(0), the scale of the relative duality gap."""
+        return float(self.objective(np.zeros(self.n_features)))
+
+    # ------------------------------------------------------------------ the primal
+
+    def objective(self, theta: np.ndarray) -> Any:
+        """Return F(θ): a float for θ of shape (d,), an array of shape (k,) for θ of shape (k, d)."""
+        theta = np.ascontiguousarray(theta, dtype=np.float64)
+        sums = self.loss_sums(theta)
+        if theta.ndim == 1:
+            return float(sums.sum() + 0.5 * self.total_sigma * (theta @ theta))
+        return add_squares(sums, self.total_sigma, theta)
+
+    @abstractmethod
+    def loss_sums(self, theta: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j f_ij(θ), shape (n,), or (n, k) for θ of shape (k, d)."""
+
+    @abstractmethod
+    def gradient(self, theta: np.ndarray) -> np.ndarray:
+        """Return ∇F(θ) (a subgradient where it is not smooth), shape (d,)."""
+
+    @abstractmethod
+    def slopes(self, theta: np.ndarray) -> np.ndarray:
+        """Return the tips of ∇f_ij(θ), which are feasible whatever θ is; shape (N, *tip_shape)."""
+
+    # ------------------------------------------------------------------ the dual
+
+    @abstractmethod
+    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+        """Move tips (N, *tip_shape) into the domains of the conjugates, against rounding."""
+
+    @abstractmethod
+    def row_sums(self, tips: np.ndarray) -> np.ndarray:
+        """Return each node's sum of its tips as vectors of θ's space, shape (n, d)."""
+
+    @abstractmethod
+    def row_total(self, tips: np.ndarray) -> np.ndarray:
+        """Return those sums added in the order of the nodes, shape (d,)."""
+
+    @abstractmethod
+    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j f*_ij at the tips, shape (n,); infinite outside the domain."""
+
+    def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
+        """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,)."""
+        return np.asarray(-self.row_total(tips) / self.total_sigma)
+
+    def dual_objective(self, tips: np.ndarray) -> float:
+        """Return D = −Σ f*_ij − ‖Σ tips‖²/(2 Σ σ_i), at most F(θ) for every θ.
+
+        It is −∞ where a tip lies outside its domain: see `clip_to_domain`.
+        """
+        theta = self.primal_from_dual(tips)
+        return float(-self.conjugate_sums(tips).sum() - 0.5 * self.total_sigma * (theta @ theta))
+
+    def duality_gap(self, tips: np.ndarray, *, relative: bool = True) -> float:
+        """Return F(θ(tips)) − D(tips), divided by F(0) unless told otherwise; it certifies how good θ is.
+
+        F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
+        is.
+        """
+        gap = self.objective(self.primal_from_dual(tips)) - self.dual_objective(tips)
+        scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
+        return float(gap / scale)
+
+    # ------------------------------------------------------------------ the rest
+
+    @property
+    def samples(self) -> Samples:
+        """The samples in the form that kernels take, for linear models."""
+        raise InputError("general terms have no rows: only linear models (adfs.Problem) have samples")
+
+    @abstractmethod
+    def optimum(self, tol: float = 1e-12) -> Optimum:
+        """Return the minimiser, certified by its relative duality gap; computed once and kept."""
+
+    @abstractmethod
+    def identity(self) -> tuple[list[object], list[np.ndarray]]:
+        """Return what decides the bits of a run, as words (what prints the same is the same) and arrays."""
+
+    @abstractmethod
+    def merged(self: Sum) -> Sum:
+        """Return the same problem on one node, as a machine that holds all the data sees it."""
+
+    @abstractmethod
+    def first_samples(self: Sum) -> Sum | None:
+        """Return the problem of each node's first term alone, to compile on; None where all are constants."""
+
+    def widened(self: Sum, n_features: int) -> Sum:
+        """Return the same problem in a space of more features, which no term depends on."""
+        if n_features != self.n_features:
+            raise InputError(f"the problem has {self.n_features} features and cannot have {n_features}")
+        return self
+
+    def with_smoothness_above(self: Sum, limit: np.ndarray) -> Sum:
+        """Return the same problem with L raised to 1.05·limit where it is at most that.
+
+        Only where `steps_below_smoothness`: other problems need no larger L and are returned as they are.
+
+        Parameters
+        ----------
+        limit : ndarray of shape (n,)
+            One number per node.
+        """
+        return self
+
+    @abstractmethod
+    def term(self, row: int) -> Term:
+        """Return one term as an object (for the literal algorithms and for tests)."""

@@ -1,0 +1,33 @@
+"""The samples as kernels take them: one argument."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adfs.problem.loss_base import Loss
+from adfs.problem.rows import Rows
+
+__all__ = ["Samples"]
+
+
+class Samples(NamedTuple):
+    """The samples of a block of nodes, node after node.
+
+    Attributes
+    ----------
+    loss : Loss
+    rows : DenseRows or SparseRows
+        The N rows.
+    y, weights : ndarray of shape (N,)
+        Labels or targets, and sample weights.
+    offsets : ndarray of shape (n + 1,)
+        Node i holds the rows ``offsets[i]:offsets[i + 1]``.
+    """
+
+    loss: Loss
+    rows: Rows
+    y: np.ndarray
+    weights: np.ndarray
+    offsets: np.ndarray
