@@ -144,7 +144,9 @@ def measure(ranks: MpiRanks, lone: MpiRanks) -> dict[str, Any]:
         if ranks.rank == 0:
             rounds["alone"].append(steps(apart, window / 2))
         all_begin()
-        both = max(part[0] for part in ranks.share(np.array([steps(apart, window / 2)]), [1, 1], "to compare"))
+        both = max(
+            part[0] for part in ranks.share(np.array([steps(apart, window / 2)]), [1, 1], "to compare")
+        )
         rounds["side by side"].append(both)
         all_begin()
         times, done = driver.times, driver.process.work.computations

@@ -60,9 +60,9 @@ def drive(process: Process, stop: float) -> Process:
             process.position = end
     else:
         assert isinstance(process, RoundProcess)
-        gossip = GossipProduct(
-            OneProcess(), process.gossip_matrix, Placement.whole(setting.network), ProcessTimes()
-        )
+        n = process.gossip_matrix.shape[0]
+        everything = Placement(np.zeros(n, dtype=np.int64), np.empty((0, 2), dtype=np.int64), 1)
+        gossip = GossipProduct(OneProcess(), process.gossip_matrix, everything, ProcessTimes())
         while process.position < stop:
             process.round(gossip)
     return process

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from adfs.runtimes.simulate import simulate
 
 from adfs.algorithms import METHODS
 from adfs.cli import main
@@ -23,7 +24,6 @@ from adfs.experiments.runs import Results, RunsInterruptedError, run_path, time_
 from adfs.runtimes.clock import retime
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
-from adfs.runtimes.simulate import simulate
 
 OUTSIDE = Path(__file__).with_name("outside_method.py")
 EXAMPLES = Path(__file__).parents[2] / "examples"

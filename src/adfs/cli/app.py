@@ -19,7 +19,7 @@ import typer
 
 from adfs._version import __version__
 from adfs.errors import AdfsError
-from adfs.launching import let_rank_0_speak
+from adfs.launching import wait_for_rank_0
 
 __all__ = ["COMMANDS", "build", "main"]
 
@@ -149,7 +149,7 @@ def _run(given: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exception(error)
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        let_rank_0_speak()
+        wait_for_rank_0()
         _say(message)
         return FILE_TROUBLE if isinstance(error, OSError) else BAD_REQUEST
     except OSError as error:
@@ -157,7 +157,7 @@ def _run(given: list[str], debug: bool) -> int:
             raise
         if debug:
             traceback.print_exception(error)
-        let_rank_0_speak()
+        wait_for_rank_0()
         # Only opening a file gives its name; what fails once it is open is standard output, most likely.
         where = error.filename or "standard output or a file that was open"
         _say(f"reading or writing failed: {where}: {error.strerror}")

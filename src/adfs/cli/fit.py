@@ -52,9 +52,7 @@ def run(
         float, typer.Option("--intercept-scaling", help="The larger, the less the intercept is penalised.")
     ] = 1.0,
     class_weight: Annotated[str | None, typer.Option("--class-weight", help="balanced, or nothing.")] = None,
-    multi_class: Annotated[
-        str, typer.Option("--multi-class", help="ovr, or multinomial.")
-    ] = "ovr",
+    multi_class: Annotated[str, typer.Option("--multi-class", help="ovr, or multinomial.")] = "ovr",
     delta: Annotated[float, typer.Option("--delta", help="Of the huber loss.")] = 1.0,
     quantile: Annotated[float, typer.Option("--quantile", help="Of the quantile losses.")] = 0.5,
     width: Annotated[float, typer.Option("--width", help="Of the smoothed losses.")] = 0.5,
@@ -222,9 +220,7 @@ def _all_names(files: list[str]) -> list[str]:
 
     launch = launch_of()
     count = launch.size if launch is not None else 1
-    return [
-        name.replace("{rank}", str(k)).replace("{node}", str(k)) for name in files for k in range(count)
-    ]
+    return [name.replace("{rank}", str(k)).replace("{node}", str(k)) for name in files for k in range(count)]
 
 
 def _tau(words: str | None, over_mpi: bool) -> float | str | None:

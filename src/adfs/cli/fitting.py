@@ -117,9 +117,9 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
     with cluster:
         cluster.same({"the command line": repr(request)})
         task = cluster.attempt("at the start", lambda: _task_of(request))
-        if cluster.size == 1:
-            names, nodes, graph = list(request.files), None, request.graph
-        else:
+        names, nodes = list(request.files), None
+        graph: str | Network = request.graph
+        if cluster.size > 1:
             names, nodes, graph = _own_files(cluster, request)
         tables = _read(cluster, names, request.read)
         table, parts = stack(tables)
@@ -336,11 +336,13 @@ def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
 
 
 def _say_different_labels(cluster: Cluster, tables: Sequence[Table], classes: np.ndarray) -> None:
-    """Say so when files hold different labels that make more than two classes: one may be numbered wrongly."""
+    """Say so when files with different labels make more than two classes: one may be numbered wrongly."""
     own = [[Path(table.source).name, np.unique(np.asarray(table.y)).tolist()[:6]] for table in tables]
     cards = [card for part in cluster.gather(own, "to compare the labels") for card in part]
     if classes.size > 2 and len({tuple(found) for _, found in cards}) > 1:
-        shown = "; ".join(f"{name} has {', '.join(_plain(one) for one in found)}" for name, found in cards[:4])
+        shown = "; ".join(
+            f"{name} has {', '.join(_plain(one) for one in found)}" for name, found in cards[:4]
+        )
         cluster.say(f"the files hold different labels, {classes.size} classes together: {shown}")
 
 

@@ -53,7 +53,7 @@ def run(
             "mpi4py is missing: pip install 'adfs[mpi]', or 'adfs[hpc]' on a site's own MPI"
         ) from None
     from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
-    from adfs.runtimes.mpi.startup import check_launcher
+    from adfs.runtimes.mpi.ranks import check_launcher
 
     comm = MPI.COMM_WORLD
     check_launcher()
@@ -70,5 +70,5 @@ def run(
         return 0
     print(f"{len(found.hosts)} ranks on {len(set(found.hosts))} hosts, {len(found.pairs)} pairs")
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
-    print(f"latency {1e6 * found.latency:.1f} µs, bandwidth {found.bandwidth / 1e6:.0f} MB/s each way")
+    print(f"latency {1e6 * found.latency:.1f} µs, bandwidth {found.bandwidth / 1e6:.3g} MB/s one way")
     return 0

@@ -18,8 +18,8 @@ from adfs.errors import InputError, unknown_name
 from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, fit_model
 from adfs.network import Network
 from adfs.problem import Loss, split
+from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import LOSSES, get_loss
-from adfs.problem.problem import check_count
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.joint_problem import numbered
 
@@ -78,7 +78,9 @@ def count_nodes(n_nodes: int | None, graph: Any, seed: int) -> int:
             raise
         return int(n_nodes or 1)  # a name without sizes, or a wrong one, which is told once there is a size
     if n_nodes not in (None, found):
-        raise InputError(f"the graph {graph!r} has {found} nodes and n_nodes is {n_nodes}; leave one of them out")
+        raise InputError(
+            f"the graph {graph!r} has {found} nodes and n_nodes is {n_nodes}; leave one of them out"
+        )
     return int(found)
 
 
@@ -165,7 +167,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             parts = cluster.attempt("to split the data", lambda: self._parts(targets, count, seed))
             order = np.concatenate(parts)
             data = _local_data(rows, targets, weights, parts, order)
-            key = (rows.shape, spec.loss.name, spec.intercept, spec.softmax)
+            key: tuple[Any, ...] = (rows.shape, spec.loss.name, spec.intercept, spec.softmax)
+            if self.warm_start and spec.classifies:
+                key += tuple(np.unique(targets).tolist())
             warm = self._warm_duals(cluster, key, order)
             model = fit_model(data, spec, solver, warm)
             self._take(model)
@@ -188,7 +192,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             if name not in LOSSES:
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
                 raise unknown_name(f"{self._task} loss", self.loss, known)
-            constants = {key: float(getattr(self, key)) for key in LOSS_CONSTANTS.get(name, ()) if hasattr(self, key)}
+            constants = {
+                key: float(getattr(self, key)) for key in LOSS_CONSTANTS.get(name, ()) if hasattr(self, key)
+            }
             chosen = get_loss(name, **constants)
         if chosen.task != self._task:
             raise InputError(f"loss={self.loss!r} is for {chosen.task}: use {other}")
@@ -248,7 +254,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             stacklevel=3,
         )
 
-    def _warm_duals(self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray) -> list[np.ndarray] | None:
+    def _warm_duals(
+        self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray
+    ) -> list[np.ndarray] | None:
         """Return the dual variables of the last fit, when it was on data of the same shape everywhere."""
         mine = self.warm_start and getattr(self, "_warm_key", None) == key
         if not all(cluster.gather(mine, "to start from the last fit")):

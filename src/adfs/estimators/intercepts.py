@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, append_column, joined_frames
-from adfs.problem.evaluation import row_margins
-from adfs.problem.rows import rows_of
+from adfs.problem import get_loss
 from adfs.runtimes import Outcome, Run
 
 __all__ = ["fit_centered_squares"]
@@ -42,7 +40,9 @@ def fit_centered_squares(
         return _fit_sparse(data, spec, solver, start, total, center)
     sigma = spec.penalty_weight / solver.network.n_nodes
     run = solver.solve(data.problem(spec.loss, sigma, data.y - center, data.X - middle), start)
-    return _model(run, run.coef, float(center - run.coef @ middle), run.theta, center - run.theta @ middle, data)
+    return _model(
+        run, run.coef, float(center - run.coef @ middle), run.theta, center - run.theta @ middle, data
+    )
 
 
 def _means(data: LocalData, solver: Solver) -> tuple[float, float, np.ndarray]:
@@ -144,7 +144,7 @@ class _Certificate:
 
     def __init__(self, data: LocalData, alpha: float, solver: Solver) -> None:
         self.data, self.alpha, self.solver = data, alpha, solver
-        self.plain = data.problem(_squared(), alpha / solver.network.n_nodes, data.y)
+        self.plain = data.problem(get_loss("squared"), alpha / solver.network.n_nodes, data.y)
         self.used = data.weights > 0.0
         self.divisor = np.where(self.used, data.weights, 1.0)
         self.total = self._sum(data.weights)
@@ -164,18 +164,12 @@ class _Certificate:
         own = -self.solver.add(self.plain.row_sums(tips)) / self.alpha
         found: list[tuple[float, np.ndarray, float]] = []
         for point in (own, theta):
-            residual = row_margins(rows_of(data.X), data.y.size, np.ascontiguousarray(point)) - data.y
-            intercept = -self._sum(weights * residual) / self.total
+            residual = self.plain.slopes(point)  # times the weights
+            intercept = -self._sum(residual) / self.total
             # F − D is Σ wℓ(u) + wℓ*(s/w) − us, for squares Σ ½w(r − s/w)², and (α/2)‖θ − θ(s)‖²: nothing
             # cancels.
-            misfit = np.where(self.used, residual + intercept - tips / self.divisor, 0.0)
+            misfit = residual + intercept * weights - tips
             away = point - own
-            gap = 0.5 * self._sum(weights * misfit * misfit) + 0.5 * self.alpha * float(away @ away)
+            gap = 0.5 * self._sum(misfit * misfit / self.divisor) + 0.5 * self.alpha * float(away @ away)
             found.append((gap / self.at_zero if self.at_zero > 0.0 else gap, point, intercept))
         return min(found, key=lambda one: one[0])
-
-
-def _squared() -> Any:
-    from adfs.problem import get_loss
-
-    return get_loss("squared")

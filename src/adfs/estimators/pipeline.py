@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import Loss, Multinomial, Problem
+from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
@@ -125,7 +125,7 @@ class Solver:
         )
 
     def part(self, before: Sequence[Run]) -> Solver:
-        """Return the solver of the next of several problems: its own checkpoint, and the time that is left."""
+        """Return the solver of the next of several problems: its own checkpoint, and the time left."""
         left, path = self.options.seconds, self.options.checkpoint
         if left is not None:  # told by one process's clock
             own = max(left - sum(run.seconds for run in before), 0.0)
@@ -244,6 +244,8 @@ def fit_model(
 
     loss: Loss = spec.loss
     if spec.softmax:
+        from adfs.problem import Multinomial
+
         assert classes is not None
         loss = Multinomial(classes.size)
 
@@ -284,9 +286,7 @@ def _classes(data: LocalData, cluster: Cluster) -> np.ndarray:
     return classes
 
 
-def _weights(
-    data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solver: Solver
-) -> np.ndarray:
+def _weights(data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solver: Solver) -> np.ndarray:
     """Return the samples' weights in the objective: classes and the weight of the data put in."""
     weights = data.weights
     if classes is not None and spec.class_weight is not None:

@@ -41,7 +41,9 @@ Report = Callable[[float, float], None]
 class _Watch(Monitor):
     """Tells how much of a run is done, and ends it when it is asked to."""
 
-    def __init__(self, report: Report | None, stop: Callable[[], bool], start: float, end: float, last: float):
+    def __init__(
+        self, report: Report | None, stop: Callable[[], bool], start: float, end: float, last: float
+    ):
         self._report, self._stop = report, stop
         self._start, self._end, self._last = start, end, last
 

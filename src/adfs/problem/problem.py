@@ -130,6 +130,21 @@ class Problem(FiniteSum):
         problem._set(chosen, Shard(X, y, weights), offsets, sigma, None)
         return problem
 
+    @classmethod
+    def stacked(
+        cls,
+        X: Matrix,
+        y: np.ndarray,
+        weights: np.ndarray,
+        offsets: np.ndarray,
+        loss: Loss,
+        sigma: float | Sequence[float] | np.ndarray,
+    ) -> Problem:
+        """Build a problem from rows that stand node after node, node i at ``offsets[i]:offsets[i + 1]``."""
+        problem = cls.__new__(cls)
+        problem._set(loss, make_shard(X, y, weights, loss, ""), np.array(offsets), sigma, None)
+        return problem
+
     def _set(
         self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: Any, row_index: np.ndarray | None
     ) -> None:

@@ -1,4 +1,4 @@
-"""Files of ours: a magic line, a checksum, a readable header and plain arrays. Nothing in them can run code."""
+"""Files of ours: a magic line, a checksum, a readable header, plain arrays. Nothing in them can run code."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, A
         raise InputError(f"{path} is an adfs {found} file, not a {kind} file")
     digest, body = rest[:_DIGEST], rest[_DIGEST:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise InputError(
-            f"{path} is damaged or was cut short (its checksum does not match); use another one, or start anew"
-        )
+        raise InputError(f"{path} is damaged or was cut short (its checksum does not match); use another one")
     try:
         size = int.from_bytes(body[:8], "big")
         header = json.loads(body[8 : 8 + size])

@@ -96,6 +96,7 @@ class Checkpoints(ABC):
     def resume(self, process: Process) -> tuple[Rows, float]:
         """Fill a process from the last checkpoint, if there is one; return its rows and seconds."""
 
+    @abstractmethod
     def begin(self) -> None:
         """Forget what was said of an earlier run's end: this one begins."""
 
@@ -103,6 +104,7 @@ class Checkpoints(ABC):
     def save(self, process: Process, rows: Rows, seconds: float) -> None:
         """Write a new one; all processes call it at the same position."""
 
+    @abstractmethod
     def finish(self, words: dict[str, Any]) -> None:
         """Say how the run ended."""
 
@@ -132,9 +134,15 @@ class CheckpointFile(Checkpoints):
         """Fill a process from the file, if it is there."""
         return _load(self.path, process, self.mark) if self.path.exists() else ([], 0.0)
 
+    def begin(self) -> None:
+        """Leave the file until there is a newer one."""
+
     def save(self, process: Process, rows: Rows, seconds: float) -> None:
         """Replace the file."""
         _save(self.path, process, self.mark, rows, seconds)
+
+    def finish(self, words: dict[str, Any]) -> None:
+        """Leave the file: the run itself is at hand."""
 
 
 def _check_folder(folder: Path) -> None:

@@ -220,7 +220,7 @@ class Cluster(ABC):
                         f"and {card.get(name)} on rank {rank}; give all ranks the same"
                     )
 
-    def in_turns(self, action: Callable[[], None], why: str) -> None:
+    def in_turns(self, action: Callable[[], object], why: str) -> None:
         """Do something that leaves its result on the disk: once per machine, then everywhere."""
         first_here = self.hosts.index(self.hosts[self.rank]) == self.rank
         for turn in (True, False):

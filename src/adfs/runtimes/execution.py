@@ -1,4 +1,4 @@
-"""This process's part of a run: its nodes, and messages for the rest. The loop drives it."""
+"""The part of a run that this process does: its nodes, and messages for the rest. The loop drives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
 from adfs.errors import FileError
-from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certificate, certify, compare_with_optimum, measure_nodes
 from adfs.runtimes.checkpoints import Checkpoints
 from adfs.runtimes.exchange import EventExchange
@@ -78,25 +77,24 @@ class Execution:
     # ------------------------------------------------------------------ before and after
 
     def compile(self, method: Method[Any], setting: Setting) -> None:
-        """Compile what a run will call, outside its time: on one sample per node, without a message."""
+        """Compile what a run will call, outside its time and without a message."""
         if self._exchange is not None:
             self._exchange.compile()
-        if setting.block.size <= _MOST_NODES_TRIED:
-            small = setting.problem.first_samples()
-            if small is not None:
-                process = method.start(replace(setting, problem=small))
-                _warm_up(process)
-                self._warm_up_certificates(small, process)
-
-    def _warm_up_certificates(self, problem: FiniteSum, process: Process) -> None:
-        """Call what evaluating calls."""
-        zero = np.zeros(problem.n_features)
-        problem.loss_sums(zero)
-        if problem.certifiable:
-            tips = process.dual()
-            tips = problem.clip_to_domain(problem.slopes(zero) if tips is None else tips)
-            problem.conjugate_sums(tips)
-            _ = problem.row_total(tips) if self.alone else problem.row_sums(tips)
+        if setting.block.size > _MOST_NODES_TRIED or not setting.problem.linear:
+            return
+        small = setting.problem.first_samples()
+        if small is None:
+            return
+        if self._gossip is not None:
+            _try_rounds(method.start(replace(setting, problem=small)))
+        if not self.alone:  # others would wait while one compiles at its first certificate
+            self.process.primal()
+            self.process.dual()
+            zero = np.zeros(small.n_features)
+            small.loss_sums(zero)
+            tips = small.clip_to_domain(small.slopes(zero))
+            small.conjugate_sums(tips)
+            small.row_sums(tips)
 
     def open(self) -> None:
         """Be ready for messages."""
@@ -262,20 +260,16 @@ class Execution:
             warnings.warn(f"the last checkpoint could not be written: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _warm_up(process: Process) -> None:
-    """Call what a run will call, on a process that is thrown away."""
-    if isinstance(process, EventProcess):
-        process.run(process.schedule.block(0.0, 0.0), 0, 0)
-    else:
-        assert isinstance(process, RoundProcess)
-        called: list[bool] = []
+def _try_rounds(process: Process) -> None:
+    """Go through rounds until one has computed and one has gossiped, in a process that is thrown away."""
+    assert isinstance(process, RoundProcess)
+    called: list[bool] = []
 
-        def nothing(values: np.ndarray) -> np.ndarray:
-            called.append(True)
-            return np.zeros_like(values)
+    def nothing(values: np.ndarray) -> np.ndarray:
+        called.append(True)
+        return np.zeros_like(values)
 
-        for _ in range(_ROUNDS_TRIED):
-            process.round(nothing)
-            if called and process.work.computations:
-                break
-    process.primal()
+    for _ in range(_ROUNDS_TRIED):
+        process.round(nothing)
+        if called and process.work.computations:
+            break

@@ -14,9 +14,8 @@ import scipy.sparse as sp
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import Loss, Problem
-from adfs.problem.finite_sum import FiniteSum
+from adfs.problem.finite_sum import FiniteSum, check_sigma
 from adfs.problem.losses import get_loss
-from adfs.problem.problem import check_sigma
 from adfs.problem.rows import sparse
 from adfs.problem.shards import as_rows, as_signs
 from adfs.runtimes.cluster import Cluster, RefusalError
@@ -70,9 +69,7 @@ def join_shards(
             fitted.append((widen(X, width), labels, *rest))
         return Problem.from_shards(fitted, loss, mine)
 
-    return JointProblem(
-        cluster.attempt("to check the data", build, slow=True), graph, placement, classes
-    )
+    return JointProblem(cluster.attempt("to check the data", build, slow=True), graph, placement, classes)
 
 
 def _refuse_empty(counts: list[int]) -> None:
@@ -91,9 +88,7 @@ def _placed(
 ) -> tuple[Network, Placement]:
     """Say which nodes are where: as the shards that were given have it, or so that few edges are cut."""
     if callable(shards):
-        graph = cluster.attempt(
-            "to build the network", lambda: network_of(network, None, cluster.size)
-        )
+        graph = cluster.attempt("to build the network", lambda: network_of(network, None, cluster.size))
         return graph, place_together(cluster, graph)
     count = shards.n_nodes if isinstance(shards, FiniteSum) else len(shards)
     given = None if nodes is None else [int(node) for node in nodes]
@@ -236,7 +231,7 @@ def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
 
 def _two_classes(labels: np.ndarray) -> list[Any] | None:
     """Return the two labels, the one for −1 first; None when they are ±1 already."""
-    union = labels.tolist()
+    union: list[Any] = labels.tolist()
     if set(union) <= {-1, 1}:
         return None
     if len(union) != 2:

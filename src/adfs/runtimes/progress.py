@@ -43,7 +43,7 @@ class ProgressBar(Monitor):
         self._first_gap: float | None = None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._said = time.monotonic()
+        self._said: float | None = None
 
     def __enter__(self) -> Self:
         if self._show and sys.stderr.isatty():
@@ -77,7 +77,7 @@ class ProgressBar(Monitor):
         done = min(max(self._share_done(row), 0.0), 1.0)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
-        elif time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+        elif self._said is None or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
             self._said = time.monotonic()
             sys.stderr.write(
                 f"adfs: {self._title}: gap {row['gap']:.1e} after {row['passes']:.0f} passes and "

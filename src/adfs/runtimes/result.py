@@ -52,8 +52,9 @@ class Run:
     gap : float
         Certified relative duality gap of ``coef``.
     columns : dict of str to ndarray
-        What was recorded, one number per point, not to be changed: ``position``, ``passes``, ``computations``,
-        ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``, and what else was asked for.
+        What was recorded, one number per point, not to be changed: ``position``, ``passes``,
+        ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``,
+        and what else was asked for.
     frame : pandas.DataFrame
         The columns, side by side; what you add to it is saved too.
     parameters : object

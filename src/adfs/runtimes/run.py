@@ -35,7 +35,7 @@ from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run, as_columns
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
-from adfs.theory import NodeSummary, summarize
+from adfs.theory import NodeSummary, smoothness_limit, summarize
 
 __all__ = ["RunOptions", "describe", "run_method", "simulate", "takes_run_options"]
 
@@ -260,9 +260,7 @@ def _check(
     """Check what can be checked before anything is computed."""
     chosen = get_method(method)
     if not isinstance(problem, FiniteSum):
-        raise InputError(
-            f"a run takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}"
-        )
+        raise InputError(f"a run takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}")
     chosen.check_options(own, RunOptions.names())
     options.check()
     if options.tol is not None and not problem.certifiable:
@@ -310,9 +308,7 @@ def _nothing_to_run(method: Method[Any], problem: FiniteSum, nodes: AllNodes, op
     count = nodes.sigma.size if options.gather else problem.n_nodes
     theta = np.zeros((count, problem.n_features))
     dual = np.zeros((problem.n_samples, *problem.tip_shape))
-    return Run(
-        method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual
-    )
+    return Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual)
 
 
 @dataclass
@@ -330,7 +326,9 @@ class _Assembly:
     def run(self, monitor: Monitor | None) -> Run:
         """Put the run together, go through it, and tell what came out."""
         cluster, options = self.cluster, self.options
-        self.problem = self.method.prepare(self.problem, self.network, options.parameters)
+        if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
+            limit = smoothness_limit(self.problem.sigma, self.network)
+            self.problem = self.problem.with_smoothness_above(limit)
         summary = gather_summary(cluster, self.placement, self.problem)
         nodes = AllNodes(cluster, self.placement, self.problem)
         tau = self._tau()

@@ -36,7 +36,7 @@ def measured_tau(cluster: Cluster, problem: FiniteSum) -> float:
     sparse = any(mean is not None for mean, _ in cards)
     mean = sum((mean or problem.n_features) * count for mean, count in cards) / total
     entries = max(1, round(mean)) if sparse else None
-    cluster.in_turns(lambda: None if step_seconds(problem.n_features, entries) else None, why)
+    cluster.in_turns(lambda: step_seconds(problem.n_features, entries), why)
     steps = cluster.gather(step_seconds(problem.n_features, entries), why)
     return float(message / np.median(steps))
 
@@ -119,11 +119,11 @@ def theorem4_table(
                 node_probability=np.full(n, (1.0 - share) / n),
                 edge_probability=np.full(network.n_edges, share / network.n_edges),
             )
-            for time in tau:
-                bound = theorem4_step_time(parameters, network, time)
+            for message in tau:
+                bound = theorem4_step_time(parameters, network, message)
                 for law in laws:
                     for waiting in blocking:
-                        delays = Delays(tau=time, law=law, blocking=waiting)
+                        delays = Delays(tau=message, law=law, blocking=waiting)
                         found = retime("adfs", parameters, summary, network, delays, [events], seed=seed)
                         measured = float(found.latest[0]) / events
                         rows.append(
@@ -131,12 +131,12 @@ def theorem4_table(
                                 "graph": network.name,
                                 "n_nodes": n,
                                 "p_comm": share,
-                                "tau": time,
+                                "tau": message,
                                 "law": law,
                                 "blocking": waiting,
                                 "measured": measured,
                                 "bound": bound.nu,
-                                "constant": measured * n / (bound.p_comp + time * bound.p_comm_max),
+                                "constant": measured * n / (bound.p_comp + message * bound.p_comm_max),
                                 "holds": bound.holds,
                             }
                         )

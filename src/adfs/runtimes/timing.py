@@ -82,7 +82,7 @@ def edge_table(details: dict[str, Any]) -> pd.DataFrame:
 
 
 def draw_timeline(details: dict[str, Any], axes: Axes | None = None) -> Axes:
-    """Draw who waited for whom: one line per rank, one bar per wait in the colour of the rank that was waited for."""
+    """Draw who waited for whom: one line per rank, one bar per wait in the colour of the one waited for."""
     import matplotlib.pyplot as plt
 
     ranks = details["ranks"]

@@ -79,12 +79,15 @@ def node_sizes(problem: FiniteSum | NodeSizes) -> NodeSizes:
     return NodeSizes(np.diff(problem.offsets), node_sums(problem.active, problem.offsets).astype(np.int64))
 
 
-def summarize(problem: Source) -> NodeSummary:
-    """Return the summary of a problem's nodes (a summary is returned as it is)."""
+def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
+    """Return the summary of a problem's nodes (a summary is returned as it is).
+
+    A ``whole`` problem must have a sample that is more than a constant; a part of one need not.
+    """
     if isinstance(problem, NodeSummary):
         return problem
     active = problem.active
-    if not active.any():
+    if whole and not active.any():
         raise InputError(
             "every sample is a zero row or has weight zero: the minimiser is theta = 0, "
             "there is nothing to run"

@@ -1,9 +1,9 @@
 """When something goes wrong on a cluster: waits have a deadline, each rank says one sentence, nobody hangs.
 
 A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An
-exception that nobody catches ends all ranks (`end_all_on_error`), since the others would wait for this one for ever.
-A rank that is told to stop while others fail says what it was doing (SIGTERM), if its launcher leaves it the
-time: Open MPI kills a fifth of a second later.
+exception that nobody catches ends all ranks (`end_all_on_error`), since the others would wait for this one
+for ever. A rank that is told to stop while others fail says what it was doing (SIGTERM), if its launcher
+leaves it the time: Open MPI kills a fifth of a second later.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
     "RankLostError",
     "Watch",
     "abort",
-    "end_all_on_error",
     "as_one_program",
-    "say",
+    "end_all_on_error",
     "restore_error_hook",
+    "say",
     "tell",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class NetBench:
         return 8.0 * self.widths[-1] / float(np.median(self.exchange[:, -1]))
 
     def table(self) -> pd.DataFrame:
-        """Return one row per width: the message one way (median, best and worst pair), the local step, and τ."""
+        """Return one row per width: a message one way (median, best and worst pair), a local step, τ."""
         import pandas as pd
 
         micro = 1e6 * self.exchange
@@ -172,7 +172,7 @@ def bench_network(
         def measure(width: int) -> float:
             return step_seconds(width, None if entries is None else min(entries, width))
 
-        ranks.in_turns(lambda: None if measure(sizes[0]) else None, why)
+        ranks.in_turns(lambda: measure(sizes[0]), why)
         # All ranks at once: cores may share their memory's bandwidth.
         steps = [ranks.gather(measure(width), why) for width in sizes]
         return NetBench(pairs, sizes, messages, np.array(steps).T, list(ranks.hosts))

@@ -111,7 +111,7 @@ class MpiRanks(Cluster):
             # After an error the hooks stay: another rank may end this one before it has said why.
 
     @property
-    def doing(self) -> Callable[[], str]:  # type: ignore[override]
+    def doing(self) -> Callable[[], str]:
         """What this rank is doing."""
         return self.team.watch.doing
 
