@@ -1,5 +1,19 @@
 from __future__ import annotations
 
+import html
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+from docutils.nodes import SkipNode
+from matplotlib.font_manager import FontProperties
+from matplotlib.mathtext import MathTextParser
+from matplotlib.textpath import TextPath
+from sphinx.util import logging
+from sphinx.util.osutil import FileAvoidWrite
+
 from adfs import __version__
 
 project = "adfs"
@@ -11,7 +25,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.apidoc",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
@@ -21,6 +34,10 @@ default_role = "code"
 
 html_theme = "furo"
 html_title = f"adfs {version}"
+html_static_path = ["style"]
+html_css_files = ["formulas.css"]
+# Formulas are drawn into the page: no page asks another server for anything, and no reader needs a font.
+html_math_renderer = "outlines"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -33,10 +50,25 @@ apidoc_modules = [
         "exclude_patterns": ["**/__main__.py", "**/_version.py", "**/cli/**"],
         "separate_modules": True,
         "module_first": True,
-        "automodule_options": {"members", "show-inheritance"},
+        # Links and the index lead to the public names (below); these pages are for those who change a module.
+        "automodule_options": {"members", "show-inheritance", "no-index"},
     }
 ]
-# A name is described where it is defined, not again in each package that passes it on.
+# Package -> the title of the page of its public names, those in its `__all__`; docs/reference.md lists them.
+PUBLIC = {
+    "estimators": "Estimators",
+    "problem": "Problems and losses",
+    "network": "Networks",
+    "theory": "Parameters and theorems",
+    "runtimes": "Runs",
+    "runtimes.mpi": "Runs on a cluster",
+    "algorithms": "Methods",
+    "schedule": "Schedules",
+    "experiments": "Comparisons",
+    "data": "Files",
+    "errors": "Errors",
+}
+# A module's page describes what the module defines, whatever it passes on.
 autodoc_default_options = {
     "ignore-module-all": True,
     "member-order": "bysource",
@@ -65,5 +97,81 @@ def _process(app: object, what: str, name: str, obj: object, options: object, li
     lines[:] = [_escape_bars(line) for line in lines]
 
 
+def _write_reference(app: object) -> None:
+    """Write a page of the public names of each package."""
+    folder = Path(app.srcdir) / "reference"
+    folder.mkdir(exist_ok=True)
+    for package, title in PUBLIC.items():
+        module = import_module(f"adfs.{package}")
+        lines = [title, "=" * len(title), "", module.__doc__.splitlines()[0], ""]
+        for name in module.__all__:
+            found = getattr(module, name)
+            if inspect.ismodule(found):
+                continue
+            full = f"adfs.{package}.{name}"
+            if inspect.isclass(found):
+                lines += [f".. autoclass:: {full}", "   :members:", "   :show-inheritance:", ""]
+            elif callable(found):
+                lines += [f".. autofunction:: {full}", ""]
+            else:  # a registry
+                known = ", ".join(f"``{key}``" for key in sorted(found))
+                lines += [f".. py:data:: {full}", "", f"   By name: {known}.", ""]
+        with FileAvoidWrite(folder / f"{package}.rst") as page:
+            page.write("\n".join(lines))
+
+
+# LaTeX that matplotlib's own reader of formulas writes otherwise.
+_OTHERWISE = (
+    (r"\\(ge|le)(?![a-zA-Z])", r"\\\1q"),
+    (r"\\sqrt\s*(\\[a-zA-Z]+|\w)", r"\\sqrt{\1}"),
+    (r"\\frac(\w)(\w)", r"\\frac{\1}{\2}"),
+    (r"\\[bB]ig([(\[])", r"\\left\1"),
+    (r"\\[bB]ig([)\]])", r"\\right\1"),
+    (r"\^([+*])", r"^{\1}"),  # not an operator between what stands before and after; nor is the next
+    (r"\\top(?![a-zA-Z])", r"{\\mathsf{T}}"),
+    (r"\s+", " "),
+)
+# Units of the outlines in the height of the letters around; a little more makes x as high as they have it.
+_EM = 90.0
+
+
+def _formula_svg(node: object, fraction: str = "frac") -> str:
+    """Return a formula as SVG outlines, its baseline on that of the text around it."""
+    source = text = node.astext().strip()
+    for pattern, instead in _OTHERWISE:
+        text = re.sub(pattern, instead, text)
+    text = text.replace("\\frac", f"\\{fraction}")
+    font = FontProperties(size=100, math_fontfamily="stix")
+    try:
+        width, height, depth, *_ = MathTextParser("path").parse(f"${text}$", 72, font)
+        outline = TextPath((0, 0), f"${text}$", prop=font)
+    except ValueError as error:
+        logging.getLogger(__name__).warning("cannot draw %s: %s", source, error, location=node)
+        return ""
+    letters = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # what Path calls its codes
+    strokes = []
+    for points, code in outline.iter_segments(simplify=False, curves=True):
+        places = points * np.tile([1, -1], len(points) // 2)
+        strokes.append(letters[code] + ("" if code == 79 else " ".join(f"{place:.0f}" for place in places)))
+    box = f"0 {depth - height:.0f} {width:.0f} {height:.0f}"
+    return (
+        f'<svg role="img" aria-label="{html.escape(source)}" viewBox="{box}" '
+        f'style="width: {width / _EM:.2f}em; vertical-align: {-depth / _EM:.2f}em" fill="currentColor">'
+        f'<path d="{"".join(strokes)}"/></svg>'
+    )
+
+
+def _inline_formula(translator: object, node: object) -> None:
+    translator.body.append(_formula_svg(node))
+    raise SkipNode
+
+
+def _formula(translator: object, node: object) -> None:
+    translator.body.append(f'<div class="formula">{_formula_svg(node, "dfrac")}</div>')
+    raise SkipNode
+
+
 def setup(app: object) -> None:
+    app.connect("builder-inited", _write_reference)
     app.connect("autodoc-process-docstring", _process, priority=1)
+    app.add_html_math_renderer("outlines", (_inline_formula, None), (_formula, None))
