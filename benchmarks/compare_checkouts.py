@@ -1,8 +1,7 @@
 """Do two checkouts compute the same bytes? ``python -m benchmarks.compare_checkouts OLD NEW [--speed]``.
 
-Each case runs once with the package of either folder's ``src``, in a process of its own, on this machine and
-with this Python. Everything but times must agree to the last bit; the exit code is 1 when something does not.
-With ``--speed`` the two take turns, and the quickest of each is compared.
+The same cases run with the package of either folder's ``src``, on this machine and with this Python.
+Everything but times must agree to the last bit; the exit code is 1 when something does not that must.
 """
 
 from __future__ import annotations
@@ -72,11 +71,9 @@ SIMULATED = {
     "adfs-block tuned, tau": Case("adfs-block", options={"parameters": "tuned", "tau": 5.0}),
     "adfs to a tolerance": Case("adfs", options={"passes": None, "tol": 1e-6}),
     "adfs four measures": Case("adfs", options={"record": ("gap", "objective", "distance", "consensus")}),
-    "adfs idealised times": Case("adfs", options={"delays": {"tau": 3.0}}),
     "adfs fixed times, blocking": Case("adfs", options={"delays": {"law": "fixed", "blocking": True}}),
     "adfs budget of idealised time": Case("adfs", options={"delays": {"tau": 2.0}, "time": 150.0}),
-    "adfs-block idealised times": Case("adfs-block", options={"delays": {"tau": 3.0}}),
-    "dagd idealised times": Case("dagd", options={"delays": {"tau": 3.0}}),
+    **{f"{name} idealised times": Case(name, options={"delays": {"tau": 3.0}}) for name in LOSSES},
     "adfs poisson, dense": Case("adfs", options={"schedule": "poisson"}),
     "adfs poisson, sparse": Case("adfs", sparse=True, options={"schedule": "poisson", "tau": 5.0}),
     "ns-adfs poisson": Case("ns-adfs", "hinge", options={"schedule": "poisson"}),
@@ -165,7 +162,7 @@ def estimate(kind: str, target: str, sparse: bool = False, **options: Any) -> Fo
     """Fit an estimator, and return what it learnt."""
     X, y = samples(90, 5, 0.7, [9])
     labels = {"binary": y > 0.4, "three": np.digitize(y, [-0.5, 0.5]), "targets": y}[target]
-    model = getattr(adfs, kind)(random_state=4, n_nodes=4, **options)
+    model = getattr(adfs, f"ADFS{kind}")(random_state=4, n_nodes=4, **options)
     model.fit(sp.csr_array(X) if sparse else X, labels)
     return {k: np.asarray(getattr(model, k)) for k in ("coef_", "intercept_", "dual_gap_", "n_iter_")}
 
@@ -197,26 +194,24 @@ def cases_of(folder: Path, comm: Any = None) -> dict[str, Callable[[], Found]]:
     """Return the cases of one process, or those of a communicator's ranks, by name."""
     if comm is not None:
         return {name: partial(run_case, case, comm) for name, case in ON_RANKS.items()}
-    classifier, regressor = "ADFSClassifier", "ADFSRegressor"
-    squared = "targets.csv --label label --loss squared --alpha 3 --nodes 4"
     return {name: partial(run_case, case) for name, case in SIMULATED.items()} | {
         **{f"{name} resumed": partial(resumed, name, folder) for name in ("adfs", "ns-adfs", "msda")},
         "adfs multinomial": multinomial,
-        "classifier, binary": partial(estimate, classifier, "binary"),
-        "classifier, three classes": partial(estimate, classifier, "three", C=2.0),
-        "classifier, balanced": partial(estimate, classifier, "binary", class_weight="balanced"),
-        "classifier, sparse": partial(estimate, classifier, "binary", True, loss="squared_hinge"),
-        "regressor, squared": partial(estimate, regressor, "targets"),
-        "regressor, squared, sparse": partial(estimate, regressor, "targets", True),
-        "regressor, huber": partial(estimate, regressor, "targets", loss="huber", delta=0.7),
+        "classifier, binary": partial(estimate, "Classifier", "binary"),
+        "classifier, three classes": partial(estimate, "Classifier", "three", C=2.0),
+        "classifier, balanced": partial(estimate, "Classifier", "binary", class_weight="balanced"),
+        "classifier, sparse": partial(estimate, "Classifier", "binary", True, loss="squared_hinge"),
+        "regressor, squared": partial(estimate, "Regressor", "targets"),
+        "regressor, squared, sparse": partial(estimate, "Regressor", "targets", True),
+        "regressor, huber": partial(estimate, "Regressor", "targets", loss="huber", delta=0.7),
         "adfs fit, binary": partial(fit_file, "all.svm --nodes 4", folder),
         "adfs fit, three classes": partial(fit_file, "classes.csv --label label --nodes 4", folder),
-        "adfs fit, squared": partial(fit_file, squared, folder),
+        "adfs fit, squared": partial(fit_file, "targets.csv --label label --loss squared --nodes 4", folder),
         "adfs fit, 2 ranks": partial(fit_file, "shard-{rank}.svm", folder, ranks=2),
     }
 
 
-def seconds_each(timed: Timed, comm: Any = None) -> np.ndarray:
+def seconds_each(timed: Timed, comm: Any = None) -> float:
     """Return the least seconds of an event, be it a computation or a message."""
     graph, rows, width, density, events, options = timed
     network = adfs.Network(graph)
@@ -233,8 +228,8 @@ def seconds_each(timed: Timed, comm: Any = None) -> np.ndarray:
         else:
             run = adfs.fit_mpi(comm, shards.__getitem__, network, sigma=problem.sigma, **common)
         done = run.frame["computations"].iloc[-1] + run.frame["messages"].iloc[-1]
-        best = min(best, run.seconds / done)
-    return np.array(best)
+        best = min(best, run.seconds / float(done))
+    return best
 
 
 def run_part(part: str, out: Path) -> None:
@@ -247,9 +242,8 @@ def run_part(part: str, out: Path) -> None:
 
         comm = MPI.COMM_WORLD
     if part.startswith("time"):
-        found: dict[str, Any] = {
-            k: seconds_each(v, comm) for k, v in TIMED.items() if ("ranks" in k) == bool(comm)
-        }
+        names = [name for name in TIMED if ("ranks" in name) != (comm is None)]
+        found: dict[str, Any] = {name: seconds_each(TIMED[name], comm) for name in names}
     else:
         cases = cases_of(out.parent, comm)
         found = {f"{name}|{key}": value for name, case in cases.items() for key, value in case().items()}
