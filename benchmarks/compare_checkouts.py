@@ -30,7 +30,7 @@ import adfs
 
 Found = dict[str, np.ndarray]
 
-NODES, TURNS, REPEATS = 9, 5, 3
+NODES, TURNS, REPEATS = 9, 5, 8
 SIGMA = 0.2 + 0.1 * (np.arange(NODES) % 4)
 # What a model file tells of the time it took, where its data was, and what wrote it.
 NOT_COMPARED = {"seconds", "version", "files", "ranks"}
@@ -86,14 +86,14 @@ ON_RANKS = {
 # What is timed: network, rows per node, columns, share of entries that are not 0, events, options.
 Timed = tuple[str, int, int, float, float, dict[str, Any]]
 TIMED: dict[str, Timed] = {
-    "local step, dense d=54, one node": ("path:1", 4000, 54, 1.0, 1e6, {}),
-    "local step, dense d=54, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e6, {"tau": 50.0}),
-    "local step, sparse d=2000, one node": ("path:1", 4000, 2000, 0.01, 1e6, {}),
-    "local step, sparse d=2000, nine nodes": ("grid:3x3", 500, 2000, 0.01, 1e6, {"tau": 50.0}),
-    "mostly communication, 100 nodes": ("grid:10x10", 3, 54, 1.0, 1e6, {"tau": 0.01}),
-    "poisson, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e6, {"tau": 50.0, "schedule": "poisson"}),
-    "2 ranks, mostly exchanges": ("path:2", 5, 54, 1.0, 4e4, {"tau": 0.01}),
-    "2 ranks, nine nodes": ("grid:3x3", 500, 54, 1.0, 5e5, {"tau": 50.0}),
+    "local step, dense d=54, one node": ("path:1", 4000, 54, 1.0, 1e5, {}),
+    "local step, dense d=54, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e5, {"tau": 50.0}),
+    "local step, sparse d=2000, one node": ("path:1", 4000, 2000, 0.01, 1e5, {}),
+    "local step, sparse d=2000, nine nodes": ("grid:3x3", 500, 2000, 0.01, 1e5, {"tau": 50.0}),
+    "mostly communication, 100 nodes": ("grid:10x10", 3, 54, 1.0, 1e5, {"tau": 0.01}),
+    "poisson, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e5, {"tau": 50.0, "schedule": "poisson"}),
+    "2 ranks, mostly exchanges": ("path:2", 5, 54, 1.0, 5e3, {"tau": 0.01}),
+    "2 ranks, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e5, {"tau": 50.0}),
 }
 
 
@@ -264,9 +264,9 @@ def python_on(ranks: int) -> list[str]:
 def found_by(checkout: Path, kind: str, folder: Path) -> Found:
     """Run what is compared (``""``) or timed (``"time"``) in a checkout."""
     folder.mkdir(exist_ok=True)
-    more = {"PYTHONPATH": str(checkout / "src"), "PYTHONSAFEPATH": "1"}
-    more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    more |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    ones = ("PYTHONSAFEPATH", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    more = dict.fromkeys((*ones, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    more["PYTHONPATH"] = str(checkout / "src")
     found: Found = {}
     for part, ranks in ((f"{kind} alone", 1), (f"{kind} on ranks", 2)):
         out = folder / "found.npz"
@@ -316,7 +316,7 @@ def compare_speed(checkouts: list[Path], folder: Path) -> None:
     for _, (side, checkout) in product(range(TURNS), enumerate(checkouts)):
         for name, value in found_by(checkout, "time", folder).items():
             best[name][side] = min(best[name][side], float(value))
-    print(f"\n{'ns per event':42} {'old':>9} {'new':>9} {'new/old':>8}")
+    print(f"\nns per event, load {os.getloadavg()[0]:<22.1f} {'old':>10} {'new':>9} {'new/old':>8}")
     for name, (before, after) in best.items():
         print(f"{name:42} {1e9 * before:9.1f} {1e9 * after:9.1f} {after / before:8.3f}")
 
