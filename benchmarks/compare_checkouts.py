@@ -1,8 +1,7 @@
 """Do two checkouts compute the same bytes? ``python -m benchmarks.compare_checkouts OLD NEW [--speed]``.
 
-Each case runs once with the package of either folder's ``src``, in a process of its own, on this machine and
-with this Python. Everything but times must agree to the last bit; the exit code is 1 when something does not.
-With ``--speed`` the two take turns, and the quickest of each is compared.
+The same cases run with the package of either folder's ``src``, on this machine and with this Python.
+Everything but times must agree to the last bit; the exit code is 1 when something does not that must.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import adfs
 
 Found = dict[str, np.ndarray]
 
-NODES, TURNS, REPEATS = 9, 5, 3
+NODES, TURNS, REPEATS = 9, 5, 8
 SIGMA = 0.2 + 0.1 * (np.arange(NODES) % 4)
 # What a model file tells of the time it took, where its data was, and what wrote it.
 NOT_COMPARED = {"seconds", "version", "files", "ranks"}
@@ -72,11 +71,9 @@ SIMULATED = {
     "adfs-block tuned, tau": Case("adfs-block", options={"parameters": "tuned", "tau": 5.0}),
     "adfs to a tolerance": Case("adfs", options={"passes": None, "tol": 1e-6}),
     "adfs four measures": Case("adfs", options={"record": ("gap", "objective", "distance", "consensus")}),
-    "adfs idealised times": Case("adfs", options={"delays": {"tau": 3.0}}),
     "adfs fixed times, blocking": Case("adfs", options={"delays": {"law": "fixed", "blocking": True}}),
     "adfs budget of idealised time": Case("adfs", options={"delays": {"tau": 2.0}, "time": 150.0}),
-    "adfs-block idealised times": Case("adfs-block", options={"delays": {"tau": 3.0}}),
-    "dagd idealised times": Case("dagd", options={"delays": {"tau": 3.0}}),
+    **{f"{name} idealised times": Case(name, options={"delays": {"tau": 3.0}}) for name in LOSSES},
     "adfs poisson, dense": Case("adfs", options={"schedule": "poisson"}),
     "adfs poisson, sparse": Case("adfs", sparse=True, options={"schedule": "poisson", "tau": 5.0}),
     "ns-adfs poisson": Case("ns-adfs", "hinge", options={"schedule": "poisson"}),
@@ -89,14 +86,14 @@ ON_RANKS = {
 # What is timed: network, rows per node, columns, share of entries that are not 0, events, options.
 Timed = tuple[str, int, int, float, float, dict[str, Any]]
 TIMED: dict[str, Timed] = {
-    "local step, dense d=54, one node": ("path:1", 4000, 54, 1.0, 1e6, {}),
-    "local step, dense d=54, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e6, {"tau": 50.0}),
-    "local step, sparse d=2000, one node": ("path:1", 4000, 2000, 0.01, 1e6, {}),
-    "local step, sparse d=2000, nine nodes": ("grid:3x3", 500, 2000, 0.01, 1e6, {"tau": 50.0}),
-    "mostly communication, 100 nodes": ("grid:10x10", 3, 54, 1.0, 1e6, {"tau": 0.01}),
-    "poisson, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e6, {"tau": 50.0, "schedule": "poisson"}),
-    "2 ranks, mostly exchanges": ("path:2", 5, 54, 1.0, 4e4, {"tau": 0.01}),
-    "2 ranks, nine nodes": ("grid:3x3", 500, 54, 1.0, 5e5, {"tau": 50.0}),
+    "local step, dense d=54, one node": ("path:1", 4000, 54, 1.0, 1e5, {}),
+    "local step, dense d=54, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e5, {"tau": 50.0}),
+    "local step, sparse d=2000, one node": ("path:1", 4000, 2000, 0.01, 1e5, {}),
+    "local step, sparse d=2000, nine nodes": ("grid:3x3", 500, 2000, 0.01, 1e5, {"tau": 50.0}),
+    "mostly communication, 100 nodes": ("grid:10x10", 3, 54, 1.0, 1e5, {"tau": 0.01}),
+    "poisson, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e5, {"tau": 50.0, "schedule": "poisson"}),
+    "2 ranks, mostly exchanges": ("path:2", 5, 54, 1.0, 5e3, {"tau": 0.01}),
+    "2 ranks, nine nodes": ("grid:3x3", 500, 54, 1.0, 1e5, {"tau": 50.0}),
 }
 
 
@@ -165,7 +162,7 @@ def estimate(kind: str, target: str, sparse: bool = False, **options: Any) -> Fo
     """Fit an estimator, and return what it learnt."""
     X, y = samples(90, 5, 0.7, [9])
     labels = {"binary": y > 0.4, "three": np.digitize(y, [-0.5, 0.5]), "targets": y}[target]
-    model = getattr(adfs, kind)(random_state=4, n_nodes=4, **options)
+    model = getattr(adfs, f"ADFS{kind}")(random_state=4, n_nodes=4, **options)
     model.fit(sp.csr_array(X) if sparse else X, labels)
     return {k: np.asarray(getattr(model, k)) for k in ("coef_", "intercept_", "dual_gap_", "n_iter_")}
 
@@ -197,26 +194,24 @@ def cases_of(folder: Path, comm: Any = None) -> dict[str, Callable[[], Found]]:
     """Return the cases of one process, or those of a communicator's ranks, by name."""
     if comm is not None:
         return {name: partial(run_case, case, comm) for name, case in ON_RANKS.items()}
-    classifier, regressor = "ADFSClassifier", "ADFSRegressor"
-    squared = "targets.csv --label label --loss squared --alpha 3 --nodes 4"
     return {name: partial(run_case, case) for name, case in SIMULATED.items()} | {
         **{f"{name} resumed": partial(resumed, name, folder) for name in ("adfs", "ns-adfs", "msda")},
         "adfs multinomial": multinomial,
-        "classifier, binary": partial(estimate, classifier, "binary"),
-        "classifier, three classes": partial(estimate, classifier, "three", C=2.0),
-        "classifier, balanced": partial(estimate, classifier, "binary", class_weight="balanced"),
-        "classifier, sparse": partial(estimate, classifier, "binary", True, loss="squared_hinge"),
-        "regressor, squared": partial(estimate, regressor, "targets"),
-        "regressor, squared, sparse": partial(estimate, regressor, "targets", True),
-        "regressor, huber": partial(estimate, regressor, "targets", loss="huber", delta=0.7),
+        "classifier, binary": partial(estimate, "Classifier", "binary"),
+        "classifier, three classes": partial(estimate, "Classifier", "three", C=2.0),
+        "classifier, balanced": partial(estimate, "Classifier", "binary", class_weight="balanced"),
+        "classifier, sparse": partial(estimate, "Classifier", "binary", True, loss="squared_hinge"),
+        "regressor, squared": partial(estimate, "Regressor", "targets"),
+        "regressor, squared, sparse": partial(estimate, "Regressor", "targets", True),
+        "regressor, huber": partial(estimate, "Regressor", "targets", loss="huber", delta=0.7),
         "adfs fit, binary": partial(fit_file, "all.svm --nodes 4", folder),
         "adfs fit, three classes": partial(fit_file, "classes.csv --label label --nodes 4", folder),
-        "adfs fit, squared": partial(fit_file, squared, folder),
+        "adfs fit, squared": partial(fit_file, "targets.csv --label label --loss squared --nodes 4", folder),
         "adfs fit, 2 ranks": partial(fit_file, "shard-{rank}.svm", folder, ranks=2),
     }
 
 
-def seconds_each(timed: Timed, comm: Any = None) -> np.ndarray:
+def seconds_each(timed: Timed, comm: Any = None) -> float:
     """Return the least seconds of an event, be it a computation or a message."""
     graph, rows, width, density, events, options = timed
     network = adfs.Network(graph)
@@ -233,8 +228,8 @@ def seconds_each(timed: Timed, comm: Any = None) -> np.ndarray:
         else:
             run = adfs.fit_mpi(comm, shards.__getitem__, network, sigma=problem.sigma, **common)
         done = run.frame["computations"].iloc[-1] + run.frame["messages"].iloc[-1]
-        best = min(best, run.seconds / done)
-    return np.array(best)
+        best = min(best, run.seconds / float(done))
+    return best
 
 
 def run_part(part: str, out: Path) -> None:
@@ -247,9 +242,8 @@ def run_part(part: str, out: Path) -> None:
 
         comm = MPI.COMM_WORLD
     if part.startswith("time"):
-        found: dict[str, Any] = {
-            k: seconds_each(v, comm) for k, v in TIMED.items() if ("ranks" in k) == bool(comm)
-        }
+        names = [name for name in TIMED if ("ranks" in name) != (comm is None)]
+        found: dict[str, Any] = {name: seconds_each(TIMED[name], comm) for name in names}
     else:
         cases = cases_of(out.parent, comm)
         found = {f"{name}|{key}": value for name, case in cases.items() for key, value in case().items()}
@@ -270,9 +264,9 @@ def python_on(ranks: int) -> list[str]:
 def found_by(checkout: Path, kind: str, folder: Path) -> Found:
     """Run what is compared (``""``) or timed (``"time"``) in a checkout."""
     folder.mkdir(exist_ok=True)
-    more = {"PYTHONPATH": str(checkout / "src"), "PYTHONSAFEPATH": "1"}
-    more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    more |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    ones = ("PYTHONSAFEPATH", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    more = dict.fromkeys((*ones, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    more["PYTHONPATH"] = str(checkout / "src")
     found: Found = {}
     for part, ranks in ((f"{kind} alone", 1), (f"{kind} on ranks", 2)):
         out = folder / "found.npz"
@@ -322,7 +316,7 @@ def compare_speed(checkouts: list[Path], folder: Path) -> None:
     for _, (side, checkout) in product(range(TURNS), enumerate(checkouts)):
         for name, value in found_by(checkout, "time", folder).items():
             best[name][side] = min(best[name][side], float(value))
-    print(f"\n{'ns per event':42} {'old':>9} {'new':>9} {'new/old':>8}")
+    print(f"\nns per event, load {os.getloadavg()[0]:<22.1f} {'old':>10} {'new':>9} {'new/old':>8}")
     for name, (before, after) in best.items():
         print(f"{name:42} {1e9 * before:9.1f} {1e9 * after:9.1f} {after / before:8.3f}")
 
