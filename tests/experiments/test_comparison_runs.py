@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,9 +18,10 @@ from adfs.cli import main
 from adfs.errors import InputError
 from adfs.experiments import Comparison, load_results, run_comparison
 from adfs.experiments import runs as runs_module
-from adfs.experiments.data import make_problem
+from adfs.experiments.data import make_network, make_problem
 from adfs.experiments.running import run_method
 from adfs.experiments.runs import Results, RunsInterruptedError, run_path, time_to
+from adfs.network import Network
 from adfs.runtimes.clock import retime
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
@@ -250,7 +252,52 @@ def test_a_method_from_outside_appears_beside_ours(
         METHODS.pop("tracking", None)
     assert capsys.readouterr().out == out
     with pytest.raises(InputError, match="unknown method 'tracking'"):
-        small(methods=["tracking"]).check_methods()
+        small(methods=["tracking"]).check_names()
+
+
+def test_a_loss_from_outside_is_compared_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outside = str(Path(__file__).with_name("outside_loss.py"))
+    flags = ["--data", "sklearn:diabetes", "--graph", "path:2", "--method", "adfs", "--method", "msda"]
+    flags += ["--sigma", "50", "--target", "1e-2", "--relative", "--import", outside]
+    assert main(["compare", *flags, "--loss", "expectile", "--jobs", "2", "--out", "c"]) == 0
+    out = capsys.readouterr().out
+    results = load_results(tmp_path / "c")
+    for label in ("ADFS", "MSDA"):
+        assert results.of(label)[0].frame["relative"].iloc[-1] <= 1e-3
+    (tmp_path / "outside.py").write_text(Path(outside).read_text(encoding="utf-8"), encoding="utf-8")
+    description = (tmp_path / "c" / "comparison.toml").read_text(encoding="utf-8")
+    (tmp_path / "c.toml").write_text(description.replace(outside, "outside.py"), encoding="utf-8")
+    assert main(["compare", "c.toml"]) == 0
+    assert capsys.readouterr().out == out
+    assert main(["compare", *flags, "--loss", "expectil"]) == 2
+    assert "did you mean 'expectile'" in capsys.readouterr().err
+    assert main(["compare", *flags, "--loss", "needy"]) == 2
+    assert "its constants need defaults" in capsys.readouterr().err
+
+
+def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = nx.relabel_nodes(nx.house_graph(), dict(enumerate("edcba")))
+    nx.set_edge_attributes(graph, {edge: 1.0 + k for k, edge in enumerate(graph.edges)}, "weight")
+    flags = ["--data", "synthetic:60x3", "--method", "msda", "--target", "1e-4", "--jobs", "1"]
+    nx.write_graphml(graph, tmp_path / "house.graphml")
+    nx.write_edgelist(graph, tmp_path / "house.edges")
+    traces = []
+    for name in ("house.graphml", "house.edges"):
+        folder = tmp_path / f"from-{name}"
+        assert main(["compare", *flags, "--graph", str(tmp_path / name), "--out", str(folder)]) == 0
+        assert capsys.readouterr().out.startswith(f"synthetic:60x3 on {name}: ")
+        assert "5 nodes, 6 edges" in (folder / "report.html").read_text(encoding="utf-8")
+        traces.append(load_results(folder).frame().drop(columns="seconds"))
+    table = {"data": "synthetic:60x3", "graph": graph, "methods": ["msda"], "target": 1e-4}
+    results = run_comparison(Comparison.from_table(table), tmp_path / "python", jobs=1, progress=False)
+    assert results.comparison == load_results(tmp_path / "python").comparison
+    traces.append(results.frame().drop(columns="seconds"))
+    for other in traces[1:]:
+        pd.testing.assert_frame_equal(other, traces[0], check_exact=True)
+    assert make_network(results.comparison) == Network(graph)
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "stragglers"])

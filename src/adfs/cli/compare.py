@@ -136,7 +136,7 @@ def run(
                 "--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer"
             )
         comparison = Comparison.from_table(table, base=Path.cwd())
-        comparison.check_methods()
+        comparison.check_names()
     folder = out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
     if folder.resolve() == (file or Path()).resolve() or folder.is_file():
         raise InputError(f"{folder} is a file: name a folder for the results with --out")

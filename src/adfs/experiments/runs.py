@@ -275,7 +275,7 @@ def run_comparisons(
     results: list[Results] = []
     tasks: list[_Task] = []
     for comparison, folder in wanted:
-        comparison.check_methods()
+        comparison.check_names()
         _prepare(folder, comparison, fresh)
         found = Results(comparison)
         results.append(found)
