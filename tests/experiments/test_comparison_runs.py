@@ -260,13 +260,12 @@ def test_a_loss_from_outside_is_compared_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     outside = str(Path(__file__).with_name("outside_loss.py"))
-    flags = ["--data", "sklearn:diabetes", "--graph", "path:2", "--method", "adfs", "--method", "msda"]
+    flags = ["--data", "sklearn:diabetes", "--graph", "path:2", "--method", "adfs"]
     flags += ["--sigma", "50", "--target", "1e-2", "--relative", "--import", outside]
-    assert main(["compare", *flags, "--loss", "expectile", "--jobs", "2", "--out", "c"]) == 0
+    assert main(["compare", *flags, "--loss", "expectile", "--jobs", "1", "--out", "c"]) == 0
     out = capsys.readouterr().out
-    results = load_results(tmp_path / "c")
-    for label in ("ADFS", "MSDA"):
-        assert results.of(label)[0].frame["relative"].iloc[-1] <= 1e-3
+    (run,) = load_results(tmp_path / "c").of("ADFS")
+    assert run.frame["relative"].iloc[-1] <= 1e-3
     (tmp_path / "outside.py").write_text(Path(outside).read_text(encoding="utf-8"), encoding="utf-8")
     description = (tmp_path / "c" / "comparison.toml").read_text(encoding="utf-8")
     (tmp_path / "c.toml").write_text(description.replace(outside, "outside.py"), encoding="utf-8")

@@ -165,7 +165,8 @@ def _table(results: Results) -> str:
         elif row["reached"]:
             small = f"{row['reached']} of {row['seeds']} seeds"
         small = f"<small>{small}</small>" if small else ""
-        cells[row["label"]].append(f"<td{mark}>{html.escape(text)}{small}</td>")
+        shown_text = html.escape(text).replace(" ", "&nbsp;")
+        cells[row["label"]].append(f"<td{mark}>{shown_text}{small}</td>")
     return html_table(["method", *(name.replace("e-0", "e-") for name in shown.columns)], cells.values())
 
 
