@@ -16,7 +16,7 @@ import pytest
 from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.errors import InputError
-from adfs.experiments import Comparison, load_results, run_comparison
+from adfs.experiments import Comparison, load_results, read_comparison, run_comparison
 from adfs.experiments import runs as runs_module
 from adfs.experiments.data import make_network, make_problem
 from adfs.experiments.running import run_method
@@ -145,16 +145,63 @@ def test_finished_runs_are_not_run_again(
     run_comparison(results.comparison, folder, progress=False)
     assert made == [("ADFS", 1), ("MSDA", 1)]
     made.clear()
-    # More seeds: only these; another τ: all; and back again: all, since a folder keeps one of each.
+    # More seeds: only these; another σ: all; and back again: all, since a folder keeps one of each.
     run_comparison(small(seeds=3), folder, progress=False)
     assert made == [("ADFS", 2), ("MSDA", 2)]
     made.clear()
-    run_comparison(small(tau=2.0), folder, progress=False)
+    run_comparison(small(sigma=2.0), folder, progress=False)
     assert len(made) == 4
     made.clear()
     run_comparison(small(), folder, progress=False)
     run_comparison(small(), folder, fresh=True, progress=False)
     assert len(made) == 8
+
+
+def test_other_delays_time_finished_runs_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counting(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+        made.append(entry.label)
+        return run_method(comparison, entry, seed, **rest)
+
+    monkeypatch.setattr(runs_module, "run_method", counting)
+    methods = ["adfs", "adfs:parameters=paper", "msda", "point-saga", "dsba"]
+    settings: dict[str, Any] = {"methods": methods, "seeds": 1, "target": 1e-4, "max_time": None}
+    first = small(**settings, max_passes=60.0)
+
+    def check(wanted: Comparison, run_again: list[str]) -> None:
+        made.clear()
+        again = run_comparison(wanted, tmp_path / "kept", progress=False)
+        assert made == run_again
+        anew = run_comparison(wanted, tmp_path / "fresh", fresh=True, progress=False)
+        pd.testing.assert_frame_equal(
+            again.frame().drop(columns="seconds"), anew.frame().drop(columns="seconds"), check_exact=True
+        )
+        for label in again.labels:
+            assert str(again.of(label)[0].parameters) == str(anew.of(label)[0].parameters)
+        made.clear()
+        run_comparison(wanted, tmp_path / "kept", progress=False)
+        assert made == []
+
+    check(first, [one.label for one in first.methods])
+    assert (
+        run_comparison(first, tmp_path / "kept", progress=False).of("DSBA")[0].outcome
+        is not Outcome.CONVERGED
+    )
+    # Constants that are tuned for τ change with it, and so do the iterates; other delays change neither.
+    check(small(**settings, max_passes=60.0, tau=50.0), ["ADFS"])
+    check(small(**settings, max_passes=60.0, tau=50.0, delays={"law": "fixed", "stragglers": [[1, 3.0]]}), [])
+    # What is given up by time is given up elsewhere now, and what took longer is given up.
+    timed = settings | {"methods": ["msda", "dsba"]}
+    folder = tmp_path / "timed"
+    end = run_comparison(small(**timed | {"max_time": 3e3}), folder, progress=False).ends("MSDA")[0]
+    assert end < 1e3
+    made.clear()
+    run_comparison(small(**timed | {"max_time": 3e3}, tau=6.0), folder, progress=False)
+    assert made == ["DSBA"]
+    made.clear()
+    run_comparison(small(**timed | {"max_time": 3e3}, tau=500.0), folder, progress=False)
+    assert made == ["MSDA", "DSBA"]
 
 
 def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +225,48 @@ def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pyt
 def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="MSDA: method 'msda' needs a smooth loss"):
         run_comparison(small(loss="hinge", methods=["msda"]), tmp_path, progress=False)
+    # What is not the method's fault is not told as if it were.
+    for changes, words in (
+        ({"data": "sklearn:iris"}, "^sklearn:iris has 3 classes"),
+        ({"delays": {"slow_links": [[0, 2, 3.0]]}}, "^delays: there is no link between nodes 0 and 2"),
+        ({"delays": {"stragglers": [[7, 3.0]]}}, "^delays: there is no node 7"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run_comparison(small(**changes), tmp_path, progress=False)
     with pytest.raises(InputError, match="is not the folder of a comparison"):
         load_results(tmp_path / "none")
     with pytest.raises(InputError, match="no finished run"):
         load_results(tmp_path)
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "c.toml").write_text(small(seeds=1, methods=["msda"], title=folder).toml())
+    assert main(["compare", "a/c.toml"]) == 0
+    page = (tmp_path / "c" / "report.html").read_bytes()
+    capsys.readouterr()
+    assert main(["compare", "b/c.toml"]) == 2
+    assert (
+        "c holds the comparison of a/c.toml, not of b/c.toml: name another folder" in capsys.readouterr().err
+    )
+    assert (tmp_path / "c" / "report.html").read_bytes() == page
+    # The same file, from wherever; the folder's own description; a folder of its own; or in its place.
+    one, other = (read_comparison(tmp_path / name / "c.toml") for name in ("a", "b"))
+    monkeypatch.chdir(tmp_path / "a")
+    run_comparison(one, "../c", origin=Path("c.toml"), progress=False)
+    monkeypatch.chdir(tmp_path)
+    run_comparison(one, "c", origin=Path("c/comparison.toml"), progress=False)
+    run_comparison(other, "d", origin=Path("b/c.toml"), progress=False)
+    run_comparison(other, "c", origin=Path("b/c.toml"), fresh=True, progress=False)
+    with pytest.raises(InputError, match=r"c holds the comparison of b/c\.toml"):
+        run_comparison(one, "c", origin=Path("a/c.toml"), progress=False)
+    # A file that is gone does not hold its folder.
+    (tmp_path / "b" / "c.toml").unlink()
+    run_comparison(one, "c", origin=Path("a/c.toml"), progress=False)
 
 
 def test_when_a_trace_comes_to_stay_below_a_level() -> None:

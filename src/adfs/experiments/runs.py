@@ -32,6 +32,7 @@ from adfs.runtimes.clock import with_times
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
 from adfs.runtimes.simulate import make_setting
+from adfs.theory import BlockParameters, Parameters
 
 __all__ = ["AXES", "FLOOR", "Curve", "Results", "RunsInterruptedError", "load_results", "run_comparison"]
 
@@ -268,6 +269,8 @@ def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
         ).parameters
         for tau in (before.tau, comparison.tau)
     )
+    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
+        old = dataclasses.replace(old, tau=new.tau)
     if not _same(old, new):
         return None
     delays = comparison.delays.make(comparison.tau, network)
@@ -276,17 +279,18 @@ def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
         return None
     marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
     columns = {name: timed.columns[name] for name in run.columns}
-    run = dataclasses.replace(run, columns=columns, details=run.details | marks)
+    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
     run.save(task.path)
     return run
 
 
 def _same(first: object, second: object) -> bool:
-    """Whether two records of constants are the same to the bit; of other things, if they say so."""
+    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
     if dataclasses.is_dataclass(first) and type(first) is type(second):
         names = [one.name for one in dataclasses.fields(first)]
         return all(_same(getattr(first, name), getattr(second, name)) for name in names)
-    return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+    one, other = np.asarray(first), np.asarray(second)
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 # --------------------------------------------------------------------------- making runs
