@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -67,7 +68,11 @@ def test_traces_and_tables(written: tuple[Results, Path]) -> None:
     assert late["given_up"] == pytest.approx(3000.0, rel=0.05)
     table = time_table(results)
     assert table.loc["DSBA", "1e-06"].startswith("> ")
-    assert list(table.columns) == ["1e-02", "1e-04", "1e-06", "1e-08"]
+    # No column beyond the target, which no run goes for; the target has one, whatever it is.
+    assert list(table.columns) == ["1e-02", "1e-04", "1e-06"]
+    for target, columns in ((2.5e-5, ["1e-02", "1e-04", "2.5e-05"]), (0.1, ["1e-01"])):
+        other = Results(dataclasses.replace(results.comparison, target=target), results.runs)
+        assert list(time_table(other).columns) == columns
     assert (folder / "times.md").read_text(encoding="utf-8") == markdown(table)
     assert len(times_frame(results, (1e-1,))) == 4
 
@@ -171,21 +176,10 @@ def test_networks_are_drawn() -> None:
 def dom(page: Path, address: str, profile: Path) -> str:
     """Return the page's elements after its script has run, as a browser sees them."""
     assert CHROMIUM is not None
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--no-first-run",
-    ]
-    flags += [
-        "--disable-component-update",
-        "--disable-sync",
-        f"--user-data-dir={profile}",
-        "--window-size=1200,900",
-    ]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    flags += ["--no-first-run", "--disable-component-update", "--disable-sync", f"--user-data-dir={profile}"]
     done = subprocess.run(
-        [CHROMIUM, *flags, "--dump-dom", f"{page.as_uri()}#{address}"],
+        [CHROMIUM, *flags, "--window-size=1200,900", "--dump-dom", f"{page.as_uri()}#{address}"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -217,6 +211,52 @@ def test_the_page_in_a_browser(written: tuple[Results, Path], tmp_path: Path) ->
     assert "no method chosen" in seen
     # A label that would be a script is text.
     assert html.escape(EVIL, quote=False) in seen.split('id="legend"')[1]
+
+
+# What a reader of a narrow page would see cut off, or one upon the other.
+FAULTS = """
+function faults(page) {
+  const found = [], root = page.documentElement, box = one => one.getBoundingClientRect();
+  if (root.scrollWidth > root.clientWidth) found.push("the page is wider than the window");
+  for (const button of page.querySelectorAll(".choice button")) {
+    const inner = box(button), outer = box(button.parentElement);
+    if (inner.right > outer.right || inner.bottom > outer.bottom) found.push(button.textContent + " is cut");
+  }
+  const texts = [...page.querySelectorAll("#plot text")];
+  if (texts.length < 6) found.push("hardly any ticks");
+  for (const one of texts) for (const other of texts) {
+    const a = box(one), b = box(other), beside = a.right < b.left || b.right < a.left;
+    if (one !== other && !beside && a.top < b.bottom && b.top < a.bottom)
+      found.push(one.textContent + " meets " + other.textContent);
+  }
+  return found.join("; ") || "none";
+}
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here to open the page with")
+@pytest.mark.parametrize("longest", [3.2e3, 3.2e5])
+def test_nothing_is_cut_off_on_a_narrow_page(
+    written: tuple[Results, Path], tmp_path: Path, longest: float
+) -> None:
+    """In a frame of 390 pixels, the width of a telephone, with times that have long ticks."""
+    results, _ = written
+    ends = [float(results.times(label, results.comparison.target).max()) for label in results.labels]
+    scale = longest / max(end for end in ends if end < math.inf)
+    runs = {
+        key: dataclasses.replace(run, columns=run.columns | {"time": scale * run.columns["time"]})
+        for key, run in results.runs.items()
+    }
+    plain = dataclasses.replace(results.comparison, title="Narrow")
+    page = html.escape(make_page(Results(plain, runs)))
+    (tmp_path / "frame.html").write_text(
+        f"<!doctype html><meta charset='utf-8'><script>{FAULTS}</script>"
+        f'<iframe style="width: 390px; height: 900px; border: 0" srcdoc="{page}"'
+        ' onload="document.body.dataset.faults = faults(this.contentDocument)"></iframe>',
+        encoding="utf-8",
+    )
+    seen = dom(tmp_path / "frame.html", "", tmp_path / "profile")
+    assert re.findall(r'data-faults="([^"]*)"', seen) == ["none"]
 
 
 def test_the_page_of_one_seed_has_no_band(written: tuple[Results, Path]) -> None:

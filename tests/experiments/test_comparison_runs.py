@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,11 +17,12 @@ from adfs.runtimes.simulate import simulate
 from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.errors import InputError
-from adfs.experiments import Comparison, load_results, run_comparison
+from adfs.experiments import Comparison, load_results, read_comparison, run_comparison
 from adfs.experiments import runs as runs_module
-from adfs.experiments.data import make_problem
+from adfs.experiments.data import make_network, make_problem
 from adfs.experiments.running import run_method
 from adfs.experiments.runs import Results, RunsInterruptedError, run_path, time_to
+from adfs.network import Network
 from adfs.runtimes.clock import retime
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
@@ -143,16 +145,63 @@ def test_finished_runs_are_not_run_again(
     run_comparison(results.comparison, folder, progress=False)
     assert made == [("ADFS", 1), ("MSDA", 1)]
     made.clear()
-    # More seeds: only these; another τ: all; and back again: all, since a folder keeps one of each.
+    # More seeds: only these; another σ: all; and back again: all, since a folder keeps one of each.
     run_comparison(small(seeds=3), folder, progress=False)
     assert made == [("ADFS", 2), ("MSDA", 2)]
     made.clear()
-    run_comparison(small(tau=2.0), folder, progress=False)
+    run_comparison(small(sigma=2.0), folder, progress=False)
     assert len(made) == 4
     made.clear()
     run_comparison(small(), folder, progress=False)
     run_comparison(small(), folder, fresh=True, progress=False)
     assert len(made) == 8
+
+
+def test_other_delays_time_finished_runs_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counting(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+        made.append(entry.label)
+        return run_method(comparison, entry, seed, **rest)
+
+    monkeypatch.setattr(runs_module, "run_method", counting)
+    methods = ["adfs", "adfs:parameters=paper", "msda", "point-saga", "dsba"]
+    settings: dict[str, Any] = {"methods": methods, "seeds": 1, "target": 1e-4, "max_time": None}
+    first = small(**settings, max_passes=60.0)
+
+    def check(wanted: Comparison, run_again: list[str]) -> None:
+        made.clear()
+        again = run_comparison(wanted, tmp_path / "kept", progress=False)
+        assert made == run_again
+        anew = run_comparison(wanted, tmp_path / "fresh", fresh=True, progress=False)
+        pd.testing.assert_frame_equal(
+            again.frame().drop(columns="seconds"), anew.frame().drop(columns="seconds"), check_exact=True
+        )
+        for label in again.labels:
+            assert str(again.of(label)[0].parameters) == str(anew.of(label)[0].parameters)
+        made.clear()
+        run_comparison(wanted, tmp_path / "kept", progress=False)
+        assert made == []
+
+    check(first, [one.label for one in first.methods])
+    assert (
+        run_comparison(first, tmp_path / "kept", progress=False).of("DSBA")[0].outcome
+        is not Outcome.CONVERGED
+    )
+    # Constants that are tuned for τ change with it, and so do the iterates; other delays change neither.
+    check(small(**settings, max_passes=60.0, tau=50.0), ["ADFS"])
+    check(small(**settings, max_passes=60.0, tau=50.0, delays={"law": "fixed", "stragglers": [[1, 3.0]]}), [])
+    # What is given up by time is given up elsewhere now, and what took longer is given up.
+    timed = settings | {"methods": ["msda", "dsba"]}
+    folder = tmp_path / "timed"
+    end = run_comparison(small(**timed | {"max_time": 3e3}), folder, progress=False).ends("MSDA")[0]
+    assert end < 1e3
+    made.clear()
+    run_comparison(small(**timed | {"max_time": 3e3}, tau=6.0), folder, progress=False)
+    assert made == ["DSBA"]
+    made.clear()
+    run_comparison(small(**timed | {"max_time": 3e3}, tau=500.0), folder, progress=False)
+    assert made == ["MSDA", "DSBA"]
 
 
 def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +225,48 @@ def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pyt
 def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="MSDA: method 'msda' needs a smooth loss"):
         run_comparison(small(loss="hinge", methods=["msda"]), tmp_path, progress=False)
+    # What is not the method's fault is not told as if it were.
+    for changes, words in (
+        ({"data": "sklearn:iris"}, "^sklearn:iris has 3 classes"),
+        ({"delays": {"slow_links": [[0, 2, 3.0]]}}, "^delays: there is no link between nodes 0 and 2"),
+        ({"delays": {"stragglers": [[7, 3.0]]}}, "^delays: there is no node 7"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run_comparison(small(**changes), tmp_path, progress=False)
     with pytest.raises(InputError, match="is not the folder of a comparison"):
         load_results(tmp_path / "none")
     with pytest.raises(InputError, match="no finished run"):
         load_results(tmp_path)
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "c.toml").write_text(small(seeds=1, methods=["msda"], title=folder).toml())
+    assert main(["compare", "a/c.toml"]) == 0
+    page = (tmp_path / "c" / "report.html").read_bytes()
+    capsys.readouterr()
+    assert main(["compare", "b/c.toml"]) == 2
+    assert (
+        "c holds the comparison of a/c.toml, not of b/c.toml: name another folder" in capsys.readouterr().err
+    )
+    assert (tmp_path / "c" / "report.html").read_bytes() == page
+    # The same file, from wherever; the folder's own description; a folder of its own; or in its place.
+    one, other = (read_comparison(tmp_path / name / "c.toml") for name in ("a", "b"))
+    monkeypatch.chdir(tmp_path / "a")
+    run_comparison(one, "../c", origin=Path("c.toml"), progress=False)
+    monkeypatch.chdir(tmp_path)
+    run_comparison(one, "c", origin=Path("c/comparison.toml"), progress=False)
+    run_comparison(other, "d", origin=Path("b/c.toml"), progress=False)
+    run_comparison(other, "c", origin=Path("b/c.toml"), fresh=True, progress=False)
+    with pytest.raises(InputError, match=r"c holds the comparison of b/c\.toml"):
+        run_comparison(one, "c", origin=Path("a/c.toml"), progress=False)
+    # A file that is gone does not hold its folder.
+    (tmp_path / "b" / "c.toml").unlink()
+    run_comparison(one, "c", origin=Path("a/c.toml"), progress=False)
 
 
 def test_when_a_trace_comes_to_stay_below_a_level() -> None:
@@ -250,7 +337,51 @@ def test_a_method_from_outside_appears_beside_ours(
         METHODS.pop("tracking", None)
     assert capsys.readouterr().out == out
     with pytest.raises(InputError, match="unknown method 'tracking'"):
-        small(methods=["tracking"]).check_methods()
+        small(methods=["tracking"]).check_names()
+
+
+def test_a_loss_from_outside_is_compared_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outside = str(Path(__file__).with_name("outside_loss.py"))
+    flags = ["--data", "sklearn:diabetes", "--graph", "path:2", "--method", "adfs"]
+    flags += ["--sigma", "50", "--target", "1e-2", "--relative", "--import", outside]
+    assert main(["compare", *flags, "--loss", "expectile", "--jobs", "1", "--out", "c"]) == 0
+    out = capsys.readouterr().out
+    (run,) = load_results(tmp_path / "c").of("ADFS")
+    assert run.frame["relative"].iloc[-1] <= 1e-3
+    (tmp_path / "outside.py").write_text(Path(outside).read_text(encoding="utf-8"), encoding="utf-8")
+    description = (tmp_path / "c" / "comparison.toml").read_text(encoding="utf-8")
+    (tmp_path / "c.toml").write_text(description.replace(outside, "outside.py"), encoding="utf-8")
+    assert main(["compare", "c.toml"]) == 0
+    assert capsys.readouterr().out == out
+    assert main(["compare", *flags, "--loss", "expectil"]) == 2
+    assert "did you mean 'expectile'" in capsys.readouterr().err
+    assert main(["compare", *flags, "--loss", "needy"]) == 2
+    assert "its constants need defaults" in capsys.readouterr().err
+
+
+def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = nx.relabel_nodes(nx.house_graph(), dict(enumerate("edcba")))
+    nx.set_edge_attributes(graph, {edge: 1.0 + k for k, edge in enumerate(graph.edges)}, "weight")
+    flags = ["--data", "synthetic:60x3", "--method", "msda", "--target", "1e-4", "--jobs", "1"]
+    nx.write_graphml(graph, tmp_path / "house.graphml")
+    nx.write_edgelist(graph, tmp_path / "house.edges")
+    traces = []
+    for name in ("house.graphml", "house.edges"):
+        folder = tmp_path / f"from-{name}"
+        assert main(["compare", *flags, "--graph", str(tmp_path / name), "--out", str(folder)]) == 0
+        assert capsys.readouterr().out.startswith(f"synthetic:60x3 on {name}: ")
+        assert "5 nodes, 6 edges" in (folder / "report.html").read_text(encoding="utf-8")
+        traces.append(load_results(folder).frame().drop(columns="seconds"))
+    table = {"data": "synthetic:60x3", "graph": graph, "methods": ["msda"], "target": 1e-4}
+    results = run_comparison(Comparison.from_table(table), tmp_path / "python", jobs=1, progress=False)
+    assert results.comparison == load_results(tmp_path / "python").comparison
+    traces.append(results.frame().drop(columns="seconds"))
+    for other in traces[1:]:
+        pd.testing.assert_frame_equal(other, traces[0], check_exact=True)
+    assert make_network(results.comparison) == Network(graph)
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "stragglers"])

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -13,7 +14,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from adfs.errors import InputError
 from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
-from adfs.experiments.data import gaussians, make_problem
+from adfs.experiments.data import gaussians, make_network, make_problem
 from adfs.experiments.running import fingerprint
 from adfs.network import Network
 
@@ -22,6 +23,13 @@ ROOT = Path(__file__).parents[2]
 
 def table(**changes: Any) -> dict[str, Any]:
     return {"data": "synthetic:90x3", "graph": "grid:3x3", "methods": ["adfs", "msda"]} | changes
+
+
+def use(described: dict[str, Any]) -> None:
+    """Do with a comparison all that is done before data are read."""
+    comparison = Comparison.from_table(described)
+    comparison.check_names()
+    make_network(comparison)
 
 
 def test_everything_goes_through_toml_and_back() -> None:
@@ -87,7 +95,10 @@ def test_links_may_be_slower_than_others() -> None:
         ({"delays": {"stragglers": [[0, -1.0]]}}, "a straggler needs"),
         ({"delays": {"slow_links": [[0, 1]]}}, "a slow link is two nodes and a factor"),
         ({"title": 3}, "title must be text, got 3"),
-        ({"graph": [[0, 1], [1, 2]]}, "graph must be text"),
+        ({"graph": 3}, "graph: a network cannot be made from int"),
+        ({"graph": [[0, 1], [2, 3]]}, "graph: the network is not connected"),
+        ({"graph": "none.graphml"}, "graph none.graphml: cannot be read: No such file"),
+        ({"graph": "erdos-reny:9,0.5"}, "did you mean 'erdos-renyi'"),
         ({"relative": "no"}, "relative must be true or false, got 'no'"),
         ({"graph_seed": "x"}, "graph_seed must be a whole number"),
         ({"delays": {"speed": "x"}}, "delays: speed must be a number or a list of"),
@@ -108,6 +119,7 @@ def test_links_may_be_slower_than_others() -> None:
         ({"seeds": ["a"]}, "seeds must be"),
         ({"partition": "randm"}, "did you mean 'random'"),
         ({"loss": "logstic"}, "did you mean 'logistic'"),
+        ({"delays": {"stragglers": [[0]]}}, "a straggler is a node, a factor"),
         ({"target": 0.0}, "target must be"),
         ({"target": "small"}, "target must be"),
         ({"max_time": float("inf")}, "max_time must be"),
@@ -118,7 +130,7 @@ def test_links_may_be_slower_than_others() -> None:
 )
 def test_what_cannot_be_used_is_told_in_a_sentence(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        Comparison.from_table(table(**changes))
+        use(table(**changes))
     assert "\n" not in str(caught.value)
 
 
@@ -154,6 +166,49 @@ def test_paths_are_relative_to_the_file_and_flags_to_the_working_directory(
     monkeypatch.chdir(elsewhere)
     replaced = read_comparison(tmp_path / "c.toml", {"data": {"source": "y.svm"}})
     assert replaced.data == DataSpec(str(elsewhere / "y.svm"), normalise="rows")
+
+
+def test_a_graph_is_kept_as_its_edges(tmp_path: Path) -> None:
+    lattice = nx.grid_2d_graph(2, 2)
+    lattice.edges[(0, 0), (0, 1)]["weight"] = 2.5
+    comparison = Comparison.from_table(table(graph=lattice))
+    assert comparison.graph == ((0, 1, 2.5), (0, 2, 1.0), (1, 3, 1.0), (2, 3, 1.0))
+    assert comparison.title == "synthetic:90x3 on 4 nodes, 4 edges"
+    assert Comparison.from_table(tomllib.loads(comparison.toml())) == comparison
+    named = Comparison.from_table(table(graph=[["b", "a"], ["b", "c"]]))
+    assert make_network(named).labels == ("a", "b", "c")
+    assert Comparison.from_table(table(graph=nx.empty_graph(1))).graph == "path:1"
+    with pytest.raises(InputError, match="the network has 4 nodes but n_nodes is 5"):
+        Comparison.from_table(table(graph=lattice, nodes=5))
+
+
+def test_graph_files(tmp_path: Path) -> None:
+    # Ten nodes and more: as text 10 would come before 2.
+    ring = nx.cycle_graph(12)
+    expected = tuple((int(a), int(b)) for a, b in Network("cycle:12").edges)
+    nx.write_graphml(ring, tmp_path / "ring.graphml")
+    nx.write_edgelist(ring, tmp_path / "ring.txt")
+    lines = [f"{a},{b}" for a, b in ring.edges]
+    (tmp_path / "ring.csv").write_text("# my ring\n\n" + "\n".join(lines) + "\n")
+    for name in ("ring.graphml", "ring.txt", "ring.csv"):
+        (tmp_path / "c.toml").write_text(f"data = 'synthetic:90x3'\ngraph = '{name}'\nmethods = ['adfs']\n")
+        comparison = read_comparison(tmp_path / "c.toml")
+        assert (comparison.graph, comparison.title) == (expected, f"synthetic:90x3 on {name}")
+    (tmp_path / "weighted.txt").write_text("5 7 0.5\n7 9\n")
+    assert Comparison.from_table(table(graph="weighted.txt"), base=tmp_path).graph == (
+        (0, 1, 0.5),
+        (1, 2, 1.0),
+    )
+    for text, words in (
+        ("0 1\n1 2 3 4\n", "line 2: an edge is two nodes"),
+        ("0 1 heavy\n", "line 1: an edge"),
+    ):
+        (tmp_path / "bad.txt").write_text(text)
+        with pytest.raises(InputError, match=words):
+            Comparison.from_table(table(graph=str(tmp_path / "bad.txt")))
+    (tmp_path / "bad.graphml").write_text("<graphml")
+    with pytest.raises(InputError, match="cannot be read"):
+        Comparison.from_table(table(graph=str(tmp_path / "bad.graphml")))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)

@@ -22,6 +22,7 @@ from adfs.experiments import (
     run_comparison,
 )
 from adfs.experiments.data import make_network, make_problem
+from adfs.experiments.figures import time_table
 from adfs.experiments.paper import CLAIMS, LEVELS, QUICK, SETTINGS, Claim, judge
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
@@ -77,7 +78,22 @@ def test_a_claim_fails_with_any_of_its_parts() -> None:
     ]
     found = judge(results, made)
     assert [one.verdict for one in found] == ["holds", "does not hold", "undecided"]
-    assert (found[0].text, found[0].detail) == ("one (small)", "to 1e-08: A 100, B 200, D > 1,000")
+    assert (found[0].text, found[0].detail) == (
+        "one (small)",
+        "median time to 1e-08: A 100, B 200, D > 1,000",
+    )
+
+
+def test_claims_and_tables_say_the_same_times() -> None:
+    ends = {"A": [90.0, 100.0, 170.0], "B": [300.0, 500.0, 1e5], "C": [500.0, 2000.0], "D": [1e6, 1e6, 1e6]}
+    results = results_of({label: (times * 2)[:3] for label, times in ends.items()})
+    (found,) = judge({"small": results}, [Claim(("small",), "all", ("A",), ("B", "C", "D"))])
+    assert found.detail == "median time to 1e-08: A 100, B 500, C 500, D > 1,000"
+    table = time_table(results)["1e-08"]
+    assert found.detail.split(": ")[1] == ", ".join(f"{label} {table[label]}" for label in "ABCD")
+    # Half of the runs were given up: the median is between a time and a bound, and so bounded.
+    results = results_of({"A": [500.0, 2000.0]})
+    assert time_table(results).loc["A", "1e-08"] == "> 750"
 
 
 def test_the_settings_are_the_papers() -> None:

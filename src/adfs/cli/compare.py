@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from adfs.cli import options
 
 EXAMPLES = """\b
 Examples:
@@ -15,8 +18,6 @@ Examples:
   adfs compare covtype.toml --data covtype.libsvm.binary.scale.bz2 --jobs 4
   adfs compare comparison.toml --import mymethod.py --method mine --method adfs:parameters=paper
 """
-
-_OPTIONAL = "by default what the file says"
 
 
 def run(
@@ -34,13 +35,19 @@ def run(
         typer.Option("--samples-per-node", min=1, help="So many random samples per node; all by default."),
     ] = None,
     normalise: Annotated[str | None, typer.Option("--normalise", help="none, rows or columns.")] = None,
-    graph: Annotated[str | None, typer.Option("--graph", help="cycle, torus, grid:3x3, complete, …")] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option("--graph", help="cycle, torus, grid:3x3, …; or a file, .graphml or an edge list."),
+    ] = None,
     nodes: Annotated[
         int | None,
         typer.Option("--nodes", min=1, help="Number of nodes, for a graph whose name does not say it."),
     ] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="random, contiguous or label.")] = None,
-    loss: Annotated[str | None, typer.Option("--loss", help="logistic, squared, huber, …")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option("--loss", help="logistic, squared, huber, …, or one that an import registers."),
+    ] = None,
     sigma: Annotated[
         float | None, typer.Option("--sigma", help="σ_i, the strong convexity at every node.")
     ] = None,
@@ -71,22 +78,17 @@ def run(
     title: Annotated[str | None, typer.Option("--title", help="Title of figures and page.")] = None,
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", help="A module, or a .py file, that registers methods; may be given again."),
+        typer.Option(
+            "--import", help="A module or .py file that registers methods or losses; may be given again."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the results; the file's name by default.")
     ] = None,
     traces: Annotated[str, typer.Option("--traces", help="Format of the traces: csv or parquet.")] = "csv",
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; as many as cores by default.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there.")] = False,
-    progress: Annotated[
-        bool | None,
-        typer.Option(
-            "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
-        ),
-    ] = None,
+    jobs: options.Jobs = None,
+    fresh: options.Fresh = False,
+    progress: options.Progress = None,
 ) -> int:
     """Compare methods on a problem and a network: traces, figures, a table, and a page.
 
@@ -136,19 +138,20 @@ def run(
                 "--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer"
             )
         comparison = Comparison.from_table(table, base=Path.cwd())
-        comparison.check_methods()
+        comparison.check_names()
     folder = out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
     if folder.resolve() == (file or Path()).resolve() or folder.is_file():
         raise InputError(f"{folder} is a file: name a folder for the results with --out")
     try:
         results = run_comparison(
-            comparison, folder, jobs=jobs or available_cores(), fresh=fresh, progress=progress
+            comparison, folder, jobs=jobs or available_cores(), fresh=fresh, progress=progress, origin=file
         )
     except RunsInterruptedError as stopped:
-        return _interrupted(stopped)
+        return tell_interruption(stopped)
     write_folder(results, folder, traces=traces)
+    over = f", medians of {len(comparison.seeds)} seeds," if len(comparison.seeds) > 1 else ""
     unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
-    print(f"{comparison.title}: idealised time until {unit} stays below …")
+    print(f"{comparison.title}: idealised time{over} until {unit} stays below …")
     print(time_table(results).to_string())
     print(f"\n{folder / 'report.html'}")
     return 0
@@ -163,9 +166,8 @@ def _need_parquet() -> None:
         raise InputError("parquet needs pyarrow: pip install 'adfs[parquet]', or use --traces csv")
 
 
-def _interrupted(stopped: Exception) -> int:
-    import sys
-
+def tell_interruption(stopped: Exception) -> int:
+    """Say that runs were interrupted and what is kept, and return the exit code for it."""
     from adfs.cli.app import INTERRUPTED
 
     print(f"adfs: {stopped}", file=sys.stderr)

@@ -77,6 +77,10 @@ Progress = Annotated[
         "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
     ),
 ]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; as many as cores by default.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Run again what is already there.")]
 IgnoreExtra = Annotated[
     bool, typer.Option("--ignore-extra-features", help="Leave out features that the model does not know.")
 ]

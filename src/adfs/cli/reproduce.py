@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from adfs.cli import options
+from adfs.cli.compare import tell_interruption
 
 EXAMPLES = """\b
 Examples:
@@ -28,16 +30,9 @@ def run(
         Path | None,
         typer.Option("--out", "-o", help="Folder of the results (reproduce, or reproduce-quick)."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; as many as cores by default.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already there.")] = False,
-    progress: Annotated[
-        bool | None,
-        typer.Option(
-            "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
-        ),
-    ] = None,
+    jobs: options.Jobs = None,
+    fresh: options.Fresh = False,
+    progress: options.Progress = None,
 ) -> int:
     """Run the paper's experiments again, and say which of its claims these runs bear out.
 
@@ -45,7 +40,6 @@ def run(
     table: Table 1, and the time per step against Theorem 4's bound. Finished runs are kept: the same command
     goes on where it was interrupted.
     """
-    from adfs.cli.app import INTERRUPTED
     from adfs.experiments.figures import time_table
     from adfs.experiments.paper import reproduce, step_time_text, table_text
     from adfs.experiments.runs import RunsInterruptedError, available_cores
@@ -62,10 +56,11 @@ def run(
             progress=progress,
         )
     except RunsInterruptedError as stopped:
-        print(f"adfs: {stopped}", file=sys.stderr)
-        return INTERRUPTED
+        return tell_interruption(stopped)
     for name, results in found.results.items():
-        print(f"{results.comparison.title}: idealised time until F - F* stays below …")
+        count = len(results.comparison.seeds)
+        over = f", medians of {count} seeds," if count > 1 else ""
+        print(f"{results.comparison.title}: idealised time{over} until F - F* stays below …")
         print(time_table(results).to_string())
         print(f"{folder / name / 'report.html'}\n")
     if not found.table.empty:

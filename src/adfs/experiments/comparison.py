@@ -22,6 +22,7 @@ import numpy as np
 
 from adfs.algorithms import get_method
 from adfs.errors import InputError, unknown_name
+from adfs.experiments.data import is_graph_file, plain_graph
 from adfs.network import Network
 from adfs.problem import get_loss
 from adfs.problem.partitions import PARTITIONS
@@ -220,8 +221,10 @@ class Comparison:
     Parameters
     ----------
     data : DataSpec
-    graph : str
-        Name of the network, ``"grid:3x3"`` for instance.
+    graph : str, networkx graph, edge list, matrix or Network
+        Name of the network, ``"grid:3x3"`` for instance; or a file, GraphML (.graphml) or an edge list, one
+        edge per line; or the graph itself. What has no name is kept as its edges, ``(i, j)`` or
+        ``(i, j, weight)``: numbers of nodes, or their labels where all labels are text.
     methods : tuple of MethodSpec
     title : str
     nodes : int, optional
@@ -231,6 +234,7 @@ class Comparison:
     partition : str
         How samples are split over the nodes.
     loss : str
+        A registered name.
     sigma : float or tuple of float
         σ_i.
     tau : float
@@ -249,7 +253,7 @@ class Comparison:
     records : int
         Recorded points for each factor of ten of work.
     imports : tuple of str
-        Modules, or .py files, to import first: they may register methods.
+        Modules, or .py files, to import first: they may register methods and losses.
 
     Examples
     --------
@@ -259,7 +263,7 @@ class Comparison:
     """
 
     data: DataSpec
-    graph: str
+    graph: Any
     methods: tuple[MethodSpec, ...]
     title: str = ""
     nodes: int | None = None
@@ -278,6 +282,9 @@ class Comparison:
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        file = Path(self.graph) if isinstance(self.graph, str) and is_graph_file(self.graph) else None
+        if file is not None or not isinstance(self.graph, str):
+            object.__setattr__(self, "graph", plain_graph(self.graph, self.nodes))
         _check_fields(self)
         if not self.methods:
             raise InputError(
@@ -296,7 +303,6 @@ class Comparison:
             )
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
-        get_loss(self.loss)
         for name in ("target", "max_time", "max_passes"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
@@ -308,11 +314,26 @@ class Comparison:
         self.delays.make(self.tau)
         if not self.title:
             source = Path(self.data.source).name if self.data.is_file else self.data.source
-            object.__setattr__(self, "title", f"{source} on {self.graph}")
+            network = self.graph_name if file is None else file.name
+            object.__setattr__(self, "title", f"{source} on {network}")
 
-    def check_methods(self) -> None:
-        """Import what is to be imported, and raise unless every method exists and takes its options."""
+    @property
+    def graph_name(self) -> str:
+        """The name of the network, or its sizes where it has none."""
+        if isinstance(self.graph, str):
+            return self.graph
+        nodes = {end for edge in self.graph for end in edge[:2]}
+        return f"{len(nodes)} nodes, {len(self.graph)} edges"
+
+    def check_names(self) -> None:
+        """Import what is to be imported, and raise unless loss, methods and their options exist."""
         load_modules(self.imports)
+        try:
+            get_loss(self.loss)
+        except TypeError:
+            raise InputError(
+                f"the loss {self.loss!r} cannot be used by its name: its constants need defaults"
+            ) from None
         for entry in self.methods:
             method = get_method(entry.method)
             for option, _ in entry.options:
@@ -389,7 +410,7 @@ def read_comparison(path: str | Path, overrides: Mapping[str, Any] | None = None
         replaced["data"] = {**table["data"], **replaced["data"]}
     try:
         comparison = Comparison.from_table(table | replaced)
-        comparison.check_methods()
+        comparison.check_names()
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return comparison
@@ -432,7 +453,7 @@ def _is_data_file(source: str) -> bool:
 def _with_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """Return the table of a comparison with the paths in it made absolute; what is malformed stays."""
     values = dict(table)
-    data, imports = table.get("data"), table.get("imports")
+    data, graph, imports = table.get("data"), table.get("graph"), table.get("imports")
     if isinstance(data, str):
         data = {"source": data}
     if isinstance(data, Mapping):
@@ -440,6 +461,8 @@ def _with_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
         values["data"] = dict(data)
         if isinstance(source, str) and _is_data_file(source):
             values["data"]["source"] = str(base / source)
+    if isinstance(graph, str) and is_graph_file(graph):
+        values["graph"] = str(base / graph)
     if isinstance(imports, list | tuple):
         values["imports"] = [
             str(base / name) if isinstance(name, str) and name.endswith(".py") else name for name in imports

@@ -1,23 +1,30 @@
-"""The problem and the network that a comparison speaks of."""
+"""The problem and the network that a comparison speaks of, from files and otherwise."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
 from adfs.errors import InputError
-from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
-from adfs.network import Network
+from adfs.network import GRAPHS, Network
 from adfs.problem import Problem, get_loss
 from adfs.problem.losses import Loss
 
-__all__ = ["gaussians", "make_network", "make_problem"]
+if TYPE_CHECKING:
+    from adfs.experiments.comparison import Comparison, DataSpec
+
+__all__ = ["gaussians", "is_graph_file", "make_network", "make_problem", "plain_graph"]
 
 _FEATURES = 10
+#: Two nodes each, by number or by label, and perhaps a weight.
+Edges: TypeAlias = tuple[tuple[str | float, ...], ...]
 
 
 def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,41 +49,43 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
 
 def make_network(comparison: Comparison) -> Network:
     """Return the network, the same for all seeds."""
-    return Network(comparison.graph, n_nodes=comparison.nodes, seed=comparison.graph_seed)
+    return _make_network(comparison.graph, comparison.nodes, comparison.graph_seed)
 
 
 def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     """Return the problem of a seed and the network.
 
-    The last one is kept: the methods of a comparison run on the same object, and its optimum is found once.
+    The last ones are kept: the methods of a comparison share them, and the optimum is found once.
     """
-    # A comparison that says nothing else is the same for all methods, delays and targets.
-    one = comparison
-    only = (MethodSpec("adfs"),)
-    key = Comparison(
-        one.data, one.graph, only, "-", one.nodes, one.graph_seed, one.partition, one.loss, one.sigma
-    )
-    return _make_problem(key, seed)
+    one, network = comparison, make_network(comparison)
+    return _make_problem(one.data, network, one.partition, one.loss, one.sigma, seed), network
 
 
 @lru_cache(maxsize=1)
-def _make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
-    network = make_network(comparison)
-    n_nodes, sigma = network.n_nodes, comparison.sigma
-    data, loss = comparison.data, get_loss(comparison.loss)
+def _make_network(graph: str | Edges, nodes: int | None, seed: int) -> Network:
+    return Network(graph, n_nodes=nodes, seed=seed)
+
+
+@lru_cache(maxsize=1)
+def _make_problem(
+    data: DataSpec,
+    network: Network,
+    partition: str,
+    loss_name: str,
+    sigma: float | tuple[float, ...],
+    seed: int,
+) -> Problem:
+    n_nodes, loss = network.n_nodes, get_loss(loss_name)
     chosen = seed if data.seed is None else data.seed
     if data.source == "gaussians":
         assert data.samples_per_node is not None
         if loss.task != "classification":
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
         X, y = gaussians(data.samples_per_node * n_nodes, data.n_features or _FEATURES, chosen)
-        return Problem(X, y, loss, sigma, n_nodes, partition="contiguous"), network
+        return Problem(X, y, loss, sigma, n_nodes, partition="contiguous")
     table = _read_file(data) if data.is_file else read_source(data.source, seed=chosen)
     X, y, weights = _samples(table, data, loss, n_nodes, chosen)
-    problem = Problem(
-        X, y, loss, sigma, n_nodes, partition=comparison.partition, sample_weight=weights, seed=chosen
-    )
-    return problem, network
+    return Problem(X, y, loss, sigma, n_nodes, partition=partition, sample_weight=weights, seed=chosen)
 
 
 @lru_cache(maxsize=1)
@@ -134,3 +143,68 @@ def _normalised(X: Any, how: str, source: str) -> Any:
     if sparse:
         return sp.csr_array(sp.diags_array(factors) @ X)
     return factors[:, None] * X
+
+
+# --------------------------------------------------------------------------- graphs of one's own
+
+
+def is_graph_file(name: str) -> bool:
+    """Whether a graph is a file and not a name: ``"erdos-renyi:9,0.5"`` is one of ours."""
+    start = name.partition(":")[0]
+    return start not in GRAPHS and (Path(start).suffix != "" or Path(start).name != start)
+
+
+def plain_graph(graph: Any, nodes: int | None) -> str | Edges:
+    """Return the edges of a graph or of a file, with their weights where these are not all 1."""
+    where = f"graph {graph}" if isinstance(graph, str) else "graph"
+    try:
+        network = Network(_read_graph(Path(graph)) if isinstance(graph, str) else graph, n_nodes=nodes)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if network.n_nodes == 1:
+        return "path:1"
+    labels = network.labels
+    names = [one for one in labels if isinstance(one, str)]
+    ends: Sequence[str | int] = names if len(names) == len(labels) else range(len(labels))
+    edges = [(ends[i], ends[j]) for i, j in network.edges.tolist()]
+    if (network.weights == 1.0).all():
+        return tuple(edges)
+    return tuple((*edge, weight) for edge, weight in zip(edges, network.weights.tolist(), strict=True))
+
+
+def _read_graph(path: Path) -> Any:
+    """Read GraphML as a networkx graph, anything else as an edge list; labels become numbers if all can."""
+    import networkx as nx
+
+    try:
+        if path.suffix.lower() == ".graphml":
+            graph = nx.read_graphml(path)
+            numbers = _as_numbers(graph.nodes)
+            return nx.relabel_nodes(graph, dict(zip(graph.nodes, numbers, strict=True)))
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, SyntaxError, nx.NetworkXError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    ends: list[str] = []
+    weights = []
+    for number, line in enumerate(lines, 1):
+        # networkx writes what it knows of an edge in braces after its two nodes.
+        start, _, attributes = line.partition("#")[0].partition("{")
+        words = start.replace(",", " ").split()
+        words += re.findall(r"'weight': *([^,}]+)", attributes)
+        if not words:
+            continue
+        try:
+            first, second, weight = words if len(words) == 3 else (*words, "1")
+            ends += [first, second]
+            weights.append(float(weight))
+        except ValueError:
+            raise InputError(
+                f"line {number}: an edge is two nodes and perhaps a weight, got {line.strip()!r}"
+            ) from None
+    numbers = _as_numbers(ends)
+    return list(zip(numbers[::2], numbers[1::2], weights, strict=True))
+
+
+def _as_numbers(labels: Iterable[str]) -> list[int] | list[str]:
+    texts = list(labels)
+    return [int(one) for one in texts] if all(re.fullmatch(r"\d+", one) for one in texts) else texts

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["layout", "markdown", "network_svg", "number", "save_figures", "time_table", "times_frame"]
 
-#: The errors of the table.
+#: The errors of the table, as far as the target goes.
 LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
 #: Okabe and Ito's colours, told apart with every kind of colour vision; black and yellow are left out, since
 #: pages may be dark or light.
@@ -50,49 +50,67 @@ def number(value: float) -> str:
     return f"{short:,.0f}" if 1000.0 <= short < 1e8 else f"{short:.3g}"
 
 
+def level_name(level: float) -> str:
+    """Return an error as the head of a column.
+
+    Examples
+    --------
+    >>> level_name(1e-6), level_name(2.5e-4)
+    ('1e-06', '0.00025')
+    """
+    short = f"{level:.0e}"
+    return short if float(short) == level else f"{level:g}"
+
+
 def error_name(results: Results) -> str:
     """Return the formula of the errors."""
     return "(F − F*)/F(0)" if results.comparison.relative else "F − F*"
 
 
-def times_frame(results: Results, levels: Sequence[float] = LEVELS, axis: str = "time") -> pd.DataFrame:
+def _levels(results: Results) -> list[float]:
+    """Return the errors of the table: down to the target, and none beyond it, where no run goes."""
+    target = results.comparison.target
+    return [*(level for level in LEVELS if level > target * (1.0 + 1e-9)), target]
+
+
+def times_frame(results: Results, levels: Sequence[float] | None = None, axis: str = "time") -> pd.DataFrame:
     """Return when each method came to stay at or below each error, over its seeds.
+
+    Parameters
+    ----------
+    results : Results
+    levels : sequence of float, optional
+        The errors; 1e-2, 1e-4, 1e-6 and 1e-8 as far as the target, and the target, when left out.
+    axis : str
 
     Returns
     -------
     pandas.DataFrame
         One row per method and level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did
-        not come so far), ``given_up`` (the earliest end of those runs, nan without any), ``reached``,
-        ``seeds``.
+        not come so far), ``given_up`` (a lower bound of the median where that is inf, nan elsewhere),
+        ``reached``, ``seeds``.
     """
     rows = []
     for label in results.labels:
-        for level in levels:
+        for level in _levels(results) if levels is None else levels:
             times = results.times(label, level, axis)
-            missed = ~np.isfinite(times)
+            median, reached = results.median_time(label, level, axis)
             rows.append(
                 {
                     "label": label,
                     "level": level,
-                    # The middle of an even number with one inf would be inf, as it should.
-                    "median": _median(times),
+                    "median": median if reached else math.inf,
                     "low": float(times.min()),
                     "high": float(times.max()),
-                    "given_up": float(results.ends(label, axis)[missed].min()) if missed.any() else math.nan,
-                    "reached": int(np.count_nonzero(~missed)),
+                    "given_up": math.nan if reached else median,
+                    "reached": int(np.count_nonzero(np.isfinite(times))),
                     "seeds": times.size,
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _median(times: np.ndarray) -> float:
-    ordered = np.sort(times)
-    low, high = ordered[(times.size - 1) // 2], ordered[times.size // 2]
-    return float(high if math.isinf(high) else 0.5 * (low + high))
-
-
-def time_table(results: Results, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+def time_table(results: Results, levels: Sequence[float] | None = None) -> pd.DataFrame:
     """Return the medians as text, one row per method, one column per level.
 
     Where the median did not come so far: ``> t`` when runs were given up at t, or that they diverged.
@@ -103,7 +121,7 @@ def time_table(results: Results, levels: Sequence[float] = LEVELS) -> pd.DataFra
         diverged = any(run.outcome is Outcome.DIVERGED for run in results.of(row["label"]))
         late = "diverged" if diverged else f"> {number(row['given_up'])}"
         cells.append(number(row["median"]) if math.isfinite(row["median"]) else late)
-    columns = [f"{level:.0e}" for level in levels]
+    columns = [level_name(level) for level in frame["level"].unique()]
     index = pd.Index(results.labels, name="method")
     return pd.DataFrame(np.reshape(cells, (len(index), len(columns))), index, columns)
 

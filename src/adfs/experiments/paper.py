@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from adfs.data.files import write_text
-from adfs.errors import InputError, unknown_name
+from adfs.errors import unknown_name
 from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.experiments.data import make_problem
 from adfs.experiments.figures import markdown, number
@@ -223,8 +223,8 @@ def _table(comparisons: Mapping[str, Comparison], results: Mapping[str, Results]
 def judge(results: Mapping[str, Results], claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
     """Judge the claims by the runs of the settings that are there.
 
-    Times are means over seeds. A run that was given up bounds its method's time from below, which may or may
-    not be enough to decide.
+    Times are medians over seeds, those of the tables. Where the median run was given up, its end bounds the
+    time from below, which may or may not be enough to decide.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def judge(results: Mapping[str, Results], claims: Sequence[Claim] = CLAIMS) -> l
     for claim in claims:
         for setting in (name for name in claim.settings if name in results):
             level, found = LEVELS[setting], results[setting]
-            times = {label: _mean(found, label, level) for label in (*claim.methods, *claim.others)}
+            times = {label: found.median_time(label, level) for label in (*claim.methods, *claim.others)}
             verdicts = {
                 _compare(times[mine], times[other], claim.ratio)
                 for mine in claim.methods
@@ -246,17 +246,9 @@ def judge(results: Mapping[str, Results], claims: Sequence[Claim] = CLAIMS) -> l
             told = [
                 f"{label} {'' if whole else '> '}{number(time)}" for label, (time, whole) in times.items()
             ]
-            detail = f"to {level:.0e}: {', '.join(told)}"
+            detail = f"median time to {level:.0e}: {', '.join(told)}"
             findings.append(Finding(setting, claim.text.format(setting), verdict, detail))
     return findings
-
-
-def _mean(results: Results, label: str, level: float) -> tuple[float, bool]:
-    """Return the mean time or a lower bound of it, and which it is."""
-    times, ends = results.times(label, level), results.ends(label)
-    if times.size == 0:
-        raise InputError(f"a claim speaks of {label!r}, and there is no run of it")
-    return float(np.minimum(times, ends).mean()), bool(np.isfinite(times).all())
 
 
 def _compare(mine: tuple[float, bool], other: tuple[float, bool], ratio: float) -> str:
@@ -268,11 +260,11 @@ def _compare(mine: tuple[float, bool], other: tuple[float, bool], ratio: float) 
 
 
 def _pace(results: Results, label: str | None) -> float:
-    """Return the measured time to divide F − F* by e, between 1e-2 and 1e-6; nan where no run got there."""
+    """Return the median time to divide F − F* by e, between 1e-2 and 1e-6; nan if a run did not get there."""
     ends = results.times(label, 1e-6) if label is not None else np.array([math.inf])
     if label is None or not np.isfinite(ends).all():
         return math.nan
-    return float((ends - results.times(label, 1e-2)).mean() / math.log(1e4))
+    return float(np.median(ends - results.times(label, 1e-2)) / math.log(1e4))
 
 
 def table_text(table: pd.DataFrame) -> pd.DataFrame:

@@ -165,7 +165,8 @@ def _table(results: Results) -> str:
         elif row["reached"]:
             small = f"{row['reached']} of {row['seeds']} seeds"
         small = f"<small>{small}</small>" if small else ""
-        cells[row["label"]].append(f"<td{mark}>{html.escape(text)}{small}</td>")
+        shown_text = html.escape(text).replace(" ", "&nbsp;")
+        cells[row["label"]].append(f"<td{mark}>{shown_text}{small}</td>")
     return html_table(["method", *(name.replace("e-0", "e-") for name in shown.columns)], cells.values())
 
 
@@ -173,7 +174,7 @@ def _facts(results: Results) -> dict[str, str]:
     comparison = results.comparison
     first = next(iter(results.runs.values())).details.get("problem", {})
     sigma = comparison.sigma
-    facts = {"network": comparison.graph, "data": comparison.data.source, "loss": comparison.loss}
+    facts = {"network": comparison.graph_name, "data": comparison.data.source, "loss": comparison.loss}
     facts |= {words: number(first[key]) for key, words in _FACTS.items() if key in first}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
@@ -215,7 +216,7 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         note += "; the median over seeds, their range below it"
     note += ". Where a run was given up before, the time is a lower bound."
     samples = facts.get("samples of all nodes", "?")
-    lead = f"{comparison.loss} loss, {samples} samples on {comparison.graph}, τ = {comparison.tau:g}"
+    lead = f"{comparison.loss} loss, {samples} samples on {comparison.graph_name}, τ = {comparison.tau:g}"
     return fill_page(
         "page.html",
         title=html.escape(comparison.title),

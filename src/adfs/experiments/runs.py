@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -13,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -21,12 +22,17 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
+from adfs.algorithms import get_method
 from adfs.data.files import write_text
 from adfs.errors import AdfsError, InputError
 from adfs.experiments.comparison import Comparison, MethodSpec, load_modules, read_comparison
+from adfs.experiments.data import make_problem
 from adfs.experiments.running import fingerprint, run_method
+from adfs.runtimes.clock import with_times
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
+from adfs.runtimes.simulate import make_setting
+from adfs.theory import BlockParameters, Parameters
 
 __all__ = ["AXES", "FLOOR", "Curve", "Results", "RunsInterruptedError", "load_results", "run_comparison"]
 
@@ -43,6 +49,8 @@ FLOOR = 1e-14
 _POLL, _GRACE = 0.1, 1.0
 # The share of a run that is done is in (0, 1] while it goes on, and this once it is kept.
 _BEGUN, _FINISHED = 1e-9, 2.0
+# Begins the first line of a folder's comparison.toml; the file it was made from follows, as seen from there.
+_ORIGIN = "# from "
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -107,6 +115,17 @@ class Results:
     def ends(self, label: str, axis: str = "time") -> np.ndarray:
         """Return where each run ended; shape (seeds,)."""
         return np.array([float(run.frame[axis].iloc[-1]) for run in self.of(label)])
+
+    def median_time(self, label: str, level: float, axis: str = "time") -> tuple[float, bool]:
+        """Return the median over seeds of :meth:`times`, and True; or a lower bound of it, and False.
+
+        A run that ended above the level bounds its time from below by its end.
+        """
+        times = self.times(label, level, axis)
+        median = float(np.median(times))
+        if math.isfinite(median):
+            return median, True
+        return float(np.median(np.minimum(times, self.ends(label, axis)))), False
 
     def curve(self, label: str, axis: str = "time", points: int = 120) -> Curve | None:
         """Return the median and the range of a method's errors over seeds; None without two points."""
@@ -186,25 +205,92 @@ def load_results(folder: str | Path, methods: Sequence[str] | None = None) -> Re
     return results
 
 
-def _prepare(folder: Path, comparison: Comparison, fresh: bool) -> None:
+def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> Comparison | None:
+    """Make the folder ready for a comparison, and return the one that was there, None without any."""
+    description = folder / "comparison.toml"
+    before = made_from = None
+    if description.is_file() and not fresh:
+        first = description.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+        made_from = first.removeprefix(_ORIGIN) if first.startswith(_ORIGIN) else None
+        with contextlib.suppress(InputError):  # damaged, or of a module that is gone: all is run again
+            before = read_comparison(description)
+    if origin is not None and origin.resolve() != description.resolve():
+        mine = os.path.relpath(origin.resolve(), folder.resolve())
+        other = Path(os.path.normpath(folder / (made_from or mine)))
+        if made_from not in (None, mine) and other.exists():
+            raise InputError(
+                f"{folder} holds the comparison of {other}, not of {origin}: "
+                "name another folder with --out, or replace it with --fresh"
+            )
+        made_from = mine
     try:
         if fresh and (folder / "runs").is_dir():
             shutil.rmtree(folder / "runs")
         (folder / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error.strerror or error}") from None
-    write_text(folder / "comparison.toml", comparison.toml())
+    write_text(description, (f"{_ORIGIN}{made_from}\n" if made_from else "") + comparison.toml())
+    return before
 
 
-def _finished(path: Path, mark: str) -> Run | None:
-    """Return the run that is kept there; None for none, one of other settings, or a damaged one."""
-    if not path.exists():
+def _finished(task: _Task, before: Comparison | None) -> Run | None:
+    """Return the run that is kept, timed anew if need be; None if there is none that can be used."""
+    if not task.path.exists():
         return None
     try:
-        run = Run.load(path)
+        run = Run.load(task.path)
     except InputError:
         return None
-    return run if run.details.get("fingerprint") == mark else None
+    if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
+        return run
+    if before is not None:
+        before = dataclasses.replace(
+            task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
+        )
+        if run.details.get("fingerprint") == fingerprint(before, task.entry, task.seed):
+            return _with_new_times(run, task, before)
+    return None
+
+
+def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
+    """Return a run of a comparison that had other delays with the times of this one, and keep it.
+
+    Iterates do not depend on delays, unless by constants that are tuned for τ, or by where a run is given up:
+    None in these cases.
+    """
+    comparison, entry, seed = task.comparison, task.entry, task.seed
+    if comparison.max_time is not None and not run.converged:
+        return None
+    problem, network = make_problem(comparison, seed)
+    method, options = get_method(entry.method), dict(entry.options)
+    old, new = (
+        make_setting(
+            method, problem, network, entry.parameters, entry.schedule, tau, seed, options
+        ).parameters
+        for tau in (before.tau, comparison.tau)
+    )
+    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
+        old = dataclasses.replace(old, tau=new.tau)
+    if not _same(old, new):
+        return None
+    delays = comparison.delays.make(comparison.tau, network)
+    timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
+    if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
+        return None
+    marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
+    columns = {name: timed.columns[name] for name in run.columns}
+    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
+    run.save(task.path)
+    return run
+
+
+def _same(first: object, second: object) -> bool:
+    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
+    if dataclasses.is_dataclass(first) and type(first) is type(second):
+        names = [one.name for one in dataclasses.fields(first)]
+        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
+    one, other = np.asarray(first), np.asarray(second)
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 # --------------------------------------------------------------------------- making runs
@@ -242,6 +328,7 @@ def run_comparison(
     jobs: int = 1,
     fresh: bool = False,
     progress: bool | None = None,
+    origin: Path | None = None,
 ) -> Results:
     """Run a comparison, or what is left of it.
 
@@ -256,12 +343,15 @@ def run_comparison(
         Throw away the runs that are there.
     progress : bool, optional
         Show progress on standard error; by default only on a terminal.
+    origin : Path, optional
+        The file that the comparison was read from: a folder of another one is refused unless ``fresh``.
 
     Returns
     -------
     Results
     """
-    return run_comparisons([(comparison, Path(folder))], jobs=jobs, fresh=fresh, progress=progress)[0]
+    wanted = [(comparison, Path(folder))]
+    return run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
 
 
 def run_comparisons(
@@ -270,21 +360,22 @@ def run_comparisons(
     jobs: int = 1,
     fresh: bool = False,
     progress: bool | None = None,
+    origin: Path | None = None,
 ) -> list[Results]:
     """Run several comparisons under one display; as :func:`run_comparison`."""
     results: list[Results] = []
     tasks: list[_Task] = []
     for comparison, folder in wanted:
-        comparison.check_methods()
-        _prepare(folder, comparison, fresh)
+        comparison.check_names()
+        before = _prepare(folder, comparison, origin, fresh)
         found = Results(comparison)
         results.append(found)
         for seed in comparison.seeds:
             for entry in comparison.methods:
-                path = run_path(folder, entry, seed)
-                run = _finished(path, fingerprint(comparison, entry, seed))
+                task = _Task(len(tasks), comparison, entry, seed, run_path(folder, entry, seed))
+                run = _finished(task, before)
                 if run is None:
-                    tasks.append(_Task(len(tasks), comparison, entry, seed, path))
+                    tasks.append(task)
                 else:
                     found.runs[entry.label, seed] = run
     names = [f"{task.path.parent.parent.name}: {task.entry.label}, seed {task.seed}" for task in tasks]
@@ -308,6 +399,9 @@ def _make(task: _Task, report: _Report, stop: Callable[[], bool]) -> bool:
         report(task.number, max(share, _BEGUN), error)
 
     tell(0.0, math.nan)
+    # What is wrong with the data or the delays is not told as if it were the method's.
+    _, network = make_problem(task.comparison, task.seed)
+    task.comparison.delays.make(task.comparison.tau, network).pace(network, task.seed)
     try:
         run = run_method(task.comparison, task.entry, task.seed, report=tell, stop=stop)
     except InputError as error:
@@ -361,7 +455,7 @@ def _work(task: _Task) -> bool:
     return _make(task, report, lambda: bool(worker.stop.value))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
     """Let new processes compute with one thread each: there are as many as cores."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
@@ -410,7 +504,7 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, report: _Report) -> Non
 # --------------------------------------------------------------------------- progress
 
 
-@contextmanager
+@contextlib.contextmanager
 def _display(names: Sequence[str], show: bool | None) -> Iterator[_Report]:
     """Show how far some runs are, on standard error, as the function it gives is told.
 

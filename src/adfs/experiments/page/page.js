@@ -92,7 +92,9 @@
     const Y = scale(ylow, yhigh * (state.ylog ? 1.6 : 1.04), state.ylog, bottom, top);
     const clip = make("clipPath", { id: "inside" }, make("defs", {}, svg));
     make("rect", { x: left, y: top, width: right - left, height: bottom - top }, clip);
-    for (const v of ticks(state.xlog ? xlow : 0, xhigh, state.xlog, 7)) {
+    // A label is up to 80 pixels wide: a narrow page has room for few.
+    const room = Math.max(1, Math.min(7, Math.floor((right - left) / 80)));
+    for (const v of ticks(state.xlog ? xlow : 0, xhigh, state.xlog, room)) {
       make("line", { class: "grid", x1: X(v), x2: X(v), y1: top, y2: bottom }, svg);
       make("text", { x: X(v), y: bottom + 18, "text-anchor": "middle" }, svg, short(v));
     }
