@@ -159,6 +159,6 @@ def solve(problem: Problem | GeneralProblem, plan: Plan, start: np.ndarray | Non
 def _nothing_to_do(problem: Problem | GeneralProblem) -> Solution:
     """Every term is a constant: θ = 0 is optimal."""
     n, d = problem.n_nodes, problem.n_features
-    dual = np.zeros(problem.n_samples if isinstance(problem, Problem) else (problem.n_samples, d))
+    dual = np.zeros((problem.n_samples, *problem.tip_shape))
     frame = pd.DataFrame([{"position": 0.0, "passes": 0.0, "seconds": 0.0, "gap": 0.0}])
     return Solution(np.zeros(d), np.zeros((n, d)), dual, 0.0, 0.0, 0.0, frame, Outcome.CONVERGED, "none")
