@@ -12,11 +12,12 @@ import adfs
 from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
 from adfs.problem import MultinomialLogisticTerm
-from adfs.problem.losses import LOSSES, get_loss
+from adfs.problem.losses import get_loss
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
+from loss_cases import ONE_OUTPUT
 
-SMOOTH = tuple(name for name in sorted(LOSSES) if get_loss(name).smooth)
-NON_SMOOTH = tuple(name for name in sorted(LOSSES) if not get_loss(name).smooth)
+SMOOTH = tuple(name for name in sorted(ONE_OUTPUT) if get_loss(name).smooth)
+NON_SMOOTH = tuple(name for name in sorted(ONE_OUTPUT) if not get_loss(name).smooth)
 
 
 def random_network(n: int, rng: np.random.Generator) -> adfs.Network:

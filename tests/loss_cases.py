@@ -47,8 +47,9 @@ class Expectile(NamedTuple("ExpectileConstants", [("level", float)]), Loss):
         return s / (1.0 + h * (1.0 / c - 1.0 / max(loss.level, 1.0 - loss.level)))
 
 
+ONE_OUTPUT = [name for name, cls in LOSSES.items() if not cls.several_outputs]
 CASES: list[Loss] = [
-    *(get_loss(name) for name in LOSSES),
+    *(get_loss(name) for name in ONE_OUTPUT),
     get_loss("smoothed-hinge", width=2.0),
     get_loss("huber", delta=0.3),
     get_loss("quantile", quantile=0.9),

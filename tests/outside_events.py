@@ -1,4 +1,4 @@
-"""An event-driven method as somebody outside would write it: gradient steps on samples, and pairwise means."""
+"""An event-driven method as somebody outside would write it: gradient steps and pairwise means."""
 
 from __future__ import annotations
 

@@ -11,18 +11,19 @@ from adfs.algorithms.adfs_block import LiteralBlockAdfs
 from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.algorithms.ns_adfs_literal import VelocityNsAdfs
 from adfs.network import Network
-from adfs.problem import LOSSES, Problem
+from adfs.problem import LOSSES, Multinomial, Problem
 from adfs.runtimes.gossip import local_gossip
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
+from loss_cases import ONE_OUTPUT
 
 EVENTS = 10_000
-SMOOTH = [name for name, cls in LOSSES.items() if cls().smooth]
+SMOOTH = [name for name in ONE_OUTPUT if LOSSES[name]().smooth]
 NETWORKS = {1: "path:1", 4: "star:4", 9: "grid:3x3"}
 
 
 def make_problem(loss: str, n: int, *, sparse: bool = False, d: int = 3) -> Problem:
     """Nodes of one to four samples, some entries zero, weights and σ_i all different."""
-    rng = np.random.default_rng([n, d, sorted(LOSSES).index(loss)])
+    rng = np.random.default_rng([n, d, sorted(ONE_OUTPUT).index(loss)])
     shards = []
     for _ in range(n):
         m = int(rng.integers(1, 5))
@@ -85,9 +86,45 @@ def test_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     assert np.array_equal(sparse.dual(), process.dual())
 
 
+def make_multinomial(n: int, classes: int, *, sparse: bool = False) -> Problem:
+    rng = np.random.default_rng([n, classes])
+    shards = []
+    for _ in range(n):
+        m = int(rng.integers(1, 5))
+        X = rng.standard_normal((m, 3)) * (rng.random((m, 3)) < 0.7)
+        y = rng.integers(classes, size=m).astype(float)
+        shards.append((sp.csr_array(X) if sparse else X, y, rng.uniform(0.3, 2.0, m)))
+    return Problem.from_shards(shards, Multinomial(classes), rng.uniform(0.3, 2.0, n))
+
+
+@pytest.mark.parametrize(("n", "classes"), [(1, 2), (4, 3), (9, 7)])
+@pytest.mark.parametrize("kind", ["tuned", "paper"])
+def test_adfs_with_several_outputs_is_its_twin(n: int, classes: int, kind: str) -> None:
+    """The twin works on vectors of θ's space and solves each prox with a dense matrix."""
+    stop = 3000
+    problem, network = make_multinomial(n, classes), Network(NETWORKS[n])
+    parameters = METHODS["adfs"].parameters(problem, network, choice=kind)
+    process = run_kernel("adfs", Setting(problem, network, parameters, seed=n), stop)
+    graph = AugmentedGraph(problem, network, parameters)
+    twin = MeanLagAdfs(graph)
+    state = twin.start()
+    for edge, time in augmented_events(graph, process, stop):
+        state = twin.step(state, edge, time)
+    expected = twin.iterates(state, stop)
+    sigma = problem.sigma[:, None]
+    assert relative(process.primal("x") * sigma, expected.x[:n]) < 1e-11
+    assert relative(process.primal("v") * sigma, expected.v[:n]) < 1e-11
+    vectors = np.einsum("jk,jp->jkp", process.dual(), problem.X).reshape(problem.n_samples, -1)
+    assert relative(vectors[problem.active], expected.x[n:]) < 1e-11
+    other = Setting(make_multinomial(n, classes, sparse=True), network, parameters, seed=n)
+    sparse = run_kernel("adfs", other, stop)
+    assert np.array_equal(sparse.primal(), process.primal()), "dense and CSR must give the same bits"
+    assert np.array_equal(sparse.dual(), process.dual())
+
+
 @pytest.mark.parametrize("n", [1, 4, 9])
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ONE_OUTPUT)
 def test_ns_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     problem, network = make_problem(loss, n), Network(NETWORKS[n])
     parameters = NonSmoothParameters.paper(problem, network)
@@ -131,15 +168,16 @@ def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
     assert np.array_equal(processes[0].primal(), processes[1].primal())
 
 
-@pytest.mark.parametrize("method", ["adfs", "ns-adfs"])
-def test_an_exchange_in_two_halves_gives_the_same_bits(method: str) -> None:
+@pytest.mark.parametrize(("method", "classes"), [("adfs", 0), ("ns-adfs", 0), ("adfs", 3)])
+def test_an_exchange_in_two_halves_gives_the_same_bits(method: str, classes: int) -> None:
     """Two blocks that send each other vectors do what one process does by itself."""
-    problem, network = make_problem("logistic", 4), Network("cycle:4")
+    problem = make_multinomial(4, classes) if classes else make_problem("logistic", 4)
+    network = Network("cycle:4")
     parameters = METHODS[method].parameters(problem, network)
     whole = run_kernel(method, Setting(problem, network, parameters, seed=3), 3000)
     blocks = []
     for nodes in ([0, 1], [2, 3]):
-        own = Problem.from_shards([problem.shards[i] for i in nodes], "logistic", problem.sigma[nodes])
+        own = Problem.from_shards([problem.shards[i] for i in nodes], problem.loss, problem.sigma[nodes])
         blocks.append(METHODS[method].start(Setting(own, network, parameters, seed=3, nodes=np.array(nodes))))
     streams = [b.schedule.block(0, 3000, nodes) for b, nodes in zip(blocks, ([0, 1], [2, 3]), strict=True)]
     place = [0, 0]
@@ -169,7 +207,7 @@ def total_of_augmented_nodes(process, problem: Problem) -> float:
         centers = process.primal(read) * problem.sigma[:, None]
         from adfs.algorithms.adfs import tip_scalars
 
-        tips = tip_scalars(problem.offsets, process.constants, process.state, process.position, side)
+        tips = tip_scalars(process.parts, process.position, side)
         total = centers.sum(axis=0) + rows.T @ tips
         worst = max(worst, float(np.abs(total).max() / np.abs(centers).max()))
     return worst

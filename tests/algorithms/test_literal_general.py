@@ -10,6 +10,7 @@ import adfs
 from adfs.algorithms.adfs_literal import LiteralAdfs, MeanLagAdfs, draw_edges
 from adfs.algorithms.apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
 from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs, VelocityNsAdfs
+from adfs.problem import Term
 from adfs.theory import AugmentedGraph, NonSmoothParameters, smoothness_limit
 from literal_cases import multinomial_terms
 
@@ -66,9 +67,26 @@ def test_forms_agree_and_reach_the_optimum(
     assert np.abs(literal.theta(nodes, read="x") - literal.theta(nodes)).max() < 1e-5
 
 
+class Quadratic(Term):
+    """f(θ) = (c/2)‖θ‖², with nothing but what a term must have."""
+
+    def __init__(self, curvature: float) -> None:
+        self.curvature = curvature
+
+    @property
+    def smoothness(self) -> float:
+        return self.curvature
+
+    def value(self, theta: np.ndarray) -> float:
+        return 0.5 * self.curvature * float(theta @ theta)
+
+    def prox(self, center: np.ndarray, step: float) -> np.ndarray:
+        return center / (1.0 + step * self.curvature)
+
+
 def test_a_step_that_is_too_long_is_refused() -> None:
     """Without raising L the Moreau form does not exist, and the error says what to do."""
-    problem = multinomial_terms(0.1 * np.eye(3), np.arange(3), 1.0, 3, n_classes=3)
+    problem = adfs.GeneralProblem([[Quadratic(0.005)] for _ in range(3)], 2, 1.0)
     network = adfs.Network("path:3")
     graph = AugmentedGraph(problem, network, adfs.Parameters.tuned(problem, network, r=0.5))
     literal = LiteralAdfs(graph)

@@ -28,7 +28,7 @@ def _as_a_compiled_exchange_does(parts, times, actors, drawn, edge, i, time, out
 
 @pytest.mark.parametrize("name", ["pairwise-means", "adfs", "ns-adfs", "esdacd"])
 def test_compiled_code_calls_the_kernels_of_the_parts_it_is_given(name: str) -> None:
-    """The nodes 0 and 1 of a cycle of 4: compiled code, and the process itself, up to an exchange and over it."""
+    """Nodes 0 and 1 of a cycle of 4: compiled code, and the process itself, up to an exchange and over it."""
     method = METHODS.get(name) or PairwiseMeans()
     whole = problem_of(range(4))
     constants = method.parameters(whole, NETWORK)

@@ -38,8 +38,8 @@ def changed(value: float, *, sparse: bool = False) -> Any:
         ({"X": sp.csr_array(X + 1j)}, "X holds complex numbers; give their real parts"),
         ({"X": np.empty((4, 0))}, "X has no features (shape (4, 0))"),
         ({"X": np.empty((0, 3)), "y": []}, "X has no rows"),
-        ({"y": [1.0, -1.0]}, "y must have one entry a row of X: X has 4 rows, y has shape (2,)"),
-        ({"y": Y[:, None]}, "y must have one entry a row of X: X has 4 rows, y has shape (4, 1)"),
+        ({"y": [1.0, -1.0]}, "y must have one entry per row of X: X has 4 rows, y has shape (2,)"),
+        ({"y": Y[:, None]}, "y must have one entry per row of X: X has 4 rows, y has shape (4, 1)"),
         ({"y": [1.0, np.nan, 1.0, 1.0]}, "y contains NaN or infinity"),
         ({"y": [1.0, np.inf, 1.0, 1.0], "loss": "squared"}, "y contains NaN or infinity"),
         ({"y": list("abcd")}, "y cannot be read as numbers: "),
@@ -52,8 +52,8 @@ def changed(value: float, *, sparse: bool = False) -> Any:
         ({"sigma": 0.0}, "sigma must be finite and above 0 at every node, node 0 has 0"),
         ({"sigma": [1.0, np.nan]}, "sigma must be finite and above 0 at every node, node 1 has nan"),
         ({"sigma": np.inf}, "sigma must be finite and above 0 at every node, node 0 has inf"),
-        ({"sigma": [1.0, 2.0, 3.0]}, "sigma must be one number or one a node (2 nodes), got shape (3,)"),
-        ({"sigma": "strong"}, "sigma must be a number or one number a node, got 'strong'"),
+        ({"sigma": [1.0, 2.0, 3.0]}, "sigma must be one number or one per node (2 nodes), got shape (3,)"),
+        ({"sigma": "strong"}, "sigma must be a number or one number per node, got 'strong'"),
         ({"loss": "squaredhinge"}, "unknown loss 'squaredhinge': did you mean 'squared-hinge'?"),
         ({"partition": "contigous"}, "unknown partition 'contigous': did you mean 'contiguous'?"),
         ({"partition": 7}, "partition must be a name or one index list a node, got 7"),
@@ -88,7 +88,7 @@ def changed(value: float, *, sparse: bool = False) -> Any:
         ),
         (
             {"sample_weight": [1.0]},
-            "sample_weight must have one entry a row of X: X has 4 rows, got shape (1,)",
+            "sample_weight must have one entry per row of X: X has 4 rows, got shape (1,)",
         ),
         ({"sample_weight": list("abcd")}, "sample_weight cannot be read as numbers"),
         ({"n_nodes": 5}, "4 samples cannot be split over 5 nodes: every node needs one; use fewer nodes"),
@@ -119,11 +119,11 @@ def test_targets_that_are_no_classes_are_not_split_by_label() -> None:
         ([], "no shards were given; there must be at least one node"),
         ([(X, Y), (X,)], "shard 1 must be (X, y) or (X, y, weights), got 1 parts"),
         ([(X, Y), (X[:, :2], Y)], "shards have different numbers of features ([2, 3])"),
-        ([(X, Y), (X, Y[:3])], "shard 1: y must have one entry a row of X: X has 4 rows, y has shape (3,)"),
+        ([(X, Y), (X, Y[:3])], "shard 1: y must have one entry per row of X: X has 4 rows, y has shape (3,)"),
         ([(X, Y), (changed(np.nan), Y)], "shard 1: X contains NaN or infinity"),
         ([(X, 2 * Y)], "shard 0: y: the loss 'logistic' wants labels −1 and +1, but row 0 has 2"),
         ([(X, Y, -Y)], "shard 0: sample_weight must be finite and at least 0, row 0 has -1"),
-        ([Shard(X, Y, np.ones(3))], "shard 0: sample_weight must have one entry a row of X"),
+        ([Shard(X, Y, np.ones(3))], "shard 0: sample_weight must have one entry per row of X"),
         ([7], "shard 0 must be (X, y) or (X, y, weights), got int"),
     ],
 )
@@ -149,12 +149,13 @@ def test_tips_of_the_wrong_shape(method: str, s: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"y": [0, 1, 2, -1]}, "multinomial labels must be whole numbers from 0; number your classes first"),
-        ({"y": [0, 1, 2, 0.5]}, "multinomial labels must be whole numbers from 0"),
-        ({"y": [0, 1, 2, np.nan]}, "multinomial labels must be whole numbers from 0"),
+        ({"y": [0, 1, 2, -1]}, "wants labels that are whole numbers from 0, but row 3 has -1; number your"),
+        ({"y": [0, 1, 2, 0.5]}, "wants labels that are whole numbers from 0, but row 3 has 0.5"),
+        ({"y": [0, 1, 2, np.nan]}, "y contains NaN or infinity"),
         ({"y": list("abca")}, "y cannot be read as numbers"),
-        ({"y": [0, 1]}, "y must have one entry a row of X: X has 4 rows, y has shape (2,)"),
-        ({"n_classes": 2}, "multinomial label 2 is not one of the 2 classes 0 … 1"),
+        ({"y": [0, 1]}, "y must have one entry per row of X: X has 4 rows, y has shape (2,)"),
+        ({"n_classes": 2}, "wants labels that are whole numbers from 0 to 1, but row 2 has 2"),
+        ({"n_classes": -2}, "n_classes must be a whole number of at least 1, got -2"),
         ({"X": changed(np.nan)}, "X contains NaN or infinity"),
         ({"X": np.empty((0, 3)), "y": []}, "X has no rows"),
         ({"sigma": -1.0}, "sigma must be finite and above 0"),
@@ -182,5 +183,5 @@ def test_bad_general_problems() -> None:
     with pytest.raises(InputError, match="n_features must be at least 1, got 0"):
         GeneralProblem([[term]], 0)
     for smoothness in ([np.nan], [1.0, 2.0], [0.1]):
-        with pytest.raises(InputError, match="smoothness must be one number a term"):
+        with pytest.raises(InputError, match="smoothness must be one number per term"):
             GeneralProblem([[term]], 4, smoothness=smoothness)

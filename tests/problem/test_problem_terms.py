@@ -10,11 +10,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from sklearn.linear_model import LogisticRegression
 
 from adfs.errors import InputError
 from adfs.problem import GeneralProblem, LinearTerm, MultinomialLogisticTerm, Problem, Term, losses
 from adfs.problem.losses import Loss, get_loss
+from literal_cases import multinomial_terms
 from loss_cases import CASES, SMOOTH, case_id
 
 
@@ -217,7 +217,7 @@ def test_multinomial_dual_prox_is_moreau_s() -> None:
             )
             assert math.isfinite(term.conjugate(direct))
     with pytest.raises(InputError, match="raise the smoothness"):
-        term.dual_prox(z, term.smoothness, term.smoothness)
+        Term.dual_prox(term, z, term.smoothness, term.smoothness)
 
 
 def test_multinomial_fenchel_young() -> None:
@@ -234,48 +234,18 @@ def test_multinomial_fenchel_young() -> None:
         assert math.isfinite(term.conjugate(term.clip_to_domain(s + 1e-3 * rng.standard_normal(12))))
 
 
-def test_two_classes_are_the_logistic_loss() -> None:
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((12, 3)), rng.choice([-1.0, 1.0], 12)
-    general = GeneralProblem.multinomial(X, (y > 0).astype(int), sigma=1.0)
-    theta = rng.standard_normal(3)
-    # Θ = (−θ, θ)/2 has the margin difference xᵀθ; its ℓ2 term is half of that of θ.
-    value = general.objective(np.concatenate([-theta, theta]) / 2.0)
-    assert value == pytest.approx(Problem(X, y, "logistic", 0.5).objective(theta), rel=1e-14)
-
-
 # --------------------------------------------------------------------------- problems of general terms
 
 
-def multinomial_problem(n_nodes: int = 3, **options: object) -> tuple[GeneralProblem, np.ndarray, np.ndarray]:
+def multinomial_problem() -> tuple[GeneralProblem, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 3))
     y = np.argmax(X @ rng.standard_normal((3, 4)) + rng.gumbel(size=(40, 4)), axis=1)
-    problem = GeneralProblem.multinomial(X, y, sigma=[0.5, 0.2, 0.3], n_nodes=n_nodes, **options)  # type: ignore[arg-type]
-    return problem, X, y
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_multinomial_optimum_is_scikit_learn_s(sparse: bool) -> None:
-    _, X, y = multinomial_problem()
-    given_rows = sp.csr_array(X) if sparse else X
-    weights = np.random.default_rng(1).uniform(0.5, 2.0, 40)
-    problem = GeneralProblem.multinomial(
-        given_rows, y, [0.5, 0.2, 0.3], 3, sample_weight=weights, partition="random"
-    )
-    model = LogisticRegression(C=1.0, fit_intercept=False, solver="newton-cg", tol=1e-12, max_iter=1000)
-    theta = model.fit(X, y, sample_weight=weights).coef_.ravel()
-    scale = np.linalg.norm(problem.gradient(np.zeros(12)))
-    assert np.linalg.norm(problem.gradient(theta)) <= 1e-7 * scale
-    tips = np.array([term.gradient(theta) for term in problem.terms])
-    assert 0.0 <= problem.duality_gap(tips) + 1e-15 <= 1e-12
-    value = problem.objective(theta)
-    for nudge in 1e-3 * np.random.default_rng(0).standard_normal((20, 12)):
-        assert problem.objective(theta + nudge) > value
+    return multinomial_terms(X, y, [0.5, 0.2, 0.3], 3, n_classes=4), X, y
 
 
 def test_general_gap_is_a_bound() -> None:
-    problem, _, _ = multinomial_problem(partition="label", concentration=0.3)
+    problem, _, _ = multinomial_problem()
     rng = np.random.default_rng(0)
     best = minimize(problem.objective, np.zeros(12), jac=problem.gradient, tol=1e-12).fun
     for _ in range(20):

@@ -20,6 +20,7 @@ from adfs.errors import FileError, InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.clock import with_times
+from literal_cases import multinomial_terms
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
 
@@ -377,13 +378,13 @@ def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> No
 def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X, labels = rng.standard_normal((20, 3)), rng.integers(0, 3, 20)
-    problem = adfs.GeneralProblem.multinomial(X, labels, n_nodes=2)
+    problem = multinomial_terms(X, labels, 1.0, 2, n_classes=3)
     path = tmp_path / "general.checkpoint"
     whole = adfs.simulate("adfs", problem, "path", passes=9.0)
     adfs.simulate("adfs", problem, "path", passes=4.0, checkpoint=path)
     resumed = adfs.simulate("adfs", problem, "path", passes=9.0, checkpoint=path, resume=True)
     assert np.array_equal(resumed.theta, whole.theta)
-    other = adfs.GeneralProblem.multinomial(X, (labels + 1) % 3, n_nodes=2)
+    other = multinomial_terms(X, (labels + 1) % 3, 1.0, 2, n_classes=3)
     with pytest.raises(InputError, match="checkpoint of another run"):
         adfs.simulate("adfs", other, "path", passes=9.0, checkpoint=path, resume=True)
 
@@ -399,5 +400,5 @@ def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
 def test_general_problems_get_a_smoothness_that_works() -> None:
     rng = np.random.default_rng(0)
     X, y = 0.1 * rng.standard_normal((20, 2)), rng.integers(0, 3, 20)
-    problem = adfs.GeneralProblem.multinomial(X, y, sigma=2.0, n_nodes=4)
+    problem = multinomial_terms(X, y, 2.0, 4, n_classes=3)
     assert adfs.simulate("adfs", problem, NETWORK, tol=1e-6).converged

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adfs
-from adfs.problem.losses import LOSSES
 from adfs.theory import (
     AugmentedGraph,
     NonSmoothParameters,
@@ -18,6 +17,7 @@ from adfs.theory import (
     projected_dual_curvature,
 )
 from literal_cases import SMOOTH, cases, make_parameters, random_case, unchecked
+from loss_cases import ONE_OUTPUT
 
 Case = tuple[adfs.Problem, adfs.Network]
 
@@ -151,7 +151,7 @@ def test_resistances_of_the_augmented_graph(case: Case, kind: str) -> None:
 
 
 @settings(max_examples=40)
-@given(case=cases(losses=tuple(sorted(LOSSES))))
+@given(case=cases(losses=tuple(sorted(ONE_OUTPUT))))
 def test_step_bound_of_ns_adfs(case: Case) -> None:
     problem, network = case
     parameters = NonSmoothParameters.paper(problem, network)

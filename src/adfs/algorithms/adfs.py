@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
 from adfs.algorithms.base import (
@@ -31,13 +32,14 @@ from adfs.algorithms.base import (
 )
 from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
-from adfs.compilation import compiled, inlined, kernel
+from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.evaluation import sampling_weights
-from adfs.problem.losses import weighted_dual_prox
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.losses import outputs, weighted_dual_prox
+from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
+from adfs.problem.rows import kind_of, row_column, row_entry, row_span
 from adfs.theory import NodeSizes, Parameters
 
 __all__ = [
@@ -48,7 +50,7 @@ __all__ = [
     "AdfsProcess",
     "AdfsState",
     "adfs_constants",
-    "adfs_start",
+    "adfs_parts",
     "bounded_log",
     "center_iterate",
     "center_iterates",
@@ -63,6 +65,7 @@ __all__ = [
 
 # ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
 _SMALLEST_SCALE = 1e-60
+_ROOM_ROWS = ROOM_ROWS + 2  # what the prox needs, the tip at v and the tip after
 _MOST_NEGATIVE_LOG = -1e5
 
 
@@ -72,9 +75,9 @@ class AdfsState(NamedTuple):
     Attributes
     ----------
     centers : (n, d) complex
-        c + i·ê of each centre.
-    tips : (N,) complex
-        The same for each sample, as multiples of its row.
+        c + i·ê of each centre; with K outputs of p columns d = K·p, output by output.
+    tips : (N·K,) complex
+        The same for each sample, as multiples of its row: one per output.
     clocks : (n, 2)
         Of each node the scale, e = scale·ê at centre and tips alike, and the time of its last event, as of
         which that holds.
@@ -111,6 +114,15 @@ class AdfsConstants(NamedTuple):
     slot: np.ndarray
 
 
+class AdfsParts(NamedTuple):
+    """All that the kernels need; ``room`` is where a computation with K outputs works."""
+
+    samples: Samples
+    constants: AdfsConstants
+    state: AdfsState
+    room: np.ndarray
+
+
 def node_constants(
     sigma: np.ndarray, root_sums: np.ndarray, mixing: np.ndarray, virtual_step: np.ndarray
 ) -> np.ndarray:
@@ -145,35 +157,43 @@ def bounded_log(log_decay: float) -> float:
     return max(log_decay, _MOST_NEGATIVE_LOG)
 
 
-def adfs_start(problem: FiniteSum) -> AdfsState:
-    """Return the state at time 0: all zero."""
-    n, d = problem.n_nodes, problem.n_features
-    clocks = np.tile([1.0, 0.0], (n, 1))
-    return AdfsState(np.zeros((n, d), np.complex128), np.zeros(problem.n_samples, np.complex128), clocks)
+def adfs_parts(problem: FiniteSum, constants: AdfsConstants) -> AdfsParts:
+    """Return what the kernels need, at time 0: all zero."""
+    n, n_outputs = problem.n_nodes, problem.n_outputs
+    state = AdfsState(
+        np.zeros((n, problem.n_features), np.complex128),
+        np.zeros(problem.n_samples * n_outputs, np.complex128),
+        np.tile([1.0, 0.0], (n, 1)),
+    )
+    return AdfsParts(problem.samples, constants, state, np.zeros((_ROOM_ROWS, n_outputs)))
 
 
 @inlined
-def decay(state: AdfsState, offsets: np.ndarray, log_decay: float, i: int | np.uint64, time: float) -> float:
+def decay(parts: AdfsParts, i: int | np.uint64, time: float) -> float:
     """Bring node i to a time and return its scale; the scale is folded into ê before it gets too small."""
-    scale = state.clocks[i, 0] * math.exp(log_decay * (time - state.clocks[i, 1]))
+    state = parts.state
+    scale = state.clocks[i, 0] * math.exp(parts.constants.log_decay * (time - state.clocks[i, 1]))
     state.clocks[i, 1] = time
     if scale < _SMALLEST_SCALE:
         for k in range(state.centers.shape[1]):
             state.centers[i, k] = complex(state.centers[i, k].real, scale * state.centers[i, k].imag)
-        for j in range(offsets[i], offsets[i + 1]):
+        offsets, n_outputs = parts.samples.offsets, outputs(parts.samples.loss)
+        for j in range(offsets[i] * n_outputs, offsets[i + 1] * n_outputs):
             state.tips[j] = complex(state.tips[j].real, scale * state.tips[j].imag)
         scale = 1.0
     state.clocks[i, 0] = scale
     return scale  # type: ignore[no-any-return]
 
 
-@inlined
-def compute(
-    samples: Samples, constants: AdfsConstants, state: AdfsState, i: np.uint64, j: np.uint64, time: float
-) -> None:
+def compute(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     """One computation: the block's node i, its sample at row j (unsigned, so that no index is wrapped)."""
+    raise NotImplementedError("compiled code only")
+
+
+def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
+    samples, constants, state = parts.samples, parts.constants, parts.state
     rows = samples.rows
-    scale = decay(state, samples.offsets, constants.log_decay, i, time)
+    scale = decay(parts, i, time)
     start, stop = row_span(rows, j)
     center = state.centers[i]
     along_mean = 0.0
@@ -208,13 +228,72 @@ def compute(
         center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
 
 
+def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
+    # As with one output; K margins, a tip of K numbers, and one prox of all of them together.
+    samples, constants, state = parts.samples, parts.constants, parts.state
+    rows, n_outputs = samples.rows, outputs(samples.loss)
+    width = state.centers.shape[1] // n_outputs
+    margins, at_v, moved = parts.room[0], parts.room[ROOM_ROWS], parts.room[ROOM_ROWS + 1]
+    scale = decay(parts, i, time)
+    start, stop = row_span(rows, j)
+    center = state.centers[i]
+    norm = 0.0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        norm += entry * entry
+    inverse_sigma = constants.nodes[i, 0]
+    step = constants.nodes[i, 2]
+    weight = samples.weights[j]
+    curvature = weight * constants.beta
+    mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
+    h = step * mixing * curvature
+    first_tip = np.int64(j) * n_outputs
+    for output in range(n_outputs):
+        first = np.uint64(output * width)
+        along_mean = 0.0
+        along_lag = 0.0
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            pair = center[first + row_column(rows, j, k)]
+            along_mean += entry * pair.real
+            along_lag += entry * pair.imag
+        margins[output] = (along_mean - 0.5 * scale * along_lag) * inverse_sigma
+        tip = state.tips[first_tip + output]
+        half_lag = 0.5 * scale * tip.imag
+        at_v[output] = tip.real + half_lag
+        moved[output] = at_v[output] + h * margins[output] - step * mixing * (tip.real - half_lag)
+    multinomial_dual_prox(moved, h, int(samples.y[j]), weight, parts.room)
+    for output in range(n_outputs):
+        first = np.uint64(output * width)
+        change = moved[output] - at_v[output]
+        to_mean = 0.5 * (1.0 + mixing) * change
+        to_lag = (1.0 - mixing) / scale * change
+        tip = state.tips[first_tip + output]
+        state.tips[first_tip + output] = complex(tip.real + to_mean, tip.imag + to_lag)
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            column = first + row_column(rows, j, k)
+            pair = center[column]
+            center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
+
+
+@overloads(compute)
+def _compute(
+    parts: types.Type, i: types.Type, j: types.Type, time: types.Type
+) -> Callable[..., object] | None:
+    samples = parts.types[parts.fields.index("samples")]
+    loss = kind_of(samples.types[samples.fields.index("loss")])
+    return _compute_several if getattr(loss, "several_outputs", False) else _compute_one
+
+
 @inlined
-def exchange(offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, edge: int, time: float) -> None:
+def exchange(parts: AdfsParts, edge: int, time: float) -> None:
     """One communication between two nodes of the block."""
+    constants, state = parts.constants, parts.state
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
-    scale_i = decay(state, offsets, constants.log_decay, i, time)
-    scale_j = decay(state, offsets, constants.log_decay, j, time)
+    scale_i = decay(parts, i, time)
+    scale_j = decay(parts, j, time)
     half = (0.5 * scale_i, 0.5 * scale_j)
     inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
@@ -243,19 +322,11 @@ def _exchange_vectors(
         second[k] = complex(fma(to_mean, change, b.real), fma(to_lag[1], change, b.imag))
 
 
-class AdfsParts(NamedTuple):
-    """All that the kernels below need."""
-
-    samples: Samples
-    constants: AdfsConstants
-    state: AdfsState
-
-
 @kernel
 def center_iterate(parts: AdfsParts, i: int, time: float, out: np.ndarray) -> None:
     """Write θ_i = x_i/σ_i of the block's node i at a time: what it sends its neighbours; ``out`` (d,)."""
     state, constants = parts.state, parts.constants
-    half = 0.5 * decay(state, parts.samples.offsets, constants.log_decay, i, time)
+    half = 0.5 * decay(parts, i, time)
     inverse = constants.nodes[i, 0]
     for k in range(out.size):
         out[k] = fma(-half, state.centers[i, k].imag, state.centers[i, k].real) * inverse
@@ -301,25 +372,25 @@ def run_events(
             fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
         actor = actors[t]
         if actor < n:
-            compute(samples, constants, state, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
+            compute(parts, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
         else:
             edge = actor - n
             if slot[ends[edge, 0]] < 0 or slot[ends[edge, 1]] < 0:
                 return t
-            exchange(samples.offsets, constants, state, edge, times[t])
+            exchange(parts, edge, times[t])
     return last
 
 
 @compiled
-def tip_scalars(
-    offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, time: float, side: float
-) -> np.ndarray:
-    """Return c + side·e/2 of every tip as of one time, ``side`` −1 for x and +1 for v; shape (N,)."""
+def tip_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
+    """Return c + side·e/2 of every tip as of one time, ``side`` −1 for x and +1 for v; shape (N·K,)."""
+    constants, state, offsets = parts.constants, parts.state, parts.samples.offsets
+    n_outputs = outputs(parts.samples.loss)
     out = np.empty(state.tips.size)
     for i in range(state.clocks.shape[0]):
         idle = math.exp(constants.log_decay * (time - state.clocks[i, 1]))
         half = 0.5 * side * state.clocks[i, 0] * idle
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(offsets[i] * n_outputs, offsets[i + 1] * n_outputs):
             out[j] = state.tips[j].real + half * state.tips[j].imag
     return out
 
@@ -347,20 +418,20 @@ class AdfsProcess(EventProcess):
         super().__init__(
             setting, sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
         )
-        samples = problem.samples
-        self.constants = adfs_constants(parameters, setting.network, samples.loss.beta, block)
-        self.state = adfs_start(problem)
-        self.parts = AdfsParts(samples, self.constants, self.state)
+        self.constants = adfs_constants(parameters, setting.network, problem.samples.loss.beta, block)
+        self.parts = adfs_parts(problem, self.constants)
+        self.state = self.parts.state
+        self._tips_shape = (problem.n_samples, *problem.tip_shape)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
-        return tip_scalars(self.parts.samples.offsets, self.constants, self.state, self.position, -1.0)
+        return tip_scalars(self.parts, self.position, -1.0).reshape(self._tips_shape)
 
     def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
         # The imaginary parts are the lags: zero, so that x, v and their mean are all there.
-        self.state.tips[...] = tips
+        self.state.tips[...] = np.ravel(tips)
         self.state.centers[...] = centers
         return True
 
@@ -397,6 +468,7 @@ class Adfs(Method[Parameters]):
     name = "adfs"
     kind = "events"
     general = True
+    several_outputs = True
 
     record = Parameters
     choices = ADFS_CHOICES

@@ -14,8 +14,9 @@ import scipy.sparse as sp
 
 from adfs.algorithms.adfs import (
     AdfsConstants,
+    AdfsParts,
     AdfsState,
-    adfs_start,
+    adfs_parts,
     bounded_log,
     center_iterates,
     compute,
@@ -35,7 +36,7 @@ from adfs.algorithms.base import (
 )
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import Problem, Samples
+from adfs.problem import Problem
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import AliasTables, RoundDraws
 from adfs.theory import BlockParameters, NodeSizes
@@ -101,22 +102,19 @@ class LiteralBlockAdfs:
 
 
 @kernel
-def _all_compute(
-    samples: Samples, constants: AdfsConstants, state: AdfsState, drawn: np.ndarray, time: float
-) -> None:
+def _all_compute(parts: AdfsParts, drawn: np.ndarray, time: float) -> None:
     """One sample at every node that has any."""
     for i in range(drawn.size):
         if drawn[i] >= 0:
-            compute(samples, constants, state, np.uint64(i), np.uint64(drawn[i]), time)
+            compute(parts, np.uint64(i), np.uint64(drawn[i]), time)
 
 
 @kernel
-def _all_iterates(
-    offsets: np.ndarray, constants: AdfsConstants, state: AdfsState, time: float, out: np.ndarray
-) -> None:
+def _all_iterates(parts: AdfsParts, time: float, out: np.ndarray) -> None:
     """Bring all nodes to a time and write x_i/σ_i, ``out`` (k, d)."""
+    constants, state = parts.constants, parts.state
     for i in range(out.shape[0]):
-        half = 0.5 * decay(state, offsets, constants.log_decay, i, time)
+        half = 0.5 * decay(parts, i, time)
         for k in range(out.shape[1]):
             pair = state.centers[i, k]
             out[i, k] = (pair.real - half * pair.imag) * constants.nodes[i, 0]
@@ -139,13 +137,13 @@ class AdfsBlockProcess(RoundProcess):
     def __init__(self, setting: Setting[BlockParameters]) -> None:
         super().__init__()
         problem, parameters, block = setting.problem, setting.parameters, setting.block
-        self.problem, self.samples = problem, problem.samples
+        self.problem = problem
         self.parameters = parameters
         self.gossip_matrix = sp.csr_array(setting.network.laplacian())
         self.degree_sum = int(setting.network.degrees[block].sum())
         self.constants = AdfsConstants(
             log_decay=bounded_log(parameters.log_decay),
-            beta=self.samples.loss.beta,
+            beta=problem.samples.loss.beta,
             nodes=node_constants(
                 parameters.sigma[block],
                 parameters.root_sums[block],
@@ -160,7 +158,8 @@ class AdfsBlockProcess(RoundProcess):
         sigma = parameters.sigma[block]
         roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
         self.draws = RoundDraws(setting.seed, AliasTables.build(roots, problem.offsets, node_ids=block))
-        self.state = adfs_start(problem)
+        self.parts = adfs_parts(problem, self.constants)
+        self.state = self.parts.state
 
     def round(self, gossip: Gossip) -> None:
         t = int(self.position)
@@ -168,7 +167,7 @@ class AdfsBlockProcess(RoundProcess):
         problem, done = self.problem, self.work
         if self.draws.coin(t) < self.parameters.p_comm:
             iterates = np.empty((problem.n_nodes, problem.n_features))
-            _all_iterates(problem.offsets, self.constants, self.state, time, iterates)
+            _all_iterates(self.parts, time, iterates)
             rho, p_comm = self.parameters.contraction, self.parameters.p_comm
             step = rho / (self.parameters.dual_curvature * p_comm)
             _all_move(self.state, step, rho / p_comm, gossip(iterates))
@@ -176,7 +175,7 @@ class AdfsBlockProcess(RoundProcess):
             self.work = Work(done.computations, messages, messages * problem.n_features)
         else:
             drawn = self.draws.samples(t)
-            _all_compute(self.samples, self.constants, self.state, drawn, time)
+            _all_compute(self.parts, drawn, time)
             self.work = done._replace(computations=done.computations + int(np.count_nonzero(drawn >= 0)))
         self.position = time
 
@@ -184,7 +183,7 @@ class AdfsBlockProcess(RoundProcess):
         return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
-        return tip_scalars(self.problem.offsets, self.constants, self.state, self.position, -1.0)
+        return tip_scalars(self.parts, self.position, -1.0)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict()

@@ -27,6 +27,7 @@ class Apcg(Method[Parameters]):
 
     name = "apcg"
     kind = "single"
+    several_outputs = True
 
     record = Parameters
     choices = ADFS_CHOICES

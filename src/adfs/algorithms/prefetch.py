@@ -10,6 +10,7 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
+from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
 from adfs.problem.samples import Samples
 
@@ -46,7 +47,9 @@ def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callab
         if j >= 0:
             prefetch(samples.y, np.int64(j))
             prefetch(samples.weights, np.int64(j))
-            prefetch(tips, np.int64(j))
+            # A tip is K complex numbers of 16 bytes.
+            for k in range(0, outputs(samples.loss), _LINE // 16):
+                prefetch(tips, np.int64(j) * outputs(samples.loss) + k)
             if pointers:
                 prefetch(samples.rows.indptr, np.int64(j))
 

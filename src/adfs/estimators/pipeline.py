@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import Loss, Problem
+from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
@@ -244,8 +244,6 @@ def fit_model(
 
     loss: Loss = spec.loss
     if spec.softmax:
-        from adfs.problem import Multinomial
-
         assert classes is not None
         loss = Multinomial(classes.size)
 

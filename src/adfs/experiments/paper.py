@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from adfs.data.files import write_text
 from adfs.errors import unknown_name
 from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.experiments.data import make_problem
 from adfs.experiments.figures import markdown, number
 from adfs.experiments.report import Finding, claims_list, fill_page, html_table, save_findings, write_folder
 from adfs.experiments.runs import Results, run_comparisons
+from adfs.files import write_whole
 from adfs.runtimes.step_time import theorem4_table
 from adfs.theory import table1
 
@@ -196,13 +196,13 @@ def reproduce(
         write_folder(found, folder / name, findings=own)
     step_times = pd.DataFrame()
     if which in ("all", "table"):
-        write_text(folder / "table1.csv", table.to_csv())
-        write_text(folder / "table1.md", markdown(table_text(table)))
+        write_whole(folder / "table1.csv", table.to_csv())
+        write_whole(folder / "table1.md", markdown(table_text(table)))
         step_times = theorem4_table(laws=("fixed",), blocking=(True,), events=20_000 if quick else 100_000)
-        write_text(folder / "theorem4.csv", step_times.to_csv(index=False))
+        write_whole(folder / "theorem4.csv", step_times.to_csv(index=False))
     if which == "all":
         save_findings(findings, folder)
-        write_text(folder / "index.html", _overview(results, findings, table, quick))
+        write_whole(folder / "index.html", _overview(results, findings, table, quick))
     return Reproduction(results, findings, table, step_times)
 
 

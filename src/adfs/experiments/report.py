@@ -15,7 +15,6 @@ from string import Template
 import numpy as np
 
 from adfs._version import __version__
-from adfs.data.files import write_text
 from adfs.errors import InputError
 from adfs.experiments.data import make_network
 from adfs.experiments.figures import (
@@ -29,6 +28,7 @@ from adfs.experiments.figures import (
     times_frame,
 )
 from adfs.experiments.runs import AXES, FLOOR, Results, load_results
+from adfs.files import write_whole
 
 __all__ = ["Finding", "load_findings", "make_page", "remake_folder", "save_findings", "write_folder"]
 
@@ -58,9 +58,9 @@ class Finding:
 def save_findings(findings: Sequence[Finding], folder: Path) -> None:
     """Keep findings beside the runs they are about, for machines and for people."""
     plain = [dataclasses.asdict(one) for one in findings]
-    write_text(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+    write_whole(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
     lines = [f"- **{one.verdict}** ({one.setting}): {one.text}.\n  {one.detail}." for one in findings]
-    write_text(folder / "claims.md", "\n".join(lines) + "\n")
+    write_whole(folder / "claims.md", "\n".join(lines) + "\n")
 
 
 def load_findings(folder: Path) -> list[Finding]:
@@ -269,7 +269,7 @@ def write_folder(
     else:
         texts["traces.csv"] = frame.to_csv(index=False)
     for name, text in texts.items():
-        write_text(folder / name, text)
+        write_whole(folder / name, text)
     written = dict.fromkeys([f"traces.{traces}", *texts])
     return [folder / name for name in written] + save_figures(results, folder)
 

@@ -24,7 +24,7 @@ from adfs.runtimes.clock import Clock, position_at
 from adfs.runtimes.loop import Monitor
 from adfs.theory import node_sizes
 
-__all__ = ["fingerprint", "run_method"]
+__all__ = ["constants_of", "fingerprint", "run_method"]
 
 # A run goes on to this share of its target: an accelerated method's error may rise again above it.
 _BEYOND = 0.1
@@ -87,11 +87,7 @@ def run_method(
     problem, network = make_problem(comparison, seed)
     method = get_method(entry.method)
     own = dict(entry.options)
-    method.check(problem, own)
-    single = method.kind == "single"
-    held, linked = (problem.merged(), Network("path:1")) if single else (problem, network)
-    constants = method.parameters(held, linked, choice=entry.parameters, tau=comparison.tau)
-    constants = method.adapt(constants, own)
+    constants = constants_of(entry, problem, network, comparison.tau)
     delays = comparison.delays.make(comparison.tau, network)
     clock = functools.partial(
         Clock, method, constants, node_sizes(problem), network, delays, seed=seed, schedule=entry.schedule
@@ -132,6 +128,15 @@ def run_method(
         "fingerprint": fingerprint(comparison, entry, seed),
     }
     return dataclasses.replace(run, columns=columns, details=details, dual=None)
+
+
+def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: float) -> Any:
+    """Return the constants that a method has on a problem for a τ."""
+    method, own = get_method(entry.method), dict(entry.options)
+    method.check(problem, own)
+    if method.kind == "single":
+        problem, network = problem.merged(), Network("path:1")
+    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), own)
 
 
 def _facts(problem: Problem, network: Network) -> dict[str, float]:

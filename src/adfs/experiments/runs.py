@@ -22,16 +22,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
-from adfs.algorithms import get_method
-from adfs.data.files import write_text
 from adfs.errors import AdfsError, InputError
 from adfs.experiments.comparison import Comparison, MethodSpec, load_modules, read_comparison
 from adfs.experiments.data import make_problem
-from adfs.experiments.running import fingerprint, run_method
+from adfs.experiments.running import constants_of, fingerprint, run_method
+from adfs.files import write_whole
 from adfs.runtimes.clock import with_times
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
-from adfs.runtimes.simulate import make_setting
 from adfs.theory import BlockParameters, Parameters
 
 __all__ = ["AXES", "FLOOR", "Curve", "Results", "RunsInterruptedError", "load_results", "run_comparison"]
@@ -229,7 +227,7 @@ def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: b
         (folder / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error.strerror or error}") from None
-    write_text(description, (f"{_ORIGIN}{made_from}\n" if made_from else "") + comparison.toml())
+    write_whole(description, (f"{_ORIGIN}{made_from}\n" if made_from else "") + comparison.toml())
     return before
 
 
@@ -262,13 +260,7 @@ def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
     if comparison.max_time is not None and not run.converged:
         return None
     problem, network = make_problem(comparison, seed)
-    method, options = get_method(entry.method), dict(entry.options)
-    old, new = (
-        make_setting(
-            method, problem, network, entry.parameters, entry.schedule, tau, seed, options
-        ).parameters
-        for tau in (before.tau, comparison.tau)
-    )
+    old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
     if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
         old = dataclasses.replace(old, tau=new.tau)
     if not _same(old, new):

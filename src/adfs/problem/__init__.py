@@ -2,7 +2,7 @@
 
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.general import GeneralProblem
-from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
+from adfs.problem.losses import LOSSES, Loss, Multinomial, get_loss, register_loss
 from adfs.problem.optimum import Optimum
 from adfs.problem.partitions import PARTITIONS, split
 from adfs.problem.problem import Problem
@@ -17,6 +17,7 @@ __all__ = [
     "GeneralProblem",
     "LinearTerm",
     "Loss",
+    "Multinomial",
     "MultinomialLogisticTerm",
     "Optimum",
     "Problem",

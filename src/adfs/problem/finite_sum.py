@@ -60,16 +60,8 @@ class FiniteSum(ABC):
         Node i holds the terms ``offsets[i]:offsets[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
         σ_i.
-    n_features : int
-        d, the dimension of θ: the number of columns times that of outputs.
-    n_outputs : int
-        K, the number of margins of a sample.
     linear : bool
         Whether the terms are losses of linear functions of θ, which `samples` gives.
-    smooth : bool
-        Whether all terms have Lipschitz gradients.
-    certifiable : bool
-        Whether all terms have conjugates, so that a duality gap can be told.
     steps_below_smoothness : bool
         Whether a dual step must be below L; see `with_smoothness_above`.
     """
@@ -77,7 +69,6 @@ class FiniteSum(ABC):
     offsets: np.ndarray
     sigma: np.ndarray
     linear: bool = True
-    certifiable: bool = True
     steps_below_smoothness: bool = False
 
     # ------------------------------------------------------------------ sizes and constants
@@ -116,6 +107,11 @@ class FiniteSum(ABC):
     @abstractmethod
     def smooth(self) -> bool:
         """Whether all terms have Lipschitz gradients."""
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether all terms have conjugates, so that a duality gap can be told."""
+        return True
 
     @property
     def entries_per_row(self) -> float | None:

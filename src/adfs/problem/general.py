@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem.evaluation import sum_in_order
-from adfs.problem.finite_sum import FiniteSum, check_count, check_sigma
+from adfs.problem.finite_sum import FiniteSum, check_sigma
+from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum
-from adfs.problem.partitions import split
-from adfs.problem.shards import as_numbers, as_rows, check_weights
-from adfs.problem.terms import MultinomialLogisticTerm, Term
+from adfs.problem.problem import Problem
+from adfs.problem.terms import Term
 
 __all__ = ["GeneralProblem"]
 
@@ -36,10 +36,11 @@ class GeneralProblem(FiniteSum):
     Examples
     --------
     >>> import numpy as np
-    >>> X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    >>> problem = GeneralProblem.multinomial(X, [0, 1, 2], sigma=1.0)
-    >>> problem.n_features, round(float(problem.objective(np.zeros(6)) / np.log(3)), 12)
-    (6, 3.0)
+    >>> from adfs.problem import MultinomialLogisticTerm
+    >>> terms = [MultinomialLogisticTerm(x, label, 3) for label, x in enumerate(np.eye(3))]
+    >>> problem = GeneralProblem([terms[:2], terms[2:]], n_features=9, sigma=0.5)
+    >>> problem.n_nodes, round(float(problem.objective(np.zeros(9)) / np.log(3)), 12)
+    (2, 3.0)
     """
 
     linear = False
@@ -51,7 +52,7 @@ class GeneralProblem(FiniteSum):
         n_features: int,
         sigma: float | Sequence[float] | np.ndarray = 1.0,
         *,
-        smoothness: Any = None,
+        smoothness: ArrayLike | None = None,
     ) -> None:
         if not terms:
             raise InputError("no terms were given; there must be at least one node")
@@ -73,40 +74,31 @@ class GeneralProblem(FiniteSum):
         if self._smoothness.shape != own.shape or not np.all(self._smoothness >= own):
             raise InputError("smoothness must be one number per term, none below the term's own")
 
-    @classmethod
+    @staticmethod
     def multinomial(
-        cls,
-        X: Any,
-        y: Any,
+        X: ArrayLike,
+        y: ArrayLike,
         sigma: float | Sequence[float] | np.ndarray = 1.0,
         n_nodes: int = 1,
         *,
         n_classes: int | None = None,
-        partition: str | Sequence[Any] = "contiguous",
-        sample_weight: Any = None,
+        partition: str | Sequence[ArrayLike] = "contiguous",
+        sample_weight: ArrayLike | None = None,
         seed: int | None = 0,
         **partition_options: float,
-    ) -> GeneralProblem:
-        """Multinomial logistic regression: labels 0 … K−1, θ a (K, p) matrix laid out row by row."""
-        rows = as_rows(X)
-        dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
-        labels = as_numbers(y, "y")
-        if labels.shape != (dense.shape[0],):
-            raise InputError(
-                f"y must have one entry a row of X: X has {dense.shape[0]} rows, y has shape {labels.shape}"
-            )
-        if labels.size == 0:
-            raise InputError("X has no rows")
-        if not np.all(np.isfinite(labels) & (labels == np.floor(labels)) & (labels >= 0.0)):
-            raise InputError("multinomial labels must be whole numbers from 0; number your classes first")
-        classes = int(labels.max()) + 1 if n_classes is None else int(n_classes)
-        weights = check_weights(sample_weight, labels.size, "")
-        parts = split(partition, labels, check_count(n_nodes), seed=seed, **partition_options)
-        terms = [
-            [MultinomialLogisticTerm(dense[j], int(labels[j]), classes, float(weights[j])) for j in part]
-            for part in parts
-        ]
-        return cls(terms, classes * dense.shape[1], sigma)
+    ) -> Problem:
+        """Multinomial logistic regression: ``adfs.Problem`` with the loss ``"multinomial"``."""
+        return Problem(
+            X,
+            y,
+            Multinomial(n_classes or 0),
+            sigma,
+            n_nodes,
+            partition=partition,
+            sample_weight=sample_weight,
+            seed=seed,
+            **partition_options,
+        )
 
     def _terms_of_nodes(self) -> list[list[Term]]:
         cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
@@ -175,6 +167,11 @@ class GeneralProblem(FiniteSum):
     def smooth(self) -> bool:
         """Whether all terms have Lipschitz gradients."""
         return bool(np.all(np.isfinite(self.smoothness)))
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether all terms have conjugates."""
+        return all(type(term).conjugate is not Term.conjugate for term in self.terms)
 
     @property
     def smoothness(self) -> np.ndarray:

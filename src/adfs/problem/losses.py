@@ -17,6 +17,7 @@ w·dual_prox(ζ/w, h/w).
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -26,6 +27,7 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
 from adfs.problem.loss_base import Loss
+from adfs.problem.multinomial import Multinomial
 from adfs.problem.nonsmooth_losses import Absolute, EpsilonInsensitive, Hinge, Quantile
 from adfs.problem.smooth_losses import (
     Huber,
@@ -44,6 +46,7 @@ __all__ = [
     "Huber",
     "Logistic",
     "Loss",
+    "Multinomial",
     "Quantile",
     "SmoothedHinge",
     "SmoothedQuantile",
@@ -234,6 +237,7 @@ for _cls in (
     Absolute,
     Quantile,
     EpsilonInsensitive,
+    Multinomial,
 ):
     register_loss(_cls)
 
@@ -275,4 +279,13 @@ def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:
             raise InputError(
                 f"{where}: the loss {loss.name!r} wants labels −1 and +1, but row {bad[0]} has "
                 f"{y[bad[0]]:g}; map your labels to ±1 first"
+            )
+    if isinstance(loss, Multinomial):
+        classes = loss.n_classes or math.inf
+        bad = np.flatnonzero((y != np.floor(y)) | (y < 0.0) | (y >= classes))
+        if bad.size:
+            allowed = "whole numbers from 0" + (f" to {loss.n_classes - 1}" if loss.n_classes else "")
+            raise InputError(
+                f"{where}: the loss 'multinomial' wants labels that are {allowed}, but row {bad[0]} has "
+                f"{y[bad[0]]:g}; number your classes first"
             )

@@ -52,9 +52,12 @@ class Optimum(NamedTuple):
 
 def find_optimum(problem: Problem, tol: float) -> Optimum:
     """Minimise to a relative duality gap of ``tol``, or as far as rounding lets it; warn if that is more."""
-    found = _certified(problem, np.zeros(problem.n_samples), "zero")
+    found = _certified(problem, np.zeros((problem.n_samples, *problem.tip_shape)), "zero")
     if problem.active.any():
-        found = _smooth(problem, found, tol) if problem.loss.smooth else _nonsmooth(problem, found, tol)
+        if problem.loss.several_outputs:
+            found = _several_outputs(problem, found, tol)
+        else:
+            found = _smooth(problem, found, tol) if problem.loss.smooth else _nonsmooth(problem, found, tol)
     if not found.gap <= tol:
         warnings.warn(
             f"the reference optimum reached a relative duality gap of {found.gap:.1e}, not {tol:.1e}; "
@@ -210,6 +213,67 @@ def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.n
     triangle = scipy.linalg.qr(stacked, mode="r", overwrite_a=True)[0][:order]
     first = scipy.linalg.solve_triangular(triangle, right, trans="T")
     return np.asarray(scipy.linalg.solve_triangular(triangle, first))
+
+
+# --------------------------------------------------------------------------- several outputs: Newton-CG
+
+
+def _several_outputs(problem: Problem, best: Optimum, tol: float) -> Optimum:
+    """Newton's method with conjugate gradients on the multinomial loss, θ a (K, p) matrix."""
+    theta, value = best.theta, best.value
+    steepest, least = 0.0, np.inf
+    for _ in range(_MORE_STEPS):
+        slopes = problem.slopes(theta)
+        gradient = problem.gradient(theta)
+        norm = float(np.linalg.norm(gradient))
+        found = _certified(problem, slopes, "newton-cg", theta)
+        if best.gap <= tol and norm >= 0.5 * least:
+            break  # certified, and the gradient is down to rounding too
+        if found.gap < best.gap or (found.gap <= tol and norm < least):
+            best = found
+        least = min(least, norm)
+        if norm == 0.0:
+            break
+        steepest = steepest or norm
+        move = _several_outputs_move(problem, slopes, gradient, min(1e-1, norm / steepest))
+        slope, size = float(gradient @ move), 1.0
+        while size > _SHORT_STEP:
+            trial = theta + size * move
+            trial_value = float(problem.objective(trial))
+            # Near the optimum F no longer resolves the decrease; the gradient still does.
+            if trial_value <= value + 0.1 * size * slope or (
+                trial_value <= value + 1e-14 * abs(value) and np.linalg.norm(problem.gradient(trial)) < norm
+            ):
+                break
+            size *= 0.5
+        else:
+            break
+        theta, value = trial, trial_value
+    return best
+
+
+def _several_outputs_move(
+    problem: Problem, slopes: np.ndarray, gradient: np.ndarray, accuracy: float
+) -> np.ndarray:
+    """Return −H⁻¹∇F, H the Hessian at the point whose slopes w(p − e_label) are given; shape (K·p,)."""
+    X, sigma, shape = problem.X, problem.total_sigma, (problem.n_outputs, problem.X.shape[1])
+    weights = problem.weights[:, None]
+    mass = slopes.copy()  # w·p
+    mass[np.arange(problem.n_samples), problem.y.astype(np.int64)] += problem.weights
+    share = np.divide(mass, weights, out=np.zeros_like(mass), where=weights > 0.0)
+
+    def product(v: np.ndarray) -> np.ndarray:
+        turns = X @ v.reshape(shape).T
+        bent = mass * turns - mass * np.sum(share * turns, axis=1, keepdims=True)
+        return np.asarray((X.T @ bent).T.ravel() + sigma * v)
+
+    squared = X.multiply(X) if problem.sparse else X * X
+    diagonal = np.asarray(squared.T @ (mass * (1.0 - share))).T.ravel() + sigma
+    whole = (gradient.size, gradient.size)
+    hessian = LinearOperator(whole, matvec=product, dtype=np.float64)
+    inverse = LinearOperator(whole, matvec=lambda v: v / diagonal, dtype=np.float64)
+    move, _ = cg(hessian, gradient, rtol=max(accuracy, 1e-10), atol=0.0, maxiter=2000, M=inverse)
+    return np.asarray(-move)
 
 
 # --------------------------------------------------------------------------- other losses: the dual

@@ -12,14 +12,14 @@ import scipy.sparse as sp
 from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.finite_sum import FiniteSum, check_count, check_sigma
-from adfs.problem.losses import Loss, get_loss
+from adfs.problem.losses import Loss, Multinomial, get_loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.partitions import split
 from adfs.problem.rows import Matrix, Rows, rows_of
 from adfs.problem.samples import Samples
 from adfs.problem.shards import Shard, make_shard, stack_shards
 from adfs.problem.smoothness import batch_smoothness
-from adfs.problem.terms import LinearTerm
+from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
 __all__ = ["Problem"]
 
@@ -27,16 +27,19 @@ __all__ = ["Problem"]
 class Problem(FiniteSum):
     """Minimise F(θ) = Σ_i [ Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖² ] over nodes i and their samples j.
 
+    The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
+    and a sample's margins are Θx.
+
     Parameters
     ----------
     X : array-like or sparse matrix of shape (N, d)
         All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
     y : array-like of shape (N,)
-        Labels ±1 for classification losses, finite targets for regression.
+        Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for regression.
     loss : str or Loss
         ``"logistic"``, ``"squared"``, ``"squared-hinge"``, ``"smoothed-hinge"``, ``"huber"``,
-        ``"smoothed-quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon-insensitive"``, or an
-        instance with its constants.
+        ``"smoothed-quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon-insensitive"``,
+        ``"multinomial"``, or an instance with its constants.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
     n_nodes : int, optional
@@ -148,6 +151,8 @@ class Problem(FiniteSum):
     def _set(
         self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: Any, row_index: np.ndarray | None
     ) -> None:
+        if isinstance(loss, Multinomial) and loss.n_classes == 0:
+            loss = Multinomial(int(data.y.max(initial=0.0)) + 1)
         self.loss = loss
         self.X: Matrix = data.X
         self.y = data.y
@@ -168,13 +173,18 @@ class Problem(FiniteSum):
 
     @property
     def n_features(self) -> int:
-        """d, the dimension of θ."""
-        return int(self.X.shape[1])
+        """d, the dimension of θ: the number of columns, times that of outputs."""
+        return int(self.X.shape[1]) * self.n_outputs
+
+    @property
+    def n_outputs(self) -> int:
+        """K, the number of margins of a sample."""
+        return self.loss.n_outputs
 
     @property
     def tip_shape(self) -> tuple[int, ...]:
-        """The shape of a sample's dual variable: a number."""
-        return ()
+        """The shape of a sample's dual variable: a number, or one per output."""
+        return (self.n_outputs,) if self.loss.several_outputs else ()
 
     @property
     def loss_name(self) -> str:
@@ -261,11 +271,13 @@ class Problem(FiniteSum):
         """Return the same problem with columns of zeros on the right of its sparse rows."""
         if n_features == self.n_features:
             return self
-        if not self.sparse or n_features < self.n_features:
+        if not self.sparse or n_features < self.n_features or n_features % self.n_outputs:
             raise InputError(
-                f"X has {self.X.shape[1]} columns and there are {n_features}; give all shards the same ones"
+                f"theta has {self.n_features} entries here and {n_features} elsewhere; "
+                "give all shards the same columns and classes"
             )
-        X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=(self.n_samples, n_features))
+        shape = (self.n_samples, n_features // self.n_outputs)
+        X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
         wider = Problem.__new__(Problem)
         wider._set(self.loss, Shard(X, self.y, self.weights), self.offsets, self.sigma, self._row_index)
         return wider
@@ -274,10 +286,13 @@ class Problem(FiniteSum):
         """Return the loss, and the arrays of the samples and nodes."""
         return [self.loss], [self.offsets, self.sigma, *self.rows, self.y, self.weights]
 
-    def term(self, row: int) -> LinearTerm:
+    def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
         """Return one sample's term as an object (for the literal algorithms and for tests)."""
-        x = self.X[[row]].toarray().ravel() if self.sparse else self.X[row]
-        return LinearTerm(np.asarray(x), float(self.y[row]), float(self.weights[row]), self.loss)
+        x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
+        weight = float(self.weights[row])
+        if self.loss.several_outputs:
+            return MultinomialLogisticTerm(x, int(self.y[row]), self.n_outputs, weight)
+        return LinearTerm(x, float(self.y[row]), weight, self.loss)
 
     @staticmethod
     def _checked(vector: Any, name: str, size: int) -> np.ndarray:
@@ -298,21 +313,27 @@ class Problem(FiniteSum):
             raise InputError(
                 f"theta must have shape ({self.n_features},) or (k, {self.n_features}), got {theta.shape}"
             )
+        if self.loss.several_outputs:
+            return np.column_stack([self.loss_sums(point) for point in theta])
         return evaluation.loss_sums_at(self.samples, np.ascontiguousarray(theta.T))
 
     def slopes(self, theta: np.ndarray) -> np.ndarray:
-        """Return w_ij ℓ'(x_ijᵀθ; y_ij), shape (N,); a row's bits do not depend on the others."""
+        """Return w_ij ∇ℓ(x_ijᵀθ; y_ij), shape (N,) or (N, K); a row's bits do not depend on the others."""
         theta = self._checked(theta, "theta", self.n_features)
         return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.tip_shape)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇F(θ) (a subgradient when the loss is not smooth), shape (d,)."""
         theta = self._checked(theta, "theta", self.n_features)
+        if self.loss.several_outputs:
+            return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self.total_sigma * theta)
         slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.y)
         return np.asarray(self.X.T @ slopes + self.total_sigma * theta)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Return ∇²F(θ), dense, shape (d, d)."""
+        """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
+        if self.loss.several_outputs:
+            raise InputError(f"the loss {self.loss.name!r} has several outputs: no Hessian is formed")
         theta = self._checked(theta, "theta", self.n_features)
         curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.y)
         return self.curvature_matrix(curvatures)
@@ -335,7 +356,7 @@ class Problem(FiniteSum):
         return out.reshape(self.n_samples, self.n_outputs)
 
     def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        """Move tips' scalars into the domain of the conjugates, against rounding; shape (N,)."""
+        """Move tips (N,) or (N, K) into the domain of the conjugates, against rounding."""
         checked = self._checked_tips(tips)
         out = checked if in_place else checked.copy()
         evaluation.clip_to_domain(self.samples, self.active, out)
@@ -360,7 +381,8 @@ class Problem(FiniteSum):
 
         Newton's method in low dimension, Newton with conjugate gradients in high. For losses that are not
         smooth, an interior-point method in low dimension and dual coordinate ascent in high, each finished by
-        an active-set solve. A warning tells when ``tol`` was not reached; ``gap`` is what was.
+        an active-set solve. With several outputs, Newton with conjugate gradients. A warning
+        tells when ``tol`` was not reached; ``gap`` is what was.
         """
         known: Optimum | None = self.__dict__.get("_optimum")
         if known is None or known.gap > tol:

@@ -82,7 +82,7 @@ def check_weights(weights: Any, n_samples: int, where: str) -> np.ndarray:
     masses = as_numbers(weights, f"{where}sample_weight").copy()
     if masses.shape != (n_samples,):
         raise InputError(
-            f"{where}sample_weight must have one entry a row of X: "
+            f"{where}sample_weight must have one entry per row of X: "
             f"X has {n_samples} rows, got shape {masses.shape}"
         )
     if not np.all(np.isfinite(masses)) or np.any(masses < 0.0):
@@ -97,7 +97,8 @@ def make_shard(X: Any, y: Any, weights: Any, loss: Loss, where: str) -> Shard:
     labels = as_numbers(y, f"{where}y").copy()
     if labels.ndim != 1 or labels.size != rows.shape[0]:
         raise InputError(
-            f"{where}y must have one entry a row of X: X has {rows.shape[0]} rows, y has shape {labels.shape}"
+            f"{where}y must have one entry per row of X: X has {rows.shape[0]} rows, "
+            f"y has shape {labels.shape}"
         )
     if not np.all(np.isfinite(labels)):
         raise InputError(f"{where}y contains NaN or infinity")

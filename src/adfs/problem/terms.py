@@ -77,16 +77,13 @@ class Term(ABC):
 
         By Moreau's identity this is (z − η·prox_{(1/η − 1/L)f}(z/η))/(1 − η/L), which needs η < L.
         """
-        return (z - step * self._dual_point(z, step, smoothness)) / (1.0 - step / smoothness)
-
-    def _dual_point(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
-        """Return θ = prox_{(1/η − 1/L)f}(z/η), where the gradient is the dual prox."""
         if not step < smoothness:
             raise InputError(
                 f"the dual step {step:.3g} is not below the smoothness {smoothness:.3g} of a general term; "
                 "raise the smoothness (any larger one is valid)"
             )
-        return self.prox(z / step, 1.0 / step - 1.0 / smoothness)
+        inner = self.prox(z / step, 1.0 / step - 1.0 / smoothness)
+        return (z - step * inner) / (1.0 - step / smoothness)
 
 
 class LinearTerm(Term):
@@ -228,24 +225,25 @@ class MultinomialLogisticTerm(Term):
 
     def prox(self, center: np.ndarray, step: float) -> np.ndarray:
         """Solve u + γwq(softmax(u) − e_label) = Zx by Newton in the K margins, then θ = Z − γ∇f."""
-        return center - step * self._dual_vector(self._prox_probabilities(center, step))
-
-    def _prox_probabilities(self, center: np.ndarray, step: float) -> np.ndarray:
         scale = step * self.weight * self.norm_squared
-        target = self._margins(center)
+        return center - step * self._dual_vector(self._prox_probabilities(self._margins(center), scale))
+
+    def _prox_probabilities(self, target: np.ndarray, scale: float) -> np.ndarray:
+        """Return softmax(u) at the u with u + scale·(softmax(u) − e_label) = target; scale above −2."""
+        target = target.copy()
         target[self.label] += scale
         u = target - scale * self._softmax(target)
         for _ in range(100):
             p = self._softmax(u)
             residual = u + scale * p - target
-            norm = float(np.abs(residual).max())
+            norm = float(np.linalg.norm(residual))
             move = np.linalg.solve(np.eye(u.size) + scale * (np.diag(p) - np.outer(p, p)), -residual)
             if float(np.abs(move).max()) <= _SHORT_MOVE:
                 break
             size = 1.0
             while size > 1e-10:
                 trial = u + size * move
-                if float(np.abs(trial + scale * self._softmax(trial) - target).max()) < norm:
+                if float(np.linalg.norm(trial + scale * self._softmax(trial) - target)) < norm:
                     break
                 size *= 0.5
             else:
@@ -256,8 +254,11 @@ class MultinomialLogisticTerm(Term):
         return moved if float(np.abs(move).max()) <= _SHORT_MOVE else self._softmax(u)
 
     def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
-        # The gradient at the inner point is the same vector as Moreau's difference, without its cancellation.
-        return self.gradient(self._dual_point(z, step, smoothness))
+        # In the margins Moreau's form exists for any step: 1/η − 1/L may be negative, down to −2/(wq).
+        if self.constant:
+            return np.zeros_like(z)
+        scale = self.weight * self.norm_squared * (1.0 / step - 1.0 / smoothness)
+        return self._dual_vector(self._prox_probabilities(self._margins(z) / step, scale))
 
     def _probabilities(self, s: np.ndarray) -> np.ndarray:
         """Return the p of a dual vector s = w·(p − e_label)xᵀ, up to rounding."""

@@ -1,0 +1,276 @@
+"""The multinomial logistic loss: K margins per sample, labels 0 … K − 1.
+
+ℓ(u; b) = log Σ_k exp(u_k) − u_b, with the gradient p − e_b for p = softmax(u). So a sample's tip is s =
+w·(p − e_b): entries of at least 0 but for that of the label, and a sum of 0. The entry of the label is
+always computed as minus the sum of the others, which loses no digits where p_b is near 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from adfs.compilation import compiled, kernel
+from adfs.errors import InputError
+from adfs.problem.loss_base import Loss
+
+__all__ = ["ROOM_ROWS", "Multinomial", "multinomial_dual_prox"]
+
+_OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
+_SHORT_MOVE = 1e-9  # its square is below rounding
+_MOST_STEPS = 200
+_SHORTEST_STEP = 2.0**-60
+#: Rows of K numbers that the prox works in.
+ROOM_ROWS = 5
+
+
+@kernel
+def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
+    """Write softmax(u) to ``p``, which may be u itself, and return the place of its largest entry."""
+    top = 0
+    for k in range(u.size):
+        if u[k] > u[top]:
+            top = k
+    largest = u[top]
+    total = 0.0
+    for k in range(u.size):
+        p[k] = math.exp(u[k] - largest)
+        total += p[k]
+    for k in range(u.size):
+        p[k] /= total
+    return top
+
+
+@compiled
+def _value(u: np.ndarray, label: int) -> float:
+    top = 0
+    for k in range(u.size):
+        if u[k] > u[top]:
+            top = k
+    others = 0.0
+    for k in range(u.size):
+        if k != top:
+            others += math.exp(u[k] - u[top])
+    return float(math.log1p(others) + (u[top] - u[label]))
+
+
+@compiled
+def _conjugate(s: np.ndarray, label: int) -> float:
+    """Return Σ p log p for p = s + e_label in the simplex."""
+    entropy = 0.0
+    total = 0.0
+    for k in range(s.size):
+        if k != label:
+            if s[k] < 0.0:
+                return math.inf
+            total += s[k]
+            if s[k] > 0.0:
+                entropy += s[k] * math.log(s[k])
+    # Not a comparison with 1 + s, whose digits are gone where s is small.
+    if not abs(total + s[label]) <= _OUTSIDE or total > 1.0 + _OUTSIDE:
+        return math.inf
+    if s[label] > -1.0:
+        entropy += (1.0 + s[label]) * math.log1p(s[label])
+    return entropy
+
+
+@compiled
+def _write_slope(u: np.ndarray, label: int, weight: float) -> None:
+    _probabilities(u, u)
+    total = 0.0
+    for k in range(u.size):
+        if k != label:
+            u[k] *= weight
+            total += u[k]
+    u[label] = -total
+
+
+@compiled
+def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
+    """Move s/w + e_label to the nearest point of the simplex, in place."""
+    total = 0.0
+    inside = True
+    for k in range(tip.size):
+        if k != label:
+            inside = inside and tip[k] >= 0.0
+            total += tip[k]
+    if inside and total <= weight and abs(total + tip[label]) <= _OUTSIDE * weight:
+        tip[label] = -total
+        return
+    # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
+    # negative stay so under the next, which is larger; in units of w, and without the 1 of the label.
+    shift = -math.inf
+    counted = tip.size + 1
+    while True:
+        excess = -1.0
+        count = 0
+        for k in range(tip.size):
+            if tip[k] / weight + (1.0 if k == label else 0.0) > shift:
+                excess += tip[k] / weight + (1.0 if k == label else 0.0)
+                count += 1
+        if count == counted or count == 0 or math.isnan(excess):
+            break
+        counted = count
+        shift = excess / count
+    total = 0.0
+    for k in range(tip.size):
+        if k != label:
+            tip[k] = weight * max(tip[k] / weight - shift, 0.0) if not math.isnan(shift) else math.nan
+            total += tip[k]
+    tip[label] = -total
+
+
+class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss):
+    """Multinomial logistic loss of K margins, labels 0 … K − 1; β = 1/2.
+
+    Parameters
+    ----------
+    n_classes : int
+        K; 0 for as many as a problem's labels ask for.
+    """
+
+    __slots__ = ()
+    name = "multinomial"
+    task = "multiclass"
+    several_outputs = True
+
+    def __new__(cls, n_classes: int = 0) -> Multinomial:  # noqa: D102
+        if n_classes != int(n_classes) or n_classes < 0:
+            raise InputError(
+                f"multinomial: n_classes must be a whole number of at least 1, got {n_classes!r}"
+            )
+        return super().__new__(cls, int(n_classes))
+
+    @property
+    def beta(self) -> float:
+        """β, the largest eigenvalue that diag(p) − ppᵀ can have."""
+        return 0.5
+
+    @property
+    def n_outputs(self) -> int:
+        """K."""
+        return self.n_classes
+
+    @staticmethod
+    def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
+        """Return ℓ(u; b)."""
+        return _value(u, int(b))
+
+    @staticmethod
+    def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
+        """Return ℓ*(s; b), infinite outside its domain."""
+        return _conjugate(s, int(b))
+
+    @staticmethod
+    def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
+        """Replace the margins u by w∇ℓ(u; b)."""
+        _write_slope(margins, int(b), weight)
+
+    @staticmethod
+    def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
+        """Move a tip s so that s/w lies in the domain of ℓ*(·; b), in place."""
+        _clip_tip(tip, int(b), weight)
+
+
+@kernel
+def _residual(
+    u: np.ndarray, p: np.ndarray, target: np.ndarray, label: int, scale: float, out: np.ndarray
+) -> float:
+    """Write u + scale·(p − e_label) − target to ``out`` and return the sum of its squares."""
+    others = 0.0
+    for k in range(u.size):
+        if k != label:
+            others += p[k]
+    total = 0.0
+    for k in range(u.size):
+        slope = p[k] if k != label else -others
+        out[k] = u[k] + scale * slope - target[k]
+        total += out[k] * out[k]
+    return total
+
+
+@kernel
+def _newton_move(p: np.ndarray, top: int, scale: float, residual: np.ndarray, move: np.ndarray) -> float:
+    """Write x with (I + scale·(diag p − ppᵀ))x = −residual to ``move``; return its largest entry.
+
+    All entries but that of the largest probability are eliminated by D_k = 1 + scale·p_k, which is above 0
+    because p_k ≤ 1/2 and scale > −2. A 2 × 2 system in x_top and τ = p·x is left, whose determinant p_top +
+    D_top Σ' p_k/D_k is written without the difference that it is for a positive scale.
+    """
+    shares = 0.0
+    pulls = 0.0
+    for k in range(p.size):
+        if k != top:
+            weight = p[k] / (1.0 + scale * p[k])
+            shares += weight
+            pulls -= weight * residual[k]
+    own = 1.0 + scale * p[top]
+    determinant = p[top] + own * shares
+    at_top = -residual[top]
+    move[top] = (at_top * (p[top] + shares) + scale * p[top] * pulls) / determinant
+    mean = (own * pulls + p[top] * at_top) / determinant
+    largest = abs(move[top])
+    for k in range(p.size):
+        if k != top:
+            move[k] = (scale * p[k] * mean - residual[k]) / (1.0 + scale * p[k])
+            largest = max(largest, abs(move[k]))
+    return float(largest)
+
+
+@kernel
+def multinomial_dual_prox(tip: np.ndarray, h: float, label: int, weight: float, room: np.ndarray) -> None:
+    """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
+
+    With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
+    gradient of a strictly convex function of u. Newton's steps go down its squares.
+
+    Parameters
+    ----------
+    tip : ndarray of shape (K,)
+        ζ, and on return s.
+    h, label, weight
+    room : ndarray of shape (ROOM_ROWS, K)
+        Room to work in; its first row holds a guess of u.
+    """
+    u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
+    scale = weight / h - 2.0
+    for k in range(tip.size):
+        tip[k] /= h
+    top = _probabilities(u, p)
+    error = _residual(u, p, tip, label, scale, residual)
+    largest = _newton_move(p, top, scale, residual, move)
+    for _ in range(_MOST_STEPS):
+        if largest <= _SHORT_MOVE:
+            break
+        size = 1.0
+        following = math.inf
+        while size > _SHORTEST_STEP:
+            for k in range(u.size):
+                trial[k] = u[k] + size * move[k]
+            top = _probabilities(trial, p)
+            following = _residual(trial, p, tip, label, scale, residual)
+            if following < error:
+                break
+            size *= 0.5
+        if not following < error:
+            # No step is shorter: rounding. Back to where p was the best.
+            top = _probabilities(u, p)
+            _residual(u, p, tip, label, scale, residual)
+            _newton_move(p, top, scale, residual, move)
+            break
+        error = following
+        for k in range(u.size):
+            u[k] = trial[k]
+        largest = _newton_move(p, top, scale, residual, move)
+    # The last move to first order in p itself: added to u it would be rounded away, and C may be large.
+    mean = 0.0
+    for k in range(p.size):
+        mean += p[k] * move[k]
+    total = 0.0
+    for k in range(p.size):
+        if k != label:
+            tip[k] = weight * max(0.0, p[k] * (1.0 + (move[k] - mean)))
+            total += tip[k]
+    tip[label] = -total
