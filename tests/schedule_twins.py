@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adfs.schedule import AliasTables, Schedule
-from adfs.schedule.cells import CELL_MEAN, COUNT_THRESHOLDS
+from adfs.schedule.poisson import CELL_MEAN, COUNT_THRESHOLDS
 
 LOW = 0xFFFFFFFF
 
@@ -42,10 +42,10 @@ def clock_events(schedule: Schedule, actor: int, stop: float) -> list[tuple[floa
     events = []
     cell = 0
     while cell * width <= stop:
-        count = sum(draws(schedule.seed, cell, actor, 2 << 24)[0] >= t for t in COUNT_THRESHOLDS)
-        pairs = [draws(schedule.seed, cell, actor, 3 << 24 | k) for k in range(count)]
-        times = sorted((cell + (position >> 11) * 2.0**-53) * width for position, _ in pairs)
-        for time, (_, row) in zip(times, pairs, strict=True):
+        count = sum(draws(schedule.seed, cell, actor, 2 << 24)[0] >= t for t in COUNT_THRESHOLDS.tolist())
+        for k in range(count):
+            position, row = draws(schedule.seed, cell, actor, 3 << 24 | k)
+            time = (cell + (position >> 11) * 2.0**-53) * width
             compute = actor < schedule.n_nodes and schedule.samples is not None
             events.append((time, actor, draw_row(schedule.samples, actor, row) if compute else -1))
         cell += 1

@@ -12,9 +12,9 @@ import adfs
 from adfs.algorithms import METHODS
 from adfs.runtimes.clock import Clock, Delays, Straggler, position_at, retime, with_times
 from adfs.schedule import make_schedule
-from adfs.schedule.philox import philox_blocks
 from adfs.theory import BlockParameters, Parameters, summarize
 from baseline_cases import make_case, start
+from schedule_twins import draws
 
 FIXED = {"law": "fixed"}
 
@@ -99,10 +99,7 @@ def test_block_adfs_computes_or_gossips_as_its_coins_say():
 def test_one_node_takes_the_sum_of_its_draws():
     problem = make_case()[0].merged()
     network = adfs.Network("path:1")
-    counters = np.zeros((100, 4), dtype=np.uint32)
-    counters[:, 0], counters[:, 3] = np.arange(100), 6 << 24
-    words = philox_blocks(counters, (9, 0)).astype(np.uint64)
-    uniforms = ((((words[:, 0] << np.uint64(32)) | words[:, 1]) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+    uniforms = np.array([((draws(9, k, 0, 6 << 24)[0] >> 11) + 1) * 2.0**-53 for k in range(100)])
     found = times_of("adfs", problem, network, Delays(), np.arange(101), seed=9)
     np.testing.assert_allclose(found.latest[1:], np.cumsum(-np.log(uniforms)), rtol=1e-13)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import sampling_weights
-from adfs.schedule import AliasTables, make_schedule, make_schedule_for
+from adfs.schedule import AliasTables, iid, make_schedule, poisson
 from adfs.schedule.sampling import build_actor_table
 from schedule_twins import iid_events, poisson_events
 
@@ -54,6 +53,27 @@ def make(kind, seed=5, *, node_ids=None):
 
 def as_list(events):
     return list(zip(events.time.tolist(), events.actor.tolist(), events.sample.tolist(), strict=True))
+
+
+def small_windows(events):
+    """Have windows of about so many events."""
+    return mock.patch.multiple(iid, LEAST_EVENTS=events), mock.patch.multiple(
+        poisson, LEAST_EVENTS=events, _EVENTS_PER_CLOCK=0.0
+    )
+
+
+def streamed(schedule, start, stop, nodes=None, *, size):
+    """All events, window by window; each window must hold what lies between its ends."""
+    found, lower = [], start
+    for_iid, for_poisson = small_windows(size)
+    with for_iid, for_poisson:
+        for end, events in schedule.windows(start, stop, nodes):
+            assert ((events.time > lower) & (events.time <= end)).all()
+            assert_valid_order(events, 6, EDGES)
+            found += as_list(events)
+            lower = end
+    assert lower == stop
+    return found
 
 
 def touching(nodes):
@@ -113,17 +133,26 @@ def test_any_cut_gives_the_same_events_in_the_same_order(kind, cuts, shift, seed
 
 @both
 @settings(max_examples=25)
-@given(size=st.integers(1, 300), start=st.integers(0, 50), length=st.integers(0, 300), reuse=st.booleans())
-def test_stream_equals_block(kind, size, start, length, reuse):
+@given(size=st.integers(1, 300), start=st.integers(0, 50), length=st.integers(1, 300))
+def test_windows_of_any_size_give_the_same_events(kind, size, start, length):
     schedule, _, _ = make(kind)
     whole = schedule.block(start, start + length)
-    joined = []
-    for part in schedule.stream(start, start + length, block_events=size, reuse=reuse):
-        assert_valid_order(part, 6, EDGES)
-        joined += as_list(part)
-    assert sorted(joined) == sorted(as_list(whole))
+    found = streamed(schedule, start, start + length, size=size)
+    assert sorted(found) == sorted(as_list(whole))
     for node in range(6):
-        assert [event for event in joined if event[1] in touching([node])] == seen_by(whole, node)
+        assert [event for event in found if event[1] in touching([node])] == seen_by(whole, node)
+
+
+@both
+def test_a_stream_can_be_resumed_wherever_a_window_ended(kind):
+    schedule, _, _ = make(kind)
+    whole = sorted(as_list(schedule.block(0, 300)))
+    for_iid, for_poisson = small_windows(7)
+    with for_iid, for_poisson:
+        before = []
+        for end, events in schedule.windows(0, 300):
+            before += as_list(events)
+            assert sorted(before + as_list(schedule.block(end, 300))) == whole
 
 
 @both
@@ -136,8 +165,7 @@ def test_nodes_see_what_the_global_schedule_has_for_them(kind, nodes):
     assert_valid_order(own, 6, EDGES)
     for node in nodes:
         assert seen_by(own, node) == seen_by(whole, node)
-    streamed = [event for part in schedule.stream(30, 430, nodes, block_events=9) for event in as_list(part)]
-    assert sorted(streamed) == sorted(as_list(own))
+    assert sorted(streamed(schedule, 30, 430, nodes, size=9)) == sorted(as_list(own))
 
 
 @both
@@ -247,7 +275,7 @@ def test_one_node_without_edges(kind):
     assert (np.diff(events.time) >= 0).all()
     assert abs(events.time.size - 20_000) < (1 if kind == "iid" else 700)
     assert abs(events.sample.mean() - 2 / 3) < 0.02
-    joined = np.concatenate([part.time for part in schedule.stream(0, 20_000)])
+    joined = np.concatenate([part.time.copy() for _, part in schedule.windows(0, 20_000)])
     assert joined.tolist() == events.time.tolist()
 
 
@@ -282,31 +310,20 @@ def test_a_node_that_nothing_happens_to(kind):
         kind, seed=1, n_nodes=2, edges=[], node_probability=[1.0, 0.0], edge_probability=[]
     )
     assert schedule.block(0, 1000, [1]).time.size == 0
-    assert sum(part.time.size for part in schedule.stream(0, 1000, [1])) == 0
+    ((end, events),) = schedule.windows(0, np.inf, [1])  # not for ever
+    assert (end, events.time.size) == (np.inf, 0)
 
 
 @both
 def test_an_endless_stream_goes_on_where_it_was(kind):
     schedule, _, _ = make(kind)
-    stream = schedule.stream(block_events=100)
-    parts = [next(stream) for _ in range(5)]
-    length = schedule.window(block_events=100)
-    whole = schedule.block(0, 5 * length)
-    assert sorted(e for part in parts for e in as_list(part)) == sorted(as_list(whole))
-    assert abs(whole.time.size - 500) < 120
-
-
-@both
-def test_reused_memory_is_the_same_memory(kind):
-    schedule, _, _ = make(kind)
-    stream = schedule.stream(block_events=50, reuse=True)
-    first = next(stream)
-    before = first.time.copy()
-    assert np.shares_memory(first.time, next(stream).time)
-    kept = schedule.stream(block_events=50)
-    first = next(kept)
-    next(kept)
-    assert first.time.tolist() == before.tolist()
+    stream = schedule.windows(0, np.inf)
+    ends, found = [], []
+    for end, events in itertools.islice(stream, 3):
+        assert abs(events.time.size - 8192) < 600
+        found += as_list(events)
+        ends.append(end)
+    assert sorted(found) == sorted(as_list(schedule.block(0, ends[-1])))
 
 
 @both
@@ -361,8 +378,6 @@ def test_bad_ranges_are_refused(kind, arguments, match):
 def test_other_bad_requests():
     with pytest.raises(InputError, match="whole times"):
         make("iid")[0].block(0.5, 2)
-    with pytest.raises(InputError, match="block_events"):
-        make("poisson")[0].stream(block_events=0)
     with pytest.raises(InputError, match="did you mean 'poisson'"):
         make_schedule("poison", seed=0, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[])
 
@@ -373,29 +388,3 @@ def test_a_schedule_cannot_be_changed():
         schedule.node_probability[0] = 1.0
     with pytest.raises(AttributeError):
         schedule.seed = 3
-
-
-def test_schedule_of_parameters_draws_rows_by_the_root():
-    rng = np.random.default_rng(0)
-    smoothness = rng.uniform(0.0, 9.0, 7)
-    active = np.array([True, True, False, True, True, True, True])
-    offsets = np.array([0, 3, 7])
-    sigma = np.array([0.5, 2.0])
-    weights = sampling_weights(smoothness, active, offsets, sigma)
-    expected = np.sqrt(1.0 + smoothness / np.repeat(sigma, [3, 4])) * active
-    np.testing.assert_allclose(weights, expected, rtol=1e-15)
-    smoothness[active] = np.inf
-    assert sampling_weights(smoothness, active, offsets, sigma).tolist() == active.tolist()
-    parameters = types.SimpleNamespace(
-        node_probability=np.array([0.4, 0.3]), edge_probability=np.array([0.3]), sigma=sigma
-    )
-    network = types.SimpleNamespace(n_nodes=2, ends=np.array([[0, 1]]))
-    problem = types.SimpleNamespace(smoothness=smoothness, active=active, offsets=offsets)
-    schedule = make_schedule_for(parameters, network, problem, "poisson", 3)
-    assert (schedule.kind, schedule.seed, schedule.n_edges) == ("poisson", 3, 1)
-    assert set(schedule.block(0, 300).sample.tolist()) == {-1, 0, 1, 3, 4, 5, 6}
-    part = types.SimpleNamespace(smoothness=smoothness[3:], active=active[3:], offsets=np.array([0, 4]))
-    own = make_schedule_for(parameters, network, part, "poisson", 3, node_ids=[1])
-    mine, theirs = own.block(0, 300, [1]), schedule.block(0, 300, [1])
-    assert mine.time.tolist() == theirs.time.tolist()
-    assert [s + 3 if s >= 0 else s for s in mine.sample.tolist()] == theirs.sample.tolist()

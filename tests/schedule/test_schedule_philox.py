@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from adfs.errors import InputError
-from adfs.schedule.philox import COUNTER_LAYOUT, check_seed, draw_pairs, philox_blocks, seed_key
+from adfs.schedule import philox as philox_module
+from adfs.schedule.philox import check_seed, draw_pairs, seed_key
 from schedule_twins import draws, philox
 
 ONES = 0xFFFFFFFF
@@ -22,17 +23,11 @@ KNOWN = [
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
 def test_known_answers(counter, key, answer):
-    assert philox_blocks(np.array([counter], dtype=np.uint32), key)[0].tolist() == list(answer)
+    c0, c1, c2, c3 = counter
+    first, second = (np.array([word], dtype=np.uint64) for word in (c1 << 32 | c0, c2 << 32))
+    draw_pairs(1, np.uint64(c3), np.uint64(key[1] << 32 | key[0]), first, second)
+    assert (int(first[0]), int(second[0])) == (answer[0] << 32 | answer[1], answer[2] << 32 | answer[3])
     assert philox(counter, key) == answer
-
-
-@pytest.mark.parametrize("size", [0, 1, 7, 64, 1001])
-def test_many_at_once_equal_one_by_one(size):
-    rng = np.random.default_rng(size)
-    counters = rng.integers(0, 2**32, (size, 4), dtype=np.uint32)
-    key = (0xDEADBEEF, 0x12345678)
-    expected = [philox(tuple(int(word) for word in row), key) for row in counters]
-    assert philox_blocks(counters, key).tolist() == [list(words) for words in expected]
 
 
 def test_pairs_follow_the_documented_layout():
@@ -50,7 +45,8 @@ def test_pairs_follow_the_documented_layout():
 
 
 def test_domains_differ_for_the_same_counter():
-    assert len({draws(5, 7, 0, domain << 24) for domain in COUNTER_LAYOUT}) == len(COUNTER_LAYOUT)
+    domains = [value for name, value in vars(philox_module).items() if name.startswith("DOMAIN_")]
+    assert len({draws(5, 7, 0, domain) for domain in domains}) == len(domains) == 7
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1, np.uint64(2**63), np.int32(3)])
@@ -63,8 +59,3 @@ def test_seeds_that_are_accepted(seed):
 def test_seeds_that_are_refused(seed):
     with pytest.raises(InputError, match="seed must"):
         check_seed(seed)
-
-
-def test_counters_of_a_wrong_shape_are_refused():
-    with pytest.raises(InputError, match="shape"):
-        philox_blocks(np.zeros((3, 2), dtype=np.uint32), (0, 0))

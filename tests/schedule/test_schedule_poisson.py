@@ -1,21 +1,16 @@
-"""What the Poisson schedule alone promises: its law, its constants, its cost."""
+"""What the Poisson schedule alone promises: its law, its cost, and what happens at the ends of the ranges."""
 
 from __future__ import annotations
 
-import copy
 import itertools
 import tracemalloc
-from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from adfs.errors import InputError
-from adfs.schedule import AliasTables, counts, make_schedule
-from adfs.schedule import poisson as poisson_module
-from adfs.schedule.cells import CELL_MEAN, COUNT_THRESHOLDS, cells_of
-from adfs.schedule.merging import COMMUNICATION, merge, sort_communications
+from adfs.schedule import AliasTables, counts, make_schedule, poisson
 from schedule_twins import poisson_events
 
 
@@ -35,20 +30,12 @@ def ring(n, seed=0, *, chance=0.3, rows=3):
     )
 
 
-def test_thresholds_are_the_poisson_law_to_the_last_bit():
-    with localcontext() as context:
-        context.prec = 60
-        term = Decimal(-CELL_MEAN).exp()
-        total = Decimal(0)
-        expected = []
-        while True:
-            total += term
-            threshold = int((total * 2**64).to_integral_value())
-            if threshold >= 2**64:
-                break
-            expected.append(threshold)
-            term = term * Decimal(CELL_MEAN) / len(expected)
-    assert list(COUNT_THRESHOLDS) == expected
+def test_thresholds_are_the_poisson_law():
+    count = np.arange(poisson.COUNT_THRESHOLDS.size)
+    expected = stats.poisson.sf(count, poisson.CELL_MEAN)  # the upper tail, to all its digits
+    tail = [2.0**-64 * (2**64 - threshold) for threshold in poisson.COUNT_THRESHOLDS.tolist()]
+    np.testing.assert_allclose(tail, expected, rtol=1e-12, atol=2.0**-64)
+    assert stats.poisson.sf(count.size, poisson.CELL_MEAN) < 2.0**-64
 
 
 def test_times_between_events_are_exponential():
@@ -89,25 +76,13 @@ def test_clocks_are_independent():
     assert np.abs(correlation).max() < 4.5 / np.sqrt(8000)
 
 
-def test_bursts_are_contiguous():
-    """Between two communications stand the computations of the second one's ends, side by side."""
-    schedule = ring(20)
-    time, actor, _ = schedule.block(0, 2000)
-    exchanges = np.flatnonzero(actor >= 20)
-    for before, after in itertools.pairwise(exchanges):
-        nodes = actor[before + 1 : after]
-        ends = schedule.edges[actor[after] - 20].tolist()
-        assert [ends.index(node) for node in nodes] == sorted(ends.index(node) for node in nodes)
-        assert (time[before + 1 : after] <= time[after]).all()
-    assert (np.diff(actor[exchanges[-1] + 1 :]) >= 0).all()
-
-
 def test_many_nodes_through_many_windows():
     schedule = ring(5000, seed=8)
     stop = 60_000.0
     whole = schedule.block(0, stop)
-    parts = list(schedule.stream(0, stop))
-    assert len(parts) > 3
+    assert len(list(schedule.windows(0, stop))) > 2
+    marks = np.linspace(0, stop, 7)
+    parts = [schedule.block(a, b) for a, b in itertools.pairwise(marks)]
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
     order, joined_order = (np.lexsort((e[1], e[0])) for e in (whole, joined))
     for one, other in zip(whole, joined, strict=True):
@@ -119,22 +94,24 @@ def test_many_nodes_through_many_windows():
     assert sorted(some.time.tolist()) == sorted(whole.time[mine].tolist())
 
 
-def test_a_cell_starts_where_its_times_do():
-    """At the bounds of cells rounding decides, and it must decide as it does for the times."""
-    rng = np.random.default_rng(5)
-    first, fresh = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    for rate in rng.uniform(1e-6, 1.0, 400):
-        width = CELL_MEAN / rate
-        for cell in (1, 7, int(rng.integers(2, 10**6)), int(rng.integers(10**9, 10**12))):
-            edge = cell * width
-            for time in (np.nextafter(edge, 0.0), edge, np.nextafter(edge, np.inf)):
-                cells_of(0.0, time, True, np.array([rate]), 0, 1, first, fresh)
-                last = int(first[0] + fresh[0]) - 1
-                assert last * width <= time < (last + 1) * width
+def test_events_at_the_ends_of_cells_are_neither_lost_nor_doubled():
+    """A range may begin and end right where a cell does, as rounding has it."""
+    rate = 0.3
+    schedule = make_schedule(
+        "poisson", seed=3, n_nodes=2, edges=[], node_probability=[rate, 1.0 - rate], edge_probability=[]
+    )
+    width = poisson.CELL_MEAN / rate
+    for cell in (1, 7, 1234, 10**6 + 1, 10**12 + 7):
+        edge = cell * width
+        marks = [max(edge - 9.0, 0.0), np.nextafter(edge, 0.0), edge, np.nextafter(edge, np.inf), edge + 9.0]
+        parts = [schedule.block(a, b, [0]).time for a, b in itertools.pairwise(marks)]
+        assert np.concatenate(parts).tolist() == schedule.block(marks[0], marks[-1], [0]).time.tolist()
 
 
-def test_clocks_of_very_different_rates():
-    """Cells far longer than a step are carried over many times, cells far shorter open many at once."""
+@pytest.mark.parametrize("size", [3, 40, 8192])
+def test_clocks_of_very_different_rates(monkeypatch, size):
+    """Cells far longer than a window wait for many, cells far shorter open many at once."""
+    monkeypatch.setattr(poisson, "LEAST_EVENTS", size)
     rates = np.array([1e-6, 3e-4, 0.02, 1.0, 5e-5, 0.1, 1e-3])
     rates /= rates.sum()
     schedule = make_schedule(
@@ -146,10 +123,9 @@ def test_clocks_of_very_different_rates():
         edge_probability=rates[4:],
     )
     expected = poisson_events(schedule, 700.0, 9000.0)
-    for size in (3, 40, 100_000):
-        parts = list(schedule.stream(700.0, 9000.0, block_events=size))
-        time, actor = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-        assert sorted(zip(time.tolist(), actor.tolist(), strict=True)) == [event[:2] for event in expected]
+    events = schedule.block(700.0, 9000.0)
+    found = zip(events.time.tolist(), events.actor.tolist(), strict=True)
+    assert sorted(found) == [event[:2] for event in expected]
     far = schedule.block(3e6, 3e6 + 50.0)
     slow = schedule.block(0.0, 1e7, [0])
     assert 0 < (slow.actor == 0).sum() < 40
@@ -157,59 +133,34 @@ def test_clocks_of_very_different_rates():
     assert ((far.time > 3e6) & (far.time <= 3e6 + 50.0)).all()
 
 
-@pytest.mark.parametrize("short", ["a window", "what is carried over", "both"])
-@pytest.mark.parametrize("clocks", ["nodes", "edges"])
-def test_lists_that_are_too_short_are_made_longer(monkeypatch, clocks, short):
-    schedule = ring(50)
-    expected = schedule.block(0, 3000)
-    windows = {size: windows_of(schedule, size) for size in (100, 500)}
-    rooms, allocate = poisson_module._Steps._rooms, poisson_module._Steps._allocate
-    slacks = set()
-
-    def short_rooms(self, rate):
-        sizes = np.diff(rooms(self, rate))
-        if (rate is self._clocks.node_rate) == (clocks == "nodes"):
-            if short != "what is carried over":
-                sizes[:-1] = int(12 * self._slack)
-            if short != "a window":
-                sizes[-1] = int(60 * self._slack)  # of 50 clocks, with 100 events when their cells begin
-        return np.concatenate([[0], np.cumsum(sizes)])
-
-    def noted(self):
-        slacks.add(self._slack)
-        allocate(self)
-
-    monkeypatch.setattr(poisson_module._Steps, "_rooms", short_rooms)
-    monkeypatch.setattr(poisson_module._Steps, "_allocate", noted)
-    again = schedule.block(0, 3000)
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, again, strict=True))
-    for size, parts in windows.items():
-        assert windows_of(schedule, size) == parts
-    assert len(slacks) > 1, "no list was too short"
-
-
 @pytest.mark.parametrize("nodes", [None, [3, 4, 40]])
-def test_a_stream_begins_again_wherever_it_runs_out_of_room(monkeypatch, nodes):
+def test_a_stream_that_runs_out_of_room_begins_again_with_more(monkeypatch, nodes):
     schedule = ring(50)
-    expected = windows_of(schedule, 60, nodes)
-    attempt = poisson_module._Steps._try_draw
-    restarts = []
+    expected = schedule.block(0, 30_000, nodes)
+    draw, failed = poisson._draw, []
 
-    def fail_now_and_then(self, bounds):
-        begins, drawn = self._begins, attempt(self, bounds)
-        if not begins and len(restarts) < 6:  # what was carried over is lost by then
-            restarts.append(float(bounds[0]))
-            return False
-        return drawn
+    def fail_now_and_then(*arguments):
+        count = draw(*arguments)
+        if len(failed) < 5 and arguments[2].size > 0:  # some events wait, and are lost now
+            failed.append(arguments[1])
+            return -1
+        return count
 
-    monkeypatch.setattr(poisson_module._Steps, "_try_draw", fail_now_and_then)
-    assert windows_of(schedule, 60, nodes) == expected
-    assert len(set(restarts)) >= 4
+    monkeypatch.setattr(poisson, "_draw", fail_now_and_then)
+    monkeypatch.setattr(poisson, "LEAST_EVENTS", 500)
+    found = schedule.block(0, 30_000, nodes)
+    assert len(set(failed)) == 5
+    orders = [np.lexsort((events.actor, events.time)) for events in (expected, found)]
+    for one, other in zip(expected, found, strict=True):
+        assert np.array_equal(one[orders[0]], other[orders[1]])
 
 
-def windows_of(schedule, size, nodes=None):
-    parts = schedule.stream(0, 3000, nodes, block_events=size)
-    return [[array.tolist() for array in part] for part in parts]
+def test_too_little_room_is_noticed():
+    schedule = ring(50)
+    everyone = np.ones(schedule.n_actors, dtype=bool)
+    found = schedule._windows(0.0, 40_000.0, everyone, slack=0.2)
+    times = np.concatenate([events.time.copy() for _, events in found])
+    assert sorted(times.tolist()) == sorted(schedule.block(0, 40_000).time.tolist())
 
 
 def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
@@ -220,103 +171,73 @@ def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
         "poisson", seed=0, n_nodes=6, edges=edges, node_probability=nodes, edge_probability=links
     )
     expected = mine.block(0, 500)
-    stream = mine.stream(0, 500, block_events=50)
-    parts = [next(stream)]
     nodes *= 1e4
     links *= 1e4
     edges[:] = 2**30
-    parts.extend(stream)
-    assert sorted(np.concatenate([part.time for part in parts]).tolist()) == sorted(expected.time.tolist())
+    assert mine.block(0, 500).time.tolist() == expected.time.tolist()
 
 
-def test_a_copied_schedule_is_compiled_for_already():
+def test_a_short_range_needs_little_memory():
     schedule = ring(6)
-    expected = schedule.block(0, 100)
-    known = len(merge.signatures)
-    again = copy.deepcopy(schedule).block(0, 100)  # as out of a pickle: its arrays can be written to
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, again, strict=True))
-    assert len(merge.signatures) == known
-
-
-def test_a_long_window_of_a_short_range_needs_little_memory():
-    schedule = ring(6)
-    expected = schedule.block(0, 100)
+    schedule.block(0, 100)
     tracemalloc.start()
-    (part,) = schedule.stream(0, 100, block_events=10**11)
-    (again,) = schedule.stream(0, 100, block_events=10**11, reuse=True)
+    schedule.block(0, 100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert part.time.tolist() == again.time.tolist() == expected.time.tolist()
     assert peak < 10**6
 
 
 def test_times_that_cannot_be_told_apart_are_refused():
     schedule = ring(6)
     assert schedule.block(2.0**52, 2.0**52 + 50.0).time.size > 0
-    for ask in (schedule.block, schedule.stream):
+    for ask in (schedule.block, schedule.windows):
         with pytest.raises(InputError, match=r"up to time 2\*\*52"):
             ask(2.0**53, 2.0**53 + 50.0)
 
 
-def test_a_stream_needs_about_a_hundred_bytes_a_clock():
+def test_a_stream_needs_some_two_hundred_bytes_per_clock():
     schedule = ring(20_000)
-    list(itertools.islice(schedule.stream(reuse=True), 1))  # compiled, its clocks known
+    next(schedule.windows(0, np.inf))  # compiled
     tracemalloc.start()
-    for _ in itertools.islice(schedule.stream(reuse=True), 50):
+    for _ in itertools.islice(schedule.windows(0, np.inf), 20):
         pass
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 120 * schedule.n_actors
+    assert peak < 250 * schedule.n_actors
 
 
-def test_streams_by_turns_do_not_share_events():
+def test_streams_by_turns_do_not_share_events(monkeypatch):
     schedule = ring(50)
     expected = [schedule.block(0, 3000), schedule.block(1234.5, 4000)]
-    for _ in range(2):
-        streams = [
-            schedule.stream(0, 3000, block_events=300, reuse=True),
-            schedule.stream(1234.5, 4000, block_events=300, reuse=True),
-        ]
-        found = [[], []]
-        for parts in itertools.zip_longest(*streams):  # by turns
-            for times, part in zip(found, parts, strict=True):
-                times.extend([] if part is None else part.time.tolist())
-        for times, block in zip(found, expected, strict=True):
-            assert sorted(times) == sorted(block.time.tolist())
-
-
-@pytest.mark.parametrize("spread", ["even", "one place", "ties"])
-@pytest.mark.parametrize("size", [0, 1, 2, 255, 3000])
-def test_communications_are_sorted_whatever_their_times(size, spread):
-    rng = np.random.default_rng(size)
-    links = np.zeros(size, dtype=COMMUNICATION)
-    links["time"] = {
-        "even": rng.uniform(2.0, 7.0, size),
-        "one place": rng.uniform(6.999, 7.0, size),
-        "ties": rng.integers(3, 8, size).astype(float),
-    }[spread]
-    links["edge"] = rng.permutation(size)
-    expected = np.sort(links, order=["time", "edge"])
-    sort_communications(2.0, 7.0, links, np.empty(size + 1, dtype=COMMUNICATION))
-    assert np.array_equal(links, expected)
-
-
-def test_window_grows_with_the_clocks_and_one_node_asks_for_its_own():
-    small, large = ring(10), ring(20_000)
-    assert small.window() == pytest.approx(8192)
-    assert large.window() > 2 * small.window()
-    one = large.window([3])
-    rate = large.node_probability[3] + large.edge_probability[(large.edges == 3).any(axis=1)].sum()
-    assert one == pytest.approx(8192 / rate)
-    assert small.window(block_events=100) == pytest.approx(100)
+    monkeypatch.setattr(poisson, "LEAST_EVENTS", 300)
+    streams = [schedule.windows(0, 3000), schedule.windows(1234.5, 4000)]
+    found = [[], []]
+    for parts in itertools.zip_longest(*streams):  # by turns
+        for times, part in zip(found, parts, strict=True):
+            times.extend([] if part is None else part[1].time.tolist())
+    for times, block in zip(found, expected, strict=True):
+        assert sorted(times) == sorted(block.time.tolist())
 
 
 def test_one_node_of_a_large_network_costs_what_it_has():
-    """A node among many generates its own events alone: the memory of a stream says so."""
+    """A node among many generates its own events alone: so many in each window, from its clocks only."""
     schedule = ring(20_000)
-    clocks = schedule._clocks(np.array([3]))
-    assert clocks.actor.tolist() == [3, *(20_000 + np.flatnonzero((schedule.edges == 3).any(axis=1)))]
+    mine = (schedule.edges == 3).any(axis=1)
+    end, events = next(schedule.windows(0, np.inf, [3]))
+    assert abs(events.time.size - 8192) < 600
+    assert end == pytest.approx(8192 / (schedule.node_probability[3] + schedule.edge_probability[mine].sum()))
+    assert set(events.actor.tolist()) == {3, *(20_000 + np.flatnonzero(mine)).tolist()}
     seen = counts(schedule, 0, 1e6, [3])
     assert seen.node_actual.sum() == seen.node_actual[3]
-    assert seen.edge_actual.sum() == seen.edge_actual[(schedule.edges == 3).any(axis=1)].sum()
+    assert seen.edge_actual.sum() == seen.edge_actual[mine].sum()
     assert abs(seen.node_actual[3] - seen.node_expected[3]) < 6 * np.sqrt(seen.node_expected[3])
+
+
+def test_equal_times_are_in_the_order_of_the_edges():
+    """At time 2**52 times are whole numbers, and many are equal."""
+    schedule = ring(40, chance=0.9)
+    time, actor, _ = schedule.block(2.0**52 - 100.0, 2.0**52 + 1000.0)
+    exchanges = actor >= 40
+    assert np.unique(time[exchanges]).size < exchanges.sum()
+    order = np.lexsort((actor[exchanges], time[exchanges]))
+    assert (np.diff(order) > 0).all()

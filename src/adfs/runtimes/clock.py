@@ -262,7 +262,7 @@ class Clock:
         if isinstance(effort, EventEffort):
             assert self._schedule is not None
             before = np.ascontiguousarray(effort.before_exchange, dtype=np.int64)
-            for events in self._schedule.stream(self.position, position, reuse=True):
+            for _, events in self._schedule.windows(self.position, position):
                 _walk_events(self._pace, self._state, self._ends, before, events.actor)
         else:
             tau = self._pace.tau

@@ -7,7 +7,7 @@ own clock.
 
 from __future__ import annotations
 
-from adfs.schedule.build import SCHEDULES, make_schedule, make_schedule_for
+from adfs.schedule.build import SCHEDULES, make_schedule
 from adfs.schedule.events import Events, Schedule
 from adfs.schedule.iid import IidSchedule
 from adfs.schedule.poisson import PoissonSchedule
@@ -27,6 +27,5 @@ __all__ = [
     "counts",
     "frame",
     "make_schedule",
-    "make_schedule_for",
     "plot",
 ]

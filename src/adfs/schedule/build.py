@@ -1,53 +1,19 @@
-"""Making a schedule by its name, from arrays or from the parameters of a method."""
+"""Making a schedule by its name."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from adfs.errors import unknown_name
-from adfs.problem.evaluation import sampling_weights
 from adfs.schedule.events import Schedule
 from adfs.schedule.iid import IidSchedule
 from adfs.schedule.poisson import PoissonSchedule
 from adfs.schedule.sampling import AliasTables
 
-__all__ = ["SCHEDULES", "make_schedule", "make_schedule_for"]
+__all__ = ["SCHEDULES", "make_schedule"]
 
 SCHEDULES: dict[str, type[Schedule]] = {"iid": IidSchedule, "poisson": PoissonSchedule}
-
-
-class HasProbabilities(Protocol):
-    """The part of `adfs.theory.Parameters` that a schedule needs."""
-
-    @property
-    def node_probability(self) -> NDArray[np.float64]: ...
-    @property
-    def edge_probability(self) -> NDArray[np.float64]: ...
-    @property
-    def sigma(self) -> NDArray[np.float64]: ...
-
-
-class HasEdges(Protocol):
-    """The part of `adfs.network.Network` that a schedule needs."""
-
-    @property
-    def n_nodes(self) -> int: ...
-    @property
-    def ends(self) -> NDArray[np.int32]: ...
-
-
-class HasRows(Protocol):
-    """The part of `adfs.problem.Problem` that a schedule needs."""
-
-    @property
-    def offsets(self) -> NDArray[np.int64]: ...
-    @property
-    def smoothness(self) -> NDArray[np.float64]: ...
-    @property
-    def active(self) -> NDArray[np.bool_]: ...
 
 
 def make_schedule(
@@ -100,47 +66,4 @@ def make_schedule(
         node_probability=np.asarray(node_probability, dtype=np.float64),
         edge_probability=np.asarray(edge_probability, dtype=np.float64),
         samples=samples,
-    )
-
-
-def make_schedule_for(
-    parameters: HasProbabilities,
-    network: HasEdges,
-    problem: HasRows,
-    kind: str,
-    seed: int,
-    *,
-    node_ids: ArrayLike | None = None,
-) -> Schedule:
-    """Make the schedule of a method's parameters on a problem and a network.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        Gives p_i^comp, p_e and σ_i.
-    network : Network
-    problem : Problem
-        Gives the rows and their L_ij.
-    kind : str
-        ``"iid"`` or ``"poisson"``.
-    seed : int
-    node_ids : array_like of int, optional
-        Which nodes of the network the problem's are, where a process holds some of them only.
-
-    Returns
-    -------
-    Schedule
-    """
-    sigma = np.asarray(parameters.sigma, dtype=np.float64)
-    if node_ids is not None:
-        sigma = sigma[np.asarray(node_ids, dtype=np.int64)]
-    weights = sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
-    return make_schedule(
-        kind,
-        seed=seed,
-        n_nodes=network.n_nodes,
-        edges=network.ends,
-        node_probability=parameters.node_probability,
-        edge_probability=parameters.edge_probability,
-        samples=AliasTables.build(weights, problem.offsets, node_ids=node_ids),
     )

@@ -16,8 +16,8 @@ from adfs.schedule.sampling import AliasTables, frozen
 
 __all__ = ["Events", "Schedule"]
 
-#: Events a window holds at least, so that the cost of a call is spread over many.
-MINIMUM_BLOCK = 8192
+#: Events that a window holds at least, about, so that the cost of a call is spread over many.
+LEAST_EVENTS = 8192
 
 
 class Events(NamedTuple):
@@ -136,95 +136,34 @@ class Schedule(abc.ABC):
         -------
         Events
         """
-        start, stop = self._check_range(start, stop)
         if np.isinf(stop):
-            raise InputError("a block must end: give a finite stop, or use stream")
-        return self._block(start, stop, self._check_nodes(nodes))
-
-    def stream(
-        self,
-        start: float = 0,
-        stop: float = np.inf,
-        nodes: ArrayLike | None = None,
-        *,
-        block_events: int | None = None,
-        reuse: bool = False,
-    ) -> Iterator[Events]:
-        """Yield the events with start < time ≤ stop, window after window.
-
-        Parameters
-        ----------
-        start, stop : float
-            As in `block`; stop may be infinite.
-        nodes : array_like of int, optional
-            Only the events that one of these nodes takes part in.
-        block_events : int, optional
-            About how many events a window should hold; see `window`.
-        reuse : bool
-            Hand out the same memory each time: quicker, but a window is overwritten by the next.
-
-        Yields
-        ------
-        Events
-            Possibly empty.
-        """
-        start, stop = self._check_range(start, stop)
-        chosen = self._check_nodes(nodes)
-        windows = self._stream(start, stop, chosen, check_block(block_events), reuse)
-        return (events for _, events in windows)
+            raise InputError("a block must end: give a finite stop, or use windows")
+        return joined([copied(events) for _, events in self.windows(start, stop, nodes)])
 
     def windows(
         self, start: float, stop: float, nodes: ArrayLike | None = None
     ) -> Iterator[tuple[float, Events]]:
-        """Yield what `stream` does with ``reuse``, each window with the time at which it ends.
+        """Yield the events with start < time ≤ stop, window after window, and when each window ends.
 
         Parameters
         ----------
         start, stop, nodes
-            As in `stream`.
+            As in `block`; stop may be infinite.
 
         Yields
         ------
         end : float
         events : Events
-            Overwritten by the next one.
+            Possibly none; overwritten by the next ones.
         """
         start, stop = self._check_range(start, stop)
-        return self._stream(start, stop, self._check_nodes(nodes), None, reuse=True)
-
-    def window(self, nodes: ArrayLike | None = None, block_events: int | None = None) -> float:
-        """Return the length of time that `stream` handles at once.
-
-        Parameters
-        ----------
-        nodes : array_like of int, optional
-            As in `stream`.
-        block_events : int, optional
-            About how many events a window should hold. By default as many as make the cost an event small and
-            independent of the number of nodes.
-
-        Returns
-        -------
-        float
-        """
-        return self._window(self._check_nodes(nodes), check_block(block_events))
+        return self._windows(start, stop, self._wanted(nodes))
 
     @abc.abstractmethod
-    def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events: ...
-
-    @abc.abstractmethod
-    def _stream(
-        self,
-        start: float,
-        stop: float,
-        nodes: NDArray[np.int64] | None,
-        block_events: int | None,
-        reuse: bool,
+    def _windows(
+        self, start: float, stop: float, wanted: NDArray[np.bool_]
     ) -> Iterator[tuple[float, Events]]:
-        """Yield the windows of `stream`, each after the time at which it ends."""
-
-    @abc.abstractmethod
-    def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float: ...
+        """Yield the windows of the actors that are wanted."""
 
     def _check_range(self, start: float, stop: float) -> tuple[float, float]:
         start, stop = float(start), float(stop)
@@ -232,23 +171,28 @@ class Schedule(abc.ABC):
             raise InputError(f"a range of time needs 0 <= start <= stop, but is {start!r} to {stop!r}")
         return start, stop
 
-    def _check_nodes(self, nodes: ArrayLike | None) -> NDArray[np.int64] | None:
-        """Return the nodes sorted and once each, or None for all; each must have a table if any has."""
-        chosen = None if nodes is None else np.unique(np.atleast_1d(np.asarray(nodes, dtype=np.int64)))
-        if chosen is not None and chosen.size and not (chosen[0] >= 0 and chosen[-1] < self.n_nodes):
-            raise InputError(
-                f"nodes must lie in 0, …, {self.n_nodes - 1}, but go from {chosen[0]} to {chosen[-1]}"
-            )
+    def _wanted(self, nodes: ArrayLike | None) -> NDArray[np.bool_]:
+        """Say for each actor whether one of the nodes takes part; each must have a table if any has."""
+        chosen = np.ones(self.n_nodes, dtype=np.bool_)
+        if nodes is not None:
+            numbers = np.atleast_1d(np.asarray(nodes, dtype=np.int64))
+            if numbers.size and not (numbers.min() >= 0 and numbers.max() < self.n_nodes):
+                raise InputError(
+                    f"nodes must lie in 0, …, {self.n_nodes - 1}, "
+                    f"but go from {numbers.min()} to {numbers.max()}"
+                )
+            chosen[:] = False
+            chosen[numbers] = True
         if self.samples is not None:
-            needed = self.node_probability > 0.0
-            needed[self.samples.node_ids] = False
-            missing = np.flatnonzero(needed) if chosen is None else chosen[needed[chosen]]
+            without = chosen & (self.node_probability > 0.0)
+            without[self.samples.node_ids] = False
+            missing = np.flatnonzero(without)
             if missing.size:
                 raise InputError(
                     f"this schedule has no sampling table for node {missing[0]} "
                     f"(and {missing.size - 1} more): ask for the events of the process's own nodes"
                 )
-        return chosen
+        return np.concatenate([chosen, chosen[self.edges].any(axis=1)])
 
     def _tables_by_node(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]]:
         """Return each node's table number, where the tables begin, and all of them one after the other.
@@ -273,22 +217,16 @@ def first_of(events: Events, count: int) -> Events:
     return Events(events.time[:count], events.actor[:count], events.sample[:count])
 
 
+def copied(events: Events) -> Events:
+    """Return the events in memory of their own."""
+    return Events(events.time.copy(), events.actor.copy(), events.sample.copy())
+
+
 def joined(blocks: list[Events]) -> Events:
     """Return blocks one after the other, as one."""
     if len(blocks) == 1:
         return blocks[0]
-    return Events(
-        np.concatenate([block.time for block in blocks]),
-        np.concatenate([block.actor for block in blocks]),
-        np.concatenate([block.sample for block in blocks]),
-    )
-
-
-def check_block(block_events: int | None) -> int | None:
-    """Return the size asked for, or say why it cannot be one."""
-    if block_events is not None and not block_events >= 1:
-        raise InputError(f"block_events must be at least 1, but is {block_events!r}")
-    return None if block_events is None else int(block_events)
+    return Events(*(np.concatenate(arrays) for arrays in zip(room_for(0), *blocks, strict=True)))
 
 
 def _check_tables(samples: AliasTables | None, node_probability: NDArray[np.float64]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.intrinsics import prefetch
-from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, joined, room_for
+from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
 from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
 from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
 
@@ -21,8 +21,8 @@ __all__ = ["IidSchedule"]
 
 _DOMAIN = np.uint64(DOMAIN_IID_EVENT)
 _CHUNK = 512
-#: Draws a window goes through at most, however few of them concern the nodes asked for.
-_LONGEST_WINDOW = 2**20
+#: Draws that a window goes through at most, however few of them concern the nodes asked for.
+_MOST_DRAWS = 2**20
 
 
 @compiled
@@ -31,7 +31,7 @@ def _iid_events(
     last: int,
     key: np.uint64,
     table: NDArray[np.uint64],
-    wanted: NDArray[np.uint8],
+    wanted: NDArray[np.bool_],
     table_of: NDArray[np.int32],
     begin: NDArray[np.int64],
     packed: NDArray[np.uint64],
@@ -110,9 +110,6 @@ class IidSchedule(Schedule):
 
     kind: ClassVar[str] = "iid"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_actor_table"}
-
     @functools.cached_property
     def _actor_table(self) -> NDArray[np.uint64]:
         return build_actor_table(self.probability)
@@ -123,54 +120,20 @@ class IidSchedule(Schedule):
             raise InputError(f"the iid schedule has whole times, but the range is {start!r} to {stop!r}")
         return start, stop
 
-    def _wanted(self, nodes: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-        """Say for each actor whether one of the nodes takes part; empty when all are wanted."""
-        if nodes is None:
-            return np.zeros(0, dtype=np.uint8)
-        wanted = np.zeros(self.n_actors, dtype=np.uint8)
-        wanted[nodes] = 1
-        wanted[self.n_nodes :] = wanted[self.edges[:, 0]] | wanted[self.edges[:, 1]]
-        return wanted
-
-    def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float:
-        events = block_events or MINIMUM_BLOCK
-        if nodes is None:
-            return float(events)
-        share = float(self.probability[self._wanted(nodes) > 0].sum())
-        return (
-            float(max(1, int(min(events / share, _LONGEST_WINDOW))))
-            if share > 0.0
-            else float(_LONGEST_WINDOW)
-        )
-
-    def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
-        windows = self._windows(int(start), stop, nodes, _LONGEST_WINDOW, reuse=False)
-        return joined([events for _, events in windows])
-
-    def _stream(
-        self,
-        start: float,
-        stop: float,
-        nodes: NDArray[np.int64] | None,
-        block_events: int | None,
-        reuse: bool,
-    ) -> Iterator[tuple[float, Events]]:
-        return self._windows(int(start), stop, nodes, int(self._window(nodes, block_events)), reuse)
-
     def _windows(
-        self, first: int, stop: float, nodes: NDArray[np.int64] | None, length: int, reuse: bool
+        self, start: float, stop: float, wanted: NDArray[np.bool_]
     ) -> Iterator[tuple[float, Events]]:
-        wanted = self._wanted(nodes)
-        key = seed_key(self.seed)
-        tables = self._tables_by_node()
-        out = room_for(int(min(length, stop - first)))
-        while True:
+        share = float(self.probability[wanted].sum())
+        if share == 0.0:
+            yield stop, room_for(0)
+            return
+        mask, length = wanted, int(min(LEAST_EVENTS / share, _MOST_DRAWS))
+        if wanted.all():
+            mask, length = wanted[:0], LEAST_EVENTS
+        first, key, tables = int(start), seed_key(self.seed), self._tables_by_node()
+        out = room_for(int(min(length, stop - start)))
+        while first < stop:
             last = int(min(first + length, stop))
-            count = _iid_events(first, last, key, self._actor_table, wanted, *tables, *out)
-            found = first_of(out, count)
-            if not reuse:
-                found = Events(found.time.copy(), found.actor.copy(), found.sample.copy())
-            yield float(last), found
+            count = _iid_events(first, last, key, self._actor_table, mask, *tables, *out)
+            yield float(last), first_of(out, count)
             first = last
-            if first >= stop:
-                return

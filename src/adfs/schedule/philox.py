@@ -5,7 +5,7 @@ generator is the one of Salmon, Moraes, Dror and Shaw, *Parallel random numbers:
 ten rounds of two 32-bit multiplications on a counter of four words, under a key of two.
 
 The key is the seed. The last word of the counter holds the *domain*, the use that the bits are put to, so
-that two uses never share a bit; `COUNTER_LAYOUT` lists them.
+that two uses never share a bit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adfs.compilation import compiled, inlined, kernel
+from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 
 __all__ = [
-    "COUNTER_LAYOUT",
     "DOMAIN_COMPUTATION_TIME",
     "DOMAIN_IID_EVENT",
     "DOMAIN_MESSAGE_TIME",
@@ -28,28 +27,18 @@ __all__ = [
     "check_seed",
     "draw_pairs",
     "philox",
-    "philox_blocks",
     "seed_key",
 ]
 
-#: What the four words of the counter hold, by domain. The domain stands in the top byte of the last word; a
-#: new use takes a new number.
-COUNTER_LAYOUT = {
-    1: "iid event: (t low, t high, 0, 1 << 24)",
-    2: "number of events in a cell of a Poisson clock: (cell low, cell high, actor, 2 << 24)",
-    3: "event k of a cell of a Poisson clock: (cell low, cell high, actor, 3 << 24 | k)",
-    4: "what all nodes share in a round: (t low, t high, 0, 4 << 24)",
-    5: "sample of a node in a round: (t low, t high, node, 5 << 24)",
-    6: "time of a node's k-th computation: (k low, k high, node, 6 << 24 | attempt)",
-    7: "time of an edge's k-th pair of messages: (k low, k high, edge, 7 << 24)",
-}
-DOMAIN_IID_EVENT = 1 << 24
-DOMAIN_POISSON_COUNT = 2 << 24
-DOMAIN_POISSON_EVENT = 3 << 24
-DOMAIN_ROUND_COIN = 4 << 24
-DOMAIN_ROUND_SAMPLE = 5 << 24
-DOMAIN_COMPUTATION_TIME = 6 << 24
-DOMAIN_MESSAGE_TIME = 7 << 24
+# The domains: what the bits are for, in the top byte of the counter's last word, and what the counter holds.
+# A new use takes a new number.
+DOMAIN_IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
+DOMAIN_POISSON_COUNT = 2 << 24  # events in a cell of a clock: (cell low, cell high, actor, domain)
+DOMAIN_POISSON_EVENT = 3 << 24  # event k of a cell: (cell low, cell high, actor, domain | k)
+DOMAIN_ROUND_COIN = 4 << 24  # what all nodes share in a round: (t low, t high, 0, domain)
+DOMAIN_ROUND_SAMPLE = 5 << 24  # sample of a node in a round: (t low, t high, node, domain)
+DOMAIN_COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
+DOMAIN_MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
@@ -63,7 +52,7 @@ Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 
 def _weyl(increment: int) -> tuple[np.uint64, ...]:
-    """Return the multiples of a key's increment, one a round."""
+    """Return the multiples of a key's increment, one per round."""
     return tuple(np.uint64(increment * k & 0xFFFFFFFF) for k in range(10))
 
 
@@ -123,7 +112,7 @@ def draw_pairs(
     count : int
         How many entries of the arrays to use.
     domain : uint64
-        See `COUNTER_LAYOUT`.
+        One of the above.
     key : uint64
         The seed: its low half is the key's first word.
     index : (≥ count,) uint64
@@ -139,50 +128,6 @@ def draw_pairs(
         )
         index[i] = (w0 << _32) | w1
         name[i] = (w2 << _32) | w3
-
-
-@compiled
-def _fill(counters: NDArray[np.uint32], k0: Word, k1: Word, out: NDArray[np.uint32]) -> None:
-    for b in range(counters.shape[0]):
-        w0, w1, w2, w3 = philox(
-            np.uint64(counters[b, 0]),
-            np.uint64(counters[b, 1]),
-            np.uint64(counters[b, 2]),
-            np.uint64(counters[b, 3]),
-            k0,
-            k1,
-        )
-        out[b, 0] = w0
-        out[b, 1] = w1
-        out[b, 2] = w2
-        out[b, 3] = w3
-
-
-def philox_blocks(counters: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
-    """Return the words of many counters under one key.
-
-    Parameters
-    ----------
-    counters : (B, 4) uint32
-        One counter a row.
-    key : (int, int)
-        The key's two words.
-
-    Returns
-    -------
-    (B, 4) uint32
-
-    Examples
-    --------
-    >>> [f"{word:08x}" for word in philox_blocks(np.zeros((1, 4), dtype=np.uint32), (0, 0))[0]]
-    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
-    """
-    counters = np.ascontiguousarray(counters, dtype=np.uint32)
-    if counters.ndim != 2 or counters.shape[1] != 4:
-        raise InputError(f"counters must have shape (blocks, 4), but have shape {counters.shape}")
-    out = np.empty_like(counters)
-    _fill(counters, np.uint64(key[0]), np.uint64(key[1]), out)
-    return out
 
 
 def check_seed(seed: object) -> int:

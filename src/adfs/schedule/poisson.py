@@ -1,90 +1,254 @@
-"""A Poisson clock for every node and every edge: nobody needs to know what happens elsewhere."""
+"""A Poisson clock for every node and every edge: nobody needs to know what happens elsewhere.
+
+A clock of rate p divides time into cells of width M/p, with M = `CELL_MEAN` the mean number of events in a
+cell. The number of events in a cell is a Poisson variable of mean M, and they lie independently and uniformly
+in it; both are functions of (seed, actor, cell) alone. This *is* a Poisson process, by its usual
+construction, and any part of it can be drawn without the rest.
+
+A stream goes from window to window. A cell is opened in the window in which it begins, and those of its
+events that lie beyond wait for a later one. Only the exchanges are sorted, all of a window. Each is preceded
+by what its two nodes have to compute before: side by side, so that a node's vectors are still in the cache.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import InputError
-from adfs.schedule.cells import CELL_MEAN, make_scratch
-from adfs.schedule.events import MINIMUM_BLOCK, Events, Schedule, first_of, room_for
-from adfs.schedule.merging import (
-    COMMUNICATION,
-    COMPUTATION,
-    draw_communications,
-    draw_computations,
-    merge,
-    sort_communications,
-)
-from adfs.schedule.philox import seed_key
-from adfs.schedule.sampling import frozen
+from adfs.intrinsics import prefetch
+from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
+from adfs.schedule.philox import DOMAIN_POISSON_COUNT, DOMAIN_POISSON_EVENT, draw_pairs, seed_key
+from adfs.schedule.sampling import draw_sample
 
 __all__ = ["PoissonSchedule"]
 
-#: Events a clock in a window: with fewer the loops over all nodes weigh, with more a window leaves the cache.
-_EVENTS_A_CLOCK = 0.6
-#: Events a clock in a step, and windows a step at most: with fewer, looking at every clock weighs; more cost
-#: memory.
-_EVENTS_A_CLOCK_A_STEP = 3.6
-_WINDOWS_A_STEP = 12
+CELL_MEAN = 2.0
+
+
+def _count_thresholds() -> NDArray[np.uint64]:
+    """Return P(at most k events in a cell) · 2**64, k = 0, 1, …: in decimals, the same on every machine."""
+    found: list[int] = []
+    with localcontext(prec=60):
+        term = total = Decimal(-CELL_MEAN).exp()
+        while (rounded := int((total * 2**64).to_integral_value())) < 2**64:
+            found.append(rounded)
+            term *= Decimal(CELL_MEAN) / len(found)
+            total += term
+    return np.array(found, dtype=np.uint64)
+
+
+#: A cell has as many events as there are thresholds not above its draw.
+COUNT_THRESHOLDS = _count_thresholds()
+#: Events per clock in a window: with fewer, looking at every clock weighs; more cost memory.
+_EVENTS_PER_CLOCK = 2.0
+#: Cells drawn at once, in arrays that stay in the nearest cache, and the most events they can have.
+_CELLS = 128
+_MOST_EVENTS = _CELLS * COUNT_THRESHOLDS.size
+#: How far ahead the merge asks for the memory of an exchange.
+_AHEAD = 16
 #: From here on doubles are whole numbers.
 _LATEST = 2.0**52
-#: Entries a list has room for beyond what its mean and its deviation ask for.
-_LEAST_ROOM = 64
+
+_COUNT, _EVENT = np.uint64(DOMAIN_POISSON_COUNT), np.uint64(DOMAIN_POISSON_EVENT)
+_11, _32 = np.uint64(11), np.uint64(32)
+
+#: An event before it is handed out, with the number of its clock in the stream.
+DRAWN = np.dtype([("time", np.float64), ("clock", np.int32), ("sample", np.int32)])
+Drawn = NDArray[np.void]
 
 
 class _Clocks(NamedTuple):
-    """The clocks that some nodes listen to, numbered locally: these nodes, then the edges at them.
+    """The clocks that a stream listens to: first the nodes', then the edges'.
 
     Attributes
     ----------
+    key : uint64
+    start : float64
+        When the stream begins: events up to then are left out.
     actor : (clocks,) int32
-        What the schedule calls them; empty: 0, 1, ….
-    node_rate : (nodes,) float64
-    edge_rate : (edges,) float64
+    width : (clocks,) float64
+        The width of a cell.
+    next_cell : (clocks,) int64
+        The first cell that was not opened yet.
     ends : (edges, 2) int32
-        Which of the nodes each edge joins; −1 for a node of others.
+        The clocks of an edge's two nodes; −1 for one that is not listened to.
+    run : (nodes, 2) int32
+        Working memory: where a node's computations begin, those that were not handed out yet, and end.
     table_of, table_begin, packed
         See `Schedule._tables_by_node`; `table_of` is of these nodes.
     """
 
+    key: np.uint64
+    start: np.float64
     actor: NDArray[np.int32]
-    node_rate: NDArray[np.float64]
-    edge_rate: NDArray[np.float64]
+    width: NDArray[np.float64]
+    next_cell: NDArray[np.int64]
     ends: NDArray[np.int32]
+    run: NDArray[np.int32]
     table_of: NDArray[np.int32]
     table_begin: NDArray[np.int64]
     packed: NDArray[np.uint64]
 
-    @property
-    def rate(self) -> float:
-        """Events in a unit of time."""
-        return float(self.node_rate.sum() + self.edge_rate.sum())
 
-    @property
-    def size(self) -> int:
-        """How many clocks."""
-        return int(self.node_rate.size + self.edge_rate.size)
+@compiled
+def _draw(clocks: _Clocks, upper: float, waiting: Drawn, out: Drawn) -> int:
+    """Write all events of the cells that begin up to a time, and those that waited, clock by clock.
 
-    @property
-    def ringing(self) -> int:
-        """How many clocks ever ring."""
-        return int(np.count_nonzero(self.node_rate) + np.count_nonzero(self.edge_rate))
+    Both are in the order of the clocks. Returns the number of events, −1 where there is no room for them.
+    """
+    clock_of, cell_of = np.empty(_CELLS, np.int64), np.empty(_CELLS, np.int64)
+    draw, unused = np.empty(_CELLS, np.uint64), np.empty(_CELLS, np.uint64)
+    index = np.empty(_MOST_EVENTS, np.int64)
+    position, row = np.empty(_MOST_EVENTS, np.uint64), np.empty(_MOST_EVENTS, np.uint64)
+    with_table = clocks.table_of.size if clocks.packed.size > 0 else 0
+    clock = taken = written = 0
+    while clock < clocks.actor.size:
+        cells = 0
+        while clock < clocks.actor.size and cells < _CELLS:
+            cell = clocks.next_cell[clock]
+            if not np.float64(cell) * clocks.width[clock] <= upper:  # nan too: a width may be infinite
+                clock += 1
+                continue
+            clock_of[cells], cell_of[cells] = clock, cell
+            draw[cells] = np.uint64(cell)
+            unused[cells] = np.uint64(clocks.actor[clock]) << _32
+            clocks.next_cell[clock] = cell + 1
+            cells += 1
+        draw_pairs(cells, _COUNT, clocks.key, draw, unused)
+        events = 0
+        for c in range(cells):
+            number = 0
+            for k in range(8):  # nearly always enough, and without a branch that random numbers decide
+                number += int(draw[c] >= COUNT_THRESHOLDS[k])
+            while 8 <= number < COUNT_THRESHOLDS.size and draw[c] >= COUNT_THRESHOLDS[number]:
+                number += 1
+            name = np.uint64(clocks.actor[clock_of[c]]) << _32
+            for k in range(number):
+                index[events + k] = c
+                position[events + k] = np.uint64(cell_of[c])
+                row[events + k] = name | np.uint64(k)
+            events += number
+        draw_pairs(events, _EVENT, clocks.key, position, row)
+        if written + events + waiting.size - taken > out.size:
+            return -1
+        for e in range(events):
+            own = clock_of[index[e]]
+            while taken < waiting.size and waiting[taken].clock <= own:
+                out[written] = waiting[taken]
+                taken += 1
+                written += 1
+            # One sum and one product of exact numbers: the same on every machine.
+            place = np.float64(cell_of[index[e]]) + np.float64(position[e] >> _11) * 2.0**-53
+            out[written].time = place * clocks.width[own]
+            out[written].clock = own
+            out[written].sample = -1
+            if own < with_table:
+                table = np.uint64(clocks.table_of[own])
+                out[written].sample = draw_sample(row[e], clocks.packed, clocks.table_begin, table)
+            written += int(out[written].time > clocks.start)
+    for i in range(taken, waiting.size):
+        out[written] = waiting[i]
+        written += 1
+    return written
+
+
+@kernel
+def _sort(events: Drawn, first: int, last: int) -> None:
+    """Sort a few events, or many that are nearly sorted, by (time, clock); equal ones stay as they are."""
+    for i in range(first + 1, last):
+        time, clock, sample = events[i].time, events[i].clock, events[i].sample
+        k = i
+        while k > first and (
+            events[k - 1].time > time or (events[k - 1].time == time and events[k - 1].clock > clock)
+        ):
+            events[k] = events[k - 1]
+            k -= 1
+        events[k].time, events[k].clock, events[k].sample = time, clock, sample
+
+
+@kernel
+def _split(events: Drawn, upper: float, run: NDArray[np.int32], exchanges: Drawn) -> tuple[int, int]:
+    """Sort each node's computations, and copy the window's exchanges; the exchanges beyond it close up.
+
+    Returns the number of computations and of the exchanges in the window.
+    """
+    i = 0
+    for node in range(run.shape[0]):
+        run[node, 0] = i
+        while i < events.size and events[i].clock == node:
+            i += 1
+        run[node, 1] = i
+        _sort(events, run[node, 0], i)
+    inside = 0
+    for x in range(i, events.size):
+        if events[x].time <= upper:
+            exchanges[inside] = events[x]
+            inside += 1
+        else:
+            events[x - inside] = events[x]
+    return i, inside
+
+
+@inlined
+def _hand_out(event: Any, out: Events, to: int) -> int:
+    out.time[to], out.actor[to], out.sample[to] = event.time, event.clock, event.sample
+    return to + 1
+
+
+@kernel
+def _merge(
+    clocks: _Clocks, upper: float, events: Drawn, computations: int, exchanges: Drawn, out: Events
+) -> tuple[int, int]:
+    """Hand out a window's events in a valid order; those beyond it go to the front of `events`.
+
+    Returns how many events were handed out and how many not.
+    """
+    run, nodes = clocks.run, clocks.run.shape[0]
+    written = kept = 0
+    _sort(exchanges, 0, exchanges.size)  # they are, but where two times are equal
+    for x in range(exchanges.size):
+        if x + 3 * _AHEAD < exchanges.size:
+            prefetch(clocks.ends, 2 * np.int64(exchanges[x + 3 * _AHEAD].clock - nodes))
+            for side in range(2):
+                prefetch(run, 2 * np.int64(clocks.ends[exchanges[x + 2 * _AHEAD].clock - nodes, side]))
+                node = max(clocks.ends[exchanges[x + _AHEAD].clock - nodes, side], 0)
+                prefetch(events, np.int64(run[node, 0]))
+        for side in range(2):
+            node = clocks.ends[exchanges[x].clock - nodes, side]
+            if node >= 0:
+                i = run[node, 0]
+                while i < run[node, 1] and events[i].time <= exchanges[x].time:
+                    written = _hand_out(events[i], out, written)
+                    i += 1
+                run[node, 0] = i
+        written = _hand_out(exchanges[x], out, written)
+    for node in range(nodes):
+        for i in range(run[node, 0], run[node, 1]):
+            if events[i].time <= upper:
+                written = _hand_out(events[i], out, written)
+            else:
+                events[kept] = events[i]
+                kept += 1
+    for x in range(computations, events.size - exchanges.size):
+        events[kept] = events[x]
+        kept += 1
+    return written, kept
 
 
 @dataclass(frozen=True, eq=False)
 class PoissonSchedule(Schedule):
     """Every actor has its own Poisson clock, of rate its probability; time is real, and all rates sum to 1.
 
-    The events of a clock in a range of time are a function of (seed, actor, range), see
-    `adfs.schedule.cells`. So a process computes its own nodes' events alone, from any time on, at a cost
-    that does not depend on the size of the network. Seen from outside, events come at rate 1 and each is
-    drawn from p, independently of the others: `IidSchedule` with real times.
+    A process computes its own nodes' events alone, from any time on, at a cost that does not depend on the
+    size of the network. Seen from outside, events come at rate 1 and each is drawn from p, independently of
+    the others: `IidSchedule` with real times.
 
     Examples
     --------
@@ -101,63 +265,6 @@ class PoissonSchedule(Schedule):
 
     kind: ClassVar[str] = "poisson"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_edges_at", "_last")}
-
-    @functools.cached_property
-    def _edges_at(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Each node's edges: those of node i are ``numbers[begin[i]:begin[i + 1]]``."""
-        flat = self.edges.ravel()
-        begin = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=self.n_nodes))])
-        return begin, np.argsort(flat, kind="stable") // 2
-
-    @functools.cached_property
-    def _last(self) -> dict[bytes, _Clocks]:
-        """The clocks asked for last, by their nodes: mostly those that will be asked for next."""
-        return {}
-
-    def _clocks(self, nodes: NDArray[np.int64] | None) -> _Clocks:
-        name = b"all" if nodes is None else nodes.tobytes()
-        found = self._last.get(name)
-        if found is None:
-            found = self._all_clocks() if nodes is None else self._clocks_of(nodes)
-            self._last.clear()
-            self._last[name] = found
-        return found
-
-    def _all_clocks(self) -> _Clocks:
-        if not self.edge_probability.all():  # an edge that never rings is left out
-            return self._clocks_of(np.arange(self.n_nodes))
-        table_of, table_begin, packed = self._tables_by_node()
-        return _Clocks(
-            actor=np.zeros(0, dtype=np.int32),
-            # Frozen already, unless they come out of a pickle.
-            node_rate=frozen(self.node_probability),
-            edge_rate=frozen(self.edge_probability),
-            ends=frozen(self.edges),
-            table_of=table_of,
-            table_begin=table_begin,
-            packed=packed,
-        )
-
-    def _clocks_of(self, nodes: NDArray[np.int64]) -> _Clocks:
-        begin, numbers = self._edges_at
-        parts = [numbers[begin[i] : begin[i + 1]] for i in nodes]
-        edges = np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
-        edges = edges[self.edge_probability[edges] > 0.0]
-        place = np.full(self.n_nodes, -1, dtype=np.int32)
-        place[nodes] = np.arange(nodes.size)
-        table_of, table_begin, packed = self._tables_by_node()
-        return _Clocks(
-            actor=np.concatenate([nodes, self.n_nodes + edges]).astype(np.int32),
-            node_rate=frozen(self.node_probability[nodes]),
-            edge_rate=frozen(self.edge_probability[edges]),
-            ends=frozen(place[self.edges[edges]]),
-            table_of=table_of[nodes],
-            table_begin=table_begin,
-            packed=packed,
-        )
-
     def _check_range(self, start: float, stop: float) -> tuple[float, float]:
         start, stop = super()._check_range(start, stop)
         if start > _LATEST:
@@ -167,163 +274,52 @@ class PoissonSchedule(Schedule):
             )
         return start, stop
 
-    def _window(self, nodes: NDArray[np.int64] | None, block_events: int | None) -> float:
-        return _window_length(self._clocks(nodes), block_events)
+    def _clocks(self, start: float, actors: NDArray[np.int32]) -> _Clocks:
+        width = CELL_MEAN / self.probability[actors]
+        nodes, edges = np.split(actors, [np.searchsorted(actors, self.n_nodes)])
+        place = np.full(self.n_nodes, -1, dtype=np.int32)
+        place[nodes] = np.arange(nodes.size)
+        table_of, table_begin, packed = self._tables_by_node()
+        return _Clocks(
+            key=seed_key(self.seed),
+            start=np.float64(start),
+            actor=actors,
+            width=width,
+            # A cell too many is harmless and one too few is not: no need to know how a quotient is rounded.
+            next_cell=np.maximum(start / width - 1.0, 0.0).astype(np.int64),
+            ends=place[self.edges[edges - self.n_nodes]],
+            run=np.empty((nodes.size, 2), dtype=np.int32),
+            table_of=table_of[nodes],
+            table_begin=table_begin,
+            packed=packed,
+        )
 
-    def _block(self, start: float, stop: float, nodes: NDArray[np.int64] | None) -> Events:
-        if start == stop:
-            return room_for(0)
-        steps = _Steps(self.seed, self._clocks(nodes), stop - start, 1)
-        steps.draw(np.array([start, stop]))
-        return first_of(*steps.events(0, room_for(0)))
-
-    def _stream(
-        self,
-        start: float,
-        stop: float,
-        nodes: NDArray[np.int64] | None,
-        block_events: int | None,
-        reuse: bool,
+    def _windows(
+        self, start: float, stop: float, wanted: NDArray[np.bool_], slack: float = 1.05
     ) -> Iterator[tuple[float, Events]]:
-        clocks = self._clocks(nodes)
-        if start == stop:
-            return
-        if not clocks.ringing:
+        rate = self.probability * wanted
+        actors = np.flatnonzero(rate).astype(np.int32)
+        if actors.size == 0:
             yield stop, room_for(0)
             return
-        length = min(_window_length(clocks, block_events), stop - start)
-        events = length * clocks.rate
-        wanted = np.ceil(_EVENTS_A_CLOCK_A_STEP * clocks.size / events - 1e-9)  # not one more by rounding
-        per_step = int(min(max(wanted, 1), _WINDOWS_A_STEP, np.ceil((stop - start) / length)))
-        steps = _Steps(self.seed, clocks, length, per_step)
-        out = room_for(int(_likely(events)) if reuse else 0)
-        windows = 0  # counted from the start, so that the bounds do not drift
-        lower = start
+        length = min(max(LEAST_EVENTS, _EVENTS_PER_CLOCK * actors.size) / float(rate.sum()), stop - start)
+        clocks = self._clocks(start, actors)
+        # Half a cell per clock waits for the next window, in the mean.
+        size = int(slack * (length * float(rate.sum()) + CELL_MEAN / 2.0 * actors.size)) + _MOST_EVENTS
+        drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), room_for(size)
+        kept, windows, lower = 0, 0, start
         while lower < stop:
-            ends = start + length * np.arange(windows + 1, windows + per_step + 1, dtype=np.float64)
-            # A last window that reaches the end, and none beyond it.
-            bounds = np.concatenate([[lower], ends[: np.searchsorted(ends, stop) + 1].clip(max=stop)])
-            steps.draw(bounds)
-            for w in range(bounds.size - 1):
-                out, count = steps.events(w, out if reuse else room_for(0))
-                yield float(bounds[w + 1]), first_of(out, count)
-            windows += per_step
-            lower = float(bounds[-1])
-
-
-def _window_length(clocks: _Clocks, block_events: int | None) -> float:
-    events = block_events or max(MINIMUM_BLOCK, int(_EVENTS_A_CLOCK * clocks.ringing))
-    return events / clocks.rate if clocks.ringing else np.inf
-
-
-def _likely(mean: Any) -> Any:
-    """Return more events than there will be: too few are noticed and made more, which costs a new start."""
-    return mean + 10.0 * np.sqrt(mean) + _LEAST_ROOM
-
-
-class _Steps:
-    """The walk through time of one stream: what was drawn and not yet handed out, and the memory for it.
-
-    Parameters
-    ----------
-    seed : int
-    clocks : _Clocks
-    length : float
-        The longest window.
-    windows : int
-        How many of them a step has at most.
-    """
-
-    def __init__(self, seed: int, clocks: _Clocks, length: float, windows: int) -> None:
-        self._key = seed_key(seed)
-        self._clocks = clocks
-        self._length = length
-        self._windows = windows
-        self._slack = 1.0
-        nodes = clocks.node_rate.size
-        self._bounds = np.zeros(1)
-        self._own_tail = np.zeros(windows + 1, dtype=np.int64)
-        self._own_begin = np.zeros(windows + 1, dtype=np.int64)
-        self._own_head = np.zeros((windows, nodes), dtype=np.int32)
-        self._kept_head = np.zeros(nodes + 1, dtype=np.int32)
-        self._link_tail = np.zeros(windows + 1, dtype=np.int64)
-        self._allocate()
-
-    def _allocate(self) -> None:
-        """Make the lists, and forget what was carried over."""
-        c = self._clocks
-        top = max(c.node_rate.max(initial=0.0), c.edge_rate.max(initial=0.0))
-        self._scratch = make_scratch(int(self._windows * self._length * top / CELL_MEAN) + 3, self._slack)
-        self._own_rooms = self._rooms(c.node_rate)
-        self._link_rooms = self._rooms(c.edge_rate)
-        self._own = np.empty(self._own_rooms[-1], dtype=COMPUTATION)
-        self._links = np.empty(self._link_rooms[-1], dtype=COMMUNICATION)
-        self._spare = np.empty(self._link_rooms[1], dtype=COMMUNICATION)
-        self._joined = np.empty((self._link_rooms[1], 2), dtype=np.int32)
-        self._kept_links = 0
-        self._begins = True
-
-    def _rooms(self, rate: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return where each list begins and the last ends: one a window, one for what all may carry over."""
-        mean = np.append(np.full(self._windows, self._length * float(rate.sum())), CELL_MEAN * rate.size)
-        return np.concatenate([[0], np.cumsum((self._slack * _likely(mean)).astype(np.int64))])
-
-    def draw(self, bounds: NDArray[np.float64]) -> None:
-        """Draw the windows between these bounds, which must go on from where the last call ended."""
-        self._bounds = bounds
-        while not self._try_draw(np.append(bounds, np.inf)):
-            # Once in a long while: begin here, with more room.
-            self._slack *= 2.0
-            self._allocate()
-        self._begins = False
-
-    def _try_draw(self, bounds: NDArray[np.float64]) -> bool:
-        c = self._clocks
-        windows = bounds.size - 2
-        # The lists of fewer windows, it may be, and always the last.
-        lists = np.append(np.arange(windows), self._windows)
-        nodes = c.node_rate.size
-        common = (self._begins, bounds, self._key)
-        drawn = draw_computations(
-            *common,
-            c.actor[:nodes],
-            0,
-            c.node_rate,
-            c.table_of,
-            c.table_begin,
-            c.packed,
-            self._scratch,
-            self._own,
-            self._own_rooms[lists],
-            self._own_rooms[lists + 1],
-            self._own_head,
-            self._kept_head,
-            self._own_tail,
-            self._own_begin,
-        ) and draw_communications(
-            *common,
-            c.actor[nodes:],
-            nodes,
-            c.edge_rate,
-            self._scratch,
-            self._kept_links,
-            self._links,
-            self._link_rooms[lists],
-            self._link_rooms[lists + 1],
-            self._link_tail,
-        )
-        self._kept_links = int(self._link_tail[windows] - self._link_rooms[-2])
-        return drawn
-
-    def events(self, window: int, out: Events) -> tuple[Events, int]:
-        """Write one of the windows drawn last into `out`, or a longer one; return it and their number."""
-        c = self._clocks
-        lower, stop = float(self._bounds[window]), float(self._bounds[window + 1])
-        links = self._links[self._link_rooms[window] : self._link_tail[window]]
-        own = self._own[self._own_rooms[window] : self._own_tail[window]]
-        size = own.size + links.size
-        if out.time.size < size:
-            out = room_for(size if out.time.size == 0 else int(1.1 * size))
-        sort_communications(lower, stop, links, self._spare)
-        count = merge(stop, c.ends, own, self._own_head[window], links, self._joined, c.actor, *out)
-        return out, count
+            windows += 1  # counted from the start, so that the bounds do not drift
+            upper = min(start + windows * length, stop)
+            count = _draw(clocks, upper, waiting[:kept], drawn)
+            if count < 0:  # hardly ever: begin here, with more room
+                yield from self._windows(lower, stop, wanted, 2.0 * slack)
+                return
+            computations, inside = _split(drawn[:count], upper, clocks.run, waiting)
+            exchanges = waiting[:inside][np.argsort(waiting["time"][:inside])]
+            written, kept = _merge(clocks, upper, drawn[:count], computations, exchanges, out)
+            if actors.size < self.n_actors:
+                out.actor[:written] = actors[out.actor[:written]]
+            yield upper, first_of(out, written)
+            drawn, waiting = waiting, drawn
+            lower = upper

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from adfs.compilation import compiled, inlined
 from adfs.errors import InputError
 
-__all__ = ["ActorTable", "AliasTables", "build_actor_table", "draw_column", "draw_sample", "frozen"]
+__all__ = ["AliasTables", "build_actor_table", "draw_column", "draw_sample", "frozen"]
 
 T = TypeVar("T", bound=np.generic)
 
@@ -189,29 +189,21 @@ def _build_rows(
 
 
 @compiled
-def _build_actors(weights: NDArray[np.float64], bits: int, table: NDArray[np.uint64]) -> bool:
+def _build_actors(weights: NDArray[np.float64], bits: int, table: NDArray[np.uint64]) -> None:
     m = weights.shape[0]
     mass = np.empty(m, np.int64)
-    if not _integer_masses(weights, bits, mass):
-        return False
+    _integer_masses(weights, bits, mass)
     threshold = np.empty(m, np.int64)
     alias = np.empty(m, np.int64)
     _vose(mass, bits, np.empty(m, np.int32), threshold, alias)
     for i in range(m):
         table[i, 0] = np.uint64(threshold[i]) << np.uint64(64 - bits)
         table[i, 1] = np.uint64(alias[i])
-    return True
-
-
-def _check_weights(weights: NDArray[np.float64], what: str) -> None:
-    # min and max also catch nan, and need no mask as long as the rows.
-    if weights.size and not (weights.min() >= 0.0 and weights.max() < np.inf):
-        raise InputError(f"{what} must be finite and not negative")
 
 
 @dataclass(frozen=True, eq=False)
 class AliasTables:
-    """One alias table a node, over the rows that a process holds: 8 bytes a row.
+    """One alias table per node, over the rows that a process holds: 8 bytes per row.
 
     Parameters
     ----------
@@ -227,9 +219,8 @@ class AliasTables:
 
     Examples
     --------
-    >>> tables = AliasTables.build([1.0, 0.0, 3.0, 1.0], [0, 3, 4])
-    >>> tables.probabilities(0)
-    array([0.25, 0.  , 0.75])
+    >>> AliasTables.build([1.0, 0.0, 3.0, 0.0], [0, 3, 4]).drawable
+    array([ True, False])
     """
 
     packed: NDArray[np.uint64]
@@ -266,7 +257,9 @@ class AliasTables:
             raise InputError(
                 f"a process can draw from at most {_MAX_ROWS} rows, but was given {row_weights.size}"
             )
-        _check_weights(row_weights, "row weights")
+        # min and max also catch nan, and need no mask as long as the rows.
+        if row_weights.size and not (row_weights.min() >= 0.0 and row_weights.max() < np.inf):
+            raise InputError("row weights must be finite and not negative")
         k = bounds.size - 1
         ids = np.arange(k) if node_ids is None else np.ascontiguousarray(node_ids, dtype=np.int64)
         if ids.shape != (k,) or np.unique(ids).size != k or (k and ids.min() < 0):
@@ -277,38 +270,8 @@ class AliasTables:
         packed.flags.writeable = drawable.flags.writeable = False  # our own: no need of a copy
         return cls(packed, frozen(bounds), frozen(ids), drawable)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all the arrays."""
-        return self.packed.nbytes + self.offsets.nbytes + self.node_ids.nbytes + self.drawable.nbytes
 
-    def probabilities(self, index: int) -> NDArray[np.float64]:
-        """Return the probabilities that a table gives, read back from it.
-
-        Parameters
-        ----------
-        index : int
-            Which of the tables, counted as in `node_ids`.
-
-        Returns
-        -------
-        (m,) float64
-        """
-        entries = self.packed[self.offsets[index] : self.offsets[index + 1]]
-        m = entries.size
-        result = np.zeros(m)
-        if self.drawable[index]:
-            threshold = (entries >> _32).astype(np.float64) / 2.0**_ROW_BITS
-            result += threshold
-            np.add.at(result, (entries & _LOW).astype(np.int64), 1.0 - threshold)
-            result /= m
-        return result
-
-
-ActorTable = NDArray[np.uint64]
-
-
-def build_actor_table(probability: NDArray[np.float64]) -> ActorTable:
+def build_actor_table(probability: NDArray[np.float64]) -> NDArray[np.uint64]:
     """Build the alias table over all actors, with thresholds as fine as 64-bit integers allow.
 
     Parameters
@@ -321,10 +284,8 @@ def build_actor_table(probability: NDArray[np.float64]) -> ActorTable:
     (n_actors, 2) uint64
         A column's threshold in units of 2**-64, and its alias.
     """
-    _check_weights(probability, "probabilities")
     # The masses sum to n_actors · 2**bits, which must stay below 2**63.
     bits = 63 - int(probability.size).bit_length()
     table = np.empty((probability.size, 2), dtype=np.uint64)
-    if not _build_actors(np.ascontiguousarray(probability, dtype=np.float64), bits, table):
-        raise InputError("a schedule needs at least one positive probability, but all are 0")
+    _build_actors(np.ascontiguousarray(probability, dtype=np.float64), bits, table)
     return table

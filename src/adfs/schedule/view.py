@@ -52,20 +52,16 @@ def counts(schedule: Schedule, start: float, stop: float, nodes: ArrayLike | Non
     if np.isinf(stop):
         raise InputError("events can be counted up to a finite time only")
     actual = np.zeros(schedule.n_actors, dtype=np.int64)
-    for events in schedule.stream(start, stop, nodes, reuse=True):
+    for _, events in schedule.windows(start, stop, nodes):
         actual += np.bincount(events.actor, minlength=schedule.n_actors)
     expected = schedule.probability * (stop - start)
-    if nodes is not None:
-        chosen = np.zeros(n, dtype=np.bool_)
-        chosen[np.asarray(nodes, dtype=np.int64)] = True
-        expected[:n][~chosen] = 0.0
-        expected[n:][~(chosen[schedule.edges[:, 0]] | chosen[schedule.edges[:, 1]])] = 0.0
+    expected[~schedule._wanted(nodes)] = 0.0
     return Counts(expected[:n], actual[:n], expected[n:], actual[n:])
 
 
-def in_time_order(events: Events, n_nodes: int) -> Events:
-    """Return events in the order of their times; at one time, computations first, then by number."""
-    order = np.lexsort((events.actor, events.actor >= n_nodes, events.time))
+def in_time_order(events: Events) -> Events:
+    """Return events in the order of their times; at one time by the number of the actor, nodes first."""
+    order = np.lexsort((events.actor, events.time))
     return Events(events.time[order], events.actor[order], events.sample[order])
 
 
@@ -92,8 +88,8 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     found: list[Events] = []
     total = 0
     # Windows do not overlap in time, so enough of them hold the first events.
-    for events in schedule.stream(0, np.inf, nodes, block_events=max(1, first)):
-        found.append(in_time_order(events, n))
+    for _, events in schedule.windows(0, np.inf, nodes):
+        found.append(in_time_order(events))
         total += events.time.size
         if total >= first:
             break
@@ -114,13 +110,13 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
 
 
 def plot(schedule: Schedule, start: float = 0, stop: float | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw who does what when: a row a node, a tick a computation, a line between two rows an exchange.
+    """Draw who does what when: a row per node, a tick per computation, a line between two rows per exchange.
 
     Parameters
     ----------
     schedule : Schedule
     start, stop : float
-        The range of time; by default long enough for some ten events a node.
+        The range of time; by default long enough for some ten events per node.
     ax : matplotlib Axes, optional
         Where to draw; a new figure by default.
 
