@@ -20,19 +20,43 @@ from adfs.network.kernels import bfs_distances, selected_inverse, two_core
 if TYPE_CHECKING:
     from adfs.network.network import Network
 
-__all__ = ["GroundedFactor", "conjugate_gradients", "factorise", "level_cost"]
+__all__ = [
+    "GroundedFactor",
+    "GroundedIterations",
+    "conjugate_gradients",
+    "factorise",
+    "laplacian_product",
+    "level_cost",
+]
 
 Floats = NDArray[np.float64]
 
 
+#: residual of conjugate gradients relative to the right side, where they stand in for a factorisation
+ITERATIONS_TOLERANCE = 1e-11
+
+
 def factorise(matrix: scipy.sparse.csr_array) -> Any:
     """Sparse LU of a symmetric positive definite matrix, symmetrically ordered, pivots on the diagonal."""
-    return splu(
-        matrix.tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
+    try:
+        return splu(
+            matrix.tocsc(),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+    except RuntimeError:
+        raise AdfsError(
+            "the Laplacian is singular to rounding: the edge weights span too many orders of magnitude"
+        ) from None
+
+
+def laplacian_product(network: Network, vector: Floats) -> Floats:
+    """Lap times a vector (n,) by the flow along each edge: exact where large neighbouring values cancel."""
+    i, j = network.edges[:, 0], network.edges[:, 1]
+    flow = network.weights * (vector[i] - vector[j])
+    n = network.n_nodes
+    return np.asarray(np.bincount(i, weights=flow, minlength=n) - np.bincount(j, weights=flow, minlength=n))
 
 
 def level_cost(network: Network) -> float:
@@ -58,29 +82,30 @@ def level_cost(network: Network) -> float:
 
 
 class GroundedFactor:
-    """Factorisation of the Laplacian grounded at its node of largest weighted degree.
+    """Factorisation of the Laplacian grounded at one node.
 
     Parameters
     ----------
     network : Network
         With at least two nodes.
+    ground : int, optional
+        By default the node of largest weighted degree: it keeps the entries of the inverse small.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, ground: int | None = None) -> None:
         self.n_nodes = network.n_nodes
-        # a well-connected ground keeps the entries of the inverse small
-        self.ground = int(np.argmax(network.weighted_degrees))
+        self.ground = int(np.argmax(network.weighted_degrees)) if ground is None else ground
         self.kept = np.delete(np.arange(self.n_nodes), self.ground)
         self._factor = factorise(network.laplacian()[self.kept][:, self.kept])
 
     def solve(self, right: Floats) -> Floats:
-        """Solve Lap x = right, zero at the ground; ``right`` is (n,) or (n, k), its columns sum to zero."""
+        """Solve Lap x = right but for the ground's row, x zero there; ``right`` is (n,) or (n, k)."""
         solution = np.zeros_like(right)
         solution[self.kept] = self._factor.solve(np.ascontiguousarray(right[self.kept]))
         return solution
 
     def inverse_on_edges(self, edges: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Entries of the grounded inverse that edges need: its diagonal (n,), and one entry an edge (|E|,).
+        """Entries of the grounded inverse that edges need: its diagonal (n,), and one entry per edge (|E|,).
 
         Both are zero at the ground. They come from the factor alone (Takahashi's recurrence) at about the
         cost of the factorisation; no column of the inverse is formed.
@@ -112,6 +137,26 @@ class GroundedFactor:
         keys = np.repeat(np.arange(n - 1), np.diff(lower.indptr)) * n + lower.indices
         at_edges[inside] = entries[np.searchsorted(keys, column * n + row)]
         return diagonal, at_edges
+
+
+class GroundedIterations:
+    """What :class:`GroundedFactor` does, by conjugate gradients: for large expanders, whose factors fill up."""
+
+    def __init__(self, network: Network, ground: int) -> None:
+        self.ground = ground
+        self._laplacian = network.laplacian()
+
+    def solve(self, right: Floats) -> Floats:
+        """Solve Lap x = right but for the ground's row, x zero there; ``right`` is (n,)."""
+        balanced = right.copy()
+        balanced[self.ground] = 0.0
+        balanced[self.ground] = -balanced.sum()
+        size = float(np.sqrt(np.sum(balanced**2)))
+        if size == 0.0:
+            return balanced
+        # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
+        found = conjugate_gradients(self._laplacian, balanced[:, None] / size, ITERATIONS_TOLERANCE)[:, 0]
+        return size * (found - found[self.ground])
 
 
 def conjugate_gradients(
