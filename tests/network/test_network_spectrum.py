@@ -180,9 +180,9 @@ def test_what_is_no_eigenvector_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
             second_eigenpair(Network("path:50"), method=method)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["path:300", "path:3000", "random-regular:300,4", "random-regular:4000,8"])
+@pytest.mark.parametrize("name", ["path:300", "path:3000", "random-regular:300,4", "random-regular:1000,4"])
 def test_masses_over_fourteen_orders_of_magnitude(name: str) -> None:
-    """Within its own bound of a network whose smallest eigenvalue is known: two heavy nodes and a light rest."""
+    """Two heavy nodes, whose eigenvalue is known, and a light rest; then any masses, by two methods."""
     network = Network(name)
     n = network.n_nodes
     rng = np.random.default_rng(1)
@@ -196,9 +196,10 @@ def test_masses_over_fourteen_orders_of_magnitude(name: str) -> None:
     assert pair.lower <= expected
     assert pair.error <= 1e-8
     wild = 10 ** rng.uniform(-14, 0, n)
-    found = [second_eigenpair(network, wild, method=method) for method in ("auto", "factor")]  # type: ignore[arg-type]
-    assert found[0].value == pytest.approx(found[1].value, rel=1e-12)
-    assert max(pair.error for pair in found) <= 1e-8
+    factor = second_eigenpair(network, wild, method="factor")
+    other = second_eigenpair(network, wild, method="dense" if name.startswith("path") else "cg")
+    assert factor.value == pytest.approx(other.value, rel=1e-12)
+    assert max(factor.error, other.error) <= 1e-8
 
 
 def check_large(name: str, second: float | None, top: float | None, rel: float) -> None:

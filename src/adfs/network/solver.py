@@ -33,7 +33,8 @@ Floats = NDArray[np.float64]
 
 
 #: residual of conjugate gradients relative to the right side, where they stand in for a factorisation
-ITERATIONS_TOLERANCE = 1e-11
+ITERATIONS_TOLERANCE = 1e-12
+MOST_ITERATIONS = 20_000
 
 
 def factorise(matrix: scipy.sparse.csr_array) -> Any:
@@ -140,7 +141,10 @@ class GroundedFactor:
 
 
 class GroundedIterations:
-    """What :class:`GroundedFactor` does, by conjugate gradients: for large expanders, whose factors fill up."""
+    """What :class:`GroundedFactor` does, by conjugate gradients: for large expanders, whose factors fill up.
+
+    As with a factorisation, it is for the caller to look at the residual.
+    """
 
     def __init__(self, network: Network, ground: int) -> None:
         self.ground = ground
@@ -155,12 +159,12 @@ class GroundedIterations:
         if size == 0.0:
             return balanced
         # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
-        found = conjugate_gradients(self._laplacian, balanced[:, None] / size, ITERATIONS_TOLERANCE)[:, 0]
-        return size * (found - found[self.ground])
+        found = _descend(self._laplacian, balanced[:, None] / size, ITERATIONS_TOLERANCE, MOST_ITERATIONS)
+        return np.asarray(size * (found[:, 0] - found[self.ground]))
 
 
 def conjugate_gradients(
-    laplacian: scipy.sparse.csr_array, right: Floats, tolerance: float, max_iterations: int = 20_000
+    laplacian: scipy.sparse.csr_array, right: Floats, tolerance: float, max_iterations: int = MOST_ITERATIONS
 ) -> Floats:
     """Solve Lap X = right for several right sides at once by conjugate gradients, diagonally preconditioned.
 
@@ -179,33 +183,42 @@ def conjugate_gradients(
     (n, k) array
         Solutions whose columns sum to zero.
     """
-    inverse_diagonal = 1.0 / laplacian.diagonal()[:, None]
     solution = np.zeros_like(right)
     for _ in range(3):  # a restart repairs what rounding did to the recurrence's residual
         residual = right - laplacian @ solution
         residual -= residual.mean(axis=0)
         if np.all(np.linalg.norm(residual, axis=0) <= tolerance):
             return solution
-        preconditioned = inverse_diagonal * residual
-        direction = preconditioned.copy()
-        energy = np.einsum("ij,ij->j", residual, preconditioned)
-        for _ in range(max_iterations):
-            image = laplacian @ direction
-            curvature = np.einsum("ij,ij->j", direction, image)
-            # a column that is already solved has a zero direction and stays as it is
-            step = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
-            solution += step * direction
-            residual -= step * image
-            if np.all(np.linalg.norm(residual, axis=0) <= 0.5 * tolerance):
-                break
-            preconditioned = inverse_diagonal * residual
-            following = np.einsum("ij,ij->j", residual, preconditioned)
-            momentum = np.divide(following, energy, out=np.zeros_like(energy), where=energy > 0)
-            direction *= momentum
-            direction += preconditioned
-            energy = following
+        solution += _descend(laplacian, residual, 0.5 * tolerance, max_iterations)
         solution -= solution.mean(axis=0)
     raise AdfsError(
         f"conjugate gradients did not reach the residual {tolerance:.1e}: this network is badly conditioned,"
         " use method='exact' or method='bound'"
     )
+
+
+def _descend(
+    laplacian: scipy.sparse.csr_array, residual: Floats, tolerance: float, max_iterations: int
+) -> Floats:
+    """Run conjugate gradients from zero; ``residual``, the right side, becomes the recurrence's residual."""
+    inverse_diagonal = 1.0 / laplacian.diagonal()[:, None]
+    solution = np.zeros_like(residual)
+    preconditioned = inverse_diagonal * residual
+    direction = preconditioned.copy()
+    energy = np.einsum("ij,ij->j", residual, preconditioned)
+    for _ in range(max_iterations):
+        image = laplacian @ direction
+        curvature = np.einsum("ij,ij->j", direction, image)
+        # a column that is already solved has a zero direction and stays as it is
+        step = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
+        solution += step * direction
+        residual -= step * image
+        if np.all(np.linalg.norm(residual, axis=0) <= tolerance):
+            break
+        preconditioned = inverse_diagonal * residual
+        following = np.einsum("ij,ij->j", residual, preconditioned)
+        momentum = np.divide(following, energy, out=np.zeros_like(energy), where=energy > 0)
+        direction *= momentum
+        direction += preconditioned
+        energy = following
+    return solution

@@ -46,7 +46,7 @@ LANCZOS_TOLERANCE = 1e-8
 #: beyond it a vector is taken for none of the eigenvectors
 ACCEPTED_ERROR = 1e-2
 #: relative error of a linear solve from which on every one is refined
-LOST_DIGITS = 1e-11
+LOST_DIGITS = 1e-10
 #: what the rounding of sums and products may do to a value and to its bound, relative
 ROUNDING = 1e-13
 
@@ -128,7 +128,7 @@ def second_eigenpair(
 
 @single_threaded
 def largest_eigenpair(network: Network, *, method: Method = "auto") -> EigenPair:
-    """λ_max(Lap) and its vector, by the same rule as :func:`second_eigenpair` (but "cg"); zero for a single node."""
+    """λ_max(Lap) and its vector, by the rule of :func:`second_eigenpair` without "cg"; 0 for one node."""
     n = network.n_nodes
     _check_method(method, tuple(name for name in METHODS if name != "cg"))
     scale = np.ones(n)
@@ -165,8 +165,9 @@ class _InversePencil:
         uᵀLap u = xᵀLap x,        uᵀN u = xᵀ(N − N11ᵀN/ΣN)x = ‖C N^{1/2}x‖²,        C = I − c·vvᵀ,
 
     where v = N^{1/2}1/√ΣN, its entry g set to 0, and c = 1/(1 + √(N_g/ΣN)). So 1/λ_2 is the largest
-    eigenvalue of C N^{1/2} Lap_g⁻¹ N^{1/2} C (row and column g are 0). Rounding is relative to that eigenvalue,
-    however many orders of magnitude N spans; in N^{-1/2} Lap N^{-1/2} it is relative to the other end.
+    eigenvalue of C N^{1/2} Lap_g⁻¹ N^{1/2} C (row and column g are 0). Rounding is relative to that
+    eigenvalue, however many orders of magnitude N spans; in N^{-1/2} Lap N^{-1/2} it is relative to the
+    other end of the spectrum.
     """
 
     def __init__(self, network: Network, scale: Floats, method: str) -> None:
@@ -176,8 +177,8 @@ class _InversePencil:
         self.total = float(scale.sum())
         self.root = np.sqrt(scale)
         self.root[ground] = 0.0
-        self.along = self.root / np.sqrt(self.total)
-        self.shrink = 1.0 / (1.0 + np.sqrt(scale[ground] / self.total))
+        self.along: Floats = self.root / np.sqrt(self.total)
+        self.shrink = 1.0 / (1.0 + float(np.sqrt(scale[ground] / self.total)))
         system = GroundedIterations if method == "cg" else GroundedFactor
         self.system: GroundedIterations | GroundedFactor = system(network, ground)
         self.refinements = 0
@@ -189,7 +190,8 @@ class _InversePencil:
     def _solve(self, right: Floats, refinements: int | None = None) -> Floats:
         """Solve Lap_g x = right.
 
-        A refinement gives x all its digits: flows along edges, unlike products with the Laplacian, do not cancel.
+        A refinement gives x all its digits: flows along edges, unlike products with the Laplacian, do not
+        cancel.
         """
         x = self.system.solve(right)
         for _ in range(self.refinements if refinements is None else refinements):
@@ -207,12 +209,13 @@ class _InversePencil:
             top = _lanczos(self._applied, n, None, largest=True)
         if top is None:
             raise _not_converged("smallest positive")
-        # one more application smooths the rounding of the sum of Lanczos vectors, which the residual would feel
+        # one more application smooths the rounding of the sum of Lanczos vectors
         return self._certify(self._centred(self._solve(self.root * self._turned(top))))
 
     def _turned(self, vector: Floats) -> Floats:
         """Multiply by C."""
-        return vector - self.shrink * np.sum(self.along * vector) * self.along
+        share = self.shrink * float(np.sum(self.along * vector))
+        return vector - share * self.along
 
     def _applied(self, vector: Floats) -> Floats:
         """Multiply by C N^{1/2} Lap_g⁻¹ N^{1/2} C."""
@@ -220,7 +223,7 @@ class _InversePencil:
 
     def _centred(self, x: Floats) -> Floats:
         """Make Σ_i N_i x_i zero."""
-        return x - np.sum(self.scale * x) / self.total
+        return np.asarray(x - np.sum(self.scale * x) / self.total)
 
     def _certify(self, u: Floats) -> EigenPair:
         """Check the pair: an eigenvalue of the inverse lies within ‖z − θu‖_N of θ = uᵀN z, z = Lap⁺N u."""

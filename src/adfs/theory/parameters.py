@@ -318,7 +318,7 @@ def _inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
 
 
 def _rounding_of_sums(summary: NodeSummary) -> float:
-    """Return by how much σ_A goes down so that κ_i, sums of rounded numbers, do no harm by being too small."""
+    """Return the factor by which σ_A goes down, lest κ_i, sums of rounded numbers, are too small."""
     return 1.0 - float(np.finfo(np.float64).eps) * float(summary.n_active.max())
 
 

@@ -1,21 +1,23 @@
 """σ_A = λ_min⁺(AᵀΣ⁻¹A), the strong convexity of the dual, by sparse eigenproblems of at most 2n rows.
 
-With μ_ij² = α_i L_ij on virtual edges, the tips of node i differ in their mass L_ij only, so that an eigenvector
-of (AAᵀ, Σ) does one of two things. Either tips of one node move against each other and everything else
-rests: that takes two tips, and the eigenvalue is α_i. Or all tips of a node move alike, by α_i/(α_i − λ) times
-its centre, and the centres' values u solve
+With μ_ij² = α_i L_ij on virtual edges, the tips of node i differ in their mass L_ij only, so that an
+eigenvector of (AAᵀ, Σ) does one of two things. Either tips of one node move against each other and everything
+else rests: that takes two tips, and the eigenvalue is α_i. Or all tips of a node move alike, by α_i/(α_i − λ)
+times its centre, and the centres' values u solve
 
     Lap u = λ N(λ) u,        N(λ) = diag(σ_i(1 + κ_i α_i/(α_i − λ))).
 
-N grows with λ up to the smallest α_i, so the smallest positive solution below it, if there is one, is the fixed
-point of λ ↦ λ_2(Lap, N(λ)), which falls. If there is none, that α_i is σ_A where its node has two tips. Where it
-has one, the search goes on above α_i with that tip as a node of mass κ_iσ_i on an edge of weight α_iκ_iσ_i.
+N grows with λ up to the smallest α_i, so the smallest positive solution below it, if there is one, is the
+fixed point of λ ↦ λ_2(Lap, N(λ)), which falls. If there is none, that α_i is σ_A where its node has two tips.
+Where it has one, the search goes on above α_i with that tip as a node of mass κ_iσ_i on an edge of weight
+α_iκ_iσ_i.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
 from adfs.errors import InputError
 from adfs.network import Network, second_eigenpair
@@ -93,11 +95,11 @@ def _with_tips(
     """Return the network with the tips of some nodes as nodes at the end, and the masses σ of all."""
     if nodes.size == 0:
         return network, sigma
-    tips = network.n_nodes + np.arange(nodes.size)
-    edges = np.concatenate([network.edges, np.stack([nodes, tips], axis=1)])
+    size = network.n_nodes + nodes.size
+    ends = np.concatenate([network.edges, np.stack([nodes, np.arange(network.n_nodes, size)], axis=1)])
     weights = np.concatenate([network.weights, alpha[nodes] * masses[nodes]])
-    order = np.lexsort((edges[:, 1], edges[:, 0]))
-    return Network(edges[order], weights=weights[order]), np.concatenate([sigma, masses[nodes]])
+    one_way = scipy.sparse.coo_array((weights, (ends[:, 0], ends[:, 1])), shape=(size, size))
+    return Network(one_way + one_way.T), np.concatenate([sigma, masses[nodes]])
 
 
 def _solution_below(
@@ -105,8 +107,8 @@ def _solution_below(
 ) -> float:
     """Solve λ = λ_2(Lap, N(λ)) between ``low`` and ``limit``, or return what is just below the limit.
 
-    Newton's method inside a bracket. ``own`` are the masses of all nodes, ``alpha`` and ``masses`` those of the
-    tips that are not nodes (α infinite where there are none).
+    Newton's method inside a bracket. ``own`` are the masses of all nodes, ``alpha`` and ``masses`` those of
+    the tips that are not nodes (α infinite where there are none).
     """
     hidden = np.flatnonzero(np.isfinite(alpha))
     if hidden.size == 0:
