@@ -67,7 +67,6 @@ def main() -> None:
         "misspelt argument": told(lambda: run(pases=3.0)),
         "single": told(lambda: run(method="apcg")),
         "optimum": told(lambda: run(record="distance")),
-        "nothing": told(lambda: run([(0.0 * X, y)])),
         "problem losses": told(lambda: run(wrong)),
     }
     if rank == 0:

@@ -83,7 +83,9 @@ def test_after_each_fault_the_others_stop_and_the_run_goes_on(expected: str, tmp
     assert spoke == {0, 1, 2}
     finished = run_cases(3, [entry(folder)], tmp_path, timeout=90.0)
     assert finished.results["a"]["stamp"] == expected
-    assert json.loads((folder / "finished.json").read_text())["outcome"] == "out of budget"
+    # It did not converge, and does not look as if it had.
+    assert json.loads((folder / "ended.json").read_text())["outcome"] == "out of budget"
+    assert not (folder / "finished.json").exists()
 
 
 def killed_at_random(times: int, expected: str, tmp_path: Path, seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from fractions import Fraction
 
 import numpy as np
@@ -148,14 +147,10 @@ def test_bound_on_middle_sizes(name: str) -> None:
         assert bound.values.mean() < 0.85
 
 
-@pytest.mark.parametrize("hidden", [False, True])
-def test_bound_survives_a_hidden_lambda(hidden: bool) -> None:
+def test_bound_survives_a_tiny_lambda() -> None:
     # the weak edge's λ_2 is below the rounding of the strong ones' sums
     network = Network([(0, 1, 1e-14), (1, 2, 1e3), (2, 3, 1e3), (1, 3, 1e3)])
     assert network.algebraic_connectivity == pytest.approx(4 / 3 * 1e-14, rel=1e-9)
-    if hidden:
-        vars(network)["second_eigenpair"] = dataclasses.replace(network.second_eigenpair, residual=1e-9)
-        assert network.second_eigenpair.lower == 0
     bound = resistances(network, "bound").values
     assert bound == pytest.approx([1, 2 / 3, 2 / 3, 2 / 3], rel=1e-12)
     assert resistances(network, "exact").values == pytest.approx(bound, rel=1e-12)

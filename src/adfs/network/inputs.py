@@ -180,7 +180,7 @@ def _as_weights(values: Any) -> NDArray[np.float64]:
 
 
 def check_weights(weights: Any, arrays: GraphArrays) -> NDArray[np.float64]:
-    """Bring weights (a number, one an edge, or a mapping from pairs of labels) to (|E|,), all positive."""
+    """Bring weights (a number, one per edge, or a mapping from pairs of labels) to (|E|,), all positive."""
     edges = arrays.edges
     names: Sequence[Hashable] = range(arrays.n_nodes) if arrays.labels is None else arrays.labels
     if isinstance(weights, Mapping):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.network.kernels import bridge_flags, shared_neighbour_sums
 from adfs.network.solver import GroundedFactor, conjugate_gradients, level_cost
+from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
     from adfs.network.network import Network
@@ -60,6 +61,7 @@ class Resistances:
     probability: float = 1.0
 
 
+@single_threaded
 def resistances(
     network: Network,
     method: Literal["auto", "exact", "bound", "sketch"] = "auto",
@@ -181,13 +183,12 @@ def _bound(network: Network) -> Resistances:
     t = degrees[edges].sum(axis=1) + 2 * weights
     values = np.minimum(1.0, weights / (weights + series))
     floor = network.second_eigenpair.lower
-    if floor > 0:  # rounding can hide λ_2 when weights span fifteen orders of magnitude
-        q = (degrees**2 + squares)[edges].sum(axis=1) + 2 * weights * (t - 2 * weights) - 2 * products
-        spare = q - floor * t
-        gain = np.divide((t - 2 * floor) ** 2, floor * spare, out=np.zeros_like(t), where=spare > 0)
-        # the difference of two large numbers: its rounding goes on top, to stay a bound
-        spectral = 2 / floor - gain + 32 * np.finfo(np.float64).eps * 2 / floor
-        values = np.minimum(values, weights * spectral)
+    q = (degrees**2 + squares)[edges].sum(axis=1) + 2 * weights * (t - 2 * weights) - 2 * products
+    spare = q - floor * t
+    gain = np.divide((t - 2 * floor) ** 2, floor * spare, out=np.zeros_like(t), where=spare > 0)
+    # the difference of two large numbers: its rounding goes on top, to stay a bound
+    spectral = 2 / floor - gain + 32 * np.finfo(np.float64).eps * 2 / floor
+    values = np.minimum(values, weights * spectral)
     relative_error = float(np.max(values * t / (4 * weights))) - 1
     return Resistances(_frozen(values), "bound", max(relative_error, 0.0), False)
 
@@ -247,6 +248,7 @@ def _sketch(network: Network, epsilon: float, failure_probability: float, seed: 
     return Resistances(_frozen(values), "sketch", epsilon, False, 1 - failure_probability)
 
 
+@single_threaded
 def pair_resistance(network: Network, i: int, j: int) -> float:
     """Effective resistance between two nodes, by one linear solve."""
     if i == j:

@@ -20,19 +20,44 @@ from adfs.network.kernels import bfs_distances, selected_inverse, two_core
 if TYPE_CHECKING:
     from adfs.network.network import Network
 
-__all__ = ["GroundedFactor", "conjugate_gradients", "factorise", "level_cost"]
+__all__ = [
+    "GroundedFactor",
+    "GroundedIterations",
+    "conjugate_gradients",
+    "factorise",
+    "laplacian_product",
+    "level_cost",
+]
 
 Floats = NDArray[np.float64]
 
 
+#: residual of conjugate gradients relative to the right side, where they stand in for a factorisation
+ITERATIONS_TOLERANCE = 1e-12
+MOST_ITERATIONS = 20_000
+
+
 def factorise(matrix: scipy.sparse.csr_array) -> Any:
     """Sparse LU of a symmetric positive definite matrix, symmetrically ordered, pivots on the diagonal."""
-    return splu(
-        matrix.tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
+    try:
+        return splu(
+            matrix.tocsc(),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+    except RuntimeError:
+        raise AdfsError(
+            "the Laplacian is singular to rounding: the edge weights span too many orders of magnitude"
+        ) from None
+
+
+def laplacian_product(network: Network, vector: Floats) -> Floats:
+    """Lap times a vector (n,) by the flow along each edge: exact where large neighbouring values cancel."""
+    i, j = network.edges[:, 0], network.edges[:, 1]
+    flow = network.weights * (vector[i] - vector[j])
+    n = network.n_nodes
+    return np.asarray(np.bincount(i, weights=flow, minlength=n) - np.bincount(j, weights=flow, minlength=n))
 
 
 def level_cost(network: Network) -> float:
@@ -58,29 +83,30 @@ def level_cost(network: Network) -> float:
 
 
 class GroundedFactor:
-    """Factorisation of the Laplacian grounded at its node of largest weighted degree.
+    """Factorisation of the Laplacian grounded at one node.
 
     Parameters
     ----------
     network : Network
         With at least two nodes.
+    ground : int, optional
+        By default the node of largest weighted degree: it keeps the entries of the inverse small.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, ground: int | None = None) -> None:
         self.n_nodes = network.n_nodes
-        # a well-connected ground keeps the entries of the inverse small
-        self.ground = int(np.argmax(network.weighted_degrees))
+        self.ground = int(np.argmax(network.weighted_degrees)) if ground is None else ground
         self.kept = np.delete(np.arange(self.n_nodes), self.ground)
         self._factor = factorise(network.laplacian()[self.kept][:, self.kept])
 
     def solve(self, right: Floats) -> Floats:
-        """Solve Lap x = right, zero at the ground; ``right`` is (n,) or (n, k), its columns sum to zero."""
+        """Solve Lap x = right but for the ground's row, x zero there; ``right`` is (n,) or (n, k)."""
         solution = np.zeros_like(right)
         solution[self.kept] = self._factor.solve(np.ascontiguousarray(right[self.kept]))
         return solution
 
     def inverse_on_edges(self, edges: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Entries of the grounded inverse that edges need: its diagonal (n,), and one entry an edge (|E|,).
+        """Entries of the grounded inverse that edges need: its diagonal (n,), and one entry per edge (|E|,).
 
         Both are zero at the ground. They come from the factor alone (Takahashi's recurrence) at about the
         cost of the factorisation; no column of the inverse is formed.
@@ -114,8 +140,31 @@ class GroundedFactor:
         return diagonal, at_edges
 
 
+class GroundedIterations:
+    """What :class:`GroundedFactor` does, by conjugate gradients: for large expanders, whose factors fill up.
+
+    As with a factorisation, it is for the caller to look at the residual.
+    """
+
+    def __init__(self, network: Network, ground: int) -> None:
+        self.ground = ground
+        self._laplacian = network.laplacian()
+
+    def solve(self, right: Floats) -> Floats:
+        """Solve Lap x = right but for the ground's row, x zero there; ``right`` is (n,)."""
+        balanced = right.copy()
+        balanced[self.ground] = 0.0
+        balanced[self.ground] = -balanced.sum()
+        size = float(np.sqrt(np.sum(balanced**2)))
+        if size == 0.0:
+            return balanced
+        # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
+        found = _descend(self._laplacian, balanced[:, None] / size, ITERATIONS_TOLERANCE, MOST_ITERATIONS)
+        return np.asarray(size * (found[:, 0] - found[self.ground]))
+
+
 def conjugate_gradients(
-    laplacian: scipy.sparse.csr_array, right: Floats, tolerance: float, max_iterations: int = 20_000
+    laplacian: scipy.sparse.csr_array, right: Floats, tolerance: float, max_iterations: int = MOST_ITERATIONS
 ) -> Floats:
     """Solve Lap X = right for several right sides at once by conjugate gradients, diagonally preconditioned.
 
@@ -134,33 +183,42 @@ def conjugate_gradients(
     (n, k) array
         Solutions whose columns sum to zero.
     """
-    inverse_diagonal = 1.0 / laplacian.diagonal()[:, None]
     solution = np.zeros_like(right)
     for _ in range(3):  # a restart repairs what rounding did to the recurrence's residual
         residual = right - laplacian @ solution
         residual -= residual.mean(axis=0)
         if np.all(np.linalg.norm(residual, axis=0) <= tolerance):
             return solution
-        preconditioned = inverse_diagonal * residual
-        direction = preconditioned.copy()
-        energy = np.einsum("ij,ij->j", residual, preconditioned)
-        for _ in range(max_iterations):
-            image = laplacian @ direction
-            curvature = np.einsum("ij,ij->j", direction, image)
-            # a column that is already solved has a zero direction and stays as it is
-            step = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
-            solution += step * direction
-            residual -= step * image
-            if np.all(np.linalg.norm(residual, axis=0) <= 0.5 * tolerance):
-                break
-            preconditioned = inverse_diagonal * residual
-            following = np.einsum("ij,ij->j", residual, preconditioned)
-            momentum = np.divide(following, energy, out=np.zeros_like(energy), where=energy > 0)
-            direction *= momentum
-            direction += preconditioned
-            energy = following
+        solution += _descend(laplacian, residual, 0.5 * tolerance, max_iterations)
         solution -= solution.mean(axis=0)
     raise AdfsError(
         f"conjugate gradients did not reach the residual {tolerance:.1e}: this network is badly conditioned,"
         " use method='exact' or method='bound'"
     )
+
+
+def _descend(
+    laplacian: scipy.sparse.csr_array, residual: Floats, tolerance: float, max_iterations: int
+) -> Floats:
+    """Run conjugate gradients from zero; ``residual``, the right side, becomes the recurrence's residual."""
+    inverse_diagonal = 1.0 / laplacian.diagonal()[:, None]
+    solution = np.zeros_like(residual)
+    preconditioned = inverse_diagonal * residual
+    direction = preconditioned.copy()
+    energy = np.einsum("ij,ij->j", residual, preconditioned)
+    for _ in range(max_iterations):
+        image = laplacian @ direction
+        curvature = np.einsum("ij,ij->j", direction, image)
+        # a column that is already solved has a zero direction and stays as it is
+        step = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
+        solution += step * direction
+        residual -= step * image
+        if np.all(np.linalg.norm(residual, axis=0) <= tolerance):
+            break
+        preconditioned = inverse_diagonal * residual
+        following = np.einsum("ij,ij->j", residual, preconditioned)
+        momentum = np.divide(following, energy, out=np.zeros_like(energy), where=energy > 0)
+        direction *= momentum
+        direction += preconditioned
+        energy = following
+    return solution

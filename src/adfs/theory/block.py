@@ -16,6 +16,7 @@ from adfs.theory.parameters import Parameters, check_network
 from adfs.theory.strong_convexity import dual_curvature_of_split
 from adfs.theory.summary import NodeSummary, Source, summarize
 from adfs.theory.tables import text_table
+from adfs.threads import single_threaded
 
 __all__ = ["BlockParameters"]
 
@@ -95,6 +96,7 @@ class BlockParameters:
         return text_table("Parameters of block-synchronous ADFS", rows)
 
 
+@single_threaded
 def largest_scaled_laplacian(network: Network, sigma: np.ndarray) -> float:
     """Return λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), from above where it comes from Lanczos."""
     root = sp.diags_array(1.0 / np.sqrt(sigma))

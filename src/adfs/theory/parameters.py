@@ -33,7 +33,7 @@ def network_constant(network: Network, resistance: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Parameters(EventParameters):
-    """The constants of ADFS for one problem on one network, a few numbers a node and an edge.
+    """The constants of ADFS for one problem on one network, a few numbers per node and per edge.
 
     ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
     ``virtual_weight`` the α_i with μ_ij² = α_i L_ij on virtual edges, ``edge_probability`` p_e,
@@ -90,7 +90,7 @@ class Parameters(EventParameters):
 
     @property
     def decay(self) -> float:
-        """λ = (1 − ρ)/(1 + ρ), by which the lag of an idle node shrinks a step."""
+        """λ = (1 − ρ)/(1 + ρ), by which the lag of an idle node shrinks per step."""
         return (1.0 - self.contraction) / (1.0 + self.contraction)
 
     @property
@@ -174,7 +174,7 @@ class Parameters(EventParameters):
         *,
         tau: float = math.nan,
     ) -> Parameters:
-        """Theorem 5's choice, its errata applied and σ_A computed exactly.
+        """Theorem 5's choice, its errata applied and σ_A computed to about eight digits, from below.
 
         α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
         √(1 + L_ij/σ_i); edges are equally likely; p_comm = min(1/2, 1/(1 + √(γ̃/(1 + κ_min))·S_comp)).
@@ -191,7 +191,8 @@ class Parameters(EventParameters):
         mean_root_sum = float(summary.root_sums.sum()) / network.n_nodes
         p_comm = min(0.5, 1.0 / (1.0 + math.sqrt(gamma / (1.0 + float(summary.kappa.min()))) * mean_root_sum))
         alpha = network.algebraic_connectivity / (float(summary.sigma.max()) * (1.0 + summary.kappa))
-        curvature = dual_curvature(network, summary.sigma, summary.kappa, alpha)
+        curvature = dual_curvature(network, summary.sigma, summary.kappa, summary.n_active, alpha)
+        curvature *= _rounding_of_sums(summary)
         return cls._assemble(
             "paper",
             summary,
@@ -239,6 +240,7 @@ class Parameters(EventParameters):
         total_roots = float(roots.sum())
         split = r if r is not None else _best_split(summary, network, roots, tau)
         curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
+        curvature *= _rounding_of_sums(summary)
         # 1/ρ = S_tot/√r + G/√σ_A, shared between the two kinds of events in proportion.
         comp, comm = float(summary.root_sums.sum()) / math.sqrt(split), total_roots / math.sqrt(curvature)
         return cls._assemble(
@@ -315,6 +317,11 @@ def _inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
     return np.asarray(1.0 / sigma[network.edges[:, 0]] + 1.0 / sigma[network.edges[:, 1]])
 
 
+def _rounding_of_sums(summary: NodeSummary) -> float:
+    """Return the factor by which σ_A goes down, lest κ_i, sums of rounded numbers, are too small."""
+    return 1.0 - float(np.finfo(np.float64).eps) * float(summary.n_active.max())
+
+
 def _largest_contraction(
     curvature: float,
     root_sums: np.ndarray,
@@ -325,7 +332,7 @@ def _largest_contraction(
 ) -> float:
     """Return √σ_A · min_e p_e/k_e; ``edge_roots`` are the k_e of communication edges."""
     holding = root_sums > 0.0
-    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value a node.
+    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value per node.
     own = node_probability[holding] / (root_sums[holding] * np.sqrt(virtual_weight[holding]))
     return math.sqrt(curvature) * float(np.min(np.concatenate([own, edge_probability / edge_roots])))
 

@@ -1,0 +1,47 @@
+"""One BLAS thread where numbers that enter a run are computed: threaded sums depend on how many there are."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ContextDecorator
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+__all__ = ["single_threaded"]
+
+
+@cache
+def _libraries() -> Any:
+    """Find the loaded BLAS libraries, once; imported here because few processes need it."""
+    import scipy.linalg  # noqa: F401  (it brings a BLAS of its own, which must be loaded to be found)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+class _SingleThreaded(ContextDecorator):
+    """Limits BLAS from the first entry to the last exit, whichever Python threads they come from."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limit = _libraries().limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
+#: ``with single_threaded:`` around, or ``@single_threaded`` above, what calls LAPACK or BLAS
+single_threaded = _SingleThreaded()
