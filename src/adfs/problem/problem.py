@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem import evaluation
@@ -73,14 +74,14 @@ class Problem(FiniteSum):
 
     def __init__(
         self,
-        X: Any,
-        y: Any,
+        X: Matrix,
+        y: ArrayLike,
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
         n_nodes: int | None = None,
         *,
-        partition: str | Sequence[Any] = "contiguous",
-        sample_weight: Any = None,
+        partition: str | Sequence[ArrayLike] = "contiguous",
+        sample_weight: ArrayLike | None = None,
         seed: int | None = 0,
         **partition_options: float,
     ) -> None:
@@ -134,7 +135,7 @@ class Problem(FiniteSum):
         return problem
 
     def _set(
-        self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: Any, row_index: np.ndarray | None
+        self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
             loss = Multinomial(int(data.y.max(initial=0.0)) + 1)
@@ -280,7 +281,7 @@ class Problem(FiniteSum):
         return LinearTerm(x, float(self.y[row]), weight, self.loss)
 
     @staticmethod
-    def _checked(vector: Any, name: str, size: int) -> np.ndarray:
+    def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
         # The kernels do not check bounds, and they are compiled once for contiguous float64.
         out = np.ascontiguousarray(vector, dtype=np.float64)
         if out.shape != (size,):
