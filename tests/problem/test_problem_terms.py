@@ -335,5 +335,7 @@ def test_a_term_from_outside() -> None:
     np.testing.assert_allclose(term.dual_prox(z, 0.4, 1.0), z - 0.4 * term.center, rtol=0, atol=1e-15)
     with pytest.raises(NotImplementedError, match="Ball has no gradient"):
         problem.gradient(z)
-    with pytest.raises(NotImplementedError, match="Ball has no conjugate; define `conjugate` to certify"):
+    assert not problem.certifiable
+    with pytest.raises(InputError, match="Ball has no conjugate, without which there is no duality gap"):
         problem.duality_gap(np.zeros((2, 3)))
+    assert multinomial_problem()[0].certifiable

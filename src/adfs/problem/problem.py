@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.finite_sum import FiniteSum, check_count, check_sigma
+from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
 from adfs.problem.losses import Loss, Multinomial, get_loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.partitions import split
@@ -23,6 +23,8 @@ from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
 __all__ = ["Problem"]
+
+_LARGEST_TARGET = 1e150
 
 
 class Problem(FiniteSum):
@@ -99,6 +101,7 @@ class Problem(FiniteSum):
         else:
             moved = Shard(whole.X[order], whole.y[order], whole.weights[order])
             self._set(chosen, moved, offsets, sigma, order)
+        self._check_range(lambda j: f"row {int(order[j])}")
 
     @classmethod
     def from_shards(
@@ -132,6 +135,8 @@ class Problem(FiniteSum):
         X, y, weights, offsets = stack_shards(checked)
         problem = cls.__new__(cls)
         problem._set(chosen, Shard(X, y, weights), offsets, sigma, None)
+        node = problem.node_of_row
+        problem._check_range(lambda j: f"shard {node[j]}: row {j - offsets[node[j]]}")
         return problem
 
     def _set(
@@ -148,6 +153,27 @@ class Problem(FiniteSum):
         self.sigma = check_sigma(sigma, offsets.size - 1)
         for array in (self.y, self.weights, self.offsets, self.sigma):
             array.setflags(write=False)
+
+    def _check_range(self, name: Callable[[int], str]) -> None:
+        """Raise where squares, weights or their products leave the range of doubles; ``name`` names a row."""
+        norms, weights = self.row_norms_squared, self.weights
+        outside = (norms < SMALLEST) | (norms > LARGEST)
+        chosen = np.flatnonzero(outside)
+        outside[chosen] = ~evaluation.rows_are_zero(self.rows, chosen)
+        self._refuse(outside & (weights > 0.0), name, "has a squared norm that is not a double; scale X")
+        self._refuse((weights > 0.0) & (weights < SMALLEST), name, "has a weight too small to divide by")
+        self._refuse(np.abs(self.y) > _LARGEST_TARGET, name, "has a target that cannot be squared; scale y")
+        with np.errstate(over="ignore", under="ignore"):
+            smoothness = weights * norms * min(self.loss.beta, 1.0)
+            ratio = smoothness / self.sigma.min()
+        what = "has weight × squared norm / sigma beyond what doubles hold; scale X, the weights or sigma"
+        active = (norms > 0.0) & (weights > 0.0)
+        self._refuse(active & ((smoothness < SMALLEST) | ~np.isfinite(ratio)), name, what)
+
+    @staticmethod
+    def _refuse(bad: np.ndarray, name: Callable[[int], str], what: str) -> None:
+        if bad.any():
+            raise InputError(f"{name(int(np.argmax(bad)))} {what}")
 
     # ------------------------------------------------------------------ sizes and constants
     # What is as long as the data and quickly computed is not kept: it would double what a sample takes.
