@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.optimize import minimize_scalar
 
+import adfs
 from adfs.errors import AdfsError, InputError
 from adfs.problem import GeneralProblem, MultinomialLogisticTerm, Problem, Shard, split
 
@@ -172,6 +174,74 @@ def test_bad_multinomial_problems(arguments: dict[str, Any], sentence: str) -> N
     everything: dict[str, Any] = {"X": X, "y": [0, 1, 2, 0]} | arguments
     with pytest.raises(InputError, match=re.escape(sentence)):
         GeneralProblem.multinomial(**everything)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"X": [[1e-163], [1e-163]], "sigma": 5e-324},
+            "sigma must be between 2.2e-308 and",
+        ),
+        (
+            {"sigma": 1e308, "n_nodes": 2},
+            "1.8e+308 in all, node 0 has 1e+308",
+        ),
+        ({"X": [[1.0], [1e-163]]}, "row 1 has a squared norm that is not a double; scale X"),
+        ({"X": [[1.0], [1e-160]]}, "row 1 has a squared norm that is not a double; scale X"),
+        ({"X": [[1e155], [1.0]]}, "row 0 has a squared norm that is not a double; scale X"),
+        ({"X": [[1e160], [1e160]], "loss": "squared"}, "row 0 has a squared norm that is not a double"),
+        ({"sample_weight": [1.0, 1e-310]}, "row 1 has a weight too small to divide by"),
+        (
+            {"X": [[1.0], [1e-150]], "sample_weight": [1.0, 1e-10]},
+            "row 1 has weight × squared norm / sigma",
+        ),
+        (
+            {"X": [[1.0], [1e100]], "sigma": 1e-300},
+            "row 1 has weight × squared norm / sigma",
+        ),
+        ({"y": [1.0, -1e155], "loss": "squared"}, "row 1 has a target that cannot be squared; scale y"),
+    ],
+)
+def test_what_doubles_cannot_hold_is_refused(sparse: bool, arguments: dict[str, Any], sentence: str) -> None:
+    everything: dict[str, Any] = {"X": [[1.0], [2.0]], "y": [1, 1]} | arguments
+    everything["X"] = sp.csr_array(np.array(everything["X"])) if sparse else everything["X"]
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        Problem(**everything)
+
+
+def test_what_doubles_cannot_hold_is_named_where_it_was_given() -> None:
+    with pytest.raises(InputError, match="shard 1: row 2 has a squared norm"):
+        Problem.from_shards([([[1.0]], [1.0]), ([[1.0], [0.0], [1e-161]], [1.0, 1.0, 1.0])])
+    with pytest.raises(InputError, match="row 0 has a weight"):
+        Problem(np.ones((3, 1)), np.ones(3), n_nodes=2, partition=[[2], [1, 0]], sample_weight=[1e-310, 1, 1])
+    # Zeros are not too small, and what has no weight is not looked at.
+    fine = Problem([[0.0], [1e-200], [1.0]], [1, 1, 1], sample_weight=[1.0, 0.0, 1.0])
+    assert fine.active.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("size", [1e-140, 1e-60, 1e60, 1e140])
+@pytest.mark.parametrize("sigma", [1e-200, 1.0, 1e200])
+def test_at_the_ends_of_the_range_nothing_false_is_certified(size: float, sigma: float) -> None:
+    """In the variable m = size·θ the minimum is that of a problem of ordinary size, whatever σ/size² is."""
+    rows, signs = np.array([1.0, -2.0, 0.5]), np.array([1.0, -1.0, -1.0])
+    try:
+        problem = Problem(size * rows[:, None], signs, sigma=sigma)
+    except InputError as error:
+        assert "beyond what doubles hold" in str(error)  # noqa: PT017
+        return
+    run = adfs.simulate("adfs", problem, tol=1e-6, passes=200.0)
+
+    def value(m: float) -> float:
+        penalty = 0.5 * sigma * (m / size) * (m / size)
+        return float(np.logaddexp(0.0, -m * signs * rows).sum() + penalty)
+
+    if run.converged:
+        # With a penalty this large nothing is gained by leaving 0.
+        free = sigma / size < 1e12 * size
+        least = minimize_scalar(value, bounds=(-20.0, 20.0), method="bounded").fun if free else value(0.0)
+        assert value(size * float(run.coef[0])) - least <= 2e-6 * value(0.0)
 
 
 def test_bad_general_problems() -> None:

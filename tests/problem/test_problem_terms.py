@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -285,11 +286,12 @@ def test_general_problem_of_linear_terms_is_the_linear_problem() -> None:
 
 def test_larger_smoothness_is_kept() -> None:
     problem, _, _ = multinomial_problem()
-    raised = problem.with_smoothness(2.0 * problem.smoothness)
+    terms = [problem.terms[a:b] for a, b in pairwise(problem.offsets)]
+    raised = GeneralProblem(terms, 12, problem.sigma, smoothness=2.0 * problem.smoothness)
     np.testing.assert_allclose(raised.kappa, 2.0 * problem.kappa)
     assert raised.objective(np.ones(12)) == problem.objective(np.ones(12))
-    with pytest.raises(InputError, match="smoothness must be one number a term, none below the term's own"):
-        problem.with_smoothness(0.5 * problem.smoothness)
+    with pytest.raises(InputError, match="smoothness must be one number per term, none below the term's own"):
+        GeneralProblem(terms, 12, problem.sigma, smoothness=0.5 * problem.smoothness)
 
 
 def test_constant_terms_and_empty_nodes() -> None:
@@ -333,5 +335,7 @@ def test_a_term_from_outside() -> None:
     np.testing.assert_allclose(term.dual_prox(z, 0.4, 1.0), z - 0.4 * term.center, rtol=0, atol=1e-15)
     with pytest.raises(NotImplementedError, match="Ball has no gradient"):
         problem.gradient(z)
-    with pytest.raises(NotImplementedError, match="Ball has no conjugate; define `conjugate` to certify"):
+    assert not problem.certifiable
+    with pytest.raises(InputError, match="Ball has no conjugate, without which there is no duality gap"):
         problem.duality_gap(np.zeros((2, 3)))
+    assert multinomial_problem()[0].certifiable

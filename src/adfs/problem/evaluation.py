@@ -39,6 +39,7 @@ __all__ = [
     "node_maxima",
     "node_sums",
     "row_norms_squared",
+    "rows_are_zero",
     "sampling_weights",
     "sum_in_order",
     "weighted_row_sums",
@@ -57,6 +58,18 @@ def row_norms_squared(rows: Rows, n_rows: int) -> np.ndarray:
             entry = row_entry(rows, j, k)
             total += entry * entry
         out[j] = total
+    return out
+
+
+@compiled
+def rows_are_zero(rows: Rows, chosen: np.ndarray) -> np.ndarray:
+    """Return whether all entries of the rows with these numbers are 0, whatever their squares are."""
+    out = np.ones(chosen.size, dtype=np.bool_)
+    for place in range(chosen.size):
+        start, stop = row_span(rows, chosen[place])
+        for k in range(start, stop):
+            if row_entry(rows, chosen[place], k) != 0.0:
+                out[place] = False
     return out
 
 

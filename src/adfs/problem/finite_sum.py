@@ -21,6 +21,9 @@ __all__ = ["FiniteSum", "check_count", "check_sigma"]
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 
+#: The ends of what doubles hold with all their digits.
+SMALLEST, LARGEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max)
+
 
 def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
     """Return σ_i as one positive number per node, shape (n,)."""
@@ -37,6 +40,12 @@ def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
     if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
         bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
         raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
+    if values.min() < SMALLEST or values.max() > LARGEST / n_nodes:
+        bad = int(np.argmin(values) if values.min() < SMALLEST else np.argmax(values))
+        raise InputError(
+            f"sigma must be between {SMALLEST:.1e} and {LARGEST:.1e} in all, node {bad} has {values[bad]:g}; "
+            "scale the whole problem"
+        )
     return values
 
 

@@ -233,6 +233,12 @@ class GeneralProblem(FiniteSum):
 
     def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j f*_ij at the tips' vectors (N, d), shape (n,)."""
+        if not self.certifiable:
+            without = next(type(term) for term in self.terms if type(term).conjugate is Term.conjugate)
+            raise InputError(
+                f"{without.__name__} has no conjugate, without which there is no duality gap: "
+                "define `conjugate`, or run without a tolerance"
+            )
         return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
 
     def optimum(self, tol: float = 1e-12) -> Optimum:

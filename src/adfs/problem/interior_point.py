@@ -8,13 +8,13 @@ of its own, tied to s by σθ + Xᵀs = 0: computed from s it would carry the ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from adfs.problem.piecewise import Pieces, quadratic_pieces
-from adfs.problem.rows import sparse
+from adfs.problem.rows import Matrix, sparse
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
@@ -104,7 +104,11 @@ Solver = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _direction(
-    at: _Walls, stationary: np.ndarray, solve: Solver, low_extra: Any, high_extra: Any
+    at: _Walls,
+    stationary: np.ndarray,
+    solve: Solver,
+    low_extra: float | np.ndarray,
+    high_extra: float | np.ndarray,
 ) -> tuple[_Walls, np.ndarray]:
     """Return Newton's direction for below·to_low = below·low_extra (the same above), and that of θ."""
     move, turn = solve(-stationary + low_extra - at.to_low - high_extra + at.to_high)
@@ -113,11 +117,11 @@ def _direction(
     return _Walls(move, -move, d_low, d_high), turn
 
 
-def _dense(matrix: Any) -> np.ndarray:
+def _dense(matrix: Matrix) -> np.ndarray:
     return np.asarray(matrix.toarray() if sparse(matrix) else matrix, dtype=np.float64)
 
 
-def _by_features(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, _: np.ndarray) -> Solver:
+def _by_features(X: Matrix, sigma: float, diagonal: np.ndarray, tied: np.ndarray, _: np.ndarray) -> Solver:
     """Solve D·ds − X·dθ = right and σ·dθ + Xᵀds = −tied through a d × d matrix."""
     scaled = X.multiply((1.0 / diagonal)[:, None]).tocsr() if sparse(X) else X / diagonal[:, None]
     inner = _dense(X.T @ scaled)
@@ -130,7 +134,7 @@ def _by_features(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, _
     return solve
 
 
-def _by_pieces(X: Any, sigma: float, diagonal: np.ndarray, tied: np.ndarray, gram: np.ndarray) -> Solver:
+def _by_pieces(X: Matrix, sigma: float, diagonal: np.ndarray, tied: np.ndarray, gram: np.ndarray) -> Solver:
     """Solve the same system through a matrix with one row per piece."""
     matrix = gram.copy()
     matrix[np.diag_indices_from(matrix)] += diagonal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from adfs.errors import InputError, unknown_name
 
@@ -48,7 +48,7 @@ def _label(
     return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
 
-def _indices(node: int, part: Any) -> np.ndarray:
+def _indices(node: int, part: ArrayLike) -> np.ndarray:
     rows = np.asarray(part)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
         raise InputError(f"partition: the list of node {node} must hold whole row numbers, got {part!r}")
@@ -63,7 +63,7 @@ PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
 
 
 def split(
-    partition: str | Sequence[Any],
+    partition: str | Sequence[ArrayLike],
     y: np.ndarray,
     n_nodes: int,
     *,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.finite_sum import FiniteSum, check_count, check_sigma
+from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
 from adfs.problem.losses import Loss, Multinomial, get_loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.partitions import split
@@ -22,6 +23,8 @@ from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
 __all__ = ["Problem"]
+
+_LARGEST_TARGET = 1e150
 
 
 class Problem(FiniteSum):
@@ -73,14 +76,14 @@ class Problem(FiniteSum):
 
     def __init__(
         self,
-        X: Any,
-        y: Any,
+        X: Matrix,
+        y: ArrayLike,
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
         n_nodes: int | None = None,
         *,
-        partition: str | Sequence[Any] = "contiguous",
-        sample_weight: Any = None,
+        partition: str | Sequence[ArrayLike] = "contiguous",
+        sample_weight: ArrayLike | None = None,
         seed: int | None = 0,
         **partition_options: float,
     ) -> None:
@@ -98,6 +101,7 @@ class Problem(FiniteSum):
         else:
             moved = Shard(whole.X[order], whole.y[order], whole.weights[order])
             self._set(chosen, moved, offsets, sigma, order)
+        self._check_range(lambda j: f"row {int(order[j])}")
 
     @classmethod
     def from_shards(
@@ -131,6 +135,8 @@ class Problem(FiniteSum):
         X, y, weights, offsets = stack_shards(checked)
         problem = cls.__new__(cls)
         problem._set(chosen, Shard(X, y, weights), offsets, sigma, None)
+        node = problem.node_of_row
+        problem._check_range(lambda j: f"shard {node[j]}: row {j - offsets[node[j]]}")
         return problem
 
     @classmethod
@@ -149,7 +155,7 @@ class Problem(FiniteSum):
         return problem
 
     def _set(
-        self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: Any, row_index: np.ndarray | None
+        self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
             loss = Multinomial(int(data.y.max(initial=0.0)) + 1)
@@ -162,6 +168,27 @@ class Problem(FiniteSum):
         self.sigma = check_sigma(sigma, offsets.size - 1)
         for array in (self.y, self.weights, self.offsets, self.sigma):
             array.setflags(write=False)
+
+    def _check_range(self, name: Callable[[int], str]) -> None:
+        """Raise where squares, weights or their products leave the range of doubles; ``name`` names a row."""
+        norms, weights = self.row_norms_squared, self.weights
+        outside = (norms < SMALLEST) | (norms > LARGEST)
+        chosen = np.flatnonzero(outside)
+        outside[chosen] = ~evaluation.rows_are_zero(self.rows, chosen)
+        self._refuse(outside & (weights > 0.0), name, "has a squared norm that is not a double; scale X")
+        self._refuse((weights > 0.0) & (weights < SMALLEST), name, "has a weight too small to divide by")
+        self._refuse(np.abs(self.y) > _LARGEST_TARGET, name, "has a target that cannot be squared; scale y")
+        with np.errstate(over="ignore", under="ignore"):
+            smoothness = weights * norms * min(self.loss.beta, 1.0)
+            ratio = smoothness / self.sigma.min()
+        what = "has weight × squared norm / sigma beyond what doubles hold; scale X, the weights or sigma"
+        active = (norms > 0.0) & (weights > 0.0)
+        self._refuse(active & ((smoothness < SMALLEST) | ~np.isfinite(ratio)), name, what)
+
+    @staticmethod
+    def _refuse(bad: np.ndarray, name: Callable[[int], str], what: str) -> None:
+        if bad.any():
+            raise InputError(f"{name(int(np.argmax(bad)))} {what}")
 
     # ------------------------------------------------------------------ sizes and constants
     # What is as long as the data and quickly computed is not kept: it would double what a sample takes.
@@ -295,7 +322,7 @@ class Problem(FiniteSum):
         return LinearTerm(x, float(self.y[row]), weight, self.loss)
 
     @staticmethod
-    def _checked(vector: Any, name: str, size: int) -> np.ndarray:
+    def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
         # The kernels do not check bounds, and they are compiled once for contiguous float64.
         out = np.ascontiguousarray(vector, dtype=np.float64)
         if out.shape != (size,):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem.losses import Loss, check_labels
@@ -22,7 +23,7 @@ class Shard(NamedTuple):
     weights: np.ndarray
 
 
-def as_numbers(values: Any, where: str) -> np.ndarray:
+def as_numbers(values: ArrayLike, where: str) -> np.ndarray:
     """Return values as a C-contiguous float64 array, not copied when they are one already."""
     try:
         array = np.asarray(values)
@@ -34,7 +35,7 @@ def as_numbers(values: Any, where: str) -> np.ndarray:
     return numbers
 
 
-def as_rows(X: Any, where: str = "X") -> Matrix:
+def as_rows(X: Matrix, where: str = "X") -> Matrix:
     """Return X as a C-contiguous float64 array or a canonical float64 CSR array, checked to be finite.
 
     Data that has the right form already is not copied; what is given is never changed.
@@ -64,8 +65,8 @@ def as_signs(labels: np.ndarray, positive: object) -> np.ndarray:
     return np.where(labels == positive, 1.0, -1.0)
 
 
-def _canonical(X: Any) -> Matrix:
-    out = sp.csr_array(X, dtype=np.float64)
+def _canonical(X: Matrix) -> Matrix:
+    out: Matrix = sp.csr_array(X, dtype=np.float64)
     if not out.has_canonical_format:
         out = out.copy()
         out.sum_duplicates()
@@ -75,7 +76,7 @@ def _canonical(X: Any) -> Matrix:
     return out
 
 
-def check_weights(weights: Any, n_samples: int, where: str) -> np.ndarray:
+def check_weights(weights: ArrayLike | None, n_samples: int, where: str) -> np.ndarray:
     """Return sample weights, 1 when not given, as an array of shape (n_samples,) of its own."""
     if weights is None:
         return np.ones(n_samples)
@@ -91,7 +92,7 @@ def check_weights(weights: Any, n_samples: int, where: str) -> np.ndarray:
     return masses
 
 
-def make_shard(X: Any, y: Any, weights: Any, loss: Loss, where: str) -> Shard:
+def make_shard(X: Matrix, y: ArrayLike, weights: ArrayLike | None, loss: Loss, where: str) -> Shard:
     """Check one node's data against each other and against the loss."""
     rows = as_rows(X, f"{where}X")
     labels = as_numbers(y, f"{where}y").copy()

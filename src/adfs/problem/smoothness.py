@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from adfs.compilation import compiled
-from adfs.problem.rows import Matrix, row_column, row_entry, row_span, rows_of, sparse
+from adfs.problem.rows import Matrix, Rows, row_column, row_entry, row_span, rows_of, sparse
 
 __all__ = ["batch_smoothness"]
 
@@ -34,7 +33,7 @@ def batch_smoothness(X: Matrix, weights: np.ndarray, offsets: np.ndarray, beta: 
 
 
 @compiled
-def _gram_matrices(rows: Any, weights: np.ndarray, offsets: np.ndarray, n_features: int) -> np.ndarray:
+def _gram_matrices(rows: Rows, weights: np.ndarray, offsets: np.ndarray, n_features: int) -> np.ndarray:
     """Return X_iᵀW_iX_i of consecutive nodes, the lower triangle; shape (n, d, d)."""
     n = offsets.size - 1
     out = np.zeros((n, n_features, n_features))

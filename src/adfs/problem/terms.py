@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +64,7 @@ class Term(ABC):
         """Whether the term does not depend on θ; it then never enters a schedule."""
         return self.smoothness == 0.0
 
-    def identity(self) -> tuple[Any, ...] | None:
+    def identity(self) -> tuple[object, ...] | None:
         """Return what the term is made of: arrays, and what prints the same when it is the same.
 
         A checkpoint tells by it whether it belongs to a problem; without one there are no checkpoints.
@@ -106,7 +105,7 @@ class LinearTerm(Term):
         self.loss = loss
         self.norm_squared = float(x @ x)
 
-    def identity(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[object, ...]:
         return self.x, self.label, self.weight, self.loss
 
     @property
@@ -193,7 +192,7 @@ class MultinomialLogisticTerm(Term):
         self.weight = float(weight)
         self.norm_squared = float(self.x @ self.x)
 
-    def identity(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[object, ...]:
         return self.x, self.label, self.n_classes, self.weight
 
     @property

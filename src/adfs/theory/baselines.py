@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class _Record:
             raise InputError(f"{self._title}: the contraction must lie in (0, 1], got {contraction!r}")
 
     def __str__(self) -> str:
-        rows: list[tuple[str, str, Any]] = []
+        rows: list[tuple[str, str, object]] = []
         for name, (what, symbol) in self._symbols.items():
             value = getattr(self, name)
             if isinstance(value, np.ndarray):

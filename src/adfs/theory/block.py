@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -86,7 +85,7 @@ class BlockParameters:
         )
 
     def __str__(self) -> str:
-        rows: list[tuple[str, str, Any]] = [
+        rows: list[tuple[str, str, object]] = [
             ("contraction", "ρ", self.contraction),
             ("dual curvature", "σ_A", self.dual_curvature),
             ("curvature split", "r", self.split),

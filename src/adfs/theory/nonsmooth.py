@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -120,7 +119,7 @@ class NonSmoothParameters(EventParameters):
         )
 
     def __str__(self) -> str:
-        rows: list[tuple[str, str, Any]] = [
+        rows: list[tuple[str, str, object]] = [
             ("step bound", "S²", self.step_bound),
             ("offset", "t0", self.offset),
             ("P(communication)", "p_comm", self.p_comm),

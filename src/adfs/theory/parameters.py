@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -140,7 +139,7 @@ class Parameters(EventParameters):
 
     def summary_table(self) -> str:
         """Return the record as a readable table."""
-        rows: list[tuple[str, str, Any]] = [
+        rows: list[tuple[str, str, object]] = [
             ("kind", "", self.kind),
             ("contraction", "ρ", self.contraction),
             ("decay of the lag", "λ", self.decay),

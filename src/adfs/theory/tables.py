@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 __all__ = ["text_table"]
 
 
-def text_table(title: str, rows: Sequence[tuple[str, str, Any]], notes: Sequence[str] = ()) -> str:
+def text_table(title: str, rows: Sequence[tuple[str, str, object]], notes: Sequence[str] = ()) -> str:
     """Lay out (what, symbol, value) rows under a title, notes below.
 
     Examples
