@@ -12,8 +12,8 @@ from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.algorithms.ns_adfs_literal import VelocityNsAdfs
 from adfs.network import Network
 from adfs.problem import LOSSES, Multinomial, Problem
-from adfs.runtimes.gossip import local_gossip
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
+from baseline_cases import drive
 from loss_cases import ONE_OUTPUT
 
 EVENTS = 10_000
@@ -154,9 +154,7 @@ def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
     for sparse in (False, True):
         data = make_problem(loss, n, sparse=sparse)
         process = METHODS["adfs-block"].start(Setting(data, network, parameters, seed=n))
-        gossip = local_gossip(process.gossip_matrix)
-        for _ in range(2000):
-            process.round(gossip)
+        drive(process, 2000)
         processes.append(process)
     twin = LiteralBlockAdfs(problem, network, parameters)
     state = twin.start()

@@ -12,7 +12,6 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
-from adfs.runtimes.simulate import simulate
 
 from adfs.algorithms import METHODS
 from adfs.cli import main
@@ -23,6 +22,7 @@ from adfs.experiments.data import make_network, make_problem
 from adfs.experiments.running import run_method
 from adfs.experiments.runs import Results, RunsInterruptedError, run_path, time_to
 from adfs.network import Network
+from adfs.runtimes import simulate
 from adfs.runtimes.clock import retime
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run

@@ -146,7 +146,7 @@ def test_every_sum_is_that_of_the_terms(sparse: bool, extra: int) -> None:
         # A tip of a zero row or a row without weight has no vector; both are constants.
         expected = general.clip_to_domain(vectors(tips))
         np.testing.assert_allclose(vectors(inside), expected, rtol=0, atol=1e-13)
-        np.testing.assert_array_equal(linear.clip_to_domain(inside), inside)
+        np.testing.assert_allclose(linear.clip_to_domain(inside), inside, rtol=0.0, atol=4e-16)
         np.testing.assert_allclose(linear.row_sums(inside), general.row_sums(expected), rtol=0, atol=1e-12)
         np.testing.assert_allclose(linear.row_total(inside), general.row_total(expected), rtol=0, atol=1e-12)
         np.testing.assert_allclose(

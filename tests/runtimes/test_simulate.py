@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 KILLED = """
 import sys, numpy as np, adfs
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
 from test_simulate import make_problem
 problem = make_problem(n=9, m=400)
 print("ready", flush=True)

@@ -79,7 +79,7 @@ def count_nodes(n_nodes: int | None, graph: Any, seed: int) -> int:
         return int(n_nodes or 1)  # a name without sizes, or a wrong one, which is told once there is a size
     if n_nodes not in (None, found):
         raise InputError(
-            f"the graph {graph!r} has {found} nodes and n_nodes is {n_nodes}; leave one of them out"
+            f"the graph {graph!r} has {found} nodes but n_nodes is {n_nodes}; leave one of them out"
         )
     return int(found)
 
