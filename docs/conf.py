@@ -3,6 +3,7 @@ from __future__ import annotations
 import html
 import inspect
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from sphinx.util import logging
 from sphinx.util.osutil import FileAvoidWrite
 
 from adfs import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pictures import write_pictures
 
 project = "adfs"
 author = "The adfs developers"
@@ -97,6 +101,10 @@ def _process(app: object, what: str, name: str, obj: object, options: object, li
     lines[:] = [_escape_bars(line) for line in lines]
 
 
+def _draw_pictures(app: object) -> None:
+    write_pictures(Path(app.srcdir) / "pictures")
+
+
 def _write_reference(app: object) -> None:
     """Write a page of the public names of each package."""
     folder = Path(app.srcdir) / "reference"
@@ -173,5 +181,6 @@ def _formula(translator: object, node: object) -> None:
 
 def setup(app: object) -> None:
     app.connect("builder-inited", _write_reference)
+    app.connect("builder-inited", _draw_pictures)
     app.connect("autodoc-process-docstring", _process, priority=1)
     app.add_html_math_renderer("outlines", (_inline_formula, None), (_formula, None))
