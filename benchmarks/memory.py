@@ -60,8 +60,8 @@ def main() -> str:
             table.append(Row(what, found["peak"] / 2**20, "MiB", reference, found["peak"] / formula, bound))
     notes = (
         "All allocations of NumPy and Python (tracemalloc) beyond the problem, the network and the "
-        "parameters, certificates included. Allowed are, per sample, 16 bytes of state and 16 of sampling "
-        "table, 4 d doubles per node, and 1 MiB; for Poisson half as much again. A Poisson stream draws "
+        "parameters, certificates included. Allowed are 16 bytes of state and 16 of sampling table per "
+        "sample, 4 d doubles per node, and 1 MiB; for Poisson half as much again. A Poisson stream draws "
         "events ahead: at n = 10,000 its peak is "
         f"{(peaks['poisson'] - peaks['iid']) / found['clocks']:.0f} bytes per node or edge above that of iid."
     )

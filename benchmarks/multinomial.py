@@ -88,7 +88,7 @@ def main() -> str:
         X, y = load_svmlight_file(str(DATA / "usps.bz2"))
         rows += measured("usps", np.ascontiguousarray(X.toarray()), y.astype(int), target=SECONDS)
     notes = (
-        "Whole fits with C = 1 and no intercept, compilation not counted. scikit-learn's solvers are run with "
-        "growing budgets until their error is proven to be as small."
+        "Whole fits with C = 1 and no intercept, compilation not counted. scikit-learn's solvers are run "
+        "with growing budgets until their error is proven to be as small."
     )
     return write_table("multinomial", "The softmax model: seconds of whole fits", rows, notes)

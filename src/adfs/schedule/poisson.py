@@ -205,10 +205,10 @@ def _hand_out(event: Any, out: Events, to: int) -> int:
 @kernel
 def _merge(
     clocks: _Clocks, upper: float, events: Drawn, computations: int, exchanges: Drawn, out: Events
-) -> tuple[int, int]:
+) -> int:
     """Hand out a window's events in a valid order; those beyond it go to the front of `events`.
 
-    Returns how many events were handed out and how many not.
+    Returns how many these are.
     """
     run, nodes = clocks.run, clocks.run.shape[0]
     written = kept = 0
@@ -239,7 +239,7 @@ def _merge(
     for x in range(computations, events.size - exchanges.size):
         events[kept] = events[x]
         kept += 1
-    return written, kept
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,9 +304,9 @@ class PoissonSchedule(Schedule):
             return
         length = min(max(LEAST_EVENTS, _EVENTS_PER_CLOCK * actors.size) / float(rate.sum()), stop - start)
         clocks = self._clocks(start, actors)
-        # Half a cell per clock waits for the next window, in the mean.
-        size = int(slack * (length * float(rate.sum()) + CELL_MEAN / 2.0 * actors.size)) + _MOST_EVENTS
-        drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), room_for(size)
+        # At most a cell per clock waits for the next window, in the mean: clocks may all have the same cells.
+        size = int(slack * (length * float(rate.sum()) + CELL_MEAN * actors.size)) + _MOST_EVENTS
+        drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), room_for(0)
         kept, windows, lower = 0, 0, start
         while lower < stop:
             windows += 1  # counted from the start, so that the bounds do not drift
@@ -317,9 +317,12 @@ class PoissonSchedule(Schedule):
                 return
             computations, inside = _split(drawn[:count], upper, clocks.run, waiting)
             exchanges = waiting[:inside][np.argsort(waiting["time"][:inside])]
-            written, kept = _merge(clocks, upper, drawn[:count], computations, exchanges, out)
+            number = int(np.count_nonzero(drawn["time"][:computations] <= upper)) + inside
+            if number > out.time.size:
+                out = room_for(int(1.1 * number))
+            kept = _merge(clocks, upper, drawn[:count], computations, exchanges, out)
             if actors.size < self.n_actors:
-                out.actor[:written] = actors[out.actor[:written]]
-            yield upper, first_of(out, written)
+                out.actor[:number] = actors[out.actor[:number]]
+            yield upper, first_of(out, number)
             drawn, waiting = waiting, drawn
             lower = upper
