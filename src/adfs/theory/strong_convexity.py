@@ -122,7 +122,7 @@ def _solution_below(
         pair = second_eigenpair(network, diagonal)
         difference = pair.value - value
         # λ_2 falls, so the solution lies between any λ and λ_2 there: the smaller of them is not too large.
-        if abs(difference) <= pair.error * value or (difference > 0.0 and value == _just_below(limit)):
+        if abs(difference) <= pair.error * value or (difference > 0.0 and value >= _just_below(limit)):
             return min(value, pair.lower)
         low, high = (value, high) if difference > 0.0 else (low, value)
         bend = masses * alpha / (alpha - value) ** 2
