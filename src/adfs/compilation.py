@@ -15,6 +15,7 @@ import pickle
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -239,7 +240,9 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         signature = sigutils.normalize_signature(sig)
         classes = list(_python_objects(signature))
         # When sources changed since this process started, what it runs may be neither the old nor the new.
-        if not all(map(_is_known, classes)) or _file_times() != _FILE_TIMES_AT_IMPORT:
+        # Looked up every half second: a start loads a score of kernels, and a network's disk is slow to ask.
+        moment = time.monotonic() // 0.5
+        if not all(map(_is_known, classes)) or _file_times(moment) != _FILE_TIMES_AT_IMPORT:
             return None
         key = (
             super()._index_key(signature, codegen),  # also has the processor and the function's byte code
@@ -270,8 +273,9 @@ def _is_known(value: Any) -> bool:
     return isinstance(value, type) and value.__module__.partition(".")[0] in _KNOWN_PACKAGES
 
 
-def _file_times() -> list[tuple[int, int]] | None:
-    """Tell cheaply whether a source has changed."""
+@functools.lru_cache(maxsize=1)
+def _file_times(_moment: float) -> list[tuple[int, int]] | None:
+    """Tell cheaply whether a source has changed; asked again for the same moment, without looking."""
     try:
         return [(status.st_mtime_ns, status.st_size) for status in map(os.stat, _SOURCES)]
     except OSError:  # removed meanwhile
@@ -279,7 +283,7 @@ def _file_times() -> list[tuple[int, int]] | None:
 
 
 _SOURCES = sorted(path for path in _PACKAGE.rglob("*.py") if path.is_file())
-_FILE_TIMES_AT_IMPORT = _file_times()
+_FILE_TIMES_AT_IMPORT = _file_times(-1.0)
 
 
 @functools.cache
