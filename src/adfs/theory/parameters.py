@@ -32,7 +32,7 @@ def network_constant(network: Network, resistance: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Parameters(EventParameters):
-    """The constants of ADFS for one problem on one network, a few numbers a node and an edge.
+    """The constants of ADFS for one problem on one network, a few numbers per node and per edge.
 
     ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
     ``virtual_weight`` the α_i with μ_ij² = α_i L_ij on virtual edges, ``edge_probability`` p_e,
@@ -89,7 +89,7 @@ class Parameters(EventParameters):
 
     @property
     def decay(self) -> float:
-        """λ = (1 − ρ)/(1 + ρ), by which the lag of an idle node shrinks a step."""
+        """λ = (1 − ρ)/(1 + ρ), by which the lag of an idle node shrinks per step."""
         return (1.0 - self.contraction) / (1.0 + self.contraction)
 
     @property
@@ -324,7 +324,7 @@ def _largest_contraction(
 ) -> float:
     """Return √σ_A · min_e p_e/k_e; ``edge_roots`` are the k_e of communication edges."""
     holding = root_sums > 0.0
-    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value a node.
+    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value per node.
     own = node_probability[holding] / (root_sums[holding] * np.sqrt(virtual_weight[holding]))
     return math.sqrt(curvature) * float(np.min(np.concatenate([own, edge_probability / edge_roots])))
 
