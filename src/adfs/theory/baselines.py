@@ -372,8 +372,8 @@ class AgdParameters(_Record):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
     On one machine L = λ_max(βXᵀWX) + Σσ_i; over several nodes L is bounded by ΣM_i, which needs one number
-    per node. ``hops`` counts the messages one after another of a sum over all nodes, up a tree and down: twice
-    the diameter.
+    per node. ``hops`` counts the messages one after another of a sum over all nodes, up a tree and down:
+    twice the diameter.
     """
 
     _title: ClassVar[str] = "Parameters of accelerated gradient descent"
