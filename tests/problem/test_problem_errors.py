@@ -58,7 +58,7 @@ def changed(value: float, *, sparse: bool = False) -> Any:
         ({"sigma": "strong"}, "sigma must be a number or one number per node, got 'strong'"),
         ({"loss": "squaredhinge"}, "unknown loss 'squaredhinge': did you mean 'squared-hinge'?"),
         ({"partition": "contigous"}, "unknown partition 'contigous': did you mean 'contiguous'?"),
-        ({"partition": 7}, "partition must be a name or one index list a node, got 7"),
+        ({"partition": 7}, "partition must be a name or one index list per node, got 7"),
         ({"partition": [[0, 1, 2, 3]]}, "partition gives 1 index lists, but there are 2 nodes"),
         (
             {"partition": [[0, 1], [2]]},

@@ -20,7 +20,6 @@ from adfs.errors import FileError, InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.clock import with_times
-from literal_cases import multinomial_terms
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
 
@@ -376,6 +375,8 @@ def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> No
 
 
 def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
+    from literal_cases import multinomial_terms
+
     rng = np.random.default_rng(0)
     X, labels = rng.standard_normal((20, 3)), rng.integers(0, 3, 20)
     problem = multinomial_terms(X, labels, 1.0, 2, n_classes=3)
@@ -398,6 +399,8 @@ def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_general_problems_get_a_smoothness_that_works() -> None:
+    from literal_cases import multinomial_terms
+
     rng = np.random.default_rng(0)
     X, y = 0.1 * rng.standard_normal((20, 2)), rng.integers(0, 3, 20)
     problem = multinomial_terms(X, y, 2.0, 4, n_classes=3)

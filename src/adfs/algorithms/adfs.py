@@ -457,7 +457,7 @@ class Adfs(Method[Parameters]):
         Algorithm 2 of the paper in mean/lag form: an event is a dual coordinate step on one sample at one
         node, or a difference between two neighbours.
     Guarantee
-        Theorem 2: the error contracts by 1 − ρ an event, in expectation.
+        Theorem 2: the error contracts by 1 − ρ per event, in expectation.
 
     References
     ----------

@@ -193,7 +193,7 @@ class AdfsBlock(Method[BlockParameters]):
     """Block-synchronous ADFS: every node computes one sample, or all gossip once, at each step.
 
     Guarantee
-        Contraction 1 − ρ a step with 1/ρ = max_i S_i/√r + √(λ_max/σ_A).
+        Contraction 1 − ρ per step with 1/ρ = max_i S_i/√r + √(λ_max/σ_A).
 
     References
     ----------

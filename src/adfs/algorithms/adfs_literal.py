@@ -54,7 +54,7 @@ class LiteralAdfs:
         virtual edge the tip takes prox_{η̃f̃*}(z_tip) and the centre what it lost;
         x⁺ = y + (ρR_e/p_e)(v⁺ − (1 − ρ)v − ρy).
     Guarantee
-        Theorem 2: the dual error and the distance at the centres contract by 1 − ρ a step, in expectation.
+        Theorem 2: the dual error and the distance at the centres contract by 1 − ρ per step, in expectation.
 
     References
     ----------
@@ -98,7 +98,7 @@ class LiteralAdfs:
 
 
 class MeanLagAdfs:
-    """ADFS as a decay and a jump: while a node is idle c rests, and e shrinks by λ a unit of time.
+    """ADFS as a decay and a jump: while a node is idle c rests, and e shrinks by λ per unit of time.
 
     Algorithm
         At an event on edge (i, j) at time s: e_i ← λ^(s − s_i)e_i, the same for j; then with x = c − e/2,

@@ -94,7 +94,7 @@ class Agd(Method[AgdParameters]):
     Algorithm
         θ⁺ = y − ∇F(y)/L; y = θ⁺ + ((√k − 1)/(√k + 1))(θ⁺ − θ), k = L/Σσ_i.
     Guarantee
-        F(θ) − F* shrinks by 1 − 1/√k a round.
+        F(θ) − F* shrinks by 1 − 1/√k per round.
 
     References
     ----------

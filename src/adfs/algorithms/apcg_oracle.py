@@ -46,7 +46,7 @@ class ApcgState(NamedTuple):
 
 
 class GeneralizedApcg:
-    """Minimise q_A(λ) + ψ(λ) over edge variables, one coordinate block a step.
+    """Minimise q_A(λ) + ψ(λ) over edge variables, one coordinate block per step.
 
     Problem
         q_A(λ) = ½ λᵀAᵀΣ⁻¹Aλ and ψ_ij(λ_ij) = f*_ij(−μ_ij λ_ij) − μ_ij²/(2L_ij)‖λ_ij‖² on virtual edges

@@ -186,7 +186,7 @@ class Dsba(Method[DsbaParameters]):
         one taken at z⁺: a prox of one sample. Step 1/(24L) times ``step_factor``: 4 by default, as in
         the paper of ADFS; 1 is the theory's.
     Guarantee
-        At factor 1 the squared error shrinks by 1 − min(γ/24, σ_min/(48L), 1/(3m)) a round in expectation.
+        At factor 1 the squared error shrinks by 1 − min(γ/24, σ_min/(48L), 1/(3m)) per round in expectation.
 
     References
     ----------

@@ -218,7 +218,7 @@ class Esdacd(Method[EsdacdParameters]):
         An event picks an edge; its two ends compute ∇f_i* at their own points, exchange them, and move
         by their difference, with the momentum of accelerated coordinate descent.
     Guarantee
-        The squared error shrinks by 1 − ϑ an event in expectation, ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i +
+        The squared error shrinks by 1 − ϑ per event in expectation, ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i +
         1/σ_j))).
 
     References

@@ -74,7 +74,7 @@ class Extra(Method[ExtraParameters]):
     Algorithm
         x⁺⁺ = (I + W)x⁺ − (I + W)/2·x − α(∇f(x⁺) − ∇f(x)), W = I − Lap/λ_max, α = 1/(2 max M_i).
     Guarantee
-        The squared error shrinks by 1 − min(σ_min/(2 max M_i), γ/2) a round.
+        The squared error shrinks by 1 − min(σ_min/(2 max M_i), γ/2) per round.
 
     References
     ----------

@@ -76,7 +76,7 @@ class Msda(Method[MsdaParameters]):
         θ_i = ∇f_i*(x_i); y⁺ = x − η P(Lap)Θ; x = (1 + μ)y⁺ − μy, P the polynomial of K Chebyshev rounds.
         With K = 1 (``parameters="ssda"``, or the option ``rounds=1``) it is SSDA.
     Guarantee
-        ‖Θ − Θ*‖² shrinks by 1 − ((1 − c1^K)/(1 + c1^K))·√(min σ_i/max M_i) a round.
+        ‖Θ − Θ*‖² shrinks by 1 − ((1 − c1^K)/(1 + c1^K))·√(min σ_i/max M_i) per round.
 
     References
     ----------

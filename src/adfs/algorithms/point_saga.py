@@ -181,7 +181,7 @@ class PointSaga(Method[PointSagaParameters]):
         ``parameters="zero-table"`` starts with zeros, which is quicker where most samples end up with a
         small gradient.
     Guarantee
-        The squared error shrinks by 1/(1 + μγ) a sample in expectation.
+        The squared error shrinks by 1/(1 + μγ) per sample in expectation.
 
     References
     ----------

@@ -17,7 +17,7 @@ _ROUNDING = 2.0**-52
 _LONGEST_CORRECTED = 1.0
 _LAST_STEP = 9e-4  # u⁵/4 is below rounding, and so is what the Taylor series of p leaves out
 _MOST_SHORT_STEPS = 6
-_MOST_STEPS = 200  # Newton climbs from 0 by about 1 a step, to at most log(C); a good guess needs three
+_MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
 
 
 @compiled

@@ -96,11 +96,14 @@ def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
         if k != label:
             inside = inside and tip[k] >= 0.0
             total += tip[k]
-    if inside and total <= weight and abs(total + tip[label]) <= _OUTSIDE * weight:
+    if math.isnan(total + tip[label]):
+        return  # of a run that diverged: nothing is made of it
+    rounding = _OUTSIDE * weight
+    if inside and total <= weight + rounding and abs(total + tip[label]) <= rounding:
         tip[label] = -total
         return
     # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
-    # negative stay so under the next, which is larger; in units of w, and without the 1 of the label.
+    # negative stay so under the next, which is larger.
     shift = -math.inf
     counted = tip.size + 1
     while True:
@@ -110,14 +113,14 @@ def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
             if tip[k] / weight + (1.0 if k == label else 0.0) > shift:
                 excess += tip[k] / weight + (1.0 if k == label else 0.0)
                 count += 1
-        if count == counted or count == 0 or math.isnan(excess):
+        if count == counted:
             break
         counted = count
         shift = excess / count
     total = 0.0
     for k in range(tip.size):
         if k != label:
-            tip[k] = weight * max(tip[k] / weight - shift, 0.0) if not math.isnan(shift) else math.nan
+            tip[k] = weight * max(tip[k] / weight - shift, 0.0)
             total += tip[k]
     tip[label] = -total
 

@@ -1,4 +1,4 @@
-"""Ways to split samples over nodes: each returns one index array a node."""
+"""Ways to split samples over nodes: each returns one index array per node."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def split(
     Returns
     -------
     list of ndarray
-        One array of row numbers a node, together every row exactly once.
+        One array of row numbers per node, together every row exactly once.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def split(
     if options:
         raise InputError(f"index lists take no options, but {sorted(options)} were given")
     if not np.iterable(partition):
-        raise InputError(f"partition must be a name or one index list a node, got {partition!r}")
+        raise InputError(f"partition must be a name or one index list per node, got {partition!r}")
     parts = [_indices(node, part) for node, part in enumerate(partition)]
     if len(parts) != n_nodes:
         raise InputError(f"partition gives {len(parts)} index lists, but there are {n_nodes} nodes")

@@ -70,7 +70,8 @@ def _node_by_node(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np.nda
             if scaled.nnz == 0 or not scaled.data.any():
                 continue
         else:
-            scaled = roots[:, None] * rows
+            # No copy of the data where nothing is to be scaled.
+            scaled = rows if np.all(roots == 1.0) else roots[:, None] * rows
             if not scaled.any():
                 continue
         out[node] = _largest_squared_singular_value(scaled)

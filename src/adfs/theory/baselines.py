@@ -1,4 +1,4 @@
-"""The constants of the methods ADFS is measured against: one frozen record each, from a few numbers a node.
+"""The constants of the methods ADFS is measured against: one frozen record each, from a few numbers per node.
 
 ``contraction`` is what theory promises in every one of them: the squared error shrinks by 1 − contraction an
 event or a round (in expectation, where the method draws).
@@ -76,7 +76,7 @@ class _Record:
 
 @dataclass(frozen=True, eq=False)
 class MsdaParameters(_Record):
-    """MSDA: accelerated gradient on the dual, K Chebyshev gossip rounds a gradient; K = 1 is SSDA.
+    """MSDA: accelerated gradient on the dual, K Chebyshev gossip rounds per gradient; K = 1 is SSDA.
 
     ``step`` is η = α(1 + c^2)/(1 + c)² and ``momentum`` is μ = ((1 + c)√k − 1 + c)/((1 + c)√k + 1 − c), with
     c = c1^K, α = min σ_i and k = max M_i/min σ_i; the condition number of the dual is k((1 + c)/(1 − c))²,
@@ -95,7 +95,7 @@ class MsdaParameters(_Record):
         "contraction": ("contraction", "1/√κ"),
         "step": ("dual step", "η"),
         "momentum": ("momentum", "μ"),
-        "rounds": ("gossip rounds a gradient", "K"),
+        "rounds": ("gossip rounds per gradient", "K"),
         "gamma": ("network's eigengap", "γ"),
         "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
         "condition": ("condition number", "max M_i/min σ_i"),
@@ -120,7 +120,7 @@ class MsdaParameters(_Record):
         return cls._assemble(min(1.0, network.gamma), network.laplacian_max, condition, least, rounds)
 
     def with_rounds(self, rounds: int) -> MsdaParameters:
-        """Return the constants for another number K of gossip rounds a gradient."""
+        """Return the constants for another number K of gossip rounds per gradient."""
         return MsdaParameters._assemble(
             self.gamma, self.laplacian_max, self.condition, self.smallest_sigma, rounds
         )
@@ -156,7 +156,7 @@ class MsdaParameters(_Record):
 
 @dataclass(frozen=True, eq=False)
 class EsdacdParameters(_Record):
-    """ESDACD: accelerated coordinate descent on the dual, one edge an event, a dual gradient at both ends.
+    """ESDACD: accelerated coordinate descent on the dual, one edge per event, a dual gradient at both ends.
 
     ``contraction`` is ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i + 1/σ_j))) and ``dual_curvature`` is σ_A = λ_2(Lap,
     diag M_i). ``node_activity`` is the chance that a node takes part in an event; nodes never act alone
@@ -216,7 +216,7 @@ class EsdacdParameters(_Record):
 
     @property
     def log_decay(self) -> float:
-        """Log of (1 − ϑ)/(1 + ϑ), by which the lag of an idle node shrinks an event."""
+        """Log of (1 − ϑ)/(1 + ϑ), by which the lag of an idle node shrinks per event."""
         return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
 
     @property
@@ -371,9 +371,9 @@ class PointSagaParameters(_Record):
 class AgdParameters(_Record):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
-    On one machine L = λ_max(βXᵀWX) + Σσ_i; over several nodes L is bounded by ΣM_i, which needs one number a
-    node. ``hops`` counts the messages one after another of a sum over all nodes, up a tree and down: twice
-    the diameter.
+    On one machine L = λ_max(βXᵀWX) + Σσ_i; over several nodes L is bounded by ΣM_i, which needs one number
+    per node. ``hops`` counts the messages one after another of a sum over all nodes, up a tree and down:
+    twice the diameter.
     """
 
     _title: ClassVar[str] = "Parameters of accelerated gradient descent"

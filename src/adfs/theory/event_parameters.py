@@ -26,13 +26,15 @@ class EventParameters:
     def _freeze_arrays(self, *, nodes: tuple[str, ...], edges: tuple[str, ...], samples: str) -> None:
         """Make the named arrays float64 and unwritable, and raise unless they fit together.
 
-        ``nodes`` are those with a number a node, ``edges`` those with one an edge; ``samples`` names the one
-        that is above 0 at the nodes that hold samples.
+        ``nodes`` are those with a number per node, ``edges`` those with one per edge; ``samples`` names the
+        one that is above 0 at the nodes that hold samples.
         """
         for name in (*nodes, *edges):
             array = np.array(getattr(self, name), dtype=np.float64)
             if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array < 0.0):
-                raise InputError(f"parameters: {name} must be one finite number of at least 0 a node or edge")
+                raise InputError(
+                    f"parameters: {name} must be one finite number of at least 0 per node or edge"
+                )
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if {getattr(self, name).size for name in nodes} != {self.sigma.size}:

@@ -86,7 +86,7 @@ class NonSmoothParameters(EventParameters):
     def paper(cls, problem: Source, network: Network) -> NonSmoothParameters:
         """Choose as the paper does: μ_ij² = λ_min⁺(Lap)/(1 + m) and p_comm = min(1/2, 1/(1 + √(mγ̃))).
 
-        Edges are equally likely, and so are samples; m is the largest number of samples a node.
+        Edges are equally likely, and so are samples; m is the largest number of samples per node.
         """
         summary = summarize(problem)
         check_network(summary, network)

@@ -20,7 +20,7 @@ def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
     Parameters
     ----------
     problem : Problem
-        m is its largest number of samples a node, n·m its number of samples.
+        m is its largest number of samples per node, n·m its number of samples.
     network : Network
     tau : float
         Time of a communication, one sample's computation taking 1.
@@ -28,7 +28,7 @@ def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a method, indexed by its name, with columns ``distributed``, ``asynchronous``,
+        One row per method, indexed by its name, with columns ``distributed``, ``asynchronous``,
         ``stochastic``, ``time`` and ``formula``.
 
     Examples

@@ -1,4 +1,4 @@
-"""One function a theorem: what each promises, as numbers for a given problem, network and parameters.
+"""One function per theorem: what each promises, as numbers for a given problem, network and parameters.
 
 The corrections to the paper's statements are listed and derived in docs/errata.md.
 """
@@ -29,7 +29,7 @@ __all__ = [
     "theorem5_time",
 ]
 
-#: Lemma 3 of the paper's appendix: the time a step is at most (9·p_comp + 24·τ·p_comm^max)/n.
+#: Lemma 3 of the paper's appendix: the time per step is at most (9·p_comp + 24·τ·p_comm^max)/n.
 STEP_TIME_CONSTANTS = (9.0, 24.0)
 
 
@@ -109,7 +109,7 @@ def _curvature(graph: AugmentedGraph) -> float:
 
 
 class StepTime(NamedTuple):
-    """Theorem 4's bound ``nu`` of the time a step, and whether what its proof assumes ``holds``."""
+    """Theorem 4's bound ``nu`` of the time per step, and whether what its proof assumes ``holds``."""
 
     nu: float
     p_comp: float
@@ -164,7 +164,7 @@ class ExecutionTime(NamedTuple):
 def theorem5_time(problem: Source, network: Network, tau: float, *, constant: float = 24.0) -> ExecutionTime:
     """Theorem 5: T/log(1/ε) ≤ (√2·C/Δ_p)((m + √(mκ_s))/√r_κ + (1 + 2c_ττ)√((1 + κ_s)/γ̃)).
 
-    For the parameters of :meth:`Parameters.paper`. m is the largest number of samples a node, r_κ = (1 +
+    For the parameters of :meth:`Parameters.paper`. m is the largest number of samples per node, r_κ = (1 +
     κ_min)/(1 + κ_s), c_τ = p_comm^max/p_comm, and Δ_p the largest number with p_ij ≥ p_comp Δ_p √(1 +
     L_ij/σ_i)/(nS_comp). The paper proves it for one σ; for several the bound is multiplied by √(max_e
     σ_max(1/σ_i + 1/σ_j)/2), which is 1 for one σ.
