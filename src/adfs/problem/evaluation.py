@@ -7,6 +7,7 @@ nodes: the figures a process computes for its own nodes are then the same bits w
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from adfs.problem.losses import (
     conjugate,
     curvature,
     derivative,
+    divergence,
     outputs,
     point_of,
     value,
@@ -26,10 +28,13 @@ from adfs.problem.rows import Rows, row_column, row_entry, row_span
 from adfs.problem.samples import Samples
 
 __all__ = [
+    "Gap",
     "add_squares",
     "clip_to_domain",
+    "close_gap",
     "conjugate_sums",
     "fill_margins",
+    "gap_parts",
     "loss_curvatures",
     "loss_derivatives",
     "loss_slopes",
@@ -41,10 +46,29 @@ __all__ = [
     "row_norms_squared",
     "rows_are_zero",
     "sampling_weights",
+    "squared_norm",
     "sum_in_order",
     "weighted_row_sums",
     "weighted_row_total",
 ]
+
+_EPS = float(np.finfo(np.float64).eps)
+_OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
+_DIVERGENCE, _VALUE, _MARGINS, _REACH = range(4)  # the columns of `gap_parts`
+
+
+@inlined
+def _two_sum(total: float, term: float) -> tuple[float, float]:
+    """Return the rounded sum and what rounding took from it."""
+    found = total + term
+    back = found - total
+    return found, (total - (found - back)) + (term - back)
+
+
+@inlined
+def _finish(total: float, carry: float) -> float:
+    """Return a sum with what its rounding took, unless it is no finite number."""
+    return total + carry if math.isfinite(total) else total
 
 
 @compiled
@@ -130,11 +154,13 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     out = np.empty(n)
     margins = np.empty(outputs(loss))
     for i in range(n):
-        total = 0.0
+        total, carry = 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
             fill_margins(samples.rows, j, theta, margins)
-            total += samples.weights[j] * value(loss, point_of(loss, margins), samples.y[j])
-        out[i] = total
+            term = samples.weights[j] * value(loss, point_of(loss, margins), samples.y[j])
+            total, error = _two_sum(total, term)
+            carry += error
+        out[i] = _finish(total, carry)
     return out
 
 
@@ -144,8 +170,9 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
     rows, offsets = samples.rows, samples.offsets
     n, p = offsets.size - 1, points.shape[1]
     out = np.zeros((n, p))
-    margins = np.empty(p)
+    margins, carry = np.empty(p), np.empty(p)
     for i in range(n):
+        carry[:] = 0.0
         for j in range(offsets[i], offsets[i + 1]):
             start, stop = row_span(rows, j)
             margins[:] = 0.0
@@ -155,7 +182,11 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
                 for t in range(p):
                     margins[t] += entry * points[column, t]
             for t in range(p):
-                out[i, t] += samples.weights[j] * value(samples.loss, margins[t], samples.y[j])
+                term = samples.weights[j] * value(samples.loss, margins[t], samples.y[j])
+                out[i, t], error = _two_sum(out[i, t], term)
+                carry[t] += error
+        for t in range(p):
+            out[i, t] = _finish(out[i, t], carry[t])
     return out
 
 
@@ -186,25 +217,43 @@ def add_squares(loss_sums: np.ndarray, total_sigma: float, points: np.ndarray) -
     return np.asarray(sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * total_sigma * squares)
 
 
+@compiled
+def squared_norm(vector: np.ndarray) -> float:
+    """Return ‖v‖², summed in order."""
+    total = 0.0
+    for k in range(vector.size):
+        total += vector[k] * vector[k]
+    return total
+
+
 @inlined
-def _add_row(rows: Rows, j: int, tip: np.ndarray, out: np.ndarray) -> None:
-    """Add the tip's K multiples of row j to ``out`` (K·p,)."""
+def _add_row(rows: Rows, j: int, tip: np.ndarray, out: np.ndarray, carry: np.ndarray) -> None:
+    """Add the tip's K multiples of row j to ``out`` (K·p,), and what rounding takes to ``carry``."""
     start, stop = row_span(rows, j)
     width = out.size // tip.size
     for output in range(tip.size):
         first, factor = np.uint64(output * width), tip[output]
         for k in range(start, stop):
-            out[first + row_column(rows, j, k)] += factor * row_entry(rows, j, k)
+            column = first + row_column(rows, j, k)
+            out[column], error = _two_sum(out[column], factor * row_entry(rows, j, k))
+            carry[column] += error
 
 
 @compiled
 def weighted_row_sums(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_features: int) -> np.ndarray:
-    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p)."""
+    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p).
+
+    Right to the rounding of its terms, however many they are.
+    """
     n = offsets.size - 1
     out = np.zeros((n, n_features))
+    carry = np.empty(n_features)
     for i in range(n):
+        carry[:] = 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], out[i])
+            _add_row(rows, j, tips[j], out[i], carry)
+        for k in range(n_features):
+            out[i, k] = _finish(out[i, k], carry[k])
     return out
 
 
@@ -215,11 +264,11 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
     The sums of `weighted_row_sums` added up, without n × d numbers.
     """
     out = np.zeros(n_features)
-    node = np.zeros(n_features)
+    node, carry = np.zeros(n_features), np.zeros(n_features)
     width = n_features // tips.shape[1]
     for i in range(offsets.size - 1):
         for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], node)
+            _add_row(rows, j, tips[j], node, carry)
         # Only the columns this node touched; one met again adds the zero left there.
         for j in range(offsets[i], offsets[i + 1]):
             start, stop = row_span(rows, j)
@@ -227,9 +276,139 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
                 first = np.uint64(output * width)
                 for k in range(start, stop):
                     column = first + row_column(rows, j, k)
-                    out[column] += node[column]
+                    out[column] += _finish(node[column], carry[column])
                     node[column] = 0.0
+                    carry[column] = 0.0
     return out
+
+
+# --------------------------------------------------------------------------- the duality gap
+# For any θ and tips s with θ̂ = −Σ x s/Σσ,
+#
+#     F(θ) − D(s) = Σ_j [wℓ(u_j) + wℓ*(s_j/w) − u_j s_j] + (Σσ/2)‖θ − θ̂‖²,    u_j = x_jᵀθ:
+#
+# terms of at least 0, each small where the gap is. What rounding can hide is added to them, so that the sum
+# is never below the gap of the numbers as they are given.
+
+
+@inlined
+def _fill_margins_and_size(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> tuple[float, int]:
+    """Write the margins as `fill_margins` does; return ‖x_j‖² and how many entries of x_j are not 0."""
+    fill_margins(rows, j, theta, out)
+    start, stop = row_span(rows, j)
+    squares, count = 0.0, 0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        squares += entry * entry
+        count += entry != 0.0
+    return squares, count
+
+
+@compiled
+def gap_parts(
+    samples: Samples, active: np.ndarray, tips: np.ndarray, theta: np.ndarray, beta: float
+) -> np.ndarray:
+    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 4).
+
+    The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that of
+    wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the worse of
+    u − δ and u + δ instead); that of ‖x‖‖s‖.
+
+    Parameters
+    ----------
+    samples : Samples
+    active : ndarray of shape (N,)
+    tips : ndarray of shape (N, K)
+    theta : ndarray of shape (K·p,)
+    beta : float
+        The loss's smoothness.
+    """
+    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
+    out = np.zeros((offsets.size - 1, 4))
+    length = math.sqrt(squared_norm(theta))
+    margins, scaled = np.empty(tips.shape[1]), np.empty(tips.shape[1])
+    for i in range(out.shape[0]):
+        apart, apart_carry, total, total_carry = 0.0, 0.0, 0.0, 0.0
+        for j in range(offsets[i], offsets[i + 1]):
+            weight = weights[j]
+            if weight == 0.0:
+                apart += math.inf if np.any(tips[j] != 0.0) else 0.0
+                continue
+            squares, count = _fill_margins_and_size(samples.rows, j, theta, margins)
+            total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), y[j]))
+            total_carry += error
+            if not active[j]:
+                apart += math.inf if np.any(tips[j] != 0.0) else 0.0
+                continue
+            size = 0.0
+            for k in range(scaled.size):
+                scaled[k] = tips[j, k] / weight
+                size += tips[j, k] * tips[j, k]
+            out[i, _REACH] += math.sqrt(squares * size)
+            # The sum's rounding, and a few digits of what the divergence makes of u, b and of probabilities.
+            most = abs(y[j]) + (scaled.size - 1)
+            shift = _EPS * ((count + 4) * math.sqrt(squares) * length + 8.0 * most)
+            if beta < math.inf:
+                out[i, _MARGINS] += 0.5 * beta * weight * shift * shift
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+            else:
+                margins[0] -= shift
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                margins[0] += 2.0 * shift
+                above = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                term = max(term, above)
+            apart, error = _two_sum(apart, weight * term)
+            apart_carry += error
+        out[i, _DIVERGENCE] = _finish(apart, apart_carry)
+        out[i, _VALUE] = _finish(total, total_carry)
+    return out
+
+
+@compiled
+def _column_sums(values: np.ndarray) -> np.ndarray:
+    """Return the sum of each column of (n, k), row after row, with what rounding took; shape (k,)."""
+    out, carry = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    for i in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            out[k], error = _two_sum(out[k], values[i, k])
+            carry[k] += error
+    for k in range(values.shape[1]):
+        out[k] = _finish(out[k], carry[k])
+    return out
+
+
+class Gap(NamedTuple):
+    """F at a point (``value``), a lower bound of F* (``lower``), and a bound of F − F* there (``gap``)."""
+
+    value: float
+    lower: float
+    gap: float
+
+
+def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None, total_sigma: float) -> Gap:
+    """Return the duality gap at θ from what all nodes contribute.
+
+    The gap is never below the true one of the given θ and s: a smooth loss has |wℓ' − s|² ≤ 2wβ·divergence,
+    so margins that are off by δ change the sum of divergences G to at most (√G + √(½Σwβδ²))².
+
+    Parameters
+    ----------
+    parts : ndarray of shape (n, 4)
+        `gap_parts` of all nodes, in their order.
+    theta : ndarray of shape (d,)
+    residual : ndarray of shape (d,), optional
+        Σ x s + Σσ·θ; when left out θ is taken to be θ̂.
+    total_sigma : float
+        Σ_i σ_i.
+    """
+    apart, losses, margins, reach = (float(part) for part in _column_sums(parts))
+    value = losses + 0.5 * total_sigma * squared_norm(theta)
+    root = math.sqrt(apart) + math.sqrt(margins)
+    gap = root * root * (1.0 + _OWN_ROUNDING)
+    if residual is not None:
+        miss = math.sqrt(squared_norm(residual)) + (parts.shape[0] + 8) * _EPS * reach
+        gap += miss * miss / (2.0 * total_sigma)
+    return Gap(value, value - gap - 4.0 * _EPS * abs(value), gap)
 
 
 @compiled

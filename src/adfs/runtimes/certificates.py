@@ -7,22 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Process
-from adfs.problem.evaluation import add_squares
+from adfs.problem.evaluation import Gap, add_squares, close_gap
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
 
-__all__ = ["AllNodes", "Certificate", "certify", "compare_with_optimum", "measure_nodes"]
-
-# What two sums of many rounded terms may be off by, relative to them.
-_ROUNDING = 4.0 * np.finfo(np.float64).eps
+__all__ = ["AllNodes", "Certificate", "certify", "compare_with_optimum", "glance", "measure_nodes"]
 
 
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
-    The gap is a difference of two sums: it is never given as less than their rounding, about 1e-15 of F(0).
+    The gap is a sum of terms of at least 0, with what rounding can hide: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
 
@@ -88,32 +85,65 @@ class AllNodes:
         """Return F at each of some points (p, d), shape (p,)."""
         return add_squares(self.collect(self.problem.loss_sums(points)), self.total_sigma, points)
 
+    def mean(self, process: Process) -> np.ndarray:
+        """Return the mean of the nodes' iterates, shape (d,)."""
+        return np.asarray(self.add(process.primal()) / self.sigma.size)
+
+    def gap(self, tips: np.ndarray, theta: np.ndarray, residual: np.ndarray | None) -> Gap:
+        """Return F(θ) − D(s) and its ends; ``residual`` is Σ x s + Σσ·θ."""
+        parts = self.collect(self.problem.gap_parts(tips, theta))
+        return close_gap(parts, theta, residual, self.total_sigma)
+
+    def certificate(self, theta: np.ndarray, found: Gap) -> Certificate:
+        """Return what is known of a point, the gap relative to F(0)."""
+        at_zero = self.value_at_zero
+        return Certificate(theta, found.value, found.lower, found.gap / (at_zero if at_zero > 0.0 else 1.0))
+
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,)."""
         return np.asarray(-self.add_rows(tips) / self.total_sigma)
 
 
 def certify(process: Process, nodes: AllNodes) -> Certificate:
-    """Certify the point that a run's dual variables stand for.
+    """Certify the point that a run's dual variables stand for, θ(s).
 
     A method without dual variables is certified at the mean of its nodes: s = wℓ'(xᵀθ) is feasible for any θ.
     """
     problem = nodes.problem
     if not problem.certifiable:
-        theta = nodes.add(process.primal()) / nodes.sigma.size
+        theta = nodes.mean(process)
         return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
     tips = process.dual()
     if tips is None:
-        tips = problem.slopes(nodes.add(process.primal()) / nodes.sigma.size)
+        theta = nodes.mean(process)
+        tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
+        total = nodes.add_rows(tips)
+    else:
+        tips = _inside(process, tips, problem)
+        total = nodes.add_rows(tips)
+        theta = np.asarray(-total / nodes.total_sigma)
+    return nodes.certificate(theta, nodes.gap(tips, theta, total + nodes.total_sigma * theta))
+
+
+def glance(process: Process, nodes: AllNodes) -> Certificate:
+    """Return what `certify` would, up to the rounding of the run so far, in one pass over the data, not two.
+
+    The centres and the tips of a dual method sum to 0, so that θ(s) is what its centres say; only `certify`
+    adds what rounding has made of that sum. Other methods are certified.
+    """
+    problem = nodes.problem
+    tips = process.dual() if problem.certifiable else None
+    if tips is None:
+        return certify(process, nodes)
+    tips = _inside(process, tips, problem)
+    theta = nodes.add(problem.sigma[:, None] * process.primal()) / nodes.total_sigma
+    return nodes.certificate(theta, nodes.gap(tips, theta, None))
+
+
+def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:
+    """Return a process's tips inside their domains, without another array as long as the data."""
     held = any(np.may_share_memory(tips, array) for array in process.arrays().values())
-    tips = problem.clip_to_domain(tips, in_place=not held)  # nothing more as long as the data
-    theta = nodes.primal_from_dual(tips)
-    quadratic = 0.5 * nodes.total_sigma * float(theta @ theta)
-    value = float(nodes.collect(problem.loss_sums(theta)).sum()) + quadratic
-    lower = -float(nodes.collect(problem.conjugate_sums(tips)).sum()) - quadratic
-    at_zero = nodes.value_at_zero
-    gap = max(value - lower, _ROUNDING * (abs(value) + abs(lower)))
-    return Certificate(theta, value, lower, gap / (at_zero if at_zero > 0.0 else 1.0))
+    return problem.clip_to_domain(tips, in_place=not held)
 
 
 def compare_with_optimum(iterates: np.ndarray, values: np.ndarray, nodes: AllNodes) -> Certificate:

@@ -93,7 +93,7 @@ class Execution:
             zero = np.zeros(small.n_features)
             small.loss_sums(zero)
             tips = small.clip_to_domain(small.slopes(zero))
-            small.conjugate_sums(tips)
+            small.gap_parts(tips, zero)
             small.row_sums(tips)
 
     def open(self) -> None:
