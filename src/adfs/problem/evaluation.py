@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.compilation import compiled, inlined
+from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.losses import (
     Loss,
     clip_tip,
@@ -41,6 +41,7 @@ __all__ = [
     "loss_sums",
     "loss_sums_at",
     "loss_values",
+    "margin_scales",
     "node_maxima",
     "node_sums",
     "row_norms_squared",
@@ -54,7 +55,7 @@ __all__ = [
 
 _EPS = float(np.finfo(np.float64).eps)
 _OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
-_DIVERGENCE, _VALUE, _MARGINS, _REACH = range(4)  # the columns of `gap_parts`
+_DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS = range(5)  # the columns of `gap_parts`
 
 
 @inlined
@@ -292,9 +293,8 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
 
 
 @inlined
-def _fill_margins_and_size(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> tuple[float, int]:
-    """Write the margins as `fill_margins` does; return ‖x_j‖² and how many entries of x_j are not 0."""
-    fill_margins(rows, j, theta, out)
+def _row_size(rows: Rows, j: int) -> tuple[float, int]:
+    """Return ‖x_j‖² and how many entries of x_j are not 0."""
     start, stop = row_span(rows, j)
     squares, count = 0.0, 0
     for k in range(start, stop):
@@ -305,14 +305,38 @@ def _fill_margins_and_size(rows: Rows, j: int, theta: np.ndarray, out: np.ndarra
 
 
 @compiled
+def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
+    """Return what says how far rounding takes the margins of each node's active rows; shape (n, 3).
+
+    The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, and of what rounding makes of labels.
+    """
+    offsets, weights = samples.offsets, samples.weights
+    out = np.zeros((offsets.size - 1, 3))
+    for i in range(out.shape[0]):
+        for j in range(offsets[i], offsets[i + 1]):
+            if active[j]:
+                squares, count = _row_size(samples.rows, j)
+                most = abs(samples.y[j]) + (outputs(samples.loss) - 1)
+                out[i, 0] += weights[j] * squares
+                out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
+                out[i, 2] += weights[j] * most * most
+    return out
+
+
+@compiled
 def gap_parts(
-    samples: Samples, active: np.ndarray, tips: np.ndarray, theta: np.ndarray, beta: float
+    samples: Samples,
+    active: np.ndarray,
+    tips: np.ndarray,
+    theta: np.ndarray,
+    beta: float,
+    scales: np.ndarray,
 ) -> np.ndarray:
-    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 4).
+    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 5).
 
     The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that of
     wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the worse of
-    u − δ and u + δ instead); that of ‖x‖‖s‖.
+    u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w.
 
     Parameters
     ----------
@@ -322,46 +346,64 @@ def gap_parts(
     theta : ndarray of shape (K·p,)
     beta : float
         The loss's smoothness.
+    scales : ndarray of shape (n, 3)
+        `margin_scales`.
     """
-    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
-    out = np.zeros((offsets.size - 1, 4))
-    length = math.sqrt(squared_norm(theta))
-    margins, scaled = np.empty(tips.shape[1]), np.empty(tips.shape[1])
+    out = np.zeros((samples.offsets.size - 1, 5))
+    length = squared_norm(theta)
     for i in range(out.shape[0]):
-        apart, apart_carry, total, total_carry = 0.0, 0.0, 0.0, 0.0
+        out[i, _ROWS] = scales[i, 0]
+        if beta < math.inf:
+            out[i, _MARGINS] = beta * _EPS * _EPS * (scales[i, 1] * length + 64.0 * scales[i, 2])
+    room = np.empty((2, tips.shape[1]))
+    _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room[0], room[1], out)
+    return out
+
+
+@kernel
+def _sum_gap(
+    samples: Samples,
+    active: np.ndarray,
+    tips: np.ndarray,
+    theta: np.ndarray,
+    kinks: bool,
+    length: float,
+    margins: np.ndarray,
+    scaled: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Do the sums of `gap_parts` that run over samples."""
+    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
+    for i in range(out.shape[0]):
+        apart, apart_carry, total, total_carry, squares = 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
             weight = weights[j]
-            if weight == 0.0:
-                apart += math.inf if np.any(tips[j] != 0.0) else 0.0
-                continue
-            squares, count = _fill_margins_and_size(samples.rows, j, theta, margins)
-            total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), y[j]))
-            total_carry += error
+            if weight > 0.0:
+                fill_margins(samples.rows, j, theta, margins)
+                total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), y[j]))
+                total_carry += error
             if not active[j]:
-                apart += math.inf if np.any(tips[j] != 0.0) else 0.0
+                for k in range(scaled.size):
+                    apart += math.inf if tips[j, k] != 0.0 else 0.0
                 continue
-            size = 0.0
             for k in range(scaled.size):
                 scaled[k] = tips[j, k] / weight
-                size += tips[j, k] * tips[j, k]
-            out[i, _REACH] += math.sqrt(squares * size)
-            # The sum's rounding, and a few digits of what the divergence makes of u, b and of probabilities.
-            most = abs(y[j]) + (scaled.size - 1)
-            shift = _EPS * ((count + 4) * math.sqrt(squares) * length + 8.0 * most)
-            if beta < math.inf:
-                out[i, _MARGINS] += 0.5 * beta * weight * shift * shift
-                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
-            else:
+                squares += scaled[k] * tips[j, k]
+            if kinks:
+                size, count = _row_size(samples.rows, j)
+                shift = _EPS * ((count + 4.0) * math.sqrt(size) * length + 8.0 * abs(y[j]))
                 margins[0] -= shift
-                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
                 margins[0] += 2.0 * shift
-                above = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
-                term = max(term, above)
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                term = max(term, below)
+            else:
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
             apart, error = _two_sum(apart, weight * term)
             apart_carry += error
         out[i, _DIVERGENCE] = _finish(apart, apart_carry)
         out[i, _VALUE] = _finish(total, total_carry)
-    return out
+        out[i, _TIPS] = squares
 
 
 @compiled
@@ -384,6 +426,12 @@ class Gap(NamedTuple):
     lower: float
     gap: float
 
+    def above(self, lower: float) -> Gap:
+        """Return the same with another lower bound of F*, where that is the better one."""
+        if not lower > self.lower:
+            return self
+        return Gap(self.value, lower, min(self.gap, self.value - lower + 4.0 * _EPS * abs(self.value)))
+
 
 def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None, total_sigma: float) -> Gap:
     """Return the duality gap at θ from what all nodes contribute.
@@ -393,7 +441,7 @@ def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None,
 
     Parameters
     ----------
-    parts : ndarray of shape (n, 4)
+    parts : ndarray of shape (n, 5)
         `gap_parts` of all nodes, in their order.
     theta : ndarray of shape (d,)
     residual : ndarray of shape (d,), optional
@@ -401,12 +449,14 @@ def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None,
     total_sigma : float
         Σ_i σ_i.
     """
-    apart, losses, margins, reach = (float(part) for part in _column_sums(parts))
+    apart, losses, margins, rows, tips = (float(part) for part in _column_sums(parts))
     value = losses + 0.5 * total_sigma * squared_norm(theta)
     root = math.sqrt(apart) + math.sqrt(margins)
     gap = root * root * (1.0 + _OWN_ROUNDING)
     if residual is not None:
-        miss = math.sqrt(squared_norm(residual)) + (parts.shape[0] + 8) * _EPS * reach
+        # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
+        rounding = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
+        miss = math.sqrt(squared_norm(residual)) + rounding
         gap += miss * miss / (2.0 * total_sigma)
     return Gap(value, value - gap - 4.0 * _EPS * abs(value), gap)
 

@@ -215,7 +215,7 @@ class FiniteSum(ABC):
 
     @abstractmethod
     def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 4)."""
+        """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 5)."""
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,)."""

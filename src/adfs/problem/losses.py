@@ -99,7 +99,8 @@ def conjugate(loss: Loss, s: float | np.ndarray, b: float) -> float:
 
 def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: float) -> float:
     """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0: without cancellation, or at most its rounding too large."""
-    return float(getattr(type(loss), "divergence", _difference)(loss, u, s, b))
+    own: Callable[..., float] = getattr(type(loss), "divergence", _difference)
+    return float(own(loss, u, s, b))
 
 
 def domain(loss: Loss, b: float) -> tuple[float, float]:

@@ -161,7 +161,7 @@ def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
             tip[k] = weight * max(tip[k] / weight - shift, 0.0) if not math.isnan(shift) else math.nan
             total += tip[k]
     if total > most:
-        shrink, total = most / total, 0.0
+        shrink, total = (most - weight * _SLACK * tip.size) / total, 0.0
         for k in range(tip.size):
             if k != label:
                 tip[k] *= shrink

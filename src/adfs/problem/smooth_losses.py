@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adfs.problem.logistic import logistic_dual_prox, sigmoid
+from adfs.problem.logistic import log_one_plus, logistic_dual_prox, sigmoid
 from adfs.problem.loss_base import (
     Loss,
     box_conjugate,
@@ -35,7 +35,7 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
     @staticmethod
     def value(loss: Logistic, u: float, b: float) -> float:
         t = b * u
-        return math.log1p(math.exp(-abs(t))) + max(-t, 0.0)
+        return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
 
     @staticmethod
     def derivative(loss: Logistic, u: float, b: float) -> float:
@@ -70,7 +70,7 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
         other = 1.0 - a if t >= 0.0 else a
         away = chance - p
         # The logarithms are for what is far apart.
-        log_one = math.log1p(small) if 8.0 * abs(away) > min(chance, other) else 0.0
+        log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
         first = entropy_part(chance, p, away, -abs(t) - log_one)
         return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
 

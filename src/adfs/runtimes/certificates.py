@@ -13,7 +13,7 @@ from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
 
-__all__ = ["AllNodes", "Certificate", "certify", "compare_with_optimum", "glance", "measure_nodes"]
+__all__ = ["AllNodes", "Certificate", "certify", "compare_with_optimum", "measure_nodes"]
 
 
 class Certificate(NamedTuple):
@@ -85,18 +85,10 @@ class AllNodes:
         """Return F at each of some points (p, d), shape (p,)."""
         return add_squares(self.collect(self.problem.loss_sums(points)), self.total_sigma, points)
 
-    def mean(self, process: Process) -> np.ndarray:
-        """Return the mean of the nodes' iterates, shape (d,)."""
-        return np.asarray(self.add(process.primal()) / self.sigma.size)
-
-    def gap(self, tips: np.ndarray, theta: np.ndarray, residual: np.ndarray | None) -> Gap:
-        """Return F(θ) − D(s) and its ends; ``residual`` is Σ x s + Σσ·θ."""
-        parts = self.collect(self.problem.gap_parts(tips, theta))
-        return close_gap(parts, theta, residual, self.total_sigma)
-
-    def certificate(self, theta: np.ndarray, found: Gap) -> Certificate:
-        """Return what is known of a point, the gap relative to F(0)."""
+    def certificate(self, theta: np.ndarray, found: Gap, lower: float) -> Certificate:
+        """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
         at_zero = self.value_at_zero
+        found = found.above(lower)
         return Certificate(theta, found.value, found.lower, found.gap / (at_zero if at_zero > 0.0 else 1.0))
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
@@ -104,40 +96,46 @@ class AllNodes:
         return np.asarray(-self.add_rows(tips) / self.total_sigma)
 
 
-def certify(process: Process, nodes: AllNodes) -> Certificate:
+def certify(
+    process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
+) -> Certificate:
     """Certify the point that a run's dual variables stand for, θ(s).
 
     A method without dual variables is certified at the mean of its nodes: s = wℓ'(xᵀθ) is feasible for any θ.
+
+    Parameters
+    ----------
+    process : Process
+    nodes : AllNodes
+    enough : float, optional
+        Take θ(s) from the centres of a dual method, which sum to 0 with the tips: one pass over the data, not
+        two. What rounding has made of that sum is added to gaps of at most this, and to no others.
+    lower : float
+        An earlier lower bound of F*.
     """
-    problem = nodes.problem
-    if not problem.certifiable:
-        theta = nodes.mean(process)
-        return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
-    tips = process.dual()
-    if tips is None:
-        theta = nodes.mean(process)
-        tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
-        total = nodes.add_rows(tips)
-    else:
+    problem, sigma = nodes.problem, nodes.total_sigma
+    tips = process.dual() if problem.certifiable else None
+    if tips is not None and enough is not None:
+        tips = _inside(process, tips, problem)
+        theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
+        parts = nodes.collect(problem.gap_parts(tips, theta))
+        certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
+        if certificate.gap > enough:
+            return certificate
+        residual = nodes.add_rows(tips) + sigma * theta
+        return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), lower)
+    if tips is not None:
         tips = _inside(process, tips, problem)
         total = nodes.add_rows(tips)
-        theta = np.asarray(-total / nodes.total_sigma)
-    return nodes.certificate(theta, nodes.gap(tips, theta, total + nodes.total_sigma * theta))
-
-
-def glance(process: Process, nodes: AllNodes) -> Certificate:
-    """Return what `certify` would, up to the rounding of the run so far, in one pass over the data, not two.
-
-    The centres and the tips of a dual method sum to 0, so that θ(s) is what its centres say; only `certify`
-    adds what rounding has made of that sum. Other methods are certified.
-    """
-    problem = nodes.problem
-    tips = process.dual() if problem.certifiable else None
-    if tips is None:
-        return certify(process, nodes)
-    tips = _inside(process, tips, problem)
-    theta = nodes.add(problem.sigma[:, None] * process.primal()) / nodes.total_sigma
-    return nodes.certificate(theta, nodes.gap(tips, theta, None))
+        theta = np.asarray(-total / sigma)
+    else:
+        theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
+        if not problem.certifiable:
+            return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
+        tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
+        total = nodes.add_rows(tips)
+    parts = nodes.collect(problem.gap_parts(tips, theta))
+    return nodes.certificate(theta, close_gap(parts, theta, total + sigma * theta, sigma), lower)
 
 
 def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:
