@@ -9,6 +9,8 @@ import scipy.sparse as sp
 
 from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, append_column, joined_frames
 from adfs.problem import get_loss
+from adfs.problem.evaluation import node_sums, weighted_row_sums
+from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
 
 __all__ = ["fit_centered_squares"]
@@ -47,13 +49,12 @@ def fit_centered_squares(
 
 def _means(data: LocalData, solver: Solver) -> tuple[float, float, np.ndarray]:
     """Return the total weight, and the weighted means of the targets and of dense rows."""
-    dense = not sp.issparse(data.X)
-    sums = []
-    for a, b in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        w, y = data.weights[a:b], data.y[a:b]
-        of_rows = w @ data.X[a:b] if dense else np.empty(0)
-        sums.append(np.concatenate([[w.sum(), w @ y], of_rows]))
-    found = solver.add(np.array(sums))
+    weights, offsets = np.ascontiguousarray(data.weights, dtype=np.float64), data.offsets
+    sums = [node_sums(weights, offsets)[:, None], node_sums(weights * data.y, offsets)[:, None]]
+    if not sp.issparse(data.X):
+        rows = rows_of(np.ascontiguousarray(data.X, dtype=np.float64))
+        sums.append(weighted_row_sums(rows, offsets, weights[:, None], data.X.shape[1]))
+    found = solver.add(np.hstack(sums))
     total = float(found[0])
     if total == 0.0:
         return 0.0, 0.0, np.zeros(found.size - 2)

@@ -7,16 +7,18 @@ nodes: the figures a process computes for its own nodes are then the same bits w
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from adfs.compilation import compiled, inlined
+from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.losses import (
     Loss,
     clip_tip,
     conjugate,
     curvature,
     derivative,
+    divergence,
     outputs,
     point_of,
     value,
@@ -26,25 +28,48 @@ from adfs.problem.rows import Rows, row_column, row_entry, row_span
 from adfs.problem.samples import Samples
 
 __all__ = [
+    "Gap",
     "add_squares",
     "clip_to_domain",
+    "close_gap",
     "conjugate_sums",
     "fill_margins",
+    "gap_parts",
     "loss_curvatures",
     "loss_derivatives",
     "loss_slopes",
     "loss_sums",
     "loss_sums_at",
     "loss_values",
+    "margin_scales",
     "node_maxima",
     "node_sums",
     "row_norms_squared",
     "rows_are_zero",
     "sampling_weights",
+    "squared_norm",
     "sum_in_order",
     "weighted_row_sums",
     "weighted_row_total",
 ]
+
+_EPS = float(np.finfo(np.float64).eps)
+_OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
+_DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS = range(5)  # the columns of `gap_parts`
+
+
+@inlined
+def _two_sum(total: float, term: float) -> tuple[float, float]:
+    """Return the rounded sum and what rounding took from it."""
+    found = total + term
+    back = found - total
+    return found, (total - (found - back)) + (term - back)
+
+
+@inlined
+def _finish(total: float, carry: float) -> float:
+    """Return a sum with what its rounding took, unless it is no finite number."""
+    return total + carry if math.isfinite(total) else total
 
 
 @compiled
@@ -130,11 +155,13 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     out = np.empty(n)
     margins = np.empty(outputs(loss))
     for i in range(n):
-        total = 0.0
+        total, carry = 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
             fill_margins(samples.rows, j, theta, margins)
-            total += samples.weights[j] * value(loss, point_of(loss, margins), samples.y[j])
-        out[i] = total
+            term = samples.weights[j] * value(loss, point_of(loss, margins), samples.y[j])
+            total, error = _two_sum(total, term)
+            carry += error
+        out[i] = _finish(total, carry)
     return out
 
 
@@ -144,8 +171,9 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
     rows, offsets = samples.rows, samples.offsets
     n, p = offsets.size - 1, points.shape[1]
     out = np.zeros((n, p))
-    margins = np.empty(p)
+    margins, carry = np.empty(p), np.empty(p)
     for i in range(n):
+        carry[:] = 0.0
         for j in range(offsets[i], offsets[i + 1]):
             start, stop = row_span(rows, j)
             margins[:] = 0.0
@@ -155,7 +183,11 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
                 for t in range(p):
                     margins[t] += entry * points[column, t]
             for t in range(p):
-                out[i, t] += samples.weights[j] * value(samples.loss, margins[t], samples.y[j])
+                term = samples.weights[j] * value(samples.loss, margins[t], samples.y[j])
+                out[i, t], error = _two_sum(out[i, t], term)
+                carry[t] += error
+        for t in range(p):
+            out[i, t] = _finish(out[i, t], carry[t])
     return out
 
 
@@ -186,25 +218,43 @@ def add_squares(loss_sums: np.ndarray, total_sigma: float, points: np.ndarray) -
     return np.asarray(sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * total_sigma * squares)
 
 
+@compiled
+def squared_norm(vector: np.ndarray) -> float:
+    """Return ‖v‖², summed in order."""
+    total = 0.0
+    for k in range(vector.size):
+        total += vector[k] * vector[k]
+    return total
+
+
 @inlined
-def _add_row(rows: Rows, j: int, tip: np.ndarray, out: np.ndarray) -> None:
-    """Add the tip's K multiples of row j to ``out`` (K·p,)."""
+def _add_row(rows: Rows, j: int, tip: np.ndarray, out: np.ndarray, carry: np.ndarray) -> None:
+    """Add the tip's K multiples of row j to ``out`` (K·p,), and what rounding takes to ``carry``."""
     start, stop = row_span(rows, j)
     width = out.size // tip.size
     for output in range(tip.size):
         first, factor = np.uint64(output * width), tip[output]
         for k in range(start, stop):
-            out[first + row_column(rows, j, k)] += factor * row_entry(rows, j, k)
+            column = first + row_column(rows, j, k)
+            out[column], error = _two_sum(out[column], factor * row_entry(rows, j, k))
+            carry[column] += error
 
 
 @compiled
 def weighted_row_sums(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_features: int) -> np.ndarray:
-    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p)."""
+    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p).
+
+    Right to the rounding of its terms, however many they are.
+    """
     n = offsets.size - 1
     out = np.zeros((n, n_features))
+    carry = np.empty(n_features)
     for i in range(n):
+        carry[:] = 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], out[i])
+            _add_row(rows, j, tips[j], out[i], carry)
+        for k in range(n_features):
+            out[i, k] = _finish(out[i, k], carry[k])
     return out
 
 
@@ -215,11 +265,11 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
     The sums of `weighted_row_sums` added up, without n × d numbers.
     """
     out = np.zeros(n_features)
-    node = np.zeros(n_features)
+    node, carry = np.zeros(n_features), np.zeros(n_features)
     width = n_features // tips.shape[1]
     for i in range(offsets.size - 1):
         for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], node)
+            _add_row(rows, j, tips[j], node, carry)
         # Only the columns this node touched; one met again adds the zero left there.
         for j in range(offsets[i], offsets[i + 1]):
             start, stop = row_span(rows, j)
@@ -227,9 +277,188 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
                 first = np.uint64(output * width)
                 for k in range(start, stop):
                     column = first + row_column(rows, j, k)
-                    out[column] += node[column]
+                    out[column] += _finish(node[column], carry[column])
                     node[column] = 0.0
+                    carry[column] = 0.0
     return out
+
+
+# --------------------------------------------------------------------------- the duality gap
+# For any θ and tips s with θ̂ = −Σ x s/Σσ,
+#
+#     F(θ) − D(s) = Σ_j [wℓ(u_j) + wℓ*(s_j/w) − u_j s_j] + (Σσ/2)‖θ − θ̂‖²,    u_j = x_jᵀθ:
+#
+# terms of at least 0, each small where the gap is. What rounding can hide is added to them, so that the sum
+# is never below the gap of the numbers as they are given.
+
+
+@inlined
+def _row_size(rows: Rows, j: int) -> tuple[float, int]:
+    """Return ‖x_j‖² and how many entries of x_j are not 0."""
+    start, stop = row_span(rows, j)
+    squares, count = 0.0, 0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        squares += entry * entry
+        count += entry != 0.0
+    return squares, count
+
+
+@compiled
+def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
+    """Return what says how far rounding takes the margins of each node's active rows; shape (n, 3).
+
+    The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, and of what rounding makes of labels.
+    """
+    offsets, weights = samples.offsets, samples.weights
+    out = np.zeros((offsets.size - 1, 3))
+    for i in range(out.shape[0]):
+        for j in range(offsets[i], offsets[i + 1]):
+            if active[j]:
+                squares, count = _row_size(samples.rows, j)
+                most = abs(samples.y[j]) + (outputs(samples.loss) - 1)
+                out[i, 0] += weights[j] * squares
+                out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
+                out[i, 2] += weights[j] * most * most
+    return out
+
+
+@compiled
+def gap_parts(
+    samples: Samples,
+    active: np.ndarray,
+    tips: np.ndarray,
+    theta: np.ndarray,
+    beta: float,
+    scales: np.ndarray,
+) -> np.ndarray:
+    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 5).
+
+    The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that of
+    wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the worse of
+    u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w.
+
+    Parameters
+    ----------
+    samples : Samples
+    active : ndarray of shape (N,)
+    tips : ndarray of shape (N, K)
+    theta : ndarray of shape (K·p,)
+    beta : float
+        The loss's smoothness.
+    scales : ndarray of shape (n, 3)
+        `margin_scales`.
+    """
+    out = np.zeros((samples.offsets.size - 1, 5))
+    length = squared_norm(theta)
+    for i in range(out.shape[0]):
+        out[i, _ROWS] = scales[i, 0]
+        if beta < math.inf:
+            out[i, _MARGINS] = beta * _EPS * _EPS * (scales[i, 1] * length + 64.0 * scales[i, 2])
+    room = np.empty((2, tips.shape[1]))
+    _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room[0], room[1], out)
+    return out
+
+
+@kernel
+def _sum_gap(
+    samples: Samples,
+    active: np.ndarray,
+    tips: np.ndarray,
+    theta: np.ndarray,
+    kinks: bool,
+    length: float,
+    margins: np.ndarray,
+    scaled: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Do the sums of `gap_parts` that run over samples."""
+    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
+    for i in range(out.shape[0]):
+        apart, apart_carry, total, total_carry, squares = 0.0, 0.0, 0.0, 0.0, 0.0
+        for j in range(offsets[i], offsets[i + 1]):
+            weight = weights[j]
+            if weight > 0.0:
+                fill_margins(samples.rows, j, theta, margins)
+                total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), y[j]))
+                total_carry += error
+            if not active[j]:
+                for k in range(scaled.size):
+                    apart += math.inf if tips[j, k] != 0.0 else 0.0
+                continue
+            for k in range(scaled.size):
+                scaled[k] = tips[j, k] / weight
+                squares += scaled[k] * tips[j, k]
+            if kinks:
+                size, count = _row_size(samples.rows, j)
+                shift = _EPS * ((count + 4.0) * math.sqrt(size) * length + 8.0 * abs(y[j]))
+                margins[0] -= shift
+                below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                margins[0] += 2.0 * shift
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                term = max(term, below)
+            else:
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+            apart, error = _two_sum(apart, weight * term)
+            apart_carry += error
+        out[i, _DIVERGENCE] = _finish(apart, apart_carry)
+        out[i, _VALUE] = _finish(total, total_carry)
+        out[i, _TIPS] = squares
+
+
+@compiled
+def _column_sums(values: np.ndarray) -> np.ndarray:
+    """Return the sum of each column of (n, k), row after row, with what rounding took; shape (k,)."""
+    out, carry = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    for i in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            out[k], error = _two_sum(out[k], values[i, k])
+            carry[k] += error
+    for k in range(values.shape[1]):
+        out[k] = _finish(out[k], carry[k])
+    return out
+
+
+class Gap(NamedTuple):
+    """F at a point (``value``), a lower bound of F* (``lower``), and a bound of F − F* there (``gap``)."""
+
+    value: float
+    lower: float
+    gap: float
+
+    def above(self, lower: float) -> Gap:
+        """Return the same with another lower bound of F*, where that is the better one."""
+        if not lower > self.lower:
+            return self
+        return Gap(self.value, lower, min(self.gap, self.value - lower + 4.0 * _EPS * abs(self.value)))
+
+
+def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None, total_sigma: float) -> Gap:
+    """Return the duality gap at θ from what all nodes contribute.
+
+    The gap is never below the true one of the given θ and s: a smooth loss has |wℓ' − s|² ≤ 2wβ·divergence,
+    so margins that are off by δ change the sum of divergences G to at most (√G + √(½Σwβδ²))².
+
+    Parameters
+    ----------
+    parts : ndarray of shape (n, 5)
+        `gap_parts` of all nodes, in their order.
+    theta : ndarray of shape (d,)
+    residual : ndarray of shape (d,), optional
+        Σ x s + Σσ·θ; when left out θ is taken to be θ̂.
+    total_sigma : float
+        Σ_i σ_i.
+    """
+    apart, losses, margins, rows, tips = (float(part) for part in _column_sums(parts))
+    value = losses + 0.5 * total_sigma * squared_norm(theta)
+    root = math.sqrt(apart) + math.sqrt(margins)
+    gap = root * root * (1.0 + _OWN_ROUNDING)
+    if residual is not None:
+        # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
+        rounding = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
+        miss = math.sqrt(squared_norm(residual)) + rounding
+        gap += miss * miss / (2.0 * total_sigma)
+    return Gap(value, value - gap - 4.0 * _EPS * abs(value), gap)
 
 
 @compiled

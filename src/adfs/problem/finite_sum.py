@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import add_squares, node_sums
+from adfs.problem.evaluation import Gap, add_squares, close_gap, node_sums, squared_norm
 from adfs.problem.samples import Samples
 from adfs.problem.terms import Term
 
@@ -180,7 +180,7 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            return float(sums.sum() + 0.5 * self.total_sigma * (theta @ theta))
+            return float(sums.sum() + 0.5 * self.total_sigma * squared_norm(theta))
         return add_squares(sums, self.total_sigma, theta)
 
     @abstractmethod
@@ -213,6 +213,10 @@ class FiniteSum(ABC):
     def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j f*_ij at the tips, shape (n,); infinite outside the domain."""
 
+    @abstractmethod
+    def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 5)."""
+
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,)."""
         return np.asarray(-self.row_total(tips) / self.total_sigma)
@@ -223,7 +227,7 @@ class FiniteSum(ABC):
         It is −∞ where a tip lies outside its domain: see `clip_to_domain`.
         """
         theta = self.primal_from_dual(tips)
-        return float(-self.conjugate_sums(tips).sum() - 0.5 * self.total_sigma * (theta @ theta))
+        return float(-self.conjugate_sums(tips).sum() - 0.5 * self.total_sigma * squared_norm(theta))
 
     def duality_gap(self, tips: np.ndarray, *, relative: bool = True) -> float:
         """Return F(θ(tips)) − D(tips), divided by F(0) unless told otherwise; it certifies how good θ is.
@@ -231,9 +235,15 @@ class FiniteSum(ABC):
         F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
         is.
         """
-        gap = self.objective(self.primal_from_dual(tips)) - self.dual_objective(tips)
+        total = self.row_total(tips)
+        gap = self.gap_at(tips, total, -total / self.total_sigma).gap
         scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
         return float(gap / scale)
+
+    def gap_at(self, tips: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
+        """Return F(θ) − D(tips) and its ends, from `row_total` of the tips."""
+        residual = row_total + self.total_sigma * theta
+        return close_gap(self.gap_parts(tips, theta), theta, residual, self.total_sigma)
 
     # ------------------------------------------------------------------ the rest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -17,6 +18,8 @@ from adfs.problem.problem import Problem
 from adfs.problem.terms import Term
 
 __all__ = ["GeneralProblem"]
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 class GeneralProblem(FiniteSum):
@@ -198,7 +201,7 @@ class GeneralProblem(FiniteSum):
             return np.column_stack([self.loss_sums(point) for point in theta])
         return self._node_sums([term.value(theta) for term in self.terms])
 
-    def _node_sums(self, values: list[float]) -> np.ndarray:
+    def _node_sums(self, values: ArrayLike) -> np.ndarray:
         """Add up the terms' values node by node, one after the other; shape (n,)."""
         weights = np.asarray(values, dtype=np.float64)
         return np.bincount(self.node_of_row, weights=weights, minlength=self.n_nodes)
@@ -231,15 +234,36 @@ class GeneralProblem(FiniteSum):
         """Return the nodes' sums of the tips' vectors (N, d), added in their order; shape (d,)."""
         return sum_in_order(self.row_sums(tips), np.zeros(self.n_features))
 
-    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
-        """Return each node's Σ_j f*_ij at the tips' vectors (N, d), shape (n,)."""
+    def _check_certifiable(self) -> None:
         if not self.certifiable:
             without = next(type(term) for term in self.terms if type(term).conjugate is Term.conjugate)
             raise InputError(
                 f"{without.__name__} has no conjugate, without which there is no duality gap: "
                 "define `conjugate`, or run without a tolerance"
             )
+
+    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
+        """Return each node's Σ_j f*_ij at the tips' vectors (N, d), shape (n,)."""
+        self._check_certifiable()
         return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
+
+    def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 5).
+
+        The terms' own differences, with the rounding of values, conjugates and products.
+        """
+        self._check_certifiable()
+        rows = []
+        for term, tip in zip(self.terms, tips, strict=True):
+            if term.constant:
+                rows.append([math.inf if tip.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0])
+                continue
+            value, conjugate, product = term.value(theta), term.conjugate(tip), float(tip @ theta)
+            sizes = abs(value) + abs(conjugate) + float(np.abs(tip) @ np.abs(theta))
+            apart = max(value + conjugate - product, 0.0) + (theta.size + 8) * _EPS * sizes
+            rows.append([apart, value, 0.0, 1.0, float(tip @ tip)])
+        columns = np.array(rows).reshape(-1, 5).T
+        return np.column_stack([self._node_sums(column) for column in columns])
 
     def optimum(self, tol: float = 1e-12) -> Optimum:
         """Raise :class:`InputError`: nothing here minimises terms of which only a prox is known."""

@@ -7,7 +7,7 @@ import math
 from adfs.compilation import compiled, inlined
 from adfs.intrinsics import fma
 
-__all__ = ["logistic_dual_prox", "sigmoid"]
+__all__ = ["log_one_plus", "logistic_dual_prox", "sigmoid"]
 
 # A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
@@ -25,6 +25,16 @@ def sigmoid(t: float) -> float:
     """Return 1/(1 + exp(−t)) without overflow at either tail."""
     small = math.exp(-abs(t))
     return 1.0 / (1.0 + small) if t >= 0.0 else small / (1.0 + small)
+
+
+@compiled
+def log_one_plus(small: float) -> float:
+    """Return log(1 + small) for a number in [0, 1], with all digits.
+
+    The C library's log1p branches on the size of its argument, which a processor cannot guess here.
+    """
+    one = 1.0 + small
+    return math.log(one) + (small - (one - 1.0)) / one
 
 
 @inlined

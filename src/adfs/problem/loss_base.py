@@ -8,7 +8,19 @@ from typing import ClassVar
 from adfs.compilation import compiled
 from adfs.errors import InputError
 
-__all__ = ["Loss", "box_conjugate", "clip", "hinge_conjugate", "inside", "positive", "signed_interval"]
+__all__ = [
+    "Loss",
+    "box_conjugate",
+    "box_divergence",
+    "clip",
+    "entropy_part",
+    "hinge_conjugate",
+    "inside",
+    "positive",
+    "signed_interval",
+]
+
+_NEAR = 0.125  # relative differences below which the entropy is a series
 
 
 class Loss:
@@ -31,6 +43,10 @@ class Loss:
     ``curvature(loss, u, b)``, ``conjugate(loss, s, b)`` (``inf`` outside its domain), ``domain(loss, b)`` and
     ``dual_prox(loss, zeta, h, b, start)``, where ``start`` is a guess of the margin at the solution that an
     iterative prox may use.
+
+    It may define ``divergence(loss, u, s, b)``, ℓ(u; b) + ℓ*(s; b) − us without cancellation near the s at
+    which that is 0 (infinite outside the domain): certificates are then right to the last digits. Without it
+    the difference is taken, and its rounding added.
     """
 
     __slots__ = ()
@@ -75,6 +91,42 @@ def hinge_conjugate(s: float, b: float, width: float, top: float) -> float:
     if a < 0.0 or a > top:
         return math.inf
     return 0.5 * width * a * a - a
+
+
+@compiled
+def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> float:
+    """Return max_a [a·r − (width/2)a²] + (width/2)s² − s·r over a in [lo, hi], for s in it (else infinite).
+
+    That is value + conjugate − product of the losses made of lines and a parabola; nothing cancels here.
+    """
+    if s < lo or s > hi:
+        return math.inf
+    if width == 0.0:
+        return ((hi if r > 0.0 else lo) - s) * r
+    best = clip(r / width, lo, hi)
+    if lo < best < hi:
+        away = r - width * s
+        return 0.5 * away * away / width
+    away = best - s
+    return max(away * (r - width * best), 0.0) + 0.5 * width * away * away
+
+
+@compiled
+def entropy_part(a: float, p: float, away: float, log_p: float) -> float:
+    """Return a·log(a/p) − a + p, at least 0, from ``away`` = a − p and log p.
+
+    Near a = p it is a series in v = away/(a + p), because log(a/p) = 2(v + v³/3 + v⁵/5 + …).
+    """
+    total = a + p
+    v = away / total if total > 0.0 else 0.0
+    if abs(v) < _NEAR:
+        z = v * v
+        tail = 1.0 / 11.0 + z * (1.0 / 13.0 + z * (1.0 / 15.0 + z * (1.0 / 17.0 + z * (1.0 / 19.0))))
+        series = 1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0 + z * (1.0 / 9.0 + z * tail)))
+        return away * v + 2.0 * a * v * z * series
+    if a == 0.0:
+        return p
+    return max(a * (math.log(a) - log_p) - away, 0.0)
 
 
 @compiled

@@ -57,6 +57,7 @@ __all__ = [
     "conjugate",
     "curvature",
     "derivative",
+    "divergence",
     "domain",
     "dual_prox",
     "get_loss",
@@ -68,6 +69,8 @@ __all__ = [
     "weighted_dual_prox",
     "write_slope",
 ]
+
+_ROUNDING = 8.0 * float(np.finfo(np.float64).eps)  # of value, conjugate and product, relative to their sizes
 
 
 def _own(loss: Loss, function: str) -> Callable[..., float]:
@@ -94,6 +97,12 @@ def conjugate(loss: Loss, s: float | np.ndarray, b: float) -> float:
     return float(_own(loss, "conjugate")(loss, s, b))
 
 
+def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: float) -> float:
+    """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0: without cancellation, or at most its rounding too large."""
+    own: Callable[..., float] = getattr(type(loss), "divergence", _difference)
+    return float(own(loss, u, s, b))
+
+
 def domain(loss: Loss, b: float) -> tuple[float, float]:
     """Return the ends of the interval on which ℓ*(·; b) is finite."""
     lo, hi = cast("tuple[float, float]", _own(loss, "domain")(loss, b))
@@ -105,22 +114,35 @@ def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> floa
     return float(_own(loss, "dual_prox")(loss, zeta, h, b, start))
 
 
+@compiled
+def _with_rounding(value: float, conjugate: float, product: float) -> float:
+    if conjugate == math.inf:
+        return math.inf
+    rounding = _ROUNDING * (abs(value) + abs(conjugate) + abs(product))
+    return max(value + conjugate - product, 0.0) + rounding
+
+
+def _difference(loss: Loss, u: float, s: float, b: float) -> float:
+    return _with_rounding(value(loss, u, b), conjugate(loss, s, b), u * s)
+
+
 def _class_of(loss: types.Type) -> type[Loss] | None:
     """Return the class behind a numba type, None when it is not a loss."""
     cls = getattr(loss, "instance_class", None)
     return cls if isinstance(loss, types.BaseTuple) and cls is not None and issubclass(cls, Loss) else None
 
 
-def _chosen(loss: types.Type, function: str) -> Callable[..., object] | None:
+def _chosen(loss: types.Type, function: str, *default: Callable[..., object]) -> Callable[..., object] | None:
     """Return the loss's own function for numba to compile, or None when the argument is not a loss."""
     cls = _class_of(loss)
-    return None if cls is None else getattr(cls, function)
+    return None if cls is None else getattr(cls, function, *default)
 
 
 overloads(value)(lambda loss, u, b: _chosen(loss, "value"))
 overloads(derivative)(lambda loss, u, b: _chosen(loss, "derivative"))
 overloads(curvature)(lambda loss, u, b: _chosen(loss, "curvature"))
 overloads(conjugate)(lambda loss, s, b: _chosen(loss, "conjugate"))
+overloads(divergence)(lambda loss, u, s, b: _chosen(loss, "divergence", _difference))
 overloads(domain)(lambda loss, b: _chosen(loss, "domain"))
 overloads(dual_prox)(lambda loss, zeta, h, b, start: _chosen(loss, "dual_prox"))
 
@@ -191,8 +213,7 @@ def _write_slope(
     def one(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
         margins[0] = weight * derivative(loss, margins[0], b)
 
-    cls = _class_of(loss)
-    return None if cls is None else getattr(cls, "write_slope", one)
+    return _chosen(loss, "write_slope", one)
 
 
 @overloads(clip_tip)
@@ -207,8 +228,7 @@ def _clip_tip(
             t *= 1.0 - 2.0**-52
         tip[0] = t
 
-    cls = _class_of(loss)
-    return None if cls is None else getattr(cls, "clip_tip", one)
+    return _chosen(loss, "clip_tip", one)
 
 
 # --------------------------------------------------------------------------- registry

@@ -14,11 +14,12 @@ import numpy as np
 
 from adfs.compilation import compiled, kernel
 from adfs.errors import InputError
-from adfs.problem.loss_base import Loss
+from adfs.problem.loss_base import Loss, entropy_part
 
 __all__ = ["ROOM_ROWS", "Multinomial", "multinomial_dual_prox"]
 
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
+_SLACK = 2.0**-51
 _SHORT_MOVE = 1e-9  # its square is below rounding
 _MOST_STEPS = 200
 _SHORTEST_STEP = 2.0**-60
@@ -77,6 +78,44 @@ def _conjugate(s: np.ndarray, label: int) -> float:
 
 
 @compiled
+def _divergence(u: np.ndarray, s: np.ndarray, label: int) -> float:
+    """Return Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u)."""
+    top = 0
+    for k in range(u.size):
+        if u[k] > u[top]:
+            top = k
+    # What the other entries leave of 1 is the label's, with all its digits: a sum with its own rounding.
+    left, carry, others = 1.0, 0.0, 0.0
+    total = 0.0
+    for k in range(u.size):
+        if k != top:
+            total += math.exp(u[k] - u[top])
+        if k != label:
+            if s[k] < 0.0:
+                return math.inf
+            following = left - s[k]
+            back = following - left
+            carry += (left - (following - back)) - (s[k] + back)
+            left = following
+            others += s[k]
+    left += carry
+    if left < -_OUTSIDE or not abs(others + s[label]) <= _OUTSIDE:
+        return math.inf
+    left = max(left, 0.0)
+    log_total = math.log1p(total)
+    total += 1.0
+    out = 0.0
+    away_top = 0.0  # the largest probability is 1 less the others
+    for k in range(u.size):
+        if k != top:
+            a = s[k] if k != label else left
+            p = math.exp(u[k] - u[top]) / total
+            away_top -= a - p
+            out += entropy_part(a, p, a - p, u[k] - u[top] - log_total)
+    return out + entropy_part(s[top] if top != label else left, 1.0 / total, away_top, -log_total)
+
+
+@compiled
 def _write_slope(u: np.ndarray, label: int, weight: float) -> None:
     _probabilities(u, u)
     total = 0.0
@@ -98,8 +137,9 @@ def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
             total += tip[k]
     if math.isnan(total + tip[label]):
         return  # of a run that diverged: nothing is made of it
-    rounding = _OUTSIDE * weight
-    if inside and total <= weight + rounding and abs(total + tip[label]) <= rounding:
+    # Below w by more than the sum's rounding: what is certified lies inside, not a digit outside.
+    most = weight * (1.0 - _SLACK * tip.size)
+    if inside and total <= most and abs(total + tip[label]) <= _OUTSIDE * weight:
         tip[label] = -total
         return
     # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
@@ -122,6 +162,12 @@ def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
         if k != label:
             tip[k] = weight * max(tip[k] / weight - shift, 0.0)
             total += tip[k]
+    if total > most:
+        shrink, total = (most - weight * _SLACK * tip.size) / total, 0.0
+        for k in range(tip.size):
+            if k != label:
+                tip[k] *= shrink
+                total += tip[k]
     tip[label] = -total
 
 
@@ -165,6 +211,11 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
         """Return ℓ*(s; b), infinite outside its domain."""
         return _conjugate(s, int(b))
+
+    @staticmethod
+    def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
+        """Return ℓ(u; b) + ℓ*(s; b) − us, infinite outside the domain."""
+        return _divergence(u, s, int(b))
 
     @staticmethod
     def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:

@@ -6,7 +6,15 @@ import math
 from typing import NamedTuple
 
 from adfs.errors import InputError
-from adfs.problem.loss_base import Loss, box_conjugate, clip, hinge_conjugate, inside, signed_interval
+from adfs.problem.loss_base import (
+    Loss,
+    box_conjugate,
+    box_divergence,
+    clip,
+    hinge_conjugate,
+    inside,
+    signed_interval,
+)
 
 __all__ = ["Absolute", "EpsilonInsensitive", "Hinge", "Quantile"]
 
@@ -37,6 +45,10 @@ class Hinge(NamedTuple("HingeConstants", []), Loss):
     @staticmethod
     def conjugate(loss: Hinge, s: float, b: float) -> float:
         return hinge_conjugate(s, b, 0.0, 1.0)
+
+    @staticmethod
+    def divergence(loss: Hinge, u: float, s: float, b: float) -> float:
+        return box_divergence(1.0 - b * u, -b * s, 0.0, 0.0, 1.0)
 
     @staticmethod
     def domain(loss: Hinge, b: float) -> tuple[float, float]:
@@ -73,6 +85,10 @@ class Absolute(NamedTuple("AbsoluteConstants", []), Loss):
     @staticmethod
     def conjugate(loss: Absolute, s: float, b: float) -> float:
         return box_conjugate(s, b, 0.0, -1.0, 1.0)
+
+    @staticmethod
+    def divergence(loss: Absolute, u: float, s: float, b: float) -> float:
+        return box_divergence(u - b, s, 0.0, -1.0, 1.0)
 
     @staticmethod
     def domain(loss: Absolute, b: float) -> tuple[float, float]:
@@ -116,6 +132,10 @@ class Quantile(NamedTuple("QuantileConstants", [("quantile", float)]), Loss):
         return box_conjugate(s, b, 0.0, -loss.quantile, 1.0 - loss.quantile)
 
     @staticmethod
+    def divergence(loss: Quantile, u: float, s: float, b: float) -> float:
+        return box_divergence(u - b, s, 0.0, -loss.quantile, 1.0 - loss.quantile)
+
+    @staticmethod
     def domain(loss: Quantile, b: float) -> tuple[float, float]:
         return -loss.quantile, 1.0 - loss.quantile
 
@@ -157,6 +177,16 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
         if s < -1.0 or s > 1.0:
             return math.inf
         return b * s + loss.epsilon * abs(s)
+
+    @staticmethod
+    def divergence(loss: EpsilonInsensitive, u: float, s: float, b: float) -> float:
+        if s < -1.0 or s > 1.0:
+            return math.inf
+        along = s if u > b else -s
+        beyond = abs(u - b) - loss.epsilon
+        if beyond > 0.0:
+            return (1.0 - along) * beyond + loss.epsilon * (abs(s) - along)
+        return abs(s) * (loss.epsilon - math.copysign(abs(u - b), along))
 
     @staticmethod
     def domain(loss: EpsilonInsensitive, b: float) -> tuple[float, float]:

@@ -74,16 +74,15 @@ def _certified(problem: Problem, s: np.ndarray, method: str, theta: np.ndarray |
     At s = wℓ'(Xθ) the gap of θ itself is ‖∇F(θ)‖²/(2σ); that of θ(s) = θ − ∇F(θ)/σ can be κ times larger.
     """
     s = problem.clip_to_domain(s)
-    point = problem.primal_from_dual(s)
-    value = problem.objective(point)
+    total = problem.row_total(s)
+    point = np.asarray(-total / problem.total_sigma)
+    found = problem.gap_at(s, total, point)
     if theta is not None:
-        its_value = problem.objective(theta)
-        if its_value <= value + 1e-13 * abs(value):  # not for a difference that is rounding
-            point, value = theta, its_value
+        other = problem.gap_at(s, total, theta)
+        if not other.gap > found.gap:
+            point, found = theta, other
     scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
-    # Rounding can leave the computed gap a few units below zero.
-    gap = max(0.0, (value - problem.dual_objective(s)) / scale)
-    return Optimum(point, value, gap, s, method)
+    return Optimum(point, found.value, found.gap / scale, s, method)
 
 
 # --------------------------------------------------------------------------- smooth losses: Newton

@@ -403,6 +403,15 @@ class Problem(FiniteSum):
         """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
         return evaluation.conjugate_sums(self.samples, self.active, self._checked_tips(tips))
 
+    def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        """Return what each node contributes to F(θ) − D(s), as `evaluation.close_gap` takes it; (n, 5)."""
+        s, theta = self._checked_tips(tips), self._checked(theta, "theta", self.n_features)
+        return evaluation.gap_parts(self.samples, self.active, s, theta, self.loss.beta, self._margin_scales)
+
+    @cached_property
+    def _margin_scales(self) -> np.ndarray:
+        return evaluation.margin_scales(self.samples, self.active)
+
     def optimum(self, tol: float = 1e-12) -> Optimum:
         """Return the minimiser, certified by its relative duality gap; computed once and kept.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adfs.problem.logistic import logistic_dual_prox, sigmoid
+from adfs.problem.logistic import log_one_plus, logistic_dual_prox, sigmoid
 from adfs.problem.loss_base import (
     Loss,
     box_conjugate,
+    box_divergence,
     clip,
+    entropy_part,
     hinge_conjugate,
     inside,
     positive,
@@ -33,7 +35,7 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
     @staticmethod
     def value(loss: Logistic, u: float, b: float) -> float:
         t = b * u
-        return math.log1p(math.exp(-abs(t))) + max(-t, 0.0)
+        return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
 
     @staticmethod
     def derivative(loss: Logistic, u: float, b: float) -> float:
@@ -54,6 +56,23 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
         if a < 1.0:
             entropy += (1.0 - a) * math.log1p(-a)
         return entropy
+
+    @staticmethod
+    def divergence(loss: Logistic, u: float, s: float, b: float) -> float:
+        # Of the probabilities of the wrong label, −b·s against sigmoid(−b·u). The smaller of the latter and
+        # its complement has all its digits, and so have the differences: they are one another's negative.
+        t, a = b * u, -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        small = math.exp(-abs(t))
+        p = small / (1.0 + small)
+        chance = a if t >= 0.0 else 1.0 - a
+        other = 1.0 - a if t >= 0.0 else a
+        away = chance - p
+        # The logarithms are for what is far apart.
+        log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
+        first = entropy_part(chance, p, away, -abs(t) - log_one)
+        return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
 
     @staticmethod
     def domain(loss: Logistic, b: float) -> tuple[float, float]:
@@ -93,6 +112,10 @@ class Squared(NamedTuple("SquaredConstants", []), Loss):
         return 0.5 * s * s + b * s
 
     @staticmethod
+    def divergence(loss: Squared, u: float, s: float, b: float) -> float:
+        return box_divergence(u - b, s, 1.0, -math.inf, math.inf)
+
+    @staticmethod
     def domain(loss: Squared, b: float) -> tuple[float, float]:
         return -math.inf, math.inf
 
@@ -128,6 +151,10 @@ class SquaredHinge(NamedTuple("SquaredHingeConstants", []), Loss):
     @staticmethod
     def conjugate(loss: SquaredHinge, s: float, b: float) -> float:
         return hinge_conjugate(s, b, 1.0, math.inf)
+
+    @staticmethod
+    def divergence(loss: SquaredHinge, u: float, s: float, b: float) -> float:
+        return box_divergence(1.0 - b * u, -b * s, 1.0, 0.0, math.inf)
 
     @staticmethod
     def domain(loss: SquaredHinge, b: float) -> tuple[float, float]:
@@ -171,6 +198,10 @@ class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Lo
         return hinge_conjugate(s, b, loss.width, 1.0)
 
     @staticmethod
+    def divergence(loss: SmoothedHinge, u: float, s: float, b: float) -> float:
+        return box_divergence(1.0 - b * u, -b * s, loss.width, 0.0, 1.0)
+
+    @staticmethod
     def domain(loss: SmoothedHinge, b: float) -> tuple[float, float]:
         return signed_interval(b, 1.0)
 
@@ -209,6 +240,10 @@ class Huber(NamedTuple("HuberConstants", [("delta", float)]), Loss):
     @staticmethod
     def conjugate(loss: Huber, s: float, b: float) -> float:
         return box_conjugate(s, b, 1.0, -loss.delta, loss.delta)
+
+    @staticmethod
+    def divergence(loss: Huber, u: float, s: float, b: float) -> float:
+        return box_divergence(u - b, s, 1.0, -loss.delta, loss.delta)
 
     @staticmethod
     def domain(loss: Huber, b: float) -> tuple[float, float]:
@@ -254,6 +289,10 @@ class SmoothedQuantile(
     @staticmethod
     def conjugate(loss: SmoothedQuantile, s: float, b: float) -> float:
         return box_conjugate(s, b, loss.width, -loss.quantile, 1.0 - loss.quantile)
+
+    @staticmethod
+    def divergence(loss: SmoothedQuantile, u: float, s: float, b: float) -> float:
+        return box_divergence(u - b, s, loss.width, -loss.quantile, 1.0 - loss.quantile)
 
     @staticmethod
     def domain(loss: SmoothedQuantile, b: float) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from adfs.compilation import compiled
 from adfs.problem.rows import Matrix, Rows, row_column, row_entry, row_span, rows_of, sparse
+from adfs.threads import single_threaded
 
 __all__ = ["batch_smoothness"]
 
@@ -19,6 +20,7 @@ _DENSE_ORDER = 300  # Gram matrices up to this order are diagonalised whole
 _LANCZOS_TOLERANCE = 1e-10
 
 
+@single_threaded
 def batch_smoothness(X: Matrix, weights: np.ndarray, offsets: np.ndarray, beta: float) -> np.ndarray:
     """Return λ_max(β X_iᵀ W_i X_i) for each node, shape (n,); infinite for an infinite β.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Process
-from adfs.problem.evaluation import add_squares
+from adfs.problem.evaluation import Gap, add_squares, close_gap
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
@@ -15,14 +15,11 @@ from adfs.runtimes.recording import Record
 
 __all__ = ["AllNodes", "Certificate", "certify", "compare_with_optimum", "measure_nodes"]
 
-# What two sums of many rounded terms may be off by, relative to them.
-_ROUNDING = 4.0 * np.finfo(np.float64).eps
-
 
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
-    The gap is a difference of two sums: it is never given as less than their rounding, about 1e-15 of F(0).
+    The gap is a sum of terms of at least 0, with what rounding can hide: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
 
@@ -88,32 +85,63 @@ class AllNodes:
         """Return F at each of some points (p, d), shape (p,)."""
         return add_squares(self.collect(self.problem.loss_sums(points)), self.total_sigma, points)
 
+    def certificate(self, theta: np.ndarray, found: Gap, lower: float) -> Certificate:
+        """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
+        at_zero = self.value_at_zero
+        found = found.above(lower)
+        return Certificate(theta, found.value, found.lower, found.gap / (at_zero if at_zero > 0.0 else 1.0))
+
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,)."""
         return np.asarray(-self.add_rows(tips) / self.total_sigma)
 
 
-def certify(process: Process, nodes: AllNodes) -> Certificate:
-    """Certify the point that a run's dual variables stand for.
+def certify(
+    process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
+) -> Certificate:
+    """Certify the point that a run's dual variables stand for, θ(s).
 
     A method without dual variables is certified at the mean of its nodes: s = wℓ'(xᵀθ) is feasible for any θ.
+
+    Parameters
+    ----------
+    process : Process
+    nodes : AllNodes
+    enough : float, optional
+        Take θ(s) from the centres of a dual method, which sum to 0 with the tips: one pass over the data, not
+        two. What rounding has made of that sum is added to gaps of at most this, and to no others.
+    lower : float
+        An earlier lower bound of F*.
     """
-    problem = nodes.problem
-    if not problem.certifiable:
-        theta = nodes.add(process.primal()) / nodes.sigma.size
-        return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
-    tips = process.dual()
-    if tips is None:
-        tips = problem.slopes(nodes.add(process.primal()) / nodes.sigma.size)
+    problem, sigma = nodes.problem, nodes.total_sigma
+    tips = process.dual() if problem.certifiable else None
+    if tips is not None and enough is not None:
+        tips = _inside(process, tips, problem)
+        theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
+        parts = nodes.collect(problem.gap_parts(tips, theta))
+        certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
+        if certificate.gap > enough:
+            return certificate
+        residual = nodes.add_rows(tips) + sigma * theta
+        return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), lower)
+    if tips is not None:
+        tips = _inside(process, tips, problem)
+        total = nodes.add_rows(tips)
+        theta = np.asarray(-total / sigma)
+    else:
+        theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
+        if not problem.certifiable:
+            return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
+        tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
+        total = nodes.add_rows(tips)
+    parts = nodes.collect(problem.gap_parts(tips, theta))
+    return nodes.certificate(theta, close_gap(parts, theta, total + sigma * theta, sigma), lower)
+
+
+def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:
+    """Return a process's tips inside their domains, without another array as long as the data."""
     held = any(np.may_share_memory(tips, array) for array in process.arrays().values())
-    tips = problem.clip_to_domain(tips, in_place=not held)  # nothing more as long as the data
-    theta = nodes.primal_from_dual(tips)
-    quadratic = 0.5 * nodes.total_sigma * float(theta @ theta)
-    value = float(nodes.collect(problem.loss_sums(theta)).sum()) + quadratic
-    lower = -float(nodes.collect(problem.conjugate_sums(tips)).sum()) - quadratic
-    at_zero = nodes.value_at_zero
-    gap = max(value - lower, _ROUNDING * (abs(value) + abs(lower)))
-    return Certificate(theta, value, lower, gap / (at_zero if at_zero > 0.0 else 1.0))
+    return problem.clip_to_domain(tips, in_place=not held)
 
 
 def compare_with_optimum(iterates: np.ndarray, values: np.ndarray, nodes: AllNodes) -> Certificate:

@@ -12,7 +12,13 @@ import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
 from adfs.errors import FileError
-from adfs.runtimes.certificates import AllNodes, Certificate, certify, compare_with_optimum, measure_nodes
+from adfs.runtimes.certificates import (
+    AllNodes,
+    Certificate,
+    certify,
+    compare_with_optimum,
+    measure_nodes,
+)
 from adfs.runtimes.checkpoints import Checkpoints
 from adfs.runtimes.exchange import EventExchange
 from adfs.runtimes.gossip import GossipProduct
@@ -93,7 +99,7 @@ class Execution:
             zero = np.zeros(small.n_features)
             small.loss_sums(zero)
             tips = small.clip_to_domain(small.slopes(zero))
-            small.conjugate_sums(tips)
+            small.gap_parts(tips, zero)
             small.row_sums(tips)
 
     def open(self) -> None:
@@ -209,7 +215,7 @@ class Execution:
         cards = self._share(np.array(self.process.work, dtype=np.float64), "to count the work")
         return Work(*(int(sum(card[k] for card in cards)) for k in range(3)))
 
-    def certify(self, record: Record) -> Certificate:
+    def certify(self, record: Record, *, enough: float | None = None, lower: float = -np.inf) -> Certificate:
         """Certify the current point, or compare it with the optimum where that is what stops the run."""
         begun = time.perf_counter()
         self.nodes.why = f"to certify {self._where()}"
@@ -217,7 +223,7 @@ class Execution:
             iterates = self._iterates()
             certificate = compare_with_optimum(iterates, self._objectives(iterates), self.nodes)
         else:
-            certificate = certify(self.process, self.nodes)
+            certificate = certify(self.process, self.nodes, enough=enough, lower=lower)
         self.times.evaluating += time.perf_counter() - begun
         return certificate
 

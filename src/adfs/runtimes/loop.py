@@ -29,6 +29,9 @@ DEFAULT_PASSES = 100.0
 _MOST_PASSES_WITH_TOLERANCE = 100_000.0
 _DIVERGED = 1e12
 _SLICE_SECONDS = 0.25
+# Where a run that nobody asked to record is certified: each time after so many times the passes so far, and
+# between these where the tolerance is expected to be met.
+_COARSE, _NEAREST, _FARTHEST = 1.6, 1.05, 1.3
 
 
 class Outcome(StrEnum):
@@ -121,6 +124,8 @@ class Plan:
         Samples of all nodes.
     checkpoint_every : float, optional
         Seconds between checkpoints.
+    sparing : bool
+        Certify as rarely as a tolerance lets, instead of on the recorded grid.
     """
 
     budget: Budget
@@ -128,19 +133,52 @@ class Plan:
     position_of: Callable[[float], float]
     n_samples: int
     checkpoint_every: float | None = None
+    sparing: bool = False
 
     @property
     def last(self) -> float:
         """The position beyond which the run does not go."""
         return self.budget.last_position(self.position_of)
 
-    def points(self, position: float) -> Iterator[float]:
-        """Yield the positions at which to record from a position on, without end."""
+    def points(self, position: float, rows: list[dict[str, float]]) -> Iterator[float]:
+        """Yield the positions at which to record from a position on, without end; ``rows`` grows by them."""
         grid, last = self.record.grid, self.last
+        while self.sparing:
+            yield min(self._planned(rows)[1], last)
         for amount in grid.points():
             point = math.ceil(self.position_of(amount) if grid.unit == "passes" else amount)
             if point >= position:
                 yield min(float(point), last)
+
+    def _planned(self, rows: list[dict[str, float]]) -> tuple[list[dict[str, float]], float]:
+        """Return the rows that a sparing run plans by, and where it looks next.
+
+        Both follow from the rows alone, and from none that was recorded because a budget ended or someone
+        stopped the run: one that goes on looks where one that never stopped does.
+        """
+        held: list[dict[str, float]] = []
+        point = 0.0
+        for row in rows:
+            if row["position"] >= point:
+                held.append(row)
+                following = self.position_of(self._next_passes(held))
+                point = max(float(math.ceil(following)), row["position"] + 1.0)
+        return held, point
+
+    def _next_passes(self, rows: list[dict[str, float]]) -> float:
+        """Return after how many passes to look again: gaps fall geometrically, so three tell when."""
+        assert self.budget.tol is not None
+        now, gap = rows[-1]["passes"], rows[-1]["gap"]
+        coarse = max(1.0, _COARSE * now)
+        if len(rows) < 4 or not 0.0 < gap < rows[-3]["gap"] < math.inf:
+            return coarse
+        rate = math.log(rows[-3]["gap"] / gap) / (now - rows[-3]["passes"])
+        met = now + math.log(gap / self.budget.tol) / rate
+        return coarse if met >= coarse else min(max(met, _NEAREST * now), _FARTHEST * now)
+
+    def lower(self, rows: list[dict[str, float]]) -> float:
+        """Return the best lower bound of F* so far that a sparing run goes by."""
+        return max((row["dual"] for row in self._planned(rows)[0]), default=-math.inf)
 
 
 def run_loop(
@@ -161,7 +199,7 @@ def run_loop(
     saved = time.perf_counter()
     outcome: Outcome | None = None
     with _interrupts(execution, plan.checkpoint_every is not None):
-        for point in plan.points(execution.position):
+        for point in plan.points(execution.position, rows):
             while execution.position < point:
                 begun = time.perf_counter()
                 left = (
@@ -183,7 +221,7 @@ def run_loop(
                 if stopped or spent:
                     outcome = Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
                     break
-            certificate = execution.certify(plan.record)
+            certificate = _certify(execution, plan, rows, outcome is not None or execution.position >= last)
             if not rows or rows[-1]["position"] < execution.position:
                 rows.append(_row(execution, plan, certificate, seconds))
                 monitor.update(rows[-1])
@@ -195,6 +233,14 @@ def run_loop(
                     execution.save_last(rows, seconds)
                 return LoopResult(outcome, rows, certificate, seconds)
     raise AssertionError("the grid has no end")
+
+
+def _certify(execution: Execution, plan: Plan, rows: list[dict[str, float]], ends: bool) -> Certificate:
+    if not plan.sparing:
+        return execution.certify(plan.record)
+    assert plan.budget.tol is not None
+    enough = math.inf if ends else plan.budget.tol
+    return execution.certify(plan.record, enough=enough, lower=plan.lower(rows))
 
 
 def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: float) -> dict[str, float]:

@@ -438,6 +438,7 @@ class _Assembly:
             lambda amount: self.method.position_of(constants, summary, amount),
             int(summary.n_samples.sum()),
             None if options.checkpoint is None else options.checkpoint_every,
+            sparing=options.record is None and options.tol is not None,
         )
 
     def _delays(self, tau: float | None) -> Delays:

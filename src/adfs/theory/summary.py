@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -68,6 +69,20 @@ class NodeSummary(NodeSizes):
     largest_smoothness: np.ndarray
 
 
+class _OneNode(NodeSummary):
+    """The summary of one node: λ_max(K) is computed when it is asked for, which ADFS on one node never does."""
+
+    def __init__(self, problem: FiniteSum, **numbers: np.ndarray) -> None:
+        super().__init__(batch_kappa=np.empty(0), **numbers)
+        self.__dict__["_problem"] = problem
+        del self.__dict__["batch_kappa"]
+
+    @cached_property
+    def batch_kappa(self) -> np.ndarray:  # type: ignore[override]
+        problem: FiniteSum = self.__dict__["_problem"]
+        return np.asarray(problem.batch_smoothness / problem.sigma)
+
+
 #: What parameters are computed from: a problem, or what its nodes say of their data.
 Source = FiniteSum | NodeSummary
 
@@ -93,14 +108,16 @@ def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
             "there is nothing to run"
         )
     smoothness, offsets = problem.smoothness, problem.offsets
-    return NodeSummary(
-        sigma=problem.sigma,
-        kappa=problem.kappa,
-        batch_kappa=problem.batch_smoothness / problem.sigma,
-        root_sums=node_sums(sampling_weights(smoothness, active, offsets, problem.sigma), offsets),
-        largest_smoothness=node_maxima(smoothness, offsets),
+    numbers: dict[str, np.ndarray] = {
+        "sigma": problem.sigma,
+        "kappa": problem.kappa,
+        "root_sums": node_sums(sampling_weights(smoothness, active, offsets, problem.sigma), offsets),
+        "largest_smoothness": node_maxima(smoothness, offsets),
         **vars(node_sizes(problem)),
-    )
+    }
+    if problem.n_nodes == 1:
+        return _OneNode(problem, **numbers)
+    return NodeSummary(batch_kappa=problem.batch_smoothness / problem.sigma, **numbers)
 
 
 def check_network(summary: NodeSummary, network: Network) -> None:
