@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ import numpy as np
 import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
 from adfs.runtimes.cluster import OneProcess
-from adfs.runtimes.gossip import GossipProduct, row_products
+from adfs.runtimes.gossip import GossipProduct
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.timing import ProcessTimes
 from literal_cases import random_case, random_network, random_problem
 
-__all__ = ["drive", "make_case", "random_case", "run_in_blocks", "setting_of", "start"]
+__all__ = ["drive", "gossip_here", "make_case", "random_case", "run_in_blocks", "setting_of", "start"]
 
 
 def make_case(
@@ -60,37 +59,46 @@ def drive(process: Process, stop: float) -> Process:
             process.position = end
     else:
         assert isinstance(process, RoundProcess)
-        n = process.gossip_matrix.shape[0]
-        everything = Placement(np.zeros(n, dtype=np.int64), np.empty((0, 2), dtype=np.int64), 1)
-        gossip = GossipProduct(OneProcess(), process.gossip_matrix, everything, ProcessTimes())
-        while process.position < stop:
-            process.round(gossip)
+        process.run(gossip_here(process), stop)
     return process
 
 
-def _shared_gossip(
-    blocks: list[np.ndarray], n: int
-) -> Callable[[int, Any], Callable[[np.ndarray], np.ndarray]]:
+def gossip_here(process: RoundProcess) -> GossipProduct:
+    """The products of a process that holds all nodes."""
+    n = process.gossip_matrix.shape[0]
+    everything = Placement(np.zeros(n, dtype=np.int64), np.empty((0, 2), dtype=np.int64), 1)
+    return GossipProduct(OneProcess(), process.gossip_matrix, everything, ProcessTimes())
+
+
+class _SharedGossip:
     """Products for processes in threads: each puts in its rows, waits for the others, and takes its own."""
-    barrier = threading.Barrier(len(blocks))
-    board: dict[int, np.ndarray] = {}
 
-    def of_block(number: int, matrix: Any) -> Callable[[np.ndarray], np.ndarray]:
-        own = matrix.tocsr()[blocks[number]]
-        own.sort_indices()
+    rows = None
 
-        def gossip(values: np.ndarray) -> np.ndarray:
-            board[number] = values.copy()
-            barrier.wait()
-            whole = np.empty((n, values.shape[1]))
-            for other, nodes in enumerate(blocks):
-                whole[nodes] = board[other]
-            barrier.wait()
-            return row_products(own.data, own.indices, own.indptr, whole)
+    def __init__(self, blocks: list[np.ndarray], number: int, board: dict[int, np.ndarray], barrier: Any):
+        self.blocks, self.number, self.board, self.barrier = blocks, number, board, barrier
+        self.matrix: Any = None
 
-        return gossip
+    def _whole(self, values: np.ndarray) -> np.ndarray:
+        self.board[self.number] = values.copy()
+        self.barrier.wait()
+        whole = np.empty((sum(block.size for block in self.blocks), values.shape[1]))
+        for other, nodes in enumerate(self.blocks):
+            whole[nodes] = self.board[other]
+        self.barrier.wait()
+        return whole
 
-    return of_block
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        whole = self._whole(values)
+        out = np.zeros_like(values)
+        for place, node in enumerate(self.blocks[self.number]):
+            row = self.matrix.tocsr()[[node]].tocoo()
+            for column, weight in sorted(zip(row.col, row.data, strict=True)):
+                out[place] += weight * whole[column]
+        return out
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        return sum(self._whole(values), np.zeros(values.shape[1]))
 
 
 def run_in_blocks(setting: Setting, method: str, blocks: list[list[int]], stop: int) -> np.ndarray:
@@ -106,13 +114,15 @@ def run_in_blocks(setting: Setting, method: str, blocks: list[list[int]], stop: 
     if isinstance(processes[0], EventProcess):
         _events_in_blocks(processes, n, stop)
     else:
-        shared = _shared_gossip(nodes, n)
+        board: dict[int, np.ndarray] = {}
+        barrier = threading.Barrier(len(nodes))
 
         def run(number: int) -> None:
             process = processes[number]
-            gossip = shared(number, process.gossip_matrix)
-            while process.position < stop:
-                process.round(gossip)
+            gossip = _SharedGossip(nodes, number, board, barrier)
+            gossip.matrix = process.gossip_matrix
+            while process.position < stop:  # slices that differ between the processes
+                process.run(gossip, min(stop, process.position + 1.0 + 2.0 * number))
 
         threads = [threading.Thread(target=run, args=(number,)) for number in range(len(nodes))]
         for thread in threads:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import adfs
-from adfs.algorithms.agd import literal_agd, spanning_tree
+from adfs.algorithms.agd import literal_agd
 from adfs.algorithms.dsba import literal_dsba
 from adfs.algorithms.esdacd import LiteralEsdacd
 from adfs.algorithms.extra import literal_extra
@@ -134,19 +134,7 @@ def test_agd_on_one_machine_and_over_a_network():
     assert spread.work.messages == 40 * 2 * (network.n_nodes - 1)
 
 
-def test_the_tree_spans_and_is_no_deeper_than_the_diameter():
-    for graph in ("path:1", "path:7", "grid:4x5", "star:6", "barbell:4,3"):
-        network = adfs.Network(graph)
-        parent, level = spanning_tree(network)
-        assert (parent < 0).sum() == 1
-        assert level.max() <= network.diameter
-        for node in np.flatnonzero(parent >= 0):
-            assert parent[node] in network.neighbours(int(node))
-            assert level[node] == level[parent[node]] + 1
-    assert spanning_tree(adfs.Network("path:7"))[1].max() == 3
-
-
-@pytest.mark.parametrize("name", ["msda", "dsba", "extra", "dagd", "esdacd"])
+@pytest.mark.parametrize("name", ["adfs-block", "msda", "dsba", "extra", "dagd", "esdacd"])
 def test_nodes_in_several_processes_give_the_same_bits(name):
     problem, network = make_case()
     setting = setting_of(name, problem, network)

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from adfs.algorithms.adfs import (
     AdfsConstants,
     AdfsParts,
-    AdfsState,
     adfs_parts,
     bounded_log,
     center_iterates,
@@ -24,21 +23,15 @@ from adfs.algorithms.adfs import (
     node_constants,
     tip_scalars,
 )
-from adfs.algorithms.base import (
-    Gossip,
-    Method,
-    RoundEffort,
-    RoundProcess,
-    Setting,
-    Work,
-    block_slots,
-    register_method,
-)
-from adfs.compilation import kernel
+from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
+from adfs.algorithms.local_rounds import LocalRounds
+from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.problem.evaluation import sampling_weights
-from adfs.schedule import AliasTables, RoundDraws
+from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
 
 __all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
@@ -101,15 +94,34 @@ class LiteralBlockAdfs:
         return BlockState(x, v, tip_x, tip_v)
 
 
-@kernel
-def _all_compute(parts: AdfsParts, drawn: np.ndarray, time: float) -> None:
-    """One sample at every node that has any."""
-    for i in range(drawn.size):
-        if drawn[i] >= 0:
-            compute(parts, np.uint64(i), np.uint64(drawn[i]), time)
+class BlockParts(NamedTuple):
+    """All that the kernels below need; ``step`` and ``mixing`` are those of a gossip round."""
+
+    adfs: AdfsParts
+    window: RoundWindow
+    step: float
+    mixing: float
 
 
-@kernel
+_AHEAD = 6
+
+
+@inlined
+def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
+    """One sample at every node that has any, while the rows of the rounds to come are fetched."""
+    samples, state, slot, ends = parts.samples, parts.state, parts.constants.slot, parts.constants.ends
+    r = t - window.bounds[0]
+    last = window.starts[window.gossips.size]
+    for e in range(window.starts[r], window.starts[r + 1]):
+        if e + 2 * _AHEAD < last:
+            fetch_early(samples, state.tips, window.samples[e + 2 * _AHEAD])
+            fetch_late(
+                samples.rows, state.centers, slot, ends, window.actors[e + _AHEAD], window.samples[e + _AHEAD]
+            )
+        compute(parts, np.uint64(window.nodes[e]), np.uint64(window.samples[e]), t + 1.0)
+
+
+@inlined
 def _all_iterates(parts: AdfsParts, time: float, out: np.ndarray) -> None:
     """Bring all nodes to a time and write x_i/σ_i, ``out`` (k, d)."""
     constants, state = parts.constants, parts.state
@@ -121,26 +133,43 @@ def _all_iterates(parts: AdfsParts, time: float, out: np.ndarray) -> None:
 
 
 @kernel
-def _all_move(state: AdfsState, step: float, mixing: float, pulls: np.ndarray) -> None:
+def _begin(parts: BlockParts, t: int, last: int, out: np.ndarray) -> int:
+    """Do the samples up to the next gossip round, and write every node's x_i/σ_i there."""
+    window = parts.window
+    while t < last:
+        if not window.bounds[0] <= t < window.bounds[1]:
+            draw_rounds(window, t)
+        if window.gossips[t - window.bounds[0]]:
+            _all_iterates(parts.adfs, t + 1.0, out)
+            return t
+        stop = min(last, window.bounds[1])
+        while t < stop and not window.gossips[t - window.bounds[0]]:
+            _all_compute(parts.adfs, window, t)
+            t += 1
+    return t
+
+
+@kernel
+def _end(parts: BlockParts, t: int, pulls: np.ndarray) -> int:
     """Move all centres by −step·pull."""
+    state, step, mixing = parts.adfs.state, parts.step, parts.mixing
     to_mean = 0.5 * (1.0 + mixing) * step
     for i in range(pulls.shape[0]):
         to_lag = (1.0 - mixing) * step / state.clocks[i, 0]
         for k in range(pulls.shape[1]):
             pair = state.centers[i, k]
             state.centers[i, k] = complex(pair.real - to_mean * pulls[i, k], pair.imag - to_lag * pulls[i, k])
+    return t + 1
 
 
-class AdfsBlockProcess(RoundProcess):
+class AdfsBlockProcess(LocalRounds):
     """Block-synchronous ADFS in progress over a block of nodes."""
 
+    kernels = register_round_kernels(BlockParts, RoundKernels(_begin, _end))
+
     def __init__(self, setting: Setting[BlockParameters]) -> None:
-        super().__init__()
+        super().__init__(setting, sp.csr_array(setting.network.laplacian()))
         problem, parameters, block = setting.problem, setting.parameters, setting.block
-        self.problem = problem
-        self.parameters = parameters
-        self.gossip_matrix = sp.csr_array(setting.network.laplacian())
-        self.degree_sum = int(setting.network.degrees[block].sum())
         self.constants = AdfsConstants(
             log_decay=bounded_log(parameters.log_decay),
             beta=problem.samples.loss.beta,
@@ -155,35 +184,26 @@ class AdfsBlockProcess(RoundProcess):
             ends=setting.network.ends,
             slot=block_slots(setting.network, block),
         )
-        sigma = parameters.sigma[block]
-        roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
-        self.draws = RoundDraws(setting.seed, AliasTables.build(roots, problem.offsets, node_ids=block))
-        self.parts = adfs_parts(problem, self.constants)
-        self.state = self.parts.state
+        roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, parameters.sigma[block])
+        tables = AliasTables.build(roots, problem.offsets, node_ids=block)
+        self.draws = RoundDraws(setting.seed, tables)
+        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        rho, p_comm = parameters.contraction, parameters.p_comm
+        # Without gossip (a single node) its constants are never used.
+        mixing = rho / p_comm if p_comm > 0.0 else 0.0
+        adfs = adfs_parts(problem, self.constants)
+        step = rho / (parameters.dual_curvature * p_comm) if p_comm > 0.0 else 0.0
+        self.parts: BlockParts = BlockParts(adfs, self.draws.window(p_comm), step, mixing)
+        self.state = adfs.state
 
-    def round(self, gossip: Gossip) -> None:
-        t = int(self.position)
-        time = t + 1.0
-        problem, done = self.problem, self.work
-        if self.draws.coin(t) < self.parameters.p_comm:
-            iterates = np.empty((problem.n_nodes, problem.n_features))
-            _all_iterates(self.parts, time, iterates)
-            rho, p_comm = self.parameters.contraction, self.parameters.p_comm
-            step = rho / (self.parameters.dual_curvature * p_comm)
-            _all_move(self.state, step, rho / p_comm, gossip(iterates))
-            messages = done.messages + self.degree_sum
-            self.work = Work(done.computations, messages, messages * problem.n_features)
-        else:
-            drawn = self.draws.samples(t)
-            _all_compute(self.parts, drawn, time)
-            self.work = done._replace(computations=done.computations + int(np.count_nonzero(drawn >= 0)))
-        self.position = time
+    def count(self, rounds: int, products: int) -> None:
+        super().count(rounds - products, products)  # a round has samples or a product
 
     def primal(self, read: str = "x") -> np.ndarray:
         return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
-        return tip_scalars(self.parts, self.position, -1.0)
+        return tip_scalars(self.parts.adfs, self.position, -1.0)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict()

@@ -1,22 +1,23 @@
-"""Nesterov's accelerated gradient method: on one machine, or with the gradients summed over a tree."""
+"""Nesterov's accelerated gradient method: on one machine, or with the gradients summed over the nodes."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
 from adfs.algorithms.local_rounds import LocalRounds, node_gradients
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.network.distances import hop_distances
-from adfs.problem import Problem
+from adfs.problem import Problem, Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters
 
-__all__ = ["Agd", "AgdProcess", "DistributedAgd", "literal_agd", "spanning_tree"]
+__all__ = ["Agd", "AgdProcess", "DistributedAgd", "literal_agd"]
 
 
 def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.ndarray:
@@ -28,56 +29,50 @@ def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.
     return theta
 
 
-def spanning_tree(network: Network) -> tuple[np.ndarray, np.ndarray]:
-    """Return a breadth-first tree from about the middle: each node's parent (−1: root) and level; (n,)."""
-    end = hop_distances(network, int(np.argmax(hop_distances(network, 0))))
-    other = hop_distances(network, int(np.argmax(end)))
-    level = hop_distances(network, int(np.argmin(np.maximum(end, other))))
-    parent = np.full(network.n_nodes, -1, dtype=np.int64)
-    for node in np.flatnonzero(level > 0):
-        above = network.neighbours(int(node))
-        parent[node] = above[level[above] == level[node] - 1][0]
-    return parent, level
+class AgdParts(NamedTuple):
+    """All that the kernels below need; ``theta`` and ``ahead`` (k, d) are θ and y."""
+
+    samples: Samples
+    sigma: np.ndarray
+    step: float
+    momentum: float
+    theta: np.ndarray
+    ahead: np.ndarray
+
+
+@kernel
+def _begin(parts: AgdParts, t: int, last: int, out: np.ndarray) -> int:
+    if t < last:
+        node_gradients(parts.samples, parts.sigma, parts.ahead, out)
+    return t
+
+
+@kernel
+def _end(parts: AgdParts, t: int, total: np.ndarray) -> int:
+    theta, ahead = parts.theta, parts.ahead
+    for i in range(total.shape[0]):
+        for k in range(total.shape[1]):
+            following = ahead[i, k] - parts.step * total[i, k]
+            ahead[i, k] = following + parts.momentum * (following - theta[i, k])
+            theta[i, k] = following
+    return t + 1
 
 
 class AgdProcess(LocalRounds):
-    """Accelerated gradient descent in progress over a block of nodes, which all hold the same iterate.
+    """Accelerated gradient descent in progress over a block of nodes, which all hold the same iterate."""
 
-    The gossip matrix is the adjacency of a spanning tree. A level of the tree speaks at a time and the
-    others are silent: partial sums go up, the total comes down, and every node has the same bits.
-    """
+    kernels = register_round_kernels(AgdParts, RoundKernels(_begin, _end))
+    sums = True
 
     def __init__(self, setting: Setting[AgdParameters]) -> None:
         n = setting.network.n_nodes
-        parent, level = spanning_tree(setting.network)
-        child = np.flatnonzero(parent >= 0)
-        ends = np.concatenate([child, parent[child]]), np.concatenate([parent[child], child])
-        tree = sp.csr_array((np.ones(2 * child.size), ends), shape=(n, n))
-        tree.sort_indices()
-        super().__init__(setting, tree)
+        super().__init__(setting, sp.csr_array((n, n)))
+        # Up a spanning tree and down again, every node but its root has a message each way.
+        self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
         self.parameters: AgdParameters = setting.parameters
-        self.depth = int(level.max())
-        self.level = level[setting.block]
-        shape = (setting.problem.n_nodes, setting.problem.n_features)
-        self.theta, self.ahead = np.zeros(shape), np.zeros(shape)
-
-    def round(self, gossip: Gossip) -> None:
-        gradient = np.empty_like(self.theta)
-        node_gradients(self.samples, self.problem.sigma, self.ahead, gradient)
-        following = self.ahead - self.parameters.step * self._total(gradient, gossip)
-        self.ahead[...] = following + self.parameters.momentum * (following - self.theta)
-        self.theta[...] = following
-        # Each node speaks once to its parent and once to its children, whatever the number of products.
-        self.advance(self.problem.n_samples, 1)
-
-    def _total(self, values: np.ndarray, gossip: Gossip) -> np.ndarray:
-        for level in range(self.depth, 0, -1):
-            heard = gossip(np.where((self.level == level)[:, None], values, 0.0))
-            values = np.where((self.level == level - 1)[:, None], values + heard, values)
-        for level in range(self.depth):
-            heard = gossip(np.where((self.level == level)[:, None], values, 0.0))
-            values = np.where((self.level == level + 1)[:, None], heard, values)
-        return values
+        step, momentum = float(self.parameters.step), float(self.parameters.momentum)
+        self.theta, self.ahead = np.zeros(self.message_shape), np.zeros(self.message_shape)
+        self.parts = AgdParts(self.samples, self.problem.sigma, step, momentum, self.theta, self.ahead)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.theta.copy()

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, lazy_matrix, prox_slope
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.local_rounds import LocalRounds, extrapolate, prox_slope
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
-from adfs.network import Network
+from adfs.network import Network, lazy_gossip
 from adfs.problem import Problem, Samples
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.schedule import AliasTables, RoundDraws
+from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters
 
@@ -52,7 +53,7 @@ def literal_dsba(
     """
     X = problem.X.toarray() if problem.sparse else problem.X
     n, d = problem.n_nodes, problem.n_features
-    mixing = lazy_matrix(network, parameters.laplacian_max).toarray()
+    mixing = lazy_gossip(network, parameters.laplacian_max).toarray()
     sizes = np.bincount(problem.node_of_row[problem.active], minlength=n)
     alpha, loss = parameters.step, problem.loss
     z = before = np.zeros((n, d))
@@ -89,19 +90,35 @@ def literal_dsba(
     return z
 
 
+class DsbaParts(NamedTuple):
+    """All that the kernels below need; ``sizes`` (k,) are the samples that a node draws from."""
+
+    samples: Samples
+    sigma: np.ndarray
+    sizes: np.ndarray
+    beta: float
+    step: float
+    window: RoundWindow
+    state: DsbaState
+
+
 @kernel
-def _backward(
-    samples: Samples,
-    sigma: np.ndarray,
-    sizes: np.ndarray,
-    beta: float,
-    step: float,
-    drawn: np.ndarray,
-    mixed: np.ndarray,
-    state: DsbaState,
-) -> None:
+def _begin(parts: DsbaParts, t: int, last: int, out: np.ndarray) -> int:
+    if t < last:
+        extrapolate(parts.state.now, parts.state.before, out)
+    return t
+
+
+@kernel
+def _end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
     """One round of every node: ``mixed`` (k, d) holds (I + W)/2·(2z − z before) and is used up."""
-    loss, rows, y, weights = samples.loss, samples.rows, samples.y, samples.weights
+    loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
+    sigma, sizes, step, state = parts.sigma, parts.sizes, parts.step, parts.state
+    window = parts.window
+    if not window.bounds[0] <= t < window.bounds[1]:
+        draw_rounds(window, t)
+    draw = window.starts[t - window.bounds[0]]
+    drawn_up_to = window.starts[t - window.bounds[0] + 1]
     d = mixed.shape[1]
     for i in range(mixed.shape[0]):
         m = float(sizes[i])
@@ -115,7 +132,10 @@ def _backward(
             start, stop = row_span(rows, row)
             for k in range(start, stop):
                 psi[row_column(rows, row, k)] += push * row_entry(rows, row, k)
-        j = drawn[i]
+        j = np.int64(-1)
+        if draw < drawn_up_to and window.nodes[draw] == i:
+            j = window.samples[draw]
+            draw += 1
         change = 0.0
         if j >= 0:
             known = state.table[j]
@@ -131,7 +151,7 @@ def _backward(
                 norm += entry * entry
             target = (along + step * m * known * norm) * shrink
             curvature = step * m * weights[j] * norm * shrink
-            change = weights[j] * prox_slope(loss, beta, target, curvature, y[j], guess) - known
+            change = weights[j] * prox_slope(loss, parts.beta, target, curvature, y[j], guess) - known
             state.table[j] = known + change
             for k in range(start, stop):
                 psi[row_column(rows, j, k)] -= step * m * change * row_entry(rows, j, k)
@@ -140,14 +160,17 @@ def _backward(
             state.now[i, k] = psi[k] * shrink
         state.last_row[i] = j
         state.last_change[i] = change
+    return t + 1
 
 
 class DsbaProcess(LocalRounds):
     """DSBA in progress over a block of nodes."""
 
+    kernels = register_round_kernels(DsbaParts, RoundKernels(_begin, _end))
+
     def __init__(self, setting: Setting[DsbaParameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
-        super().__init__(setting, lazy_matrix(setting.network, parameters.laplacian_max))
+        super().__init__(setting, lazy_gossip(setting.network, parameters.laplacian_max))
         self.step = float(parameters.step)
         k, d = problem.n_nodes, problem.n_features
         self.state = DsbaState(
@@ -157,17 +180,14 @@ class DsbaProcess(LocalRounds):
             np.full(k, -1, dtype=np.int64),
             np.zeros(k),
         )
-        self.sizes = np.bincount(problem.node_of_row[problem.active], minlength=k)
+        sizes = np.bincount(problem.node_of_row[problem.active], minlength=k)
         tables = AliasTables.build(problem.active.astype(np.float64), problem.offsets, node_ids=setting.block)
         self.draws = RoundDraws(setting.seed, tables)
-
-    def round(self, gossip: Gossip) -> None:
-        state = self.state
-        drawn = self.draws.samples(int(self.position))
-        mixed = np.array(gossip(2.0 * state.now - state.before), order="C")
-        beta, sigma = self.samples.loss.beta, self.problem.sigma
-        _backward(self.samples, sigma, self.sizes, beta, self.step, drawn, mixed, state)
-        self.advance(int(np.count_nonzero(drawn >= 0)), 1)
+        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        beta = self.samples.loss.beta
+        self.parts = DsbaParts(
+            self.samples, problem.sigma, sizes, beta, self.step, self.draws.window(0.0), self.state
+        )
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.state.now.copy()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, lazy_matrix, node_gradients
-from adfs.network import Network
-from adfs.problem import Problem
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.local_rounds import LocalRounds, extrapolate, node_gradients
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.compilation import kernel
+from adfs.network import Network, lazy_gossip
+from adfs.problem import Problem, Samples
 from adfs.problem.evaluation import loss_derivatives
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import ExtraParameters
@@ -22,7 +25,7 @@ def literal_extra(problem: Problem, network: Network, parameters: ExtraParameter
 
     x¹ = Wx⁰ − α∇f(x⁰), then x⁺⁺ = (I + W)x⁺ − (I + W)/2·x − α(∇f(x⁺) − ∇f(x)).
     """
-    mixing = 2.0 * lazy_matrix(network, parameters.laplacian_max).toarray()
+    mixing = 2.0 * lazy_gossip(network, parameters.laplacian_max).toarray()
 
     def gradients(x: np.ndarray) -> np.ndarray:
         found = []
@@ -39,25 +42,59 @@ def literal_extra(problem: Problem, network: Network, parameters: ExtraParameter
     return x
 
 
+class ExtraParts(NamedTuple):
+    """All that the kernels below need.
+
+    Attributes
+    ----------
+    now, before, gradient : (k, d)
+        The iterate, the one before, and the gradient there.
+    room : (k, d)
+    """
+
+    samples: Samples
+    sigma: np.ndarray
+    step: float
+    now: np.ndarray
+    before: np.ndarray
+    gradient: np.ndarray
+    room: np.ndarray
+
+
+@kernel
+def _begin(parts: ExtraParts, t: int, last: int, out: np.ndarray) -> int:
+    if t < last:
+        extrapolate(parts.now, parts.before, out)
+    return t
+
+
+@kernel
+def _end(parts: ExtraParts, t: int, heard: np.ndarray) -> int:
+    now, before, gradient, found = parts.now, parts.before, parts.gradient, parts.room
+    node_gradients(parts.samples, parts.sigma, now, found)
+    for i in range(heard.shape[0]):
+        for k in range(heard.shape[1]):
+            following = heard[i, k] - parts.step * (found[i, k] - gradient[i, k])
+            before[i, k] = now[i, k]
+            now[i, k] = following
+            gradient[i, k] = found[i, k]
+    return t + 1
+
+
 class ExtraProcess(LocalRounds):
     """EXTRA in progress over a block of nodes."""
 
+    kernels = register_round_kernels(ExtraParts, RoundKernels(_begin, _end))
+
     def __init__(self, setting: Setting[ExtraParameters]) -> None:
         parameters: ExtraParameters = setting.parameters
-        super().__init__(setting, lazy_matrix(setting.network, parameters.laplacian_max))
-        self.step = parameters.step
-        shape = (setting.problem.n_nodes, setting.problem.n_features)
+        super().__init__(setting, lazy_gossip(setting.network, parameters.laplacian_max))
         # From x = x before = 0 and a gradient before of 0, the general step is the paper's first one.
-        self.now, self.before, self.gradient = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-
-    def round(self, gossip: Gossip) -> None:
-        gradient = np.empty_like(self.now)
-        node_gradients(self.samples, self.problem.sigma, self.now, gradient)
-        following = gossip(2.0 * self.now - self.before) - self.step * (gradient - self.gradient)
-        self.before[...] = self.now
-        self.now[...] = following
-        self.gradient[...] = gradient
-        self.advance(self.problem.n_samples, 1)
+        self.now, self.before, self.gradient, room = (np.zeros(self.message_shape) for _ in range(4))
+        step = float(parameters.step)
+        self.parts = ExtraParts(
+            self.samples, self.problem.sigma, step, self.now, self.before, self.gradient, room
+        )
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.now.copy()

@@ -7,12 +7,11 @@ import scipy.sparse as sp
 
 from adfs.algorithms.base import RoundProcess, Setting, Work
 from adfs.compilation import inlined, kernel
-from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.losses import Loss, derivative, dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 
-__all__ = ["LocalRounds", "lazy_matrix", "node_gradients", "prox_slope"]
+__all__ = ["LocalRounds", "extrapolate", "node_gradients", "prox_slope"]
 
 
 @kernel
@@ -39,30 +38,34 @@ def prox_slope(loss: Loss, beta: float, target: float, step: float, b: float, st
     return dual_prox(loss, target * h, h, b, start)
 
 
-def lazy_matrix(network: Network, laplacian_max: float) -> sp.csr_array:
-    """Return (I + W)/2 = I − Lap/(2λ_max), (n, n) CSR."""
-    identity = sp.eye_array(network.n_nodes, format="csr")
-    if network.n_nodes == 1:
-        return sp.csr_array(identity)
-    matrix = sp.csr_array(identity - network.laplacian() / (2.0 * laplacian_max))
-    matrix.sort_indices()
-    return matrix
+@inlined
+def extrapolate(now: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
+    """Write 2·now − before, all (k, d)."""
+    for i in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = 2.0 * now[i, k] - before[i, k]
 
 
 class LocalRounds(RoundProcess):
-    """A round-driven method over a block of nodes: its data, its gossip matrix and its counters."""
+    """A round-driven method over a block of nodes: its data, its gossip matrix and its counters.
+
+    Attributes
+    ----------
+    samples_per_round, messages_per_product : int
+        What all nodes of the block go through in a round, and send for a product.
+    """
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array) -> None:
         super().__init__()
         self.problem, self.samples = setting.problem, setting.problem.samples
         self.gossip_matrix = gossip_matrix
+        self.message_shape = (self.problem.n_nodes, self.problem.n_features)
         matrix = sp.csr_array(gossip_matrix)
         own = np.diff(matrix.indptr) - (matrix.diagonal() != 0.0)
-        self._neighbours = int(own[setting.block].sum())
+        self.messages_per_product = int(own[setting.block].sum())
+        self.samples_per_round = int(self.problem.n_samples)
 
-    def advance(self, computations: int, exchanges: int) -> None:
-        """Count one round: samples processed, and products with the gossip matrix."""
-        messages = self.work.messages + exchanges * self._neighbours
-        numbers = messages * int(self.problem.n_features)
-        self.work = Work(self.work.computations + computations, messages, numbers)
-        self.position += 1.0
+    def count(self, rounds: int, products: int) -> None:
+        computations = self.work.computations + rounds * self.samples_per_round
+        messages = self.work.messages + products * self.messages_per_product
+        self.work = Work(computations, messages, messages * self.message_shape[1])

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
-from adfs.algorithms.dual_gradient import dual_gradients, literal_dual_gradient, make_solver
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
 from adfs.algorithms.local_rounds import LocalRounds
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.network.gossip import chebyshev_gossip
-from adfs.problem import Problem
+from adfs.problem import Problem, Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import MsdaParameters
 
@@ -33,25 +35,97 @@ def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters,
     return theta
 
 
+class MsdaParts(NamedTuple):
+    """All that the kernels below need.
+
+    Attributes
+    ----------
+    constants : (5,)
+        c2, c3 and K of the Chebyshev rounds, the dual step and the momentum.
+    gossiped : (k, d)
+        y; x is what the solver is asked for.
+    current, before : (k, d)
+        X_k of the Chebyshev rounds and the one before.
+    stage : (3,)
+        How many products of this round were taken, and a_k and the one before.
+    """
+
+    samples: Samples
+    sigma: np.ndarray
+    solver: DualSolver
+    constants: np.ndarray
+    gossiped: np.ndarray
+    current: np.ndarray
+    before: np.ndarray
+    stage: np.ndarray
+
+
+@kernel
+def _begin(parts: MsdaParts, t: int, last: int, out: np.ndarray) -> int:
+    if t >= last:
+        return t
+    if parts.stage[0] == 0.0:
+        dual_gradients(parts.samples, parts.sigma, parts.solver)
+    source = parts.solver.theta if parts.stage[0] == 0.0 else parts.current
+    for i in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = source[i, k]
+    return t
+
+
+@kernel
+def _end(parts: MsdaParts, t: int, heard: np.ndarray) -> int:
+    """Take one product of `adfs.network.gossip.chebyshev_gossip`; after the last one, move."""
+    stretch, step, rounds, dual_step, momentum = parts.constants
+    stage, current, before = parts.stage, parts.current, parts.before
+    theta, point, gossiped = parts.solver.theta, parts.solver.wanted, parts.gossiped
+    if stage[0] == 0.0:
+        stage[1], stage[2] = stretch, 1.0
+    else:
+        stage[1], stage[2] = 2.0 * stretch * stage[1] - stage[2], stage[1]
+    for i in range(heard.shape[0]):
+        for k in range(heard.shape[1]):
+            if rounds == 1.0:  # c2 may be infinite
+                heard[i, k] = step * heard[i, k]
+            elif stage[0] == 0.0:
+                before[i, k] = theta[i, k]
+                current[i, k] = stretch * (theta[i, k] - step * heard[i, k])
+            else:
+                following = 2.0 * stretch * (current[i, k] - step * heard[i, k]) - before[i, k]
+                before[i, k] = current[i, k]
+                current[i, k] = following
+    stage[0] += 1.0
+    if stage[0] < rounds:
+        return t
+    stage[0] = 0.0
+    for i in range(heard.shape[0]):
+        for k in range(heard.shape[1]):
+            pull = heard[i, k] if rounds == 1.0 else theta[i, k] - current[i, k] / stage[1]
+            following = point[i, k] - dual_step * pull
+            point[i, k] = (1.0 + momentum) * following - momentum * gossiped[i, k]
+            gossiped[i, k] = following
+    return t + 1
+
+
 class MsdaProcess(LocalRounds):
     """MSDA in progress over a block of nodes; ``point`` is x, ``gossiped`` is y."""
+
+    kernels = register_round_kernels(MsdaParts, RoundKernels(_begin, _end))
 
     def __init__(self, setting: Setting[MsdaParameters]) -> None:
         super().__init__(setting, sp.csr_array(setting.network.laplacian()))
         self.parameters: MsdaParameters = setting.parameters
-        self.chebyshev = self.parameters.chebyshev
+        chebyshev, found = self.parameters.chebyshev, self.parameters
         self.solver = make_solver(setting.problem)
         self.point = self.solver.wanted
-        self.gossiped = np.zeros_like(self.point)
-
-    def round(self, gossip: Gossip) -> None:
-        dual_gradients(self.samples, self.problem.sigma, self.solver)
-        pull = chebyshev_gossip(gossip, self.solver.theta, self.chebyshev)
-        momentum = self.parameters.momentum
-        following = self.point - self.parameters.step * pull
-        self.point[...] = (1.0 + momentum) * following - momentum * self.gossiped
-        self.gossiped[...] = following
-        self.advance(self.problem.n_samples, self.parameters.rounds)
+        self.gossiped, current, before = (np.zeros(self.message_shape) for _ in range(3))
+        constants = np.array(
+            [chebyshev.stretch, chebyshev.step, found.rounds, found.step, found.momentum], dtype=np.float64
+        )
+        sigma, stage = self.problem.sigma, np.zeros(3)
+        self.parts = MsdaParts(
+            self.samples, sigma, self.solver, constants, self.gossiped, current, before, stage
+        )
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.solver.theta.copy()

@@ -30,8 +30,8 @@ __all__ = ["Execution"]
 
 _SLICE_SECONDS = 0.2
 _FIRST_SLICE = 4096.0
-_FIRST_ROUNDS = 8.0
-_MOST_NODES_TRIED, _ROUNDS_TRIED = 1000, 200
+_FIRST_ROUNDS = 1.0
+_MOST_NODES_TRIED = 1000
 
 
 class Execution:
@@ -92,7 +92,9 @@ class Execution:
         if small is None:
             return
         if self._gossip is not None:
-            _try_rounds(method.start(replace(setting, problem=small)))
+            trial = method.start(replace(setting, problem=small))  # thrown away
+            assert isinstance(trial, RoundProcess)
+            trial.run(self._gossip if self.alone else _NoGossip(), 1.0)
         if not self.alone:  # others would wait while one compiles at its first certificate
             self.process.primal()
             self.process.dual()
@@ -155,8 +157,13 @@ class Execution:
         """Fit the next slice to what the slowest process took; return whether any is over."""
         cards = self._share(np.array([seconds, float(over)]), "to agree on how to go on")
         longest = max(float(card[0]) for card in cards)
-        self._slice = max(1.0, self._slice * min(4.0, max(0.25, _SLICE_SECONDS / max(longest, 1e-6))))
+        self._fit_slice(longest)
         return any(card[1] > 0.0 for card in cards)
+
+    def _fit_slice(self, seconds: float) -> None:
+        """Fit the next slice to what the last one took."""
+        factor = min(4.0, max(0.25, _SLICE_SECONDS / max(seconds, 1e-6)))
+        self._slice = max(1.0, float(np.floor(self._slice * factor)))
 
     def _advance(self, stop: float, deadline: float | None) -> None:
         """Go on to a position, or in one process until the deadline."""
@@ -169,10 +176,13 @@ class Execution:
         assert self._gossip is not None
         while process.position < stop:
             begun, elsewhere = time.perf_counter(), self.times.communicating + self.times.waiting
-            process.round(self._gossip)
+            target = min(stop, process.position + self._slice) if self.alone else stop
+            process.run(self._gossip, target)
+            seconds = time.perf_counter() - begun
             # The products have noted the time of their messages.
-            spent = time.perf_counter() - begun - (self.times.communicating + self.times.waiting - elsewhere)
-            self.times.computing += spent
+            self.times.computing += seconds - (self.times.communicating + self.times.waiting - elsewhere)
+            if self.alone:
+                self._fit_slice(seconds)
             if self._out_of_time(deadline):
                 return
 
@@ -266,16 +276,13 @@ class Execution:
             warnings.warn(f"the last checkpoint could not be written: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _try_rounds(process: Process) -> None:
-    """Go through rounds until one has computed and one has gossiped, in a process that is thrown away."""
-    assert isinstance(process, RoundProcess)
-    called: list[bool] = []
+class _NoGossip:
+    """Products of zeros, for trying rounds without messages."""
 
-    def nothing(values: np.ndarray) -> np.ndarray:
-        called.append(True)
+    rows = None
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
         return np.zeros_like(values)
 
-    for _ in range(_ROUNDS_TRIED):
-        process.round(nothing)
-        if called and process.work.computations:
-            break
+    def total(self, values: np.ndarray) -> np.ndarray:
+        return np.zeros(values.shape[1])

@@ -8,35 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.compilation import compiled
+from adfs.algorithms.round_kernels import MatrixRows, row_products
 
 if TYPE_CHECKING:
     from adfs.runtimes.cluster import Cluster
     from adfs.runtimes.placement import Placement
     from adfs.runtimes.timing import ProcessTimes
 
-__all__ = ["GossipProduct", "row_products"]
-
-
-@compiled
-def row_products(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the product of CSR rows with values (m, k), each row summed in the order it is stored.
-
-    Shape (rows, k).
-    """
-    rows = indptr.size - 1
-    out = np.zeros((rows, values.shape[1]))
-    for i in range(rows):
-        for position in range(indptr[i], indptr[i + 1]):
-            weight = data[position]
-            j = indices[position]
-            for k in range(values.shape[1]):
-                out[i, k] += weight * values[j, k]
-    return out
+__all__ = ["GossipProduct"]
 
 
 class GossipProduct:
-    """The product of this process's rows of a matrix with the values of all nodes.
+    """The product of this process's rows of a matrix with the values of all nodes, and sums over all nodes.
 
     A row is summed in the order of its columns, wherever the values come from: the same bits.
 
@@ -46,19 +29,26 @@ class GossipProduct:
     matrix : csr_array of shape (n, n)
     placement : Placement
     times : ProcessTimes
+
+    Attributes
+    ----------
+    rows : MatrixRows or None
+        The whole matrix where all nodes are in this process.
     """
 
     def __init__(
         self, cluster: Cluster, matrix: sp.csr_array, placement: Placement, times: ProcessTimes
     ) -> None:
-        self.cluster, self.times = cluster, times
+        self.cluster, self.placement, self.times = cluster, placement, times
         self.products = 0
+        self.rows: MatrixRows | None
         csr = sp.csr_array(matrix)
         csr.sort_indices()
         if cluster.size == 1:
-            self._product = (csr.data, csr.indices, csr.indptr)
+            self._own = self.rows = MatrixRows(csr.data, csr.indices, csr.indptr)
             self._needed = 0
             return
+        self.rows = None
         block = placement.block(cluster.rank)
         own = sp.csr_array(csr[block])
         own.sort_indices()
@@ -70,7 +60,7 @@ class GossipProduct:
         place = np.full(csr.shape[0], -1, dtype=np.int64)
         place[block] = np.arange(block.size)
         place[needed] = block.size + np.arange(needed.size)
-        self._product = (own.data, place[own.indices], own.indptr)
+        self._own = MatrixRows(own.data, place[own.indices].astype(csr.indices.dtype), own.indptr)
         self._needed = needed.size
         self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in _runs(owner)]
         # What others need of this process: the columns of their rows that are here, in the order of nodes.
@@ -84,9 +74,19 @@ class GossipProduct:
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the rows of the product, of the shape of this process's values (k, …)."""
         flat = np.ascontiguousarray(values.reshape(values.shape[0], -1))
-        if self._needed or self.cluster.size > 1:
+        if self.rows is None:
             flat = self._with_neighbours(flat)
-        return row_products(*self._product, flat).reshape(values.shape)
+        out = np.empty((values.shape[0], flat.shape[1]))
+        row_products(self._own, flat, out)
+        return out.reshape(values.shape)
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over all nodes in their order, (d,), from this process's values (k, d)."""
+        begun = time.perf_counter()
+        found = self.cluster.add(values, self.placement, f"in sum {self.products + 1} over the nodes")
+        self.times.communicating += time.perf_counter() - begun
+        self.products += 1
+        return found
 
     def _with_neighbours(self, flat: np.ndarray) -> np.ndarray:
         """Return the values here followed by those needed of other processes."""

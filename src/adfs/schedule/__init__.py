@@ -11,7 +11,7 @@ from adfs.schedule.build import SCHEDULES, make_schedule
 from adfs.schedule.events import Events, Schedule
 from adfs.schedule.iid import IidSchedule
 from adfs.schedule.poisson import PoissonSchedule
-from adfs.schedule.rounds import RoundDraws
+from adfs.schedule.rounds import RoundDraws, RoundWindow, draw_rounds
 from adfs.schedule.sampling import AliasTables
 from adfs.schedule.view import Counts, counts, frame, plot
 
@@ -23,8 +23,10 @@ __all__ = [
     "IidSchedule",
     "PoissonSchedule",
     "RoundDraws",
+    "RoundWindow",
     "Schedule",
     "counts",
+    "draw_rounds",
     "frame",
     "make_schedule",
     "plot",
