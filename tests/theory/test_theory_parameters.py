@@ -191,7 +191,7 @@ def test_a_summary_is_enough() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"sigma": [1.0, math.nan, 1.0]}, "sigma must be one finite number of at least 0 a node or edge"),
+        ({"sigma": [1.0, math.nan, 1.0]}, "sigma must be one finite number of at least 0 per node or edge"),
         ({"edge_weights": [-1.0, 1.0]}, "edge_weights must be one finite number of at least 0"),
         ({"root_sums": [1.0, 2.0]}, "arrays of the nodes have different lengths"),
         ({"edge_probability": [0.1]}, "arrays of the edges have different lengths"),

@@ -2,7 +2,7 @@
 
 Every node becomes the centre of a star whose tips are its active samples. Augmented nodes are numbered
 centres first, then tips in the order of the rows; augmented edges are the communication edges first, then
-one virtual edge a tip.
+one virtual edge per tip.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
-from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters
-
-__all__ = ["AugmentedGraph"]
+from adfs.theory.variants import NonSmoothParameters
 
 _LARGEST = 3000
 _FORGIVEN = 1e-12  # relative distance out of a domain that still passes for rounding
@@ -168,7 +166,7 @@ class AugmentedGraph:
         return float(np.max(self.directional_smoothness * self.step_resistance / self.probability**2))
 
     def _extreme(self, diagonal: np.ndarray, *, smallest: bool) -> float:
-        # AᵀDA has |V⁺| − 1 positive eigenvalues when D > 0; where D is 0 at every tip, one a centre.
+        # AᵀDA has |V⁺| − 1 positive eigenvalues when D > 0; where D is 0 at every tip, one per centre.
         half = np.sqrt(diagonal)[:, None] * self.incidence
         values = scipy.linalg.svdvals(half) ** 2
         if not smallest:
