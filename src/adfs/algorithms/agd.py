@@ -10,8 +10,7 @@ import scipy.sparse as sp
 
 from adfs.algorithms.base import Gossip, Method, RoundEffort, Setting, register_method
 from adfs.algorithms.local_rounds import LocalRounds, node_gradients
-from adfs.network import Network
-from adfs.network.distances import hop_distances
+from adfs.network import Network, hop_distances
 from adfs.problem import Problem
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters
