@@ -39,7 +39,7 @@ from adfs.runtimes.delays import (
 from adfs.runtimes.result import Run
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import seed_key
-from adfs.schedule.rounds import round_coin
+from adfs.schedule.shared import round_coin
 from adfs.theory import NodeSizes, node_sizes
 
 __all__ = ["Clock", "Delays", "Straggler", "Times", "position_at", "retime", "with_times"]

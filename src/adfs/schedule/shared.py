@@ -1,4 +1,4 @@
-"""The paper's schedule: event t is drawn from the probabilities, independently of all others."""
+"""Schedules that all processes draw alike: the paper's iid events, and rounds; and a schedule by its name."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled
-from adfs.errors import InputError
+from adfs.errors import InputError, unknown_name
 from adfs.intrinsics import prefetch
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
-from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
-from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
-
-__all__ = ["IidSchedule"]
+from adfs.schedule.philox import (
+    DOMAIN_IID_EVENT,
+    DOMAIN_ROUND_COIN,
+    DOMAIN_ROUND_SAMPLE,
+    draw_pairs,
+    philox,
+    seed_key,
+)
+from adfs.schedule.poisson import PoissonSchedule
+from adfs.schedule.sampling import AliasTables, build_actor_table, draw_column, draw_sample
 
 _DOMAIN = np.uint64(DOMAIN_IID_EVENT)
 _CHUNK = 512
@@ -32,19 +38,17 @@ def _iid_events(
     key: np.uint64,
     table: NDArray[np.uint64],
     wanted: NDArray[np.bool_],
-    table_of: NDArray[np.int32],
-    begin: NDArray[np.int64],
-    packed: NDArray[np.uint64],
-    out_time: NDArray[np.float64],
-    out_actor: NDArray[np.int32],
-    out_sample: NDArray[np.int32],
+    tables: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]],
+    out: Events,
 ) -> int:
     """Write the events t = first, …, last − 1 whose actor is wanted, and return their number.
 
     An empty `wanted` stands for all. Chunk by chunk and pass by pass: each pass is a short loop without
-    branches, and asks for the memory that the next will need. The outputs must have room for last − first
-    events.
+    branches, and asks for the memory that the next will need. `tables` are those of
+    `Schedule._tables_by_node`; `out` must have room for last − first events.
     """
+    table_of, begin, packed = tables
+    out_time, out_actor, out_sample = out
     everything = wanted.shape[0] == 0
     columns = np.uint64(table.shape[0])
     n_nodes = table_of.shape[0]
@@ -134,6 +138,113 @@ class IidSchedule(Schedule):
         out = room_for(int(min(length, stop - start)))
         while first < stop:
             last = int(min(first + length, stop))
-            count = _iid_events(first, last, key, self._actor_table, mask, *tables, *out)
+            count = _iid_events(first, last, key, self._actor_table, mask, tables, out)
             yield float(last), first_of(out, count)
             first = last
+
+
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+_COIN = np.uint64(DOMAIN_ROUND_COIN)
+_SAMPLE = np.uint64(DOMAIN_ROUND_SAMPLE)
+
+
+@compiled
+def round_coin(key: np.uint64, t: np.uint64) -> float:
+    """Return the number in [0, 1) that all nodes share in round t, for compiled code."""
+    w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(0), _COIN, key & _LOW, key >> _32)
+    return float(((w0 << _32) | w1) >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def _samples(
+    key: np.uint64,
+    t: np.uint64,
+    node_ids: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    drawable: NDArray[np.bool_],
+    packed: NDArray[np.uint64],
+    out: NDArray[np.int64],
+) -> None:
+    for k in range(node_ids.size):
+        out[k] = -1
+        if drawable[k]:
+            w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(node_ids[k]), _SAMPLE, key & _LOW, key >> _32)
+            out[k] = draw_sample((w0 << _32) | w1, packed, offsets, np.uint64(k))
+
+
+class RoundDraws:
+    """The random choices of round t, a function of (seed, t) and of (seed, node, t) alone.
+
+    Parameters
+    ----------
+    seed : int
+    samples : AliasTables
+        The tables of the nodes that a process holds.
+
+    Examples
+    --------
+    >>> draws = RoundDraws(0, AliasTables.build([1.0, 1.0, 1.0], [0, 2, 3]))
+    >>> 0.0 <= draws.coin(5) < 1.0, draws.samples(5)[1]
+    (True, np.int64(2))
+    """
+
+    def __init__(self, seed: int, samples: AliasTables) -> None:
+        self._key = seed_key(seed)
+        self._tables = samples
+
+    def coin(self, t: int) -> float:
+        """Return the uniform number in [0, 1) that all nodes share in round t."""
+        return round_coin(self._key, np.uint64(t))
+
+    def samples(self, t: int) -> NDArray[np.int64]:
+        """Return the row that each node draws in round t, −1 for a node without any; shape (k,)."""
+        tables = self._tables
+        out = np.empty(tables.node_ids.size, dtype=np.int64)
+        _samples(
+            self._key, np.uint64(t), tables.node_ids, tables.offsets, tables.drawable, tables.packed, out
+        )
+        return out
+
+
+SCHEDULES: dict[str, type[Schedule]] = {"iid": IidSchedule, "poisson": PoissonSchedule}
+
+
+def make_schedule(
+    kind: str,
+    *,
+    seed: int,
+    n_nodes: int,
+    edges: ArrayLike,
+    node_probability: ArrayLike,
+    edge_probability: ArrayLike,
+    samples: AliasTables | None = None,
+) -> Schedule:
+    """Make a schedule by its name.
+
+    Parameters
+    ----------
+    kind : str
+        ``"iid"`` or ``"poisson"``.
+    seed, n_nodes, edges, node_probability, edge_probability, samples
+        As for `Schedule`.
+
+    Examples
+    --------
+    >>> schedule = make_schedule(
+    ...     "iid", seed=0, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[],
+    ...     samples=AliasTables.build([1.0, 0.0, 1.0], [0, 3]),
+    ... )
+    >>> sorted(set(schedule.block(0, 100).sample.tolist()))
+    [0, 2]
+    """
+    if kind not in SCHEDULES:
+        raise unknown_name("schedule", kind, SCHEDULES)
+    return SCHEDULES[kind](
+        seed=seed,
+        n_nodes=n_nodes,
+        edges=np.asarray(edges),
+        node_probability=np.asarray(node_probability, dtype=np.float64),
+        edge_probability=np.asarray(edge_probability, dtype=np.float64),
+        samples=samples,
+    )
