@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from adfs.errors import AdfsError
 from adfs.network import Network, diameter_bounds, hop_distances
-from adfs.network.kernels import bridge_flags, shared_neighbour_sums, two_core
+from adfs.network.resistance import shared_neighbour_sums
 from adfs.network.solver import GroundedFactor, conjugate_gradients, level_cost
+from adfs.network.walks import bridge_flags, two_core
 
 
 @st.composite

@@ -9,7 +9,7 @@ import numpy as np
 from adfs.algorithms.adfs_literal import AdfsState
 from adfs.errors import InputError
 from adfs.theory.augmented import AugmentedGraph
-from adfs.theory.nonsmooth import NonSmoothParameters
+from adfs.theory.variants import NonSmoothParameters
 
 __all__ = ["LiteralNsAdfs", "NsLagState", "VelocityNsAdfs"]
 

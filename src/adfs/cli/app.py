@@ -1,8 +1,9 @@
 """The command line as a whole: its commands, its options, and how an error is shown.
 
 A command is one module of this package with a function ``run``, whose docstring is the command's help,
-perhaps an ``EXAMPLES`` text shown below it, and one line in `COMMANDS`. Heavy imports (numpy, numba) belong
-inside ``run``: all command modules are imported whenever ``adfs`` starts.
+perhaps an ``EXAMPLES`` text shown below it, and one line in `COMMANDS`; its close relatives are functions
+beside it, such as ``score`` with ``SCORE_EXAMPLES``. Heavy imports (numpy, numba) belong inside the
+functions: all command modules are imported whenever ``adfs`` starts.
 """
 
 from __future__ import annotations
@@ -21,18 +22,16 @@ from adfs._version import __version__
 from adfs.errors import AdfsError
 from adfs.launching import wait_for_rank_0
 
-__all__ = ["COMMANDS", "build", "main"]
-
-#: Command name -> the module whose ``run`` it is, in the order of ``adfs --help``.
+#: Command name -> the module whose ``run`` it is, or ``module:function``; in the order of ``adfs --help``.
 COMMANDS: dict[str, str] = {
     "fit": "adfs.cli.fit",
     "predict": "adfs.cli.predict",
-    "score": "adfs.cli.score",
+    "score": "adfs.cli.predict:score",
     "simulate": "adfs.cli.simulate",
-    "rates": "adfs.cli.rates",
+    "rates": "adfs.cli.simulate:rates",
     "compare": "adfs.cli.compare",
-    "reproduce": "adfs.cli.reproduce",
-    "report": "adfs.cli.report",
+    "reproduce": "adfs.cli.compare:reproduce",
+    "report": "adfs.cli.compare:report",
     "net-bench": "adfs.cli.net_bench",
 }
 
@@ -79,13 +78,7 @@ def _root(
 
 
 def build() -> typer.Typer:
-    """Assemble the application from `COMMANDS`.
-
-    Returns
-    -------
-    typer.Typer
-        The application; `main` runs it.
-    """
+    """Assemble the application from `COMMANDS`; `main` runs it."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     app = typer.Typer(
         name="adfs",
@@ -96,8 +89,10 @@ def build() -> typer.Typer:
     )
     app.callback(invoke_without_command=True, epilog=_EXAMPLES)(_root)
     for name, module in COMMANDS.items():
-        command = import_module(module)
-        app.command(name, epilog=getattr(command, "EXAMPLES", None), context_settings=settings)(command.run)
+        place, _, function = module.partition(":")
+        commands = import_module(place)
+        examples = getattr(commands, f"{function.upper()}_EXAMPLES" if function else "EXAMPLES", None)
+        app.command(name, epilog=examples, context_settings=settings)(getattr(commands, function or "run"))
     return app
 
 

@@ -292,9 +292,7 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
     if width is None:
         own = cluster.attempt(why, lambda: align(raw, index_base=base)[0].n_features)
         width = max(cluster.gather(own, why))
-    return cluster.attempt(
-        why, lambda: align(raw, n_features=width, index_base=base, ignore_extra=options.ignore_extra)
-    )
+    return cluster.attempt(why, lambda: align(raw, n_features=width, index_base=base))
 
 
 def _labels(cluster: Cluster, table: Table, tables: Sequence[Table], task: str, n_samples: int) -> np.ndarray:

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adfs.data.streams import open_bytes
-from adfs.data.table import Table
+from adfs.data.table import Table, open_bytes
 from adfs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["read_csv", "read_parquet"]
 
 _USUAL_LABELS = ("label", "target", "y", "class")
 _SEPARATORS = (",", ";", "\t", "|", " ")  # the usual ones first

@@ -14,11 +14,8 @@ from typing import IO, NamedTuple, NoReturn
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.data.streams import open_bytes
-from adfs.data.table import Table
+from adfs.data.table import Table, open_bytes
 from adfs.errors import InputError
-
-__all__ = ["read_libsvm"]
 
 _BLOCK = 1 << 23
 _LARGEST_INDEX = 2**31 - 2
@@ -40,17 +37,7 @@ class _Block(NamedTuple):
 
 
 def read_libsvm(path: Path) -> Table:
-    """Read LIBSVM text, compressed or not.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    Table
-        Its columns are the indices as they stand in the file.
-    """
+    """Read LIBSVM text, compressed or not; the columns are the indices as they stand in the file."""
     with open_bytes(path) as stream:
         blocks = [_parse(block, line, path) for block, line in _blocks(stream)]
     labels = np.concatenate([block.labels for block in blocks]) if blocks else np.empty(0)

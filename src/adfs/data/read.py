@@ -1,20 +1,107 @@
-"""Reading files of samples by name: the format is told by the ending, the compression by the first bytes."""
+"""Reading samples by name: files (the format by the ending, or as told), bundled sets, random numbers."""
 
 from __future__ import annotations
 
 import os
+import re
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
 
 from adfs.data.columns import read_csv, read_parquet
 from adfs.data.libsvm import read_libsvm
-from adfs.data.npz import read_npz
-from adfs.data.streams import COMPRESSED_SUFFIXES
-from adfs.data.table import Table, align, machine_memory
+from adfs.data.table import COMPRESSED_SUFFIXES, Table, align, machine_memory, open_bytes
 from adfs.errors import InputError, unknown_name
 
-__all__ = ["FORMATS", "ReadOptions", "read_table", "read_tables"]
+_CSR = ("data", "indices", "indptr", "shape")
+
+
+def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
+    """Read an archive with dense rows (``X``), or CSR rows as `scipy.sparse.save_npz` names their arrays.
+
+    One without ``y`` is refused where labels are needed.
+    """
+    with open_bytes(path) as stream:
+        if not zipfile.is_zipfile(stream):
+            raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short")
+        stream.seek(0)
+        try:
+            with np.load(stream, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        except (ValueError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+            if "allow_pickle" in str(error) or "Object arrays" in str(error):
+                raise InputError(
+                    f"{path} holds Python objects, which are never loaded; save plain numbers"
+                ) from None
+            raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short") from None
+    X = _rows(arrays, path)
+    y = arrays.get("y")
+    if y is None and labels_needed:
+        raise InputError(
+            f"{path} has no array 'y' with the labels; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    if y is not None:
+        y = _column(y, X.shape[0], "y", path)
+        y = y.astype(np.str_) if y.dtype.kind in "US" else _numbers(y, "y", path)
+    weights = arrays.get("sample_weight")
+    if weights is not None:
+        weights = _numbers(_column(weights, X.shape[0], "sample_weight", path), "sample_weight", path)
+    return Table(X, y, weights, str(path))
+
+
+def _rows(arrays: dict[str, np.ndarray], path: Path) -> Any:
+    X: Any
+    if "X" in arrays:
+        X = _numbers(arrays["X"], "X", path)
+        if X.ndim != 2:
+            raise InputError(f"{path}: X must be two-dimensional (samples × features), got shape {X.shape}")
+    elif all(name in arrays for name in _CSR):
+        kind = arrays.get("format", np.array("csr")).item()
+        if kind not in ("csr", b"csr"):
+            raise InputError(f"{path} holds a sparse matrix in another form than CSR; save it with .tocsr()")
+        parts = (_numbers(arrays["data"], "data", path), arrays["indices"], arrays["indptr"])
+        try:
+            height, width = (int(size) for size in arrays["shape"])
+            X = sp.csr_array(parts, shape=(height, width))
+            X.check_format(full_check=True)
+        except (ValueError, TypeError, IndexError) as error:
+            raise InputError(f"{path} does not hold a valid CSR matrix: {error}") from None
+    else:
+        raise InputError(
+            f"{path} must hold X and y, or data, indices, indptr, shape and y; "
+            f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise InputError(f"{path} holds no samples or no features (shape {X.shape})")
+    return X
+
+
+def _column(values: np.ndarray, n_samples: int, name: str, path: Path) -> np.ndarray:
+    if values.shape == (n_samples, 1):
+        values = values[:, 0]
+    if values.shape != (n_samples,):
+        raise InputError(
+            f"{path}: {name} must have one entry per row: X has {n_samples} rows, "
+            f"{name} has shape {values.shape}"
+        )
+    return values
+
+
+def _numbers(values: np.ndarray, name: str, path: Path) -> np.ndarray:
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{path}: {name} holds {values.dtype} values, not numbers")
+    out = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(out).all():
+        place = tuple(int(k) for k in np.argwhere(~np.isfinite(out))[0])
+        raise InputError(f"{path}: {name} holds NaN or infinity, first at {place}; clean or impute it first")
+    return out
+
 
 #: Format -> the endings that say it. Any other ending is taken for LIBSVM text, which often has none.
 FORMATS = {
@@ -42,8 +129,6 @@ class ReadOptions:
     index_base : int, optional
         0 or 1, for LIBSVM text.
     labels_needed : bool
-    ignore_extra : bool
-        Leave out features beyond ``n_features``.
     """
 
     form: str = "auto"
@@ -52,7 +137,6 @@ class ReadOptions:
     n_features: int | None = None
     index_base: int | None = None
     labels_needed: bool = True
-    ignore_extra: bool = False
 
     def __post_init__(self) -> None:
         if self.form != "auto" and self.form not in FORMATS:
@@ -94,5 +178,57 @@ def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | 
         [read_table(path, options) for path in paths],
         n_features=options.n_features,
         index_base=options.index_base,
-        ignore_extra=options.ignore_extra,
     )
+
+
+_BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
+
+
+def read_source(name: str, options: ReadOptions | None = None, *, seed: int = 0) -> Table:
+    """Return the samples that a name stands for.
+
+    Parameters
+    ----------
+    name : str
+        A file; ``sklearn:breast_cancer`` (or diabetes, digits, iris, wine), standardised; or
+        ``synthetic:200x10``, samples from a normal distribution with labels ±1 of a noisy hyperplane.
+    options : ReadOptions, optional
+        For files.
+    seed : int
+        Of random data.
+
+    Examples
+    --------
+    >>> read_source("synthetic:200x10").X.shape
+    (200, 10)
+    """
+    kind, colon, rest = name.partition(":")
+    if colon and kind == "sklearn":
+        return _bundled(rest)
+    if colon and kind == "synthetic":
+        return _synthetic(rest, seed)
+    return read_tables([name], options)[0]
+
+
+def _bundled(name: str) -> Table:
+    if name not in _BUNDLED:
+        raise unknown_name("bundled data set", name, _BUNDLED)
+    from sklearn import datasets
+
+    X: Any
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    spread = X.std(axis=0)
+    X = (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    return Table(np.ascontiguousarray(X), y.astype(np.float64), None, f"sklearn:{name}")
+
+
+def _synthetic(sizes: str, seed: int) -> Table:
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", sizes)
+    if found is None:
+        raise InputError(f"synthetic data wants samples x features, as in synthetic:200x10, got {sizes!r}")
+    n_samples, n_features = (int(size) for size in found.groups())
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, n_features))
+    margins = X @ rng.standard_normal(n_features) / np.sqrt(n_features)
+    y = np.where(margins + 0.5 * rng.standard_normal(n_samples) >= 0.0, 1.0, -1.0)
+    return Table(X, y, None, f"synthetic:{sizes}")

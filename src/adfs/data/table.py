@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+import bz2
 import dataclasses
+import gzip
+import lzma
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import InputError
+from adfs.files import reading_error
 
-__all__ = ["Table", "align", "machine_memory", "stack"]
+#: Endings that say how a file is compressed; what it is said by its first bytes.
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz")
+_MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed; failures while it is open become an `InputError`."""
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(6)
+            if not head:
+                raise InputError(f"{path} is empty")
+            raw.seek(0)
+            opener = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
+            if opener is None:
+                yield raw
+                return
+            with opener(raw, "rb") as stream:
+                yield stream
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{path} is cut short or damaged, it cannot be decompressed: {error}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory; give the files in it") from None
+    except OSError as error:
+        if error.errno is None:  # how gzip and bz2 report damage
+            raise InputError(f"cannot read {path}: it is cut short or damaged ({error})") from None
+        raise reading_error(path, error) from None
+
 
 # Beyond this many columns a wrong index is likelier than a model of that size; --n-features overrules.
 _MOST_COLUMNS = 100_000_000
@@ -188,3 +222,18 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
         source=f"{tables[0].source} and {len(tables) - 1} more",
     )
     return whole, parts
+
+
+def labels_for(y: np.ndarray, task: str, loss: str, source: str) -> np.ndarray:
+    """Return the labels as a loss of a task takes them: two classes as −1 and +1, numbers as they are."""
+    if task != "classification":
+        if y.dtype.kind == "U":
+            raise InputError(f"{source}: the labels are text, the loss {loss!r} wants numbers")
+        return y
+    classes = np.unique(y)
+    if classes.size != 2:
+        raise InputError(
+            f"{source} has {classes.size} classes; the loss {loss!r} takes two here; "
+            "for numbers choose a regression loss, such as squared"
+        )
+    return np.where(y == classes[1], 1.0, -1.0)

@@ -32,8 +32,6 @@ from adfs.schedule import SCHEDULES
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Comparison", "DataSpec", "DelaySpec", "MethodSpec", "load_modules", "read_comparison"]
-
 _NORMALISATIONS = ("none", "rows", "columns")
 _LABELS = {"adfs-block": "block ADFS", "point-saga": "Point-SAGA", "dagd": "distributed AGD"}
 _LABELS |= {

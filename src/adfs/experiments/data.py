@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
+from adfs.data.table import labels_for
 from adfs.errors import InputError
 from adfs.network import GRAPHS, Network
 from adfs.problem import Problem, get_loss
@@ -19,8 +20,6 @@ from adfs.problem.losses import Loss
 
 if TYPE_CHECKING:
     from adfs.experiments.comparison import Comparison, DataSpec
-
-__all__ = ["gaussians", "is_graph_file", "make_network", "make_problem", "plain_graph"]
 
 _FEATURES = 10
 #: Two nodes each, by number or by label, and perhaps a weight.
@@ -110,21 +109,11 @@ def _samples(
             )
         rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:wanted])
         X, y, weights = X[rows], y[rows], None if weights is None else weights[rows]
-    return _normalised(X, data.normalise, table.source), _labels(y, loss, table.source), weights
-
-
-def _labels(y: np.ndarray, loss: Loss, source: str) -> np.ndarray:
-    if loss.task != "classification":
-        if y.dtype.kind == "U":
-            raise InputError(f"{source}: the labels are text, the loss {loss.name!r} wants numbers")
-        return y
-    classes = np.unique(y)
-    if classes.size != 2:
-        raise InputError(
-            f"{source} has {classes.size} classes; the loss {loss.name!r} takes two here; "
-            "for numbers choose a regression loss, such as squared"
-        )
-    return np.where(y == classes[1], 1.0, -1.0)
+    return (
+        _normalised(X, data.normalise, table.source),
+        labels_for(y, loss.task, loss.name, table.source),
+        weights,
+    )
 
 
 def _normalised(X: Any, how: str, source: str) -> Any:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["layout", "markdown", "network_svg", "number", "save_figures", "time_table", "times_frame"]
-
 #: The errors of the table, as far as the target goes.
 LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
 #: Okabe and Ito's colours, told apart with every kind of colour vision; black and yellow are left out, since

@@ -23,8 +23,6 @@ from adfs.files import write_whole
 from adfs.runtimes.step_time import theorem4_table
 from adfs.theory import table1
 
-__all__ = ["CHOICES", "CLAIMS", "SETTINGS", "Claim", "Reproduction", "judge", "reproduce"]
-
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 #: Labels of the curves.
 ADFS, TUNED, BLOCK = "ADFS", "ADFS (tuned)", "block ADFS"

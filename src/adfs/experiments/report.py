@@ -30,8 +30,6 @@ from adfs.experiments.figures import (
 from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 from adfs.files import write_whole
 
-__all__ = ["Finding", "load_findings", "make_page", "remake_folder", "save_findings", "write_folder"]
-
 _DIGITS = 5
 # What is told of the problem, as runs keep it -> words.
 _FACTS = {

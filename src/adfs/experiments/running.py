@@ -24,8 +24,6 @@ from adfs.runtimes.clock import Clock, position_at
 from adfs.runtimes.loop import Monitor
 from adfs.theory import node_sizes
 
-__all__ = ["constants_of", "fingerprint", "run_method"]
-
 # A run goes on to this share of its target: an accelerated method's error may rise again above it.
 _BEYOND = 0.1
 # Recording starts at this share of the longest run.

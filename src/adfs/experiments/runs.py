@@ -32,8 +32,6 @@ from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
 from adfs.theory import BlockParameters, Parameters
 
-__all__ = ["AXES", "FLOOR", "Curve", "Results", "RunsInterruptedError", "load_results", "run_comparison"]
-
 #: What an error can be drawn against: column -> words.
 AXES = {
     "time": "idealised time",
@@ -501,14 +499,7 @@ def _display(names: Sequence[str], show: bool | None) -> Iterator[_Report]:
     """Show how far some runs are, on standard error, as the function it gives is told.
 
     On a terminal: a bar for all and a line for each run in progress. Elsewhere, if asked for, a line for each
-    run that ends.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The runs.
-    show : bool or None
-        Whether to show anything; None means only on a terminal.
+    run that ends. ``show`` says whether to show anything; None means only on a terminal.
     """
     shares = [0.0] * len(names)
     begun = time.monotonic()

@@ -1,11 +1,11 @@
 """The communication network: graphs, spectra, gossip matrices and effective resistances."""
 
-from adfs.network.distances import DiameterBounds, diameter_bounds, hop_distances
 from adfs.network.gossip import ChebyshevCoefficients, chebyshev_gossip, lazy_gossip
 from adfs.network.graphs import GRAPHS
 from adfs.network.network import Network
 from adfs.network.resistance import Resistances, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
+from adfs.network.walks import DiameterBounds, diameter_bounds, hop_distances
 
 __all__ = [
     "GRAPHS",

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from adfs.network.network import Network
 
-__all__ = ["ChebyshevCoefficients", "chebyshev_gossip", "lazy_gossip"]
-
 Floats = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from scipy.sparse.csgraph import connected_components
 
 from adfs.errors import InputError, unknown_name
 
-__all__ = ["GRAPHS", "Family", "build_graph"]
-
 Edges = NDArray[np.int64]
 Number = int | float
 Sizes = dict[str, Number]

@@ -14,15 +14,6 @@ from scipy.sparse.csgraph import connected_components
 
 from adfs.errors import InputError
 
-__all__ = [
-    "GraphArrays",
-    "check_connected",
-    "check_weights",
-    "read_adjacency",
-    "read_edge_list",
-    "read_networkx",
-]
-
 #: largest relative asymmetry of an adjacency matrix that is taken for rounding
 ASYMMETRY = 1e-12
 

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from adfs.errors import InputError
 from adfs.network import inputs
-from adfs.network.distances import DiameterBounds, diameter_bounds
 from adfs.network.graphs import build_graph
 from adfs.network.resistance import Resistances, pair_resistance, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
+from adfs.network.walks import DiameterBounds, diameter_bounds
 
 if TYPE_CHECKING:
     import networkx
-
-__all__ = ["Network"]
 
 
 class Network:

@@ -14,15 +14,14 @@ import scipy.linalg
 import scipy.sparse
 from numpy.typing import NDArray
 
+from adfs.compilation import compiled
 from adfs.errors import AdfsError, InputError, unknown_name
-from adfs.network.kernels import bridge_flags, shared_neighbour_sums
 from adfs.network.solver import GroundedFactor, conjugate_gradients, level_cost
+from adfs.network.walks import Ints, bridge_flags
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
     from adfs.network.network import Network
-
-__all__ = ["Resistances", "pair_resistance", "resistances"]
 
 Floats = NDArray[np.float64]
 METHODS = ("auto", "exact", "bound", "sketch")
@@ -33,6 +32,46 @@ EXACT_COST = 3e10
 #: accuracy of a sketch's linear solves, relative to the square root of a resistance
 SOLVE_ERROR = 1e-3
 SKETCH_BLOCK = 16
+
+
+@compiled
+def shared_neighbour_sums(
+    indptr: Ints, indices: Ints, weights: Floats, edges: Ints, products: Floats, series: Floats
+) -> None:
+    """Sum over the common neighbours m of each edge (k, l).
+
+    w_km·w_ml goes into ``products``, the conductance in series w_km·w_ml/(w_km + w_ml) into ``series``.
+
+    The shorter list is walked; the longer is searched by bisection when it is much longer (a star's hub),
+    merged otherwise, so that neither a hub nor a dense graph makes it quadratic.
+    """
+    for e in range(edges.shape[0]):
+        a = edges[e, 0]
+        b = edges[e, 1]
+        if indptr[a + 1] - indptr[a] > indptr[b + 1] - indptr[b]:
+            a, b = b, a
+        start = indptr[b]
+        stop = indptr[b + 1]
+        merge = stop - start <= 8 * (indptr[a + 1] - indptr[a])
+        total_product = 0.0
+        total_series = 0.0
+        for position in range(indptr[a], indptr[a + 1]):
+            node = indices[position]
+            if merge:
+                while start < stop and indices[start] < node:
+                    start += 1
+            else:
+                start += np.searchsorted(indices[start:stop], node)
+            if start == stop:
+                break
+            if indices[start] == node:
+                u = weights[position]
+                v = weights[start]
+                total_product += u * v
+                # written so that neither tiny nor huge weights leave the range of a double
+                total_series += min(u, v) / (1.0 + min(u, v) / max(u, v))
+        products[e] = total_product
+        series[e] = total_series
 
 
 @dataclass(frozen=True, eq=False)

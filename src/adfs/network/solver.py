@@ -14,27 +14,61 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.linalg import splu
 
+from adfs.compilation import compiled
 from adfs.errors import AdfsError
-from adfs.network.kernels import bfs_distances, selected_inverse, two_core
+from adfs.network.walks import Ints, bfs_distances, two_core
 
 if TYPE_CHECKING:
     from adfs.network.network import Network
 
-__all__ = [
-    "GroundedFactor",
-    "GroundedIterations",
-    "conjugate_gradients",
-    "factorise",
-    "laplacian_product",
-    "level_cost",
-]
-
 Floats = NDArray[np.float64]
-
 
 #: residual of conjugate gradients relative to the right side, where they stand in for a factorisation
 ITERATIONS_TOLERANCE = 1e-12
 MOST_ITERATIONS = 20_000
+
+
+@compiled
+def selected_inverse(indptr: Ints, indices: Ints, lower: Floats, pivots: Floats) -> Floats:
+    """Entries of (L D Lᵀ)⁻¹ on the pattern of L, by Takahashi's recurrence.
+
+    Column j of the unit lower triangular L in compressed column form holds its diagonal first and then its
+    rows in ascending order; D = diag(``pivots``). From Lᵀ Z = D⁻¹ L⁻¹, for i > j in the pattern of column j
+
+        Z_ij = −Σ_k Z_ik L_kj,        Z_jj = 1/D_j − Σ_k Z_kj L_kj,        k over the pattern of column j,
+
+    and every Z_ik needed lies in the pattern because a factor's pattern is chordal.
+    """
+    n = indptr.size - 1
+    inverse = np.zeros(lower.size)
+    place = np.full(n, -1, np.int64)
+    column = np.zeros(n)
+    for j in range(n - 1, -1, -1):
+        first = indptr[j] + 1
+        last = indptr[j + 1]
+        for p in range(first, last):
+            place[indices[p]] = p
+            column[indices[p]] = 0.0
+        for p in range(first, last):
+            k = indices[p]
+            factor = lower[p]
+            column[k] -= inverse[indptr[k]] * factor
+            for q in range(indptr[k] + 1, indptr[k + 1]):
+                i = indices[q]
+                at = place[i]
+                if at >= 0:
+                    # Z_ik with i > k serves the pair both ways round
+                    column[i] -= inverse[q] * factor
+                    column[k] -= inverse[q] * lower[at]
+        diagonal = 1.0 / pivots[j]
+        for p in range(first, last):
+            i = indices[p]
+            inverse[p] = column[i]
+            diagonal -= column[i] * lower[p]
+        inverse[indptr[j]] = diagonal
+        for p in range(first, last):
+            place[indices[p]] = -1
+    return inverse
 
 
 def factorise(matrix: scipy.sparse.csr_array) -> Any:

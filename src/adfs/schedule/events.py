@@ -14,8 +14,6 @@ from adfs.errors import InputError
 from adfs.schedule.philox import check_seed
 from adfs.schedule.sampling import AliasTables, frozen
 
-__all__ = ["Events", "Schedule"]
-
 #: Events that a window holds at least, about, so that the cost of a call is spread over many.
 LEAST_EVENTS = 8192
 

@@ -16,20 +16,6 @@ from numpy.typing import NDArray
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 
-__all__ = [
-    "DOMAIN_COMPUTATION_TIME",
-    "DOMAIN_IID_EVENT",
-    "DOMAIN_MESSAGE_TIME",
-    "DOMAIN_POISSON_COUNT",
-    "DOMAIN_POISSON_EVENT",
-    "DOMAIN_ROUND_COIN",
-    "DOMAIN_ROUND_SAMPLE",
-    "check_seed",
-    "draw_pairs",
-    "philox",
-    "seed_key",
-]
-
 # The domains: what the bits are for, in the top byte of the counter's last word, and what the counter holds.
 # A new use takes a new number.
 DOMAIN_IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
@@ -71,20 +57,7 @@ def _round(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
 
 @inlined
 def philox(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
-    """Return the four words of one counter under one key.
-
-    Parameters
-    ----------
-    c0, c1, c2, c3 : uint64
-        The counter's words, each below 2**32.
-    k0, k1 : uint64
-        The key's words, each below 2**32.
-
-    Returns
-    -------
-    tuple of four uint64
-        Each below 2**32.
-    """
+    """Return the four words of one counter (c0 to c3) under one key (k0, k1), each below 2**32."""
     # Written out, not looped: a loop inside would keep LLVM from vectorising the caller's.
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[1], k1 + _K1[1])
@@ -104,21 +77,12 @@ def draw_pairs(
 ) -> None:
     """Draw 2 × 64 bits for each of `count` counters, in place.
 
+    `key` is the seed. `index` holds the first two words of each counter, low half first, and then the first
+    draw; `name` the third word in its upper half and what is added to the domain in its lower, and then the
+    second draw.
+
     In place because the loop is vectorised only while it touches few arrays: LLVM must check at run time
     that they do not overlap, and gives up beyond a handful.
-
-    Parameters
-    ----------
-    count : int
-        How many entries of the arrays to use.
-    domain : uint64
-        One of the above.
-    key : uint64
-        The seed: its low half is the key's first word.
-    index : (≥ count,) uint64
-        In: the first two words of the counter, low half first. Out: the first draw.
-    name : (≥ count,) uint64
-        In: the third word in the upper half, what is added to `domain` in the lower. Out: the second draw.
     """
     k0 = key & _LOW
     k1 = key >> _32
@@ -131,17 +95,7 @@ def draw_pairs(
 
 
 def check_seed(seed: object) -> int:
-    """Return a seed as an int, or say why it cannot be one.
-
-    Parameters
-    ----------
-    seed : object
-        An integer with 0 ≤ seed < 2**64.
-
-    Returns
-    -------
-    int
-    """
+    """Return a seed, an integer with 0 ≤ seed < 2**64, as an int, or say why it cannot be one."""
     if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer):
         raise InputError(f"seed must be an integer with 0 <= seed < 2**64, but is {seed!r}")
     if not 0 <= int(seed) < 2**64:

@@ -27,8 +27,6 @@ from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_
 from adfs.schedule.philox import DOMAIN_POISSON_COUNT, DOMAIN_POISSON_EVENT, draw_pairs, seed_key
 from adfs.schedule.sampling import draw_sample
 
-__all__ = ["PoissonSchedule"]
-
 CELL_MEAN = 2.0
 
 

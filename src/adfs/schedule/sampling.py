@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from adfs.compilation import compiled, inlined
 from adfs.errors import InputError
 
-__all__ = ["AliasTables", "build_actor_table", "draw_column", "draw_sample", "frozen"]
-
 T = TypeVar("T", bound=np.generic)
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -43,21 +41,9 @@ def frozen(array: NDArray[T]) -> NDArray[T]:
 
 @inlined
 def draw_column(draw: np.uint64, columns: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Split a 64-bit draw into a column and the position in it, by one multiplication and no division.
+    """Split a uniform draw into one of fewer than 2**32 columns and the position in it, without a division.
 
-    Parameters
-    ----------
-    draw : uint64
-        Uniform.
-    columns : uint64
-        Their number, below 2**32.
-
-    Returns
-    -------
-    column : uint64
-        Below `columns`: the upper half of the 128-bit product draw × columns.
-    position : uint64
-        The lower half: uniform on [0, 2**64) in steps of about `columns`.
+    They are the upper and the lower half of the 128-bit product draw × columns.
     """
     low = (draw & _LOW) * columns
     high = (draw >> _32) * columns + (low >> _32)
@@ -68,24 +54,10 @@ def draw_column(draw: np.uint64, columns: np.uint64) -> tuple[np.uint64, np.uint
 def draw_sample(
     draw: np.uint64, packed: NDArray[np.uint64], begin: NDArray[np.int64], table: np.uint64
 ) -> np.int64:
-    """Draw a row from one of the tables.
+    """Draw a row, an index into the flat rows, from one of the tables, which must not be empty.
 
-    Parameters
-    ----------
-    draw : uint64
-        Uniform.
-    packed : (N,) uint64
-        `AliasTables.packed`.
-    begin : (tables + 1,) int64
-        Where each table starts in `packed`, and where the last one ends.
-    table : uint64
-        Which (unsigned: an index that cannot be negative is not checked for it). From an empty one nothing
-        may be drawn.
-
-    Returns
-    -------
-    int64
-        An index into the flat rows.
+    Table k is the entries of `packed` (see `AliasTables`) from ``begin[k]`` to ``begin[k + 1]``. Its number
+    is unsigned: an index that cannot be negative is not checked for it.
     """
     first = np.uint64(begin[table])
     columns = np.uint64(begin[table + _1]) - first
@@ -274,15 +246,7 @@ class AliasTables:
 def build_actor_table(probability: NDArray[np.float64]) -> NDArray[np.uint64]:
     """Build the alias table over all actors, with thresholds as fine as 64-bit integers allow.
 
-    Parameters
-    ----------
-    probability : (n_actors,) float64
-        Not negative, not all zero.
-
-    Returns
-    -------
-    (n_actors, 2) uint64
-        A column's threshold in units of 2**-64, and its alias.
+    Row by row a column's threshold in units of 2**-64, and its alias: (n_actors, 2) uint64.
     """
     # The masses sum to n_actors · 2**bits, which must stay below 2**63.
     bits = 63 - int(probability.size).bit_length()

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Counts", "counts", "frame", "plot"]
-
 
 class Counts(NamedTuple):
     """How many events each actor has over a range of time, and how many are expected.

@@ -9,15 +9,13 @@ from adfs.theory.baselines import (
     MsdaParameters,
     PointSagaParameters,
 )
-from adfs.theory.block import BlockParameters
-from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters, smoothness_limit
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
 from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
-from adfs.theory.table1 import table1
 from adfs.theory.theorems import (
     ExecutionTime,
     StepTime,
+    table1,
     theorem1_lyapunov,
     theorem2_error,
     theorem2_initial_error,
@@ -25,6 +23,7 @@ from adfs.theory.theorems import (
     theorem4_step_time,
     theorem5_time,
 )
+from adfs.theory.variants import BlockParameters, NonSmoothParameters
 
 __all__ = [
     "AgdParameters",

@@ -16,10 +16,8 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
-from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters
-
-__all__ = ["AugmentedGraph"]
+from adfs.theory.variants import NonSmoothParameters
 
 _LARGEST = 3000
 _FORGIVEN = 1e-12  # relative distance out of a domain that still passes for rounding

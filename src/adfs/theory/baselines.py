@@ -1,14 +1,14 @@
 """The constants of the methods ADFS is measured against: one frozen record each, from a few numbers per node.
 
-``contraction`` is what theory promises in every one of them: the squared error shrinks by 1 − contraction an
-event or a round (in expectation, where the method draws).
+``contraction`` is what theory promises in every one of them: the squared error shrinks by 1 − contraction per
+event or per round (in expectation, where the method draws).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -17,18 +17,9 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.network.gossip import ChebyshevCoefficients
 from adfs.network.spectrum import second_eigenpair
+from adfs.theory.parameters import inverse_sigma
+from adfs.theory.records import Record, shown
 from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize
-from adfs.theory.tables import text_table
-
-__all__ = [
-    "AgdParameters",
-    "DsbaParameters",
-    "EsdacdParameters",
-    "ExtraParameters",
-    "MsdaParameters",
-    "PointSagaParameters",
-    "node_smoothness",
-]
 
 
 def node_smoothness(summary: NodeSummary) -> np.ndarray:
@@ -43,39 +34,8 @@ def _read(problem: Source, network: Network) -> NodeSummary:
     return summary
 
 
-class _Record:
-    """What the records share: checks, and how they print."""
-
-    _title: ClassVar[str]
-    _symbols: ClassVar[dict[str, tuple[str, str]]]
-
-    def __post_init__(self) -> None:
-        for name, (what, symbol) in self._symbols.items():
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray):
-                frozen = np.array(value)
-                frozen.setflags(write=False)
-                object.__setattr__(self, name, frozen)
-            least = float(np.min(value, initial=math.inf)) if isinstance(value, np.ndarray) else float(value)
-            if not least >= 0.0:
-                raise InputError(f"{self._title}: {what} ({symbol}) must be at least 0, got {value!r}")
-        contraction = float(self.contraction)  # type: ignore[attr-defined]
-        if not 0.0 < contraction <= 1.0:
-            raise InputError(f"{self._title}: the contraction must lie in (0, 1], got {contraction!r}")
-
-    def __str__(self) -> str:
-        rows: list[tuple[str, str, object]] = []
-        for name, (what, symbol) in self._symbols.items():
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray):
-                low, high = (float(value.min()), float(value.max())) if value.size else (math.nan, math.nan)
-                value = low if math.isclose(low, high) else f"{low:.6g} … {high:.6g}"
-            rows.append((what, symbol, value))
-        return text_table(self._title, rows)
-
-
 @dataclass(frozen=True, eq=False)
-class MsdaParameters(_Record):
+class MsdaParameters(Record):
     """MSDA: accelerated gradient on the dual, K Chebyshev gossip rounds per gradient; K = 1 is SSDA.
 
     ``step`` is η = α(1 + c^2)/(1 + c)² and ``momentum`` is μ = ((1 + c)√k − 1 + c)/((1 + c)√k + 1 − c), with
@@ -91,25 +51,14 @@ class MsdaParameters(_Record):
     """
 
     _title: ClassVar[str] = "Parameters of MSDA"
-    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
-        "contraction": ("contraction", "1/√κ"),
-        "step": ("dual step", "η"),
-        "momentum": ("momentum", "μ"),
-        "rounds": ("gossip rounds per gradient", "K"),
-        "gamma": ("network's eigengap", "γ"),
-        "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
-        "condition": ("condition number", "max M_i/min σ_i"),
-        "smallest_sigma": ("smallest curvature", "min σ_i"),
-    }
-
-    contraction: float
-    step: float
-    momentum: float
-    rounds: int
-    gamma: float
-    laplacian_max: float
-    condition: float
-    smallest_sigma: float
+    contraction: float = field(metadata=shown("contraction", "1/√κ"))
+    step: float = field(metadata=shown("dual step", "η"))
+    momentum: float = field(metadata=shown("momentum", "μ"))
+    rounds: int = field(metadata=shown("gossip rounds per gradient", "K"))
+    gamma: float = field(metadata=shown("network's eigengap", "γ"))
+    laplacian_max: float = field(metadata=shown("largest Laplacian eigenvalue", "λ_max"))
+    condition: float = field(metadata=shown("condition number", "max M_i/min σ_i"))
+    smallest_sigma: float = field(metadata=shown("smallest curvature", "min σ_i"))
 
     @classmethod
     def theory(cls, problem: Source, network: Network, *, rounds: int | None = None) -> MsdaParameters:
@@ -155,7 +104,7 @@ class MsdaParameters(_Record):
 
 
 @dataclass(frozen=True, eq=False)
-class EsdacdParameters(_Record):
+class EsdacdParameters(Record):
     """ESDACD: accelerated coordinate descent on the dual, one edge per event, a dual gradient at both ends.
 
     ``contraction`` is ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i + 1/σ_j))) and ``dual_curvature`` is σ_A = λ_2(Lap,
@@ -164,29 +113,19 @@ class EsdacdParameters(_Record):
     """
 
     _title: ClassVar[str] = "Parameters of ESDACD"
-    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
-        "contraction": ("contraction", "ϑ"),
-        "dual_curvature": ("dual curvature", "σ_A"),
-        "edge_weights": ("edge weight", "μ_e²"),
-        "edge_probability": ("edge probability", "p_e"),
-        "edge_inverse_sigma": ("inverse curvatures", "1/σ_i + 1/σ_j"),
-        "node_probability": ("node probability", "p_i"),
-        "node_activity": ("node activity", "Σ_e p_e"),
-    }
-
-    contraction: float
-    dual_curvature: float
-    edge_weights: np.ndarray
-    edge_probability: np.ndarray
-    edge_inverse_sigma: np.ndarray
-    node_probability: np.ndarray
-    node_activity: np.ndarray
+    contraction: float = field(metadata=shown("contraction", "ϑ"))
+    dual_curvature: float = field(metadata=shown("dual curvature", "σ_A"))
+    edge_weights: np.ndarray = field(metadata=shown("edge weight", "μ_e²"))
+    edge_probability: np.ndarray = field(metadata=shown("edge probability", "p_e"))
+    edge_inverse_sigma: np.ndarray = field(metadata=shown("inverse curvatures", "1/σ_i + 1/σ_j"))
+    node_probability: np.ndarray = field(metadata=shown("node probability", "p_i"))
+    node_activity: np.ndarray = field(metadata=shown("node activity", "Σ_e p_e"))
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> EsdacdParameters:
         """Keep the network's weights, with their best probabilities p_e ∝ √(μ_e²R_e(1/σ_i + 1/σ_j))."""
         summary = _read_many(problem, network)
-        roots = np.sqrt(network.weights * network.resistances.values * _inverse(network, summary))
+        roots = np.sqrt(network.weights * network.resistances.values * inverse_sigma(network, summary.sigma))
         return cls._assemble(summary, network, roots / roots.sum())
 
     @classmethod
@@ -195,12 +134,12 @@ class EsdacdParameters(_Record):
         summary = _read_many(problem, network)
         probability = np.full(network.n_edges, 1.0 / network.n_edges)
         return cls._assemble(
-            summary, network.with_weights(probability**2 / _inverse(network, summary)), probability
+            summary, network.with_weights(probability**2 / inverse_sigma(network, summary.sigma)), probability
         )
 
     @classmethod
     def _assemble(cls, summary: NodeSummary, network: Network, probability: np.ndarray) -> EsdacdParameters:
-        inverse = _inverse(network, summary)
+        inverse = inverse_sigma(network, summary.sigma)
         curvature = second_eigenpair(network, node_smoothness(summary)).value
         smoothness = network.weights * network.resistances.values * inverse
         ends = network.edges.ravel()
@@ -213,11 +152,6 @@ class EsdacdParameters(_Record):
             node_probability=np.zeros(network.n_nodes),
             node_activity=np.bincount(ends, weights=np.repeat(probability, 2), minlength=network.n_nodes),
         )
-
-    @property
-    def log_decay(self) -> float:
-        """Log of (1 − ϑ)/(1 + ϑ), by which the lag of an idle node shrinks per event."""
-        return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
 
     @property
     def mean_step(self) -> np.ndarray:
@@ -238,12 +172,8 @@ def _read_many(problem: Source, network: Network) -> NodeSummary:
     return _read(problem, network)
 
 
-def _inverse(network: Network, summary: NodeSummary) -> np.ndarray:
-    return np.asarray((1.0 / summary.sigma)[network.edges].sum(axis=1))
-
-
 @dataclass(frozen=True, eq=False)
-class DsbaParameters(_Record):
+class DsbaParameters(Record):
     """DSBA: one sample's resolvent at every node and one gossip round, with a table of past gradients.
 
     ``step`` is ``step_factor``/(24L) with L = max_i(m_iβ max_j w_ijq_ij + σ_i). The theory is for factor 1;
@@ -252,21 +182,12 @@ class DsbaParameters(_Record):
     """
 
     _title: ClassVar[str] = "Parameters of DSBA"
-    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
-        "contraction": ("contraction", ""),
-        "step": ("step", "α"),
-        "step_factor": ("step over 1/(24L)", ""),
-        "smoothness": ("smoothness of one draw", "L"),
-        "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
-        "sigma": ("node curvature", "σ_i"),
-    }
-
-    contraction: float
-    step: float
-    step_factor: float
-    smoothness: float
-    laplacian_max: float
-    sigma: np.ndarray
+    contraction: float = field(metadata=shown("contraction", ""))
+    step: float = field(metadata=shown("step", "α"))
+    step_factor: float = field(metadata=shown("step over 1/(24L)", ""))
+    smoothness: float = field(metadata=shown("smoothness of one draw", "L"))
+    laplacian_max: float = field(metadata=shown("largest Laplacian eigenvalue", "λ_max"))
+    sigma: np.ndarray = field(metadata=shown("node curvature", "σ_i"))
 
     @classmethod
     def theory(cls, problem: Source, network: Network, *, step_factor: float = 1.0) -> DsbaParameters:
@@ -288,7 +209,7 @@ class DsbaParameters(_Record):
 
 
 @dataclass(frozen=True, eq=False)
-class ExtraParameters(_Record):
+class ExtraParameters(Record):
     """EXTRA: gradient steps and gossip, corrected by the step before.
 
     ``step`` is λ_min((I + W)/2)/max M_i = 1/(2 max M_i) for W = I − Lap/λ_max. ``contraction`` is
@@ -296,19 +217,11 @@ class ExtraParameters(_Record):
     """
 
     _title: ClassVar[str] = "Parameters of EXTRA"
-    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
-        "contraction": ("contraction", ""),
-        "step": ("step", "α"),
-        "smoothness": ("smoothness", "max M_i"),
-        "laplacian_max": ("largest Laplacian eigenvalue", "λ_max"),
-        "sigma": ("node curvature", "σ_i"),
-    }
-
-    contraction: float
-    step: float
-    smoothness: float
-    laplacian_max: float
-    sigma: np.ndarray
+    contraction: float = field(metadata=shown("contraction", ""))
+    step: float = field(metadata=shown("step", "α"))
+    smoothness: float = field(metadata=shown("smoothness", "max M_i"))
+    laplacian_max: float = field(metadata=shown("largest Laplacian eigenvalue", "λ_max"))
+    sigma: np.ndarray = field(metadata=shown("node curvature", "σ_i"))
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> ExtraParameters:
@@ -320,27 +233,19 @@ class ExtraParameters(_Record):
 
 
 @dataclass(frozen=True, eq=False)
-class PointSagaParameters(_Record):
+class PointSagaParameters(Record):
     """Point-SAGA on one machine: μ = Σσ_i/N, L = β max wq + μ, N the samples that are more than constants.
 
-    ``step`` is γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); the squared error shrinks by 1/(1 + μγ) a
+    ``step`` is γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); the squared error shrinks by 1/(1 + μγ) per
     sample. The table starts with the gradients at 0, which takes a pass, or with zeros (``zero_table``).
     """
 
     _title: ClassVar[str] = "Parameters of Point-SAGA"
-    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
-        "contraction": ("contraction", "μγ/(1 + μγ)"),
-        "step": ("step", "γ"),
-        "curvature": ("strong convexity of a term", "μ"),
-        "smoothness": ("smoothness of a term", "L"),
-        "n_terms": ("terms", "N"),
-    }
-
-    contraction: float
-    step: float
-    curvature: float
-    smoothness: float
-    n_terms: int
+    contraction: float = field(metadata=shown("contraction", "μγ/(1 + μγ)"))
+    step: float = field(metadata=shown("step", "γ"))
+    curvature: float = field(metadata=shown("strong convexity of a term", "μ"))
+    smoothness: float = field(metadata=shown("smoothness of a term", "L"))
+    n_terms: int = field(metadata=shown("terms", "N"))
     zero_table: bool = False
 
     @classmethod
@@ -368,7 +273,7 @@ class PointSagaParameters(_Record):
 
 
 @dataclass(frozen=True, eq=False)
-class AgdParameters(_Record):
+class AgdParameters(Record):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
     On one machine L = λ_max(βXᵀWX) + Σσ_i; over several nodes L is bounded by ΣM_i, which needs one number
@@ -377,21 +282,12 @@ class AgdParameters(_Record):
     """
 
     _title: ClassVar[str] = "Parameters of accelerated gradient descent"
-    _symbols: ClassVar[dict[str, tuple[str, str]]] = {
-        "contraction": ("contraction", "1/√k"),
-        "step": ("step", "1/L"),
-        "momentum": ("momentum", "(√k − 1)/(√k + 1)"),
-        "curvature": ("strong convexity", "Σσ_i"),
-        "smoothness": ("smoothness", "L"),
-        "hops": ("messages of a sum", "2·diameter"),
-    }
-
-    contraction: float
-    step: float
-    momentum: float
-    curvature: float
-    smoothness: float
-    hops: int
+    contraction: float = field(metadata=shown("contraction", "1/√k"))
+    step: float = field(metadata=shown("step", "1/L"))
+    momentum: float = field(metadata=shown("momentum", "(√k − 1)/(√k + 1)"))
+    curvature: float = field(metadata=shown("strong convexity", "Σσ_i"))
+    smoothness: float = field(metadata=shown("smoothness", "L"))
+    hops: int = field(metadata=shown("messages of a sum", "2·diameter"))
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> AgdParameters:

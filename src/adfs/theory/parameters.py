@@ -11,12 +11,9 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
-from adfs.theory.event_parameters import EventParameters
+from adfs.theory.records import EventParameters, Record, text_table
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
 from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, check_tau, summarize
-from adfs.theory.tables import text_table
-
-__all__ = ["Parameters", "check_network", "network_constant", "smoothness_limit"]
 
 
 def network_constant(network: Network, resistance: np.ndarray) -> float:
@@ -31,7 +28,7 @@ def network_constant(network: Network, resistance: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Parameters(EventParameters):
+class Parameters(EventParameters, Record):
     """The constants of ADFS for one problem on one network, a few numbers per node and per edge.
 
     ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
@@ -93,11 +90,6 @@ class Parameters(EventParameters):
         return (1.0 - self.contraction) / (1.0 + self.contraction)
 
     @property
-    def log_decay(self) -> float:
-        """Log λ = −2 atanh ρ, without cancellation when ρ is small; −inf for ρ = 1."""
-        return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
-
-    @property
     def largest_contraction(self) -> float:
         """√σ_A · min_e p_e/k_e over all edges, k_e = √(μ_e² R_e (Σ_i⁻¹ + Σ_j⁻¹)): Theorem 2's limit for ρ."""
         return _largest_contraction(
@@ -137,8 +129,7 @@ class Parameters(EventParameters):
         """χ_e = ρ R_e/p_e on communication edges, shape (|E|,)."""
         return np.asarray(self.contraction * self.edge_resistance / self.edge_probability)
 
-    def summary_table(self) -> str:
-        """Return the record as a readable table."""
+    def __str__(self) -> str:
         rows: list[tuple[str, str, object]] = [
             ("kind", "", self.kind),
             ("contraction", "ρ", self.contraction),
@@ -148,20 +139,16 @@ class Parameters(EventParameters):
             ("P(communication)", "p_comm", self.p_comm),
             ("P(computation)", "p_comp", self.p_comp),
             ("nodes, edges", "n, |E|", f"{self.n_nodes}, {self.edge_weights.size}"),
-            ("node curvature", "σ_i", _span(self.sigma)),
-            ("virtual weight", "α_i", _span(self.virtual_weight)),
-            ("node probability", "p_i", _span(self.node_probability)),
-            ("root sums", "S_i", _span(self.root_sums)),
-            ("edge weight", "μ_e²", _span(self.edge_weights)),
-            ("edge probability", "p_e", _span(self.edge_probability)),
-            ("edge resistance", "R_e", _span(self.edge_resistance)),
+            ("node curvature", "σ_i", self.sigma),
+            ("virtual weight", "α_i", self.virtual_weight),
+            ("node probability", "p_i", self.node_probability),
+            ("root sums", "S_i", self.root_sums),
+            ("edge weight", "μ_e²", self.edge_weights),
+            ("edge probability", "p_e", self.edge_probability),
+            ("edge resistance", "R_e", self.edge_resistance),
             ("communication time", "τ", self.tau),
         ]
-        shown = [row for row in rows if not (isinstance(row[2], float) and math.isnan(row[2]))]
-        return text_table("Parameters of ADFS", shown, self.notes)
-
-    def __str__(self) -> str:
-        return self.summary_table()
+        return text_table("Parameters of ADFS", rows, self.notes)
 
     # ------------------------------------------------------------------ the two choices
 
@@ -230,11 +217,11 @@ class Parameters(EventParameters):
         check_smooth(summary)
         check_tau(tau)
         if r is not None:
-            _check_split(r)
+            check_split(r)
         if network.n_nodes == 1:
             return cls._single(summary, "tuned")
         resistance = network.resistances.values
-        inverse = _inverse_sigma(network, summary.sigma)
+        inverse = inverse_sigma(network, summary.sigma)
         roots = np.sqrt(network.weights * resistance * inverse)
         total_roots = float(roots.sum())
         split = r if r is not None else _best_split(summary, network, roots, tau)
@@ -288,7 +275,7 @@ class Parameters(EventParameters):
     ) -> Parameters:
         found = network.resistances
         notes = () if found.exact else (f"edge resistances are {found.method} values, not exact ones",)
-        inverse = _inverse_sigma(network, summary.sigma)
+        inverse = inverse_sigma(network, summary.sigma)
         roots = np.sqrt(network.weights * found.values * inverse)
         rate = _largest_contraction(
             curvature, summary.root_sums, node_probability, alpha, edge_probability, roots
@@ -311,7 +298,7 @@ class Parameters(EventParameters):
         )
 
 
-def _inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
+def inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
     """Return 1/σ_i + 1/σ_j for each edge, shape (|E|,)."""
     return np.asarray(1.0 / sigma[network.edges[:, 0]] + 1.0 / sigma[network.edges[:, 1]])
 
@@ -336,7 +323,8 @@ def _largest_contraction(
     return math.sqrt(curvature) * float(np.min(np.concatenate([own, edge_probability / edge_roots])))
 
 
-def _check_split(r: float) -> None:
+def check_split(r: float) -> None:
+    """Raise unless a split lies strictly between 0 and 1."""
     if not 0.0 < r < 1.0:
         raise InputError(f"the split r must lie strictly between 0 and 1, got {r!r}")
 
@@ -368,12 +356,5 @@ def smoothness_limit(sigma: np.ndarray, network: Network, *, r: float = 0.5) -> 
     r : float
         The split, in (0, 1).
     """
-    _check_split(r)
+    check_split(r)
     return sigma * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
-
-
-def _span(array: np.ndarray) -> str:
-    if array.size == 0:
-        return "none"
-    low, high = float(array.min()), float(array.max())
-    return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-12) else f"{low:.6g} … {high:.6g}"

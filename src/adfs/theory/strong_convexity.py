@@ -24,8 +24,6 @@ from adfs.network import Network, second_eigenpair
 from adfs.network.spectrum import ROUNDING
 from adfs.problem import Problem
 
-__all__ = ["dual_curvature", "dual_curvature_of_split", "projected_dual_curvature"]
-
 _MOST_SOLVES = 60
 
 

@@ -1,4 +1,4 @@
-"""One function per theorem: what each promises, as numbers for a given problem, network and parameters.
+"""One function per theorem, and Table 1: what each promises for a given problem, network and parameters.
 
 The corrections to the paper's statements are listed and derived in docs/errata.md.
 """
@@ -6,28 +6,19 @@ The corrections to the paper's statements are listed and derived in docs/errata.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.theory.augmented import AugmentedGraph
-from adfs.theory.nonsmooth import NonSmoothParameters
 from adfs.theory.parameters import Parameters, network_constant
-from adfs.theory.summary import Source, check_tau, summarize
+from adfs.theory.summary import Source, check_network, check_smooth, check_tau, summarize
+from adfs.theory.variants import NonSmoothParameters
 
-__all__ = [
-    "STEP_TIME_CONSTANTS",
-    "ExecutionTime",
-    "StepTime",
-    "theorem1_lyapunov",
-    "theorem2_error",
-    "theorem2_initial_error",
-    "theorem3_bound",
-    "theorem4_step_time",
-    "theorem5_time",
-]
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Lemma 3 of the paper's appendix: the time per step is at most (9·p_comp + 24·τ·p_comm^max)/n.
 STEP_TIME_CONSTANTS = (9.0, 24.0)
@@ -196,3 +187,58 @@ def theorem5_time(problem: Source, network: Network, tau: float, *, constant: fl
     spread = max(1.0, 0.5 * float(summary.sigma.max()) * largest)
     bound = math.sqrt(2.0 * spread) * constant / delta * (samples + links)
     return ExecutionTime(bound, samples, links, parameters.p_comm, gamma, r_kappa, c_tau, delta, spread)
+
+
+def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
+    """Return the time each method takes to divide the error by e, constants left out (the paper's Table 1).
+
+    Parameters
+    ----------
+    problem : Problem
+        m is its largest number of samples per node, n·m its number of samples.
+    network : Network
+    tau : float
+        Time of a communication, one sample's computation taking 1.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per method, indexed by its name, with columns ``distributed``, ``asynchronous``,
+        ``stochastic``, ``time`` and ``formula``.
+
+    Examples
+    --------
+    >>> import numpy as np, adfs
+    >>> X = np.random.default_rng(0).standard_normal((90, 3))
+    >>> problem = adfs.Problem(X, np.sign(X[:, 0]), n_nodes=9)
+    >>> frame = adfs.theory.table1(problem, adfs.Network("grid:3x3"), tau=5)
+    >>> list(frame.index)
+    ['point-saga', 'agd', 'msda', 'esdacd', 'dsba', 'adfs']
+    """
+    import pandas as pd
+
+    summary = summarize(problem)
+    check_network(summary, network)
+    check_smooth(summary)
+    check_tau(tau)
+    m, total = float(summary.n_samples.max()), float(summary.n_samples.sum())
+    kappa_s = float(summary.kappa.max())
+    kappa_b = 1.0 + float(summary.batch_kappa.max())
+    gamma = network.gamma
+    rows = [
+        ("point-saga", False, False, True, total + math.sqrt(total * kappa_s), "nm + √(nm κ_s)"),
+        ("agd", False, False, False, total * math.sqrt(kappa_b), "nm √κ_b"),
+        ("msda", True, False, False, math.sqrt(kappa_b) * (m + tau / math.sqrt(gamma)), "√κ_b (m + τ/√γ)"),
+        ("esdacd", True, True, False, (m + tau) * math.sqrt(kappa_b / gamma), "(m + τ) √(κ_b/γ)"),
+        ("dsba", True, False, True, (m + kappa_s + 1.0 / gamma) * (1.0 + tau), "(m + κ_s + 1/γ)(1 + τ)"),
+        (
+            "adfs",
+            True,
+            True,
+            True,
+            m + math.sqrt(m * kappa_s) + (1.0 + tau) * math.sqrt(kappa_s / gamma),
+            "m + √(m κ_s) + (1 + τ) √(κ_s/γ)",
+        ),
+    ]
+    columns = ["method", "distributed", "asynchronous", "stochastic", "time", "formula"]
+    return pd.DataFrame(rows, columns=columns).set_index("method")

@@ -1,4 +1,4 @@
-"""The paper's schedule: event t is drawn from the probabilities, independently of all others."""
+"""The schedule that all processes draw alike, the paper's iid events; and a schedule by its name."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled
-from adfs.errors import InputError
+from adfs.errors import InputError, unknown_name
 from adfs.intrinsics import prefetch
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
 from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
-from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
-
-__all__ = ["IidSchedule"]
+from adfs.schedule.poisson import PoissonSchedule
+from adfs.schedule.sampling import AliasTables, build_actor_table, draw_column, draw_sample
 
 _DOMAIN = np.uint64(DOMAIN_IID_EVENT)
 _CHUNK = 512
@@ -32,19 +31,17 @@ def _iid_events(
     key: np.uint64,
     table: NDArray[np.uint64],
     wanted: NDArray[np.bool_],
-    table_of: NDArray[np.int32],
-    begin: NDArray[np.int64],
-    packed: NDArray[np.uint64],
-    out_time: NDArray[np.float64],
-    out_actor: NDArray[np.int32],
-    out_sample: NDArray[np.int32],
+    tables: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]],
+    out: Events,
 ) -> int:
     """Write the events t = first, …, last − 1 whose actor is wanted, and return their number.
 
     An empty `wanted` stands for all. Chunk by chunk and pass by pass: each pass is a short loop without
-    branches, and asks for the memory that the next will need. The outputs must have room for last − first
-    events.
+    branches, and asks for the memory that the next will need. `tables` are those of
+    `Schedule._tables_by_node`; `out` must have room for last − first events.
     """
+    table_of, begin, packed = tables
+    out_time, out_actor, out_sample = out
     everything = wanted.shape[0] == 0
     columns = np.uint64(table.shape[0])
     n_nodes = table_of.shape[0]
@@ -134,6 +131,49 @@ class IidSchedule(Schedule):
         out = room_for(int(min(length, stop - start)))
         while first < stop:
             last = int(min(first + length, stop))
-            count = _iid_events(first, last, key, self._actor_table, mask, *tables, *out)
+            count = _iid_events(first, last, key, self._actor_table, mask, tables, out)
             yield float(last), first_of(out, count)
             first = last
+
+
+SCHEDULES: dict[str, type[Schedule]] = {"iid": IidSchedule, "poisson": PoissonSchedule}
+
+
+def make_schedule(
+    kind: str,
+    *,
+    seed: int,
+    n_nodes: int,
+    edges: ArrayLike,
+    node_probability: ArrayLike,
+    edge_probability: ArrayLike,
+    samples: AliasTables | None = None,
+) -> Schedule:
+    """Make a schedule by its name.
+
+    Parameters
+    ----------
+    kind : str
+        ``"iid"`` or ``"poisson"``.
+    seed, n_nodes, edges, node_probability, edge_probability, samples
+        As for `Schedule`.
+
+    Examples
+    --------
+    >>> schedule = make_schedule(
+    ...     "iid", seed=0, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[],
+    ...     samples=AliasTables.build([1.0, 0.0, 1.0], [0, 3]),
+    ... )
+    >>> sorted(set(schedule.block(0, 100).sample.tolist()))
+    [0, 2]
+    """
+    if kind not in SCHEDULES:
+        raise unknown_name("schedule", kind, SCHEDULES)
+    return SCHEDULES[kind](
+        seed=seed,
+        n_nodes=n_nodes,
+        edges=np.asarray(edges),
+        node_probability=np.asarray(node_probability, dtype=np.float64),
+        edge_probability=np.asarray(edge_probability, dtype=np.float64),
+        samples=samples,
+    )

@@ -1,21 +1,23 @@
-"""The constants of NS-ADFS, for losses that need not be smooth."""
+"""The constants of two variants of ADFS: for losses that need not be smooth, and in synchronous blocks."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import eigsh
 
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
-from adfs.theory.event_parameters import EventParameters
-from adfs.theory.parameters import network_constant
-from adfs.theory.summary import Source, check_network, summarize
-from adfs.theory.tables import text_table
-
-__all__ = ["NonSmoothParameters"]
+from adfs.theory.parameters import Parameters, check_split, inverse_sigma, network_constant
+from adfs.theory.records import EventParameters, Record, shown, text_table
+from adfs.theory.strong_convexity import dual_curvature_of_split
+from adfs.theory.summary import NodeSummary, Source, check_network, summarize
+from adfs.threads import single_threaded
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +105,7 @@ class NonSmoothParameters(EventParameters):
         sample_probability = (1.0 - p_comm) / float(active.sum())
         bounds = [float(np.max(weight / summary.sigma[active > 0])) / sample_probability**2]
         if network.n_edges:
-            ends = network.edges
-            inverse = 1.0 / summary.sigma[ends[:, 0]] + 1.0 / summary.sigma[ends[:, 1]]
+            inverse = inverse_sigma(network, summary.sigma)
             bounds.append(float(np.max(network.weights * resistance * inverse / edge_probability**2)))
         return cls(
             step_bound=max(bounds),
@@ -125,6 +126,88 @@ class NonSmoothParameters(EventParameters):
             ("P(communication)", "p_comm", self.p_comm),
             ("P(computation)", "p_comp", self.p_comp),
             ("nodes, edges", "n, |E|", f"{self.n_nodes}, {self.edge_weights.size}"),
-            ("virtual weight", "μ_ij²", float(self.virtual_weight.max())),
+            ("virtual weight", "μ_ij²", self.virtual_weight),
         ]
         return text_table("Parameters of NS-ADFS", rows)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockParameters(Record):
+    """The constants of block-synchronous ADFS.
+
+    A step is a gossip round with probability ``p_comm`` and otherwise one sample at every node, drawn in
+    proportion to √(1 + L_ij/σ_i). 1/ρ = max_i S_i/√r + √(λ_max(D^{-1/2} Lap D^{-1/2})/σ_A); p_comm is ρ times
+    the second term. The other names are those of :class:`Parameters`.
+    """
+
+    _title: ClassVar[str] = "Parameters of block-synchronous ADFS"
+
+    contraction: float = field(metadata=shown("contraction", "ρ"))
+    dual_curvature: float = field(metadata=shown("dual curvature", "σ_A"))
+    split: float = field(metadata=shown("curvature split", "r"))
+    p_comm: float = field(metadata=shown("P(gossip round)", "p_comm"))
+    sigma: np.ndarray
+    root_sums: np.ndarray
+    virtual_weight: float = field(metadata=shown("virtual weight", "α"))
+    tau: float = math.nan
+    kind: str = "block"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.contraction <= 1.0:
+            raise InputError(f"parameters: the contraction ρ must lie in (0, 1], got {self.contraction!r}")
+        if not 0.0 <= self.p_comm < 1.0:
+            raise InputError(f"parameters: p_comm must lie in [0, 1), got {self.p_comm!r}")
+
+    @classmethod
+    def tuned(
+        cls,
+        problem: Source,
+        network: Network,
+        *,
+        tau: float = math.nan,
+        r: float | None = None,
+    ) -> BlockParameters:
+        """Choose the split r (from ``tau`` as for ADFS unless given), and what follows from it."""
+        summary = summarize(problem)
+        check_network(summary, network)
+        largest = float(summary.root_sums.max())
+        if network.n_nodes == 1:
+            single = Parameters.tuned(summary, network)
+            return cls(single.contraction, 1.0, math.nan, 0.0, summary.sigma, summary.root_sums, 1.0, tau)
+        spread = largest_scaled_laplacian(network, summary.sigma)
+        split = r if r is not None else _best_split(summary, network, largest, spread, tau)
+        check_split(split)
+        curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
+        computing, gossiping = largest / math.sqrt(split), math.sqrt(spread / curvature)
+        rho = 1.0 / (computing + gossiping)
+        return cls(
+            contraction=rho,
+            dual_curvature=curvature,
+            split=split,
+            p_comm=rho * gossiping,
+            sigma=summary.sigma,
+            root_sums=summary.root_sums,
+            virtual_weight=curvature / split,
+            tau=tau,
+        )
+
+
+@single_threaded
+def largest_scaled_laplacian(network: Network, sigma: np.ndarray) -> float:
+    """Return λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), from above where it comes from Lanczos."""
+    root = sp.diags_array(1.0 / np.sqrt(sigma))
+    scaled = root @ network.laplacian() @ root
+    if network.n_nodes <= 400:
+        return float(np.linalg.eigvalsh(scaled.toarray())[-1])
+    start = np.random.default_rng(0).standard_normal(network.n_nodes)
+    top = eigsh(scaled, k=1, which="LA", v0=start, tol=1e-8, return_eigenvectors=False)[0]
+    return float(top) * (1.0 + 1e-7)
+
+
+def _best_split(summary: NodeSummary, network: Network, largest: float, spread: float, tau: float) -> float:
+    """Minimise a/√r + τb/√(1 − r): r* = 1/(1 + (τb/a)^(2/3)), at most 1/2."""
+    if math.isnan(tau):
+        return 0.5
+    curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, 0.5)
+    gossiping = math.sqrt(0.5 * spread / curvature)
+    return float(min(0.5, 1.0 / (1.0 + (tau * gossiping / largest) ** (2.0 / 3.0))))
