@@ -279,7 +279,7 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
                     raise InputError(f"{table.source} has no samples: every node needs some")
         return tables
 
-    raw = cluster.attempt(why, read, slow=True)
+    raw = cluster.attempt(why, read)
     lowest = min((table.lowest_index for table in raw if table.lowest_index is not None), default=None)
     columns = raw[0].feature_names
     cards = cluster.gather([lowest, list(columns) if columns else None], why)
