@@ -1,4 +1,4 @@
-"""A deadline holds from the first call on, and blames nobody who came; reading may take as long as it takes."""
+"""A deadline holds from the first call on and blames nobody who came; reading may take longer."""
 
 from __future__ import annotations
 

@@ -93,6 +93,9 @@ def fit_files(request: FitRequest) -> Fitted | None:
     """
     if not launched_by_mpi():
         return _fit(OneProcess(), request)
+    from adfs.runtimes.mpi.library import check_file_limit
+
+    check_file_limit()
     try:
         from mpi4py import MPI
     except ImportError:

@@ -254,11 +254,17 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
 
 @contextlib.contextmanager
 def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
-    """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all."""
+    """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all.
+
+    MPI is over at the end: an exit code other than 0 then ends nobody else, and is no MPI_ABORT.
+    """
+    from mpi4py import MPI
+
     rank, size = comm.Get_rank(), comm.Get_size()
     try:
         yield
     except RefusalError:
+        MPI.Finalize()
         if rank == 0:
             raise
         raise SystemExit(2) from None
@@ -269,6 +275,7 @@ def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
         sys.stderr.flush()
         time.sleep(_OTHERS_SPEAK)
         abort(comm)
+    MPI.Finalize()
 
 
 def restore_error_hook() -> None:
