@@ -82,7 +82,7 @@ class Threads(Cluster):
         self.board, self.rank, self.size = board, rank, board.size
         self.hosts = [f"thread {k}" for k in range(board.size)]
 
-    def gather(self, item: Any, why: str, *, slow: bool = False) -> list[Any]:
+    def gather(self, item: Any, why: str) -> list[Any]:
         return self.board.all_items(self.rank, item)
 
     def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:

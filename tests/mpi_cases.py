@@ -20,7 +20,7 @@ class Case:
     method: str = "adfs"
     loss: str = "logistic"
     schedule: str = "iid"
-    sparse: bool = False
+    sparse: bool | str = False  # or "mixed": every second node
     network: str = "grid:3x3"
     rows: int = 7
     width: int = 6
@@ -40,7 +40,8 @@ class Case:
         X = rng.standard_normal((rows, self.width)) * (rng.random((rows, self.width)) < 0.6)
         y = np.where(X[:, 0] + 0.3 * rng.standard_normal(rows) > 0.0, 1.0, -1.0)
         weights = rng.random(rows) + 0.5
-        return (sp.csr_array(X) if self.sparse else X), y, weights
+        sparse = self.sparse is True or (self.sparse == "mixed" and node % 2 == 1)
+        return (sp.csr_array(X) if sparse else X), y, weights
 
     def general(self, nodes: list[int]) -> adfs.GeneralProblem:
         """Return some nodes' samples as terms with a prox of their own."""

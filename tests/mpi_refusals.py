@@ -67,6 +67,7 @@ def main() -> None:
         "misspelt argument": told(lambda: run(pases=3.0)),
         "single": told(lambda: run(method="apcg")),
         "optimum": told(lambda: run(record="distance")),
+        "kinds of labels": told(lambda: run([(X, np.where(y > 0, "b", "a") if rank == 1 else y)])),
         "problem losses": told(lambda: run(wrong)),
     }
     if rank == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from adfs.cli.app import NOT_CONVERGED
+from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
 from adfs.data.model import LinearModel
 from mpi_launch import Launched, environment, launch
 
@@ -88,3 +89,90 @@ def test_a_penalty_that_there_is_not_is_refused_once(tmp_path: Path) -> None:
     assert result.code == 2
     (sentence,) = result.sentences
     assert "L1 and elastic net are not part of this package" in sentence
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> str:
+    """Two ranks' data, of two labels each; the name that stands for both."""
+    rng = np.random.default_rng(2)
+    for rank in (0, 1):
+        X = rng.standard_normal((40, 3))
+        np.savez(tmp_path / f"s-{rank}.npz", X=X, y=np.where(X[:, 0] + rng.standard_normal(40) > 0, 1, 0))
+    return str(tmp_path / "s-{rank}.npz")
+
+
+# Like `adfs fit`, but rank 0 is interrupted as soon as there is a checkpoint; or files may not be large.
+INTERRUPTED_FIT = """
+import os, pathlib, signal, sys, threading, time
+from adfs.cli.app import main
+folder = pathlib.Path(sys.argv[1])
+def interrupt():
+    while not (folder / "manifest").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    threading.Thread(target=interrupt, daemon=True).start()
+sys.exit(main(["fit", *sys.argv[2:]]))
+"""
+LIMITED_FIT = """
+import resource, sys
+from adfs.cli.app import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+sys.exit(main(["fit", *sys.argv[1:]]))
+"""
+
+
+def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_path: Path) -> None:
+    folder, out = tmp_path / "kept", str(tmp_path / "m.json")
+    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--out", out]
+    kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
+    command = [sys.executable, "-c", INTERRUPTED_FIT, str(folder), *endless, *kept]
+    result = launch(2, command, timeout=150.0)
+    assert result.code == INTERRUPTED, result.err
+    assert any("the model so far, at a gap of" in line for line in result.sentences), result.err
+    assert "MPI_ABORT" not in result.err
+    assert LinearModel.load(Path(out)).training["outcome"] == "stopped"
+    assert json.loads((folder / "ended.json").read_text())["outcome"] == "stopped"
+    assert not (folder / "finished.json").exists()
+
+    # A resume that is refused removes nothing; one that converges leaves `finished.json` alone.
+    names = {path.name for path in folder.iterdir()}
+    again = [two_files, "--out", out, "--checkpoint", str(folder), "--resume"]
+    assert fit_over_ranks(2, *again, "--seed", "5").code == 2
+    assert {path.name for path in folder.iterdir()} == names
+    done = fit_over_ranks(2, *again)
+    assert done.code == 0, done.err
+    assert (folder / "finished.json").exists()
+    assert not (folder / "ended.json").exists()
+
+
+def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    cases = {
+        "-C must be finite and above 0, got -1": ["-C", "-1"],
+        "--deadline must be above 0, got -1": ["--deadline", "-1"],
+        "--out and FILE are the same file": ["--out", two_files.replace("{rank}", "1")],
+        "and n_nodes is 2; leave one of them out": ["--graph", "grid:2x2"],
+        "method 'apcg' runs on one machine": ["--algorithm", "apcg"],
+    }
+    for words, options in cases.items():
+        result = fit_over_ranks(2, two_files, *options)
+        assert result.code == 2, (words, result.err)
+        (sentence,) = result.sentences
+        assert words in sentence
+        assert "MPI_ABORT" not in result.err
+        assert "Traceback" not in result.err
+    limited = launch(2, [sys.executable, "-c", LIMITED_FIT, two_files], timeout=60.0)
+    assert limited.code == 2
+    (sentence,) = limited.sentences
+    assert "files may not be larger than 97 kB here (ulimit -f)" in sentence
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_files_with_other_labels_are_told(two_files: str, tmp_path: Path) -> None:
+    other = np.load(tmp_path / "s-1.npz")
+    np.savez(tmp_path / "s-1.npz", X=other["X"], y=2 * other["y"] + 2)
+    result = fit_over_ranks(2, two_files, "--tol", "1e-2", "--out", str(tmp_path / "m.json"))
+    assert result.code == 0, result.err
+    told = "the files hold different labels, 4 classes together: s-0.npz has 0, 1; s-1.npz has 2, 4"
+    assert sum(told in line for line in result.sentences) == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,9 @@ import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.errors import InputError
+from adfs.runtimes import RunOptions, run_method
+from adfs.runtimes.exchange import events_ahead
+from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.mpi import (
     draw_timeline,
     edge_table,
@@ -19,9 +25,12 @@ from adfs.runtimes.mpi import (
     place,
     rank_table,
 )
+from adfs.runtimes.mpi.netbench import message_seconds
 from adfs.runtimes.ready_events import split_events
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
+from memory_cluster import Threads, on_threads
+from mpi_cases import Case, stamp
 
 
 @pytest.mark.parametrize(
@@ -188,3 +197,96 @@ def test_of_many_waits_the_longest_are_kept() -> None:
     assert len(report["waits"]) <= 2000
     assert sum(1 for a, b, _ in report["waits"] if b - a > 0.4) == 100
     assert report["waiting"] == pytest.approx(sum(report["waited_for"].values()))
+
+
+def test_short_waits_do_not_fill_the_time_line() -> None:
+    """Hundredths of a second of waiting in thousands of pieces look like hundredths of a second."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    waits = [[k * 7.24 / 2000, k * 7.24 / 2000 + 1e-5, 1] for k in range(2000)]
+    rank = {"total": 7.24, "waits": waits}
+    axes = draw_timeline({"ranks": [rank, rank | {"waits": []}]})
+    axes.get_legend().remove()
+    axes.figure.canvas.draw()
+    picture = np.asarray(axes.figure.canvas.buffer_rgba()).astype(int)[..., :3]
+    coloured = np.ptp(picture, axis=2) > 60
+    plt.close(axes.figure)
+    assert coloured.mean() < 0.01
+
+
+def test_all_waits_are_counted_and_the_longest_are_kept() -> None:
+    """More waits than the log of a window has room for."""
+    from adfs.runtimes.mpi import compiled_exchange as compiled
+
+    count = 4 * compiled._LOG
+    fields = dict.fromkeys(compiled.Board._fields, np.zeros(1))
+    fields |= {"counts": np.zeros(5, dtype=np.int64), "waited": np.zeros(2)}
+    board = compiled.Board(**fields | {"log": np.zeros((compiled._LOG, 3))})
+    lengths = np.random.default_rng(0).permutation(count) + 1.0
+    note = compiled._note_wait.py_func  # type: ignore[attr-defined]
+    for k, length in enumerate(lengths):
+        note(board, 0.0, length, k % 2)
+    assert board.waited.sum() == lengths.sum()
+    assert sorted(board.log[:, 1]) == sorted(lengths)[-compiled._LOG :]
+
+
+@pytest.mark.parametrize("tau", [None, float("nan"), 3.0, 5000.0, 1e9])
+def test_the_look_ahead_follows_tau(tau: float | None) -> None:
+    case = Case(passes=3.0)
+    far = 2.0 * tau if tau is not None and tau > 0.0 else 0.0
+    assert events_ahead(tau) == min(max(256, far), 1 << 16)
+    if tau == 5000.0:
+        network, expected = adfs.Network(case.network), stamp(case.simulate(tau=tau))
+        assert {stamp(run) for run in on_threads(2, lambda team: run_case(team, case, network, tau))} == {
+            expected
+        }
+
+
+def run_case(team: Threads, case: Case, network: adfs.Network, tau: float | None = None) -> adfs.Run:
+    with team:
+        settings = case.options() | {"gather": True, "tau": tau}
+        joint = join_shards(
+            team, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
+        )
+        method, place = settings.pop("method"), joint.placement
+        return run_method(
+            method, joint.problem, network, RunOptions(**settings), cluster=team, placement=place
+        )
+
+
+def test_dense_and_sparse_shards_agree_on_one_form() -> None:
+    case = Case(passes=3.0, sparse="mixed", width=40)
+    network = adfs.Network(case.network)
+    runs = on_threads(3, lambda team: run_case(team, case, network))
+    assert {stamp(run) for run in runs} == {stamp(case.simulate())}
+
+
+def test_a_message_is_half_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5 ms each way, and an answer that is there at once, a message takes 5 ms."""
+
+    class Request:
+        def Start(self) -> None: ...
+
+        def Free(self) -> None: ...
+
+    class Comm:
+        def Send_init(self, *_: object) -> Request:
+            return Request()
+
+        Recv_init = Isend = Irecv = Send_init
+
+    class Late:
+        """Every second wait is that for the answer, which takes both ways."""
+
+        waits = 0
+
+        def wait(self, *_: object) -> None:
+            self.waits += 1
+            if self.waits % 2 == 0:
+                time.sleep(0.01)
+
+    team = SimpleNamespace(rank=0, comm=Comm(), watch=Late())
+    assert message_seconds(team, (0, 1), 3) == pytest.approx(0.005, rel=0.3)  # type: ignore[arg-type]

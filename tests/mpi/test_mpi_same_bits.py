@@ -33,6 +33,8 @@ def all_cases() -> dict[str, dict[str, Any]]:
     cases["another graph"] = {
         "case": Case(network="erdos-renyi:17,0.3", schedule="poisson", width=40, sparse=True)
     }
+    cases["dense and sparse"] = {"case": Case(sparse="mixed", width=40)}
+    cases["far ahead"] = {"case": Case(), "more": {"tau": 5000.0}}
     cases["shards in a list"] = {"case": Case(rows=20), "shards": "list"}
     cases["a problem a rank"] = {"case": Case(rows=20, schedule="poisson"), "shards": "problem"}
     cases["terms of one's own"] = {"case": Case(passes=2.0), "shards": "general"}
@@ -48,7 +50,7 @@ CASES = all_cases()
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
     return {
-        name: stamp(entry["case"].simulate(general=entry.get("shards") == "general"))
+        name: stamp(entry["case"].simulate(general=entry.get("shards") == "general", **entry.get("more", {})))
         for name, entry in CASES.items()
     }
 

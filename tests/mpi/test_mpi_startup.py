@@ -37,6 +37,7 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         "misspelt argument": "unknown option of 'adfs' 'pases': did you mean 'passes'?",
         "single": "runs on one machine",
         "optimum": "needs the optimum",
+        "kinds of labels": "numbers as labels and others text; give all the same kind",
         "problem losses": "the loss is",
     }
     assert set(found) == set(expected)

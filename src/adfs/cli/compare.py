@@ -76,12 +76,7 @@ def run(
         float | None, typer.Option("--max-passes", help="Give a run up after so many passes over the data.")
     ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Title of figures and page.")] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import", help="A module or .py file that registers methods or losses; may be given again."
-        ),
-    ] = None,
+    imports: options.Imports = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the results; the file's name by default.")
     ] = None,

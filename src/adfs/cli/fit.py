@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adfs.cli import options
+
+if TYPE_CHECKING:
+    from adfs.cli.fitting import FitRequest, Fitted
 
 EXAMPLES = """\b
 Examples:
@@ -20,7 +23,8 @@ Examples:
   mpiexec -n 4 adfs fit 'shard-{rank}.svm' --graph cycle --out model.json
   adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
 
-Exit code 1 means that the tolerance was not reached: the model is written all the same and says so.
+Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted: the model is written
+all the same and says so.
 """
 
 
@@ -104,13 +108,13 @@ def run(
     ] = None,
     as_json: options.Json = False,
     progress: options.Progress = None,
+    imports: options.Imports = None,
 ) -> int:
     """Fit a linear model to a certified error.
 
     Files are LIBSVM text (plain, gz, bz2, xz), .npz (X and y, or a CSR matrix and y), CSV or parquet with a
     label column.
     """
-    from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
     from adfs.errors import InputError
     from adfs.files import check_outputs, write_whole
     from adfs.launching import launched_by_mpi
@@ -134,23 +138,22 @@ def run(
             "{rank} and {node} in a file's name are for several processes: start them with mpiexec -n, "
             "or name the files, one per node"
         )
-    limits = {
-        "--tol": tol,
-        "--max-passes": max_passes,
-        "--max-seconds": max_seconds,
-        "--checkpoint-every": checkpoint_every,
-        "--deadline": deadline,
-    }
-    for option, limit in limits.items():
-        if limit is not None and not limit > 0.0:
-            raise InputError(f"{option} must be above 0, got {limit:g}")
+    options.check_positive(
+        {
+            "--tol": tol,
+            "--max-passes": max_passes,
+            "--max-seconds": max_seconds,
+            "--checkpoint-every": checkpoint_every,
+            "--deadline": deadline,
+        }
+    )
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
     read = options.read_options(form, label, weight, n_features, index_base)
 
     from adfs.cli.fitting import FitRequest, fit_files
-    from adfs.runtimes.loop import Outcome
 
+    options.load_imports(imports)
     request = FitRequest(
         files=tuple(files),
         read=read,
@@ -193,9 +196,17 @@ def run(
         print(json.dumps(fitted.summary | {"out": str(out)}))
     if over_mpi:
         _show_account(fitted.account, timeline, progress)
+    return _tell_end(fitted, request, out)
+
+
+def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
+    """Say how the fit ended, and return the exit code for it."""
+    from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
+    from adfs.runtimes.loop import Outcome
+
     gap, passes = fitted.summary["gap"], fitted.summary["passes"]
+    where = "" if out is None else f"; the model is in {out}"
     if fitted.outcome is Outcome.CONVERGED:
-        where = "" if out is None else f"; the model is in {out}"
         print(
             f"adfs: converged to a certified relative gap of {gap:.1e} in {passes:.3g} passes and "
             f"{fitted.summary['seconds']:.3g} s{where}",
@@ -203,12 +214,17 @@ def run(
         )
         return 0
     if fitted.outcome is Outcome.STOPPED:
-        print(f"adfs: the model so far, at a gap of {gap:.1e}, was written", file=sys.stderr)
+        print(f"adfs: the model so far, at a gap of {gap:.1e}, was written{where}", file=sys.stderr)
         return INTERRUPTED
-    short = "--max-passes" if passes >= 0.99 * max_passes or max_seconds is None else "--max-seconds"
+    if fitted.outcome is Outcome.DIVERGED:
+        advice = "scale the features to about 1, or raise the penalty (a smaller -C, a larger --alpha)"
+        print(f"adfs: diverged after {passes:.3g} passes; {advice}", file=sys.stderr)
+        return NOT_CONVERGED
+    enough = request.max_seconds is None or passes >= 0.99 * request.max_passes
+    short = "--max-passes" if enough else "--max-seconds"
     print(
         f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
-        f"above --tol {tol:g}; raise {short} or --tol, or scale the features",
+        f"above --tol {request.tol:g}; raise {short} or --tol, or scale the features",
         file=sys.stderr,
     )
     return NOT_CONVERGED

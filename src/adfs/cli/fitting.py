@@ -93,6 +93,9 @@ def fit_files(request: FitRequest) -> Fitted | None:
     """
     if not launched_by_mpi():
         return _fit(OneProcess(), request)
+    from adfs.runtimes.mpi.library import check_file_limit
+
+    check_file_limit()
     try:
         from mpi4py import MPI
     except ImportError:
@@ -279,7 +282,7 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
                     raise InputError(f"{table.source} has no samples: every node needs some")
         return tables
 
-    raw = cluster.attempt(why, read, slow=True)
+    raw = cluster.attempt(why, read)
     lowest = min((table.lowest_index for table in raw if table.lowest_index is not None), default=None)
     columns = raw[0].feature_names
     cards = cluster.gather([lowest, list(columns) if columns else None], why)

@@ -40,12 +40,14 @@ def run(
     from adfs.errors import InputError
     from adfs.launching import launched_by_mpi
     from adfs.runtimes.mpi.faults import as_one_program
+    from adfs.runtimes.mpi.library import check_file_limit
 
     options.check_positive({"--deadline": deadline, "--entries": entries, "--numbers": min(numbers or [1])})
     if not launched_by_mpi():
         raise InputError(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
         )
+    check_file_limit()
     try:
         from mpi4py import MPI
     except ImportError:
@@ -57,11 +59,12 @@ def run(
 
     comm = MPI.COMM_WORLD
     check_launcher()
+    rank = comm.Get_rank()
     with as_one_program(comm):
         found = bench_network(
             comm, tuple(sorted(numbers)) if numbers else WIDTHS, entries=entries, deadline=deadline
         )
-    if comm.Get_rank() != 0:
+    if rank != 0:
         return 0
     table = found.table()
     if as_json:

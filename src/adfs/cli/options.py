@@ -77,6 +77,12 @@ Progress = Annotated[
         "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
     ),
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", help="A module or .py file that registers methods or losses; may be given again."
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; as many as cores by default.")
 ]
@@ -100,6 +106,14 @@ def read_options(
     if index_base not in (None, 0, 1):
         raise InputError(f"--index-base must be 0 or 1, got {index_base}")
     return ReadOptions(form, label, weight, n_features, index_base)
+
+
+def load_imports(names: list[str] | None) -> None:
+    """Import what registers methods or losses."""
+    if names:
+        from adfs.experiments.comparison import load_modules
+
+        load_modules(names)
 
 
 def check_positive(given: Mapping[str, float | None]) -> None:

@@ -161,7 +161,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 spec = self._spec(self._loss())
                 return spec, *self._read_data(X, y, sample_weight)
 
-            spec, rows, targets, weights = cluster.attempt("to check the data", check, slow=True)
+            spec, rows, targets, weights = cluster.attempt("to check the data", check)
             seed = self._seed(cluster, options)
             count, solver = self._solver(cluster, options, seed, nodes)
             parts = cluster.attempt("to split the data", lambda: self._parts(targets, count, seed))
@@ -245,6 +245,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         if interrupt and model.outcome is Outcome.STOPPED:
             raise KeyboardInterrupt
         if model.outcome is Outcome.CONVERGED:
+            return
+        if model.outcome is Outcome.DIVERGED:
+            advice = "standardise the features, or penalise more"
+            words = f"{type(self).__name__} diverged after {model.passes:.3g} passes: {advice}"
+            warnings.warn(words, ConvergenceWarning, stacklevel=3)
             return
         warnings.warn(
             f"{type(self).__name__} stopped at a relative duality gap of {model.gap:.1e} after "

@@ -197,7 +197,8 @@ class CheckpointFolder(Checkpoints):
         why = f"to write the checkpoint at position {process.position:.17g}"
         trouble = ""
         try:
-            _save(self._file(new), process, self.mark, rows if self.cluster.rank == 0 else [], seconds)
+            with self.cluster.busy():
+                _save(self._file(new), process, self.mark, rows if self.cluster.rank == 0 else [], seconds)
         except FileError as error:
             trouble = str(error)
         self._all_well(trouble, new, why)
@@ -252,7 +253,8 @@ class CheckpointFolder(Checkpoints):
         if not trouble:
             self.generation = int(header["generation"])
             try:
-                rows, seconds = _load(self._file(self.generation), process, self.mark)
+                with self.cluster.busy():
+                    rows, seconds = _load(self._file(self.generation), process, self.mark)
                 if process.position != header["position"]:
                     raise InputError(
                         f"{self._file(self.generation)} is of another position than the manifest says"

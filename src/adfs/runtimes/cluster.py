@@ -13,6 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -110,11 +111,10 @@ class Cluster(ABC):
         return None
 
     @abstractmethod
-    def gather(self, item: Any, why: str, *, slow: bool = False) -> list[Any]:
+    def gather(self, item: Any, why: str) -> list[Any]:
         """Return every process's item (what JSON can hold), in every process.
 
-        ``why`` says what for, in the sentence of a process that waits; ``slow`` that others may take long
-        (they read or compile).
+        ``why`` says what for, in the sentence of a process that waits.
         """
 
     @abstractmethod
@@ -148,6 +148,10 @@ class Cluster(ABC):
         while not ready():
             time.sleep(0.0)
 
+    def busy(self) -> AbstractContextManager[None]:
+        """Let the others be patient while this process reads, compiles or writes, however long it takes."""
+        return nullcontext()
+
     def say(self, sentence: str) -> None:
         """Show one line, from one place: process 0 says it for all."""
         if self.rank == 0:
@@ -180,27 +184,33 @@ class Cluster(ABC):
             out[block] = part.reshape(block.size, *values.shape[1:])
         return out
 
-    def events(self, process: EventProcess, placement: Placement, times: ProcessTimes) -> EventExchange:
-        """Return what executes windows of events, with messages over the edges that are cut."""
+    def events(
+        self, process: EventProcess, placement: Placement, times: ProcessTimes, tau: float | None = None
+    ) -> EventExchange:
+        """Return what executes windows of events, with messages over the edges that are cut.
+
+        ``tau`` is the time of a message in units of a sample's computation, where it is known.
+        """
         from adfs.runtimes.exchange import EventExchange
 
-        return EventExchange(self, process, self.links(placement, process.message_length), times)
+        return EventExchange(self, process, self.links(placement, process.message_length), times, tau)
 
     def any(self, flag: bool, why: str) -> bool:
         """Return whether any process raises a flag."""
         return flag if self.size == 1 else any(self.gather(flag, why))
 
-    def attempt(self, why: str, action: Callable[[], T], *, slow: bool = False) -> T:
+    def attempt(self, why: str, action: Callable[[], T]) -> T:
         """Do something in every process; if it fails in one, all raise the same `RefusalError`."""
         if self.size == 1:
             return action()
         result: list[T] = []
         trouble = ""
         try:
-            result.append(action())
+            with self.busy():
+                result.append(action())
         except (AdfsError, OSError, ValueError, TypeError) as error:
             trouble = str(error) or type(error).__name__
-        found = self.gather(trouble, why, slow=slow)
+        found = self.gather(trouble, why)
         failed = [rank for rank, words in enumerate(found) if words]
         if failed:
             alone = len(set(found)) > 1
@@ -225,9 +235,10 @@ class Cluster(ABC):
         first_here = self.hosts.index(self.hosts[self.rank]) == self.rank
         for turn in (True, False):
             if first_here is turn:
-                action()
+                with self.busy():
+                    action()
             if self.size > 1:
-                self.gather(0, why, slow=True)
+                self.gather(0, why)
 
 
 class OneProcess(Cluster):
@@ -235,7 +246,7 @@ class OneProcess(Cluster):
 
     one_file = True
 
-    def gather(self, item: Any, why: str, *, slow: bool = False) -> list[Any]:
+    def gather(self, item: Any, why: str) -> list[Any]:
         """Return the item."""
         return [item]
 

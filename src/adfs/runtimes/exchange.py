@@ -16,13 +16,29 @@ if TYPE_CHECKING:
     from adfs.runtimes.cluster import Cluster, Links
     from adfs.runtimes.timing import ProcessTimes
 
-__all__ = ["EventExchange"]
+__all__ = ["EventExchange", "events_ahead"]
 
-# Events looked at ahead of the oldest one that waits. Beyond that little more is found to do; and between
-# two looks at the messages there must not be much work, for some networks move a message only while the
-# library is called.
-_AHEAD = 256
+# Between two looks at the messages there must not be much work, for some networks move a message only while
+# the library is called.
+_MOST_BETWEEN_LOOKS = 256
 _NUMBERS_BETWEEN_LOOKS = 1 << 17
+_MOST_AHEAD = 1 << 16
+
+
+def events_ahead(tau: float | None) -> int:
+    """Return how many events may wait before no further one is looked at.
+
+    While a message is under way, a process has the time for about τ samples; beyond that little more is
+    found to do, and every event that waits is looked at again and again.
+
+    Examples
+    --------
+    >>> events_ahead(None), events_ahead(5000.0)
+    (256, 10000)
+    """
+    if tau is None or not tau > 0.0:  # not given, or nan
+        return 256
+    return int(min(max(256.0, 2.0 * tau), _MOST_AHEAD))
 
 
 class EventExchange:
@@ -36,15 +52,23 @@ class EventExchange:
     links : Links, optional
         None: all the edges are inside.
     times : ProcessTimes
+    tau : float, optional
+        Time of a message in units of a sample's computation: how far to look for events that need not wait.
     """
 
     def __init__(
-        self, cluster: Cluster, process: EventProcess, links: Links | None, times: ProcessTimes
+        self,
+        cluster: Cluster,
+        process: EventProcess,
+        links: Links | None,
+        times: ProcessTimes,
+        tau: float | None = None,
     ) -> None:
         self.cluster, self.process, self.times = cluster, process, times
         self._links = links if links is not None and links.edges.size else None
-        self._ahead = max(8, min(_AHEAD, _NUMBERS_BETWEEN_LOOKS // process.message_length))
-        room = 2 * _AHEAD if self._links is not None else 0
+        self._ahead = events_ahead(tau)
+        self._at_once = max(8, min(_MOST_BETWEEN_LOOKS, _NUMBERS_BETWEEN_LOOKS // process.message_length))
+        room = self._ahead + self._at_once if self._links is not None else 0
         self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)
         self._waiting = np.zeros(room, dtype=np.int32)
         self._ready = np.zeros(room, dtype=np.int32)
@@ -112,7 +136,7 @@ class EventExchange:
             self._blocked[:] = 0
             for place, _ in self._pending.values():
                 self._blocked[place] = 1
-            last = min(size, done + max(0, self._ahead - n_waiting))
+            last = min(size, done + min(self._at_once, self._ahead - n_waiting))
             n_ready, n_waiting = split_events(
                 events.actor, done, last, process.ends, process.slot, self._blocked,
                 self._waiting, n_waiting, self._ready,

@@ -48,11 +48,20 @@ class Execution:
     read : str
         Where iterates are read.
     checkpoints : Checkpoints, optional
+    tau : float, optional
+        Time of a message in units of a sample's computation, where it is known.
     """
 
     interrupted: bool = False
 
-    def __init__(self, process: Process, nodes: AllNodes, read: str, checkpoints: Checkpoints | None) -> None:
+    def __init__(
+        self,
+        process: Process,
+        nodes: AllNodes,
+        read: str,
+        checkpoints: Checkpoints | None,
+        tau: float | None = None,
+    ) -> None:
         self.process, self.nodes, self.read, self.checkpoints = process, nodes, read, checkpoints
         self.cluster, self.placement = nodes.cluster, nodes.placement
         self.alone = self.cluster.size == 1
@@ -63,7 +72,7 @@ class Execution:
         self._exchange: EventExchange | None = None
         self._gossip: GossipProduct | None = None
         if isinstance(process, EventProcess):
-            self._exchange = self.cluster.events(process, self.placement, self.times)
+            self._exchange = self.cluster.events(process, self.placement, self.times, tau)
             self._slice = _FIRST_SLICE
         else:
             assert isinstance(process, RoundProcess)

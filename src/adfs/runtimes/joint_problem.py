@@ -49,13 +49,15 @@ def join_shards(
     graph, placement = _placed(cluster, shards, network, nodes)
     block = placement.block(cluster.rank)
     if isinstance(shards, FiniteSum):
-        return JointProblem(_same_width(cluster, shards, n_features), graph, placement, None)
-    parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes), slow=True)
+        return JointProblem(_same_columns(cluster, shards, n_features), graph, placement, None)
+    parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes))
     here = sum(np.size(part[1]) for part in parts)
     counts = cluster.gather(here, "to compare the data")
     _refuse_empty(counts)
     own = max((int(part[0].shape[1]) for part in parts), default=0)
     width = widest(cluster, own, n_features)
+    # A sum over stored entries has other bits than one over all columns: sparse as soon as one shard is.
+    as_csr = cluster.any(any(sparse(part[0]) for part in parts), "to compare the data")
     classes: list[Any] | None = None
     if get_loss(loss).task == "classification":
         found = all_labels(cluster, [np.asarray(part[1]).ravel() for part in parts])
@@ -66,10 +68,11 @@ def join_shards(
         fitted = []
         for X, y, *rest in parts:
             labels = np.asarray(y) if classes is None else as_signs(np.asarray(y), classes[1])
-            fitted.append((widen(X, width), labels, *rest))
+            rows = widen(X, width)
+            fitted.append((sp.csr_array(rows) if as_csr else rows, labels, *rest))
         return Problem.from_shards(fitted, loss, mine)
 
-    return JointProblem(cluster.attempt("to check the data", build, slow=True), graph, placement, classes)
+    return JointProblem(cluster.attempt("to check the data", build), graph, placement, classes)
 
 
 def _refuse_empty(counts: list[int]) -> None:
@@ -179,12 +182,21 @@ def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[t
     return parts
 
 
-def _same_width(cluster: Cluster, problem: FiniteSum, n_features: int | None) -> FiniteSum:
-    """Give a process's problem the width of the widest."""
+def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) -> FiniteSum:
+    """Give a process's problem the width of the widest, and sparse rows as soon as one has them."""
     cluster.same({"the loss": problem.loss_name})
     _refuse_empty(cluster.gather(problem.n_samples, "to compare the data"))
     width = max([n_features or 0, *cluster.gather(problem.n_features, "to compare the data")])
-    return cluster.attempt("to compare the data", lambda: problem.widened(width))
+    as_csr = cluster.any(isinstance(problem, Problem) and problem.sparse, "to compare the data")
+
+    def fit() -> FiniteSum:
+        found = problem
+        if as_csr and isinstance(problem, Problem) and not problem.sparse:
+            rows, loss = sp.csr_array(problem.X), problem.loss
+            found = Problem.stacked(rows, problem.y, problem.weights, problem.offsets, loss, problem.sigma)
+        return found.widened(width)
+
+    return cluster.attempt("to compare the data", fit)
 
 
 def widest(cluster: Cluster, width: int, n_features: int | None) -> int:

@@ -337,13 +337,13 @@ class _Assembly:
         setting = Setting(
             self.problem, self.network, constants, options.seed, options.schedule, block, self.own
         )
-        process = cluster.attempt("to start", lambda: self.method.start(setting), slow=True)
+        process = cluster.attempt("to start", lambda: self.method.start(setting))
         self._place(process, nodes)
         checkpoints, rows, spent = self._checkpoints(setting, process)
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
                 cluster.say(line)
-        execution = Execution(process, nodes, options.read, checkpoints)
+        execution = Execution(process, nodes, options.read, checkpoints, tau)
         cluster.in_turns(lambda: execution.compile(self.method, setting), "to compile")
         plan = self._plan(summary, constants, tau)
         execution.open()
@@ -483,7 +483,7 @@ def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -
     """Return the summary of the nodes of all processes: a few numbers each, never the data."""
     why = "to sum up the data"
     # A process may hold nothing but constants, as long as another has more.
-    own = cluster.attempt(why, lambda: summarize(problem, whole=False), slow=True)
+    own = cluster.attempt(why, lambda: summarize(problem, whole=False))
     if cluster.size == 1:
         return own
     found: dict[str, np.ndarray] = {}

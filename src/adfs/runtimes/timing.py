@@ -32,8 +32,16 @@ class ProcessTimes:
 
     def waited(self, begun: float, ended: float, rank: int) -> None:
         """Note a wait for another process."""
-        self.waiting += ended - begun
-        self.for_whom[rank] = self.for_whom.get(rank, 0.0) + ended - begun
+        self.add_waiting(ended - begun, rank)
+        self.show_wait(begun, ended, rank)
+
+    def add_waiting(self, seconds: float, rank: int) -> None:
+        """Add to the seconds of waiting for another process."""
+        self.waiting += seconds
+        self.for_whom[rank] = self.for_whom.get(rank, 0.0) + seconds
+
+    def show_wait(self, begun: float, ended: float, rank: int) -> None:
+        """Keep a wait for the time-line, as long as there are not too many longer ones."""
         if len(self._waits) >= 2 * _LONGEST_LIST:
             # Of the short ones a picture shows nothing.
             self._waits = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
@@ -96,7 +104,11 @@ def draw_timeline(details: dict[str, Any], axes: Axes | None = None) -> Axes:
             spans = [(a, b - a) for a, b, other in rank["waits"] if other == peer]
             label = None if peer in shown else f"rank {peer}"
             shown.add(peer)
-            axes.broken_barh(spans, (number - 0.35, 0.7), color=colours(peer % 20), label=label)
+            # Without edges, which have a width of their own: short waits would fill the line.
+            bars = axes.broken_barh(
+                spans, (number - 0.35, 0.7), facecolors=colours(peer % 20), linewidth=0.0, label=label
+            )
+            bars.set_snap(False)
     axes.set_yticks(range(len(ranks)), [f"rank {number}" for number in range(len(ranks))])
     axes.invert_yaxis()
     axes.set_xlabel("seconds")

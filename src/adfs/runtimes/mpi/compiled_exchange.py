@@ -7,22 +7,24 @@ hundredths of a second of waiting, to look at the deadline and at signals.
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import EventProcess
 from adfs.algorithms.event_kernels import execute, fill_message, take_message
 from adfs.compilation import kernel
-from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.exchange import EventExchange
-from adfs.runtimes.mpi.faults import Watch, rank_names
+from adfs.runtimes.mpi.faults import rank_names
 from adfs.runtimes.mpi.library import MPI_START, MPI_TEST, MPI_WTIME, YIELD
 from adfs.runtimes.mpi.links import MpiLinks
 from adfs.runtimes.ready_events import split_events, take_events
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
+
+if TYPE_CHECKING:
+    from adfs.runtimes.mpi.ranks import MpiRanks
 
 __all__ = ["CompiledExchange"]
 
@@ -65,8 +67,10 @@ class Board(NamedTuple):
         Where MPI puts an answer.
     addresses : (2,) int64
         Of the flag and of a status.
+    waited : (c,)
+        Seconds of waiting while a link's exchange was the oldest under way.
     log : (_LOG, 3)
-        Waits: begin, end, link.
+        The longest waits: begin, end, link.
     """
 
     counts: np.ndarray
@@ -89,6 +93,7 @@ class Board(NamedTuple):
     slot: np.ndarray
     flag: np.ndarray
     addresses: np.ndarray
+    waited: np.ndarray
     log: np.ndarray
 
 
@@ -132,6 +137,25 @@ def _post(parts: Any, board: Board, edge: int, moment: float) -> None:
 
 
 @kernel
+def _note_wait(board: Board, begun: float, ended: float, link: int) -> None:
+    """Add up a wait, and keep it in the log while it is among the longest."""
+    board.waited[link] += ended - begun
+    place = board.counts[_LOGGED]
+    if place < _LOG:
+        board.counts[_LOGGED] += 1
+    else:
+        place = 0
+        for k in range(1, _LOG):
+            if board.log[k, 1] - board.log[k, 0] < board.log[place, 1] - board.log[place, 0]:
+                place = k
+        if ended - begun <= board.log[place, 1] - board.log[place, 0]:
+            return
+    board.log[place, 0] = begun
+    board.log[place, 1] = ended
+    board.log[place, 2] = link
+
+
+@kernel
 def _wait_for_one(parts: Any, board: Board, patience: float) -> bool:
     """Wait until an exchange is finished, or for so many seconds; return whether one was."""
     begun = MPI_WTIME()
@@ -148,11 +172,7 @@ def _wait_for_one(parts: Any, board: Board, patience: float) -> bool:
         if spins > 20:
             YIELD()
     if spins > 0 or begun > board.seconds[_SINCE]:
-        place = board.counts[_LOGGED] % _LOG
-        board.log[place, 0] = board.seconds[_SINCE]
-        board.log[place, 1] = now
-        board.log[place, 2] = oldest
-        board.counts[_LOGGED] += 1
+        _note_wait(board, board.seconds[_SINCE], now, oldest)
     board.seconds[_SINCE] = np.nan
     return True
 
@@ -167,6 +187,7 @@ def run_window(
     taken_times: np.ndarray,
     taken_actors: np.ndarray,
     taken_samples: np.ndarray,
+    at_once: int,
     ahead: int,
     patience: float,
 ) -> bool:
@@ -178,7 +199,7 @@ def run_window(
         board.blocked[:] = 0
         for k in range(counts[_PENDING]):
             board.blocked[board.places[board.pending[k]]] = 1
-        last = min(size, counts[_DONE] + max(0, ahead - counts[_WAITING]))
+        last = min(size, counts[_DONE] + min(at_once, ahead - counts[_WAITING]))
         n_ready, counts[_WAITING] = split_events(
             actors,
             counts[_DONE],
@@ -220,12 +241,17 @@ class CompiledExchange(EventExchange):
     """Executes windows of events as `EventExchange` does, in compiled code."""
 
     def __init__(
-        self, cluster: Cluster, process: EventProcess, links: MpiLinks, times: ProcessTimes, watch: Watch
+        self,
+        ranks: MpiRanks,
+        process: EventProcess,
+        links: MpiLinks,
+        times: ProcessTimes,
+        tau: float | None = None,
     ) -> None:
-        super().__init__(cluster, process, links, times)
+        super().__init__(ranks, process, links, times, tau)
         from mpi4py import MPI
 
-        self._watch = watch
+        self._watch = ranks.team.watch
         self._parts = process.parts
         count = links.edges.size
         self._status = np.zeros(max(256, MPI._sizeof(MPI.Status)), dtype=np.uint8)
@@ -251,12 +277,13 @@ class CompiledExchange(EventExchange):
             slot=process.slot,
             flag=flag,
             addresses=np.array([flag.ctypes.data, self._status.ctypes.data], dtype=np.int64),
+            waited=np.zeros(count),
             log=np.zeros((_LOG, 3)),
         )
 
     def compile(self) -> None:
         """Compile what will be called, without a message."""
-        run_window(self._parts, self.board, *room_for(0), *self._taken, self._ahead, 0.0)
+        run_window(self._parts, self.board, *room_for(0), *self._taken, self._at_once, self._ahead, 0.0)
         _now()
 
     def _execute(self, events: Events, size: int) -> None:
@@ -264,7 +291,7 @@ class CompiledExchange(EventExchange):
         board.counts[_DONE] = board.counts[_WAITING] = 0
         patience = _CROWDED_SECONDS if watch.crowded else _LOOK_SECONDS
         before, begun, finished = watch.doing, time.perf_counter(), -1
-        while not run_window(self._parts, board, *events, *self._taken, self._ahead, patience):
+        while not run_window(self._parts, board, *events, *self._taken, self._at_once, self._ahead, patience):
             if board.counts[_FINISHED] != finished:
                 finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
                 watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
@@ -287,13 +314,14 @@ class CompiledExchange(EventExchange):
         board, times = self.board, self.times
         # MPI's clock and ours may start at different times.
         offset = time.perf_counter() - float(_now())
-        waited = 0.0
-        for begin, end, link in board.log[: min(_LOG, int(board.counts[_LOGGED]))]:
-            times.waited(begin + offset, end + offset, int(self.links.peer[int(link)]))
-            waited += end - begin
+        for seconds, rank in zip(board.waited.tolist(), self.links.peer.tolist(), strict=True):
+            times.add_waiting(seconds, rank)
+        for begin, end, link in board.log[: board.counts[_LOGGED]].tolist():
+            times.show_wait(begin + offset, end + offset, int(self.links.peer[int(link)]))
         times.computing += float(board.seconds[_COMPUTING])
-        times.communicating += max(0.0, float(board.seconds[_COMMUNICATING]) - waited)
+        times.communicating += max(0.0, float(board.seconds[_COMMUNICATING]) - float(board.waited.sum()))
         board.seconds[_COMPUTING] = board.seconds[_COMMUNICATING] = 0.0
+        board.waited[:] = 0.0
         board.counts[_LOGGED] = 0
 
 

@@ -26,6 +26,8 @@ from adfs.runtimes.cluster import RefusalError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from adfs.runtimes.mpi.pulse import Pulse
+
 __all__ = [
     "RankLostError",
     "Watch",
@@ -73,6 +75,8 @@ class Watch:
         Returns what this rank is doing, for its last sentence.
     crowded : bool
         Whether there are more ranks than cores: then a rank that waits sleeps at once.
+    pulse : Pulse or None
+        The signs of life, once there are any: a wait that listens counts the seconds since the last one.
     """
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
@@ -83,12 +87,15 @@ class Watch:
         self.deadline = deadline
         self.doing: Callable[[], str] = lambda: "starting"
         self.crowded = False
+        self.pulse: Pulse | None = None
 
     def wait(
         self,
         requests: Sequence[MPI.Request],
         ranks: Sequence[int],
         doing: Callable[[], str],
+        *,
+        listen: bool = False,
         patience: float = 0.0,
     ) -> None:
         """Wait until all requests are done.
@@ -100,43 +107,63 @@ class Watch:
             The rank that each one depends on.
         doing : callable
             Returns what the wait is for; called only when it is needed.
+        listen : bool
+            Whether a rank that sends signs of life may take longer.
         patience : float
             Seconds beyond the deadline.
         """
         left = [(request, rank) for request, rank in zip(requests, ranks, strict=True) if not request.Test()]
         if left:
-            self.until(lambda: _drop_done(left), lambda: [rank for _, rank in left], doing, patience)
+            self.until(
+                lambda: _drop_done(left),
+                lambda: [rank for _, rank in left],
+                doing,
+                listen=listen,
+                patience=patience,
+            )
 
     def until(
         self,
         ready: Callable[[], bool],
         missing: Callable[[], Sequence[int]],
         doing: Callable[[], str],
+        *,
+        listen: bool = False,
         patience: float = 0.0,
     ) -> None:
-        """Poll until something is ready; raise `RankLostError` after the deadline, with the missing ranks."""
+        """Poll until something is ready; raise `RankLostError` after the deadline, with the missing ranks.
+
+        ``missing`` returns nobody where it cannot be told who is missing.
+        """
         begun = time.perf_counter()
         before, self.doing = self.doing, lambda: f"waiting for {rank_names(missing())} {doing()}"
         # An exception on the way out keeps `doing`: it is what this rank says last.
-        self._poll(ready, begun, self.deadline + patience, missing, doing)
-        self.doing = before
-
-    def _poll(
-        self,
-        ready: Callable[[], bool],
-        begun: float,
-        allowed: float,
-        missing: Callable[[], Sequence[int]],
-        doing: Callable[[], str],
-    ) -> None:
         for _ in range(1 if self.crowded else _SPINS):
             if ready():
-                return
-        while not ready():
-            elapsed = time.perf_counter() - begun
-            self.rest(elapsed)
-            if elapsed > allowed:
-                raise self.lost(missing(), doing(), allowed)
+                break
+        else:
+            pulse = self.pulse if listen else None
+            # The others wait for rank 0 while it waits for one of them, which alone is to blame.
+            alive = pulse.beating() if pulse is not None and self.rank == 0 else contextlib.nullcontext()
+            with alive:
+                while not ready():
+                    self.rest(time.perf_counter() - begun)
+                    lost = self._silent(missing(), begun, self.deadline + patience, pulse)
+                    if lost is not None:
+                        raise self.lost(lost, doing(), self.deadline + patience)
+        self.doing = before
+
+    def _silent(
+        self, missing: Sequence[int], begun: float, allowed: float, pulse: Pulse | None
+    ) -> list[int] | None:
+        """Return which of the missing ranks were silent for too long; None while none was."""
+        if pulse is not None:
+            pulse.listen()
+        now = time.perf_counter()
+        if now - begun <= allowed:
+            return None
+        silent = [r for r in missing if now - (begun if pulse is None else pulse.last(r, begun)) > allowed]
+        return silent if silent or not missing else None
 
     def rest(self, elapsed: float) -> None:
         """Leave the core to others for a moment, longer after a longer wait."""
@@ -149,7 +176,7 @@ class Watch:
         """Return the error of having waited too long for some ranks."""
         return RankLostError(
             f"rank {self.rank} waited {allowed:g} s for {rank_names(ranks)} {doing} and gave up; "
-            "see what happened there, and resume from the last checkpoint"
+            "see what happened there, and resume from the last checkpoint if there is one"
         )
 
     @contextlib.contextmanager
@@ -184,10 +211,12 @@ def _drop_done(left: list[tuple[MPI.Request, int]]) -> bool:
 def rank_names(ranks: Sequence[int]) -> str:
     """Name some ranks.
 
-    >>> rank_names([3]), rank_names([1, 2])
-    ('rank 3', 'ranks 1, 2')
+    >>> rank_names([3]), rank_names([1, 2]), rank_names([])
+    ('rank 3', 'ranks 1, 2', 'the other ranks')
     """
     some = sorted(set(ranks))
+    if not some:
+        return "the other ranks"
     if len(some) == 1:
         return f"rank {some[0]}"
     return "ranks " + ", ".join(str(rank) for rank in some[:8]) + (", …" if len(some) > 8 else "")
@@ -225,11 +254,17 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
 
 @contextlib.contextmanager
 def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
-    """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all."""
+    """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all.
+
+    MPI is over at the end: an exit code other than 0 then ends nobody else, and is no MPI_ABORT.
+    """
+    from mpi4py import MPI
+
     rank, size = comm.Get_rank(), comm.Get_size()
     try:
         yield
     except RefusalError:
+        MPI.Finalize()
         if rank == 0:
             raise
         raise SystemExit(2) from None
@@ -240,6 +275,7 @@ def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
         sys.stderr.flush()
         time.sleep(_OTHERS_SPEAK)
         abort(comm)
+    MPI.Finalize()
 
 
 def restore_error_hook() -> None:

@@ -12,7 +12,9 @@ import functools
 import llvmlite.binding
 from numba import types
 
-__all__ = ["MPI_START", "MPI_TEST", "MPI_WTIME", "YIELD", "library_is_loaded"]
+from adfs.errors import InputError
+
+__all__ = ["MPI_START", "MPI_TEST", "MPI_WTIME", "YIELD", "check_file_limit", "library_is_loaded"]
 
 #: ``start(request)``, ``test(request, flag, status)``, ``wtime()`` and ``sched_yield()``; addresses are
 #: integers.
@@ -41,3 +43,21 @@ def library_is_loaded() -> bool:
             return False
         llvmlite.binding.add_symbol(name, address)
     return True
+
+
+# What an MPI library writes for its shared memory, with some room.
+_LEAST_FILE_BYTES = 16 << 20
+
+
+def check_file_limit() -> None:
+    """Raise where files may not be as large as MPI's shared memory: the library would die without a word."""
+    try:
+        import resource
+    except ImportError:  # no limits where there is no such module
+        return
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_FILE_BYTES:
+        raise InputError(
+            f"files may not be larger than {limit >> 10} kB here (ulimit -f), and MPI needs "
+            f"{_LEAST_FILE_BYTES >> 10} kB for its shared memory: raise the limit"
+        )

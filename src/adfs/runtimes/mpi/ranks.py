@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = ["MpiRanks", "check_launcher"]
-
-# Seconds beyond the deadline that other ranks may take to read, sum up or compile.
-_SLOW = 3600.0
 
 
 class MpiRanks(Cluster):
@@ -119,9 +116,13 @@ class MpiRanks(Cluster):
     def doing(self, words: Callable[[], str]) -> None:
         self.team.watch.doing = words
 
-    def gather(self, item: Any, why: str, *, slow: bool = False) -> list[Any]:
+    def busy(self) -> AbstractContextManager[None]:
+        """Tell the other ranks that this one lives, while it reads, compiles or writes."""
+        return self.team.pulse.beating()
+
+    def gather(self, item: Any, why: str) -> list[Any]:
         """Return every rank's item, through rank 0."""
-        return self.team.gather_all(item, why, _SLOW if slow else 0.0)
+        return self.team.gather_all(item, why)
 
     def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
         """Return every rank's numbers."""
@@ -153,12 +154,14 @@ class MpiRanks(Cluster):
         """Return the links over the edges that this rank shares with others."""
         return MpiLinks(self.team, placement, message_length)
 
-    def events(self, process: EventProcess, placement: Placement, times: ProcessTimes) -> EventExchange:
+    def events(
+        self, process: EventProcess, placement: Placement, times: ProcessTimes, tau: float | None = None
+    ) -> EventExchange:
         """Return the compiled exchange where the process has kernels and the MPI library is found."""
         links = self.links(placement, process.message_length)
         if self.compiled and links.edges.size and process.kernels is not None and library_is_loaded():
-            return CompiledExchange(self, process, links, times, self.team.watch)
-        return EventExchange(self, process, links, times)
+            return CompiledExchange(self, process, links, times, tau)
+        return EventExchange(self, process, links, times, tau)
 
     def wait_until(
         self, ready: Callable[[], bool], missing: Callable[[], Sequence[int]], why: Callable[[], str]

@@ -17,6 +17,7 @@ import numpy as np
 
 from adfs.problem.evaluation import sum_in_order
 from adfs.runtimes.mpi.faults import Watch, end_all_on_error, restore_error_hook
+from adfs.runtimes.mpi.pulse import Pulse
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -25,6 +26,10 @@ __all__ = ["Team"]
 
 _SIZE, _BODY, _NUMBERS, _ROWS = 1, 2, 3, 4
 _NUMBERS_AT_ONCE = 1 << 16
+# Seconds beyond the deadline: for rank 0 to end a start that is not complete; and for others to read and
+# compile, where the MPI library lets nobody tell that it lives meanwhile.
+_TO_END_ALL = 3.0
+_WITHOUT_PULSE = 3600.0
 
 
 class Team:
@@ -43,32 +48,65 @@ class Team:
         self.watch = Watch(self.rank, self.size, deadline)
         # From here on a rank that fails ends the others, which may be waiting for it already.
         end_all_on_error(comm, self.watch)
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._patience = 0.0
+        self._meet(comm)
         self.comm, request = comm.Idup()
-        self.watch.until(request.Test, lambda: others, lambda: "at the start")
+        self.watch.until(request.Test, list, lambda: "at the start")
+        self.pulse = self.watch.pulse = Pulse(self.comm, deadline)
         cores = (
             sorted(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else list(range(os.cpu_count() or 1))
         )
-        cards = self.gather_all([socket.gethostname(), cores], "at the start")
-        self.hosts: list[str] = [host for host, _ in cards]
+        cards = self.gather_all([socket.gethostname(), cores, self.pulse.possible], "at the start")
+        self.hosts: list[str] = [host for host, *_ in cards]
         # A launcher may give each rank a core of its own: count those of all ranks here.
-        here = {core for host, theirs in cards if host == self.hosts[self.rank] for core in theirs}
+        here = {core for host, theirs, _ in cards if host == self.hosts[self.rank] for core in theirs}
         self.watch.crowded = self.hosts.count(self.hosts[self.rank]) > len(here)
+        if not all(possible for *_, possible in cards):
+            self._patience = _WITHOUT_PULSE
+
+    def _meet(self, comm: MPI.Intracomm) -> None:
+        """Wait until all ranks have come, and know who has not.
+
+        On the user's communicator, since making one takes all ranks; with a tag that nobody uses.
+        """
+        from mpi4py import MPI
+
+        def nothing() -> np.ndarray:
+            return np.empty(0, dtype=np.uint8)
+
+        most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        tag = most if isinstance(most, int) else 32_767
+        why = "at the start"
+        if self.rank != 0:
+            sent = comm.Isend(nothing(), 0, tag)
+            self.watch.wait([comm.Irecv(nothing(), 0, tag)], [0], lambda: why)
+            # Rank 0 is there: from now on it is the one that tells who is missing.
+            request = comm.Irecv(nothing(), 0, tag)
+            both = [sent, request]
+            self.watch.until(lambda: MPI.Request.Testall(both), list, lambda: why, patience=_TO_END_ALL)
+            return
+        others = range(1, self.size)
+        signs = [comm.Isend(nothing(), r, tag) for r in others]
+        self.watch.wait([comm.Irecv(nothing(), r, tag) for r in others], others, lambda: why)
+        signs += [comm.Isend(nothing(), r, tag) for r in others]
+        self.watch.wait(signs, [*others, *others], lambda: why)
 
     def close(self) -> None:
         """Give back the communicator."""
         restore_error_hook()
+        self.pulse.close()
         self.comm.Free()
 
     # ------------------------------------------------------------------ through rank 0
 
     def _send(self, body: Any, rank: int, tag: int, why: Callable[[], str]) -> None:
-        self.watch.wait([self.comm.Isend(body, rank, tag)], [rank], why)
+        self.watch.wait([self.comm.Isend(body, rank, tag)], [rank], why, listen=True)
 
     def _receive(self, body: Any, rank: int, tag: int, why: Callable[[], str]) -> None:
-        self.watch.wait([self.comm.Irecv(body, rank, tag)], [rank], why)
+        request = self.comm.Irecv(body, rank, tag)
+        self.watch.wait([request], [rank], why, listen=True, patience=self._patience)
 
     def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
         """Return every rank's numbers, on every rank.
@@ -90,7 +128,8 @@ class Team:
             all_values[: bounds[1]] = values
             parts = [all_values[bounds[r] : bounds[r + 1]] for r in range(self.size)]
             ranks = range(1, self.size)
-            self.watch.wait([self.comm.Irecv(parts[r], r, _NUMBERS) for r in ranks], ranks, lambda: why)
+            requests = [self.comm.Irecv(parts[r], r, _NUMBERS) for r in ranks]
+            self.watch.wait(requests, ranks, lambda: why, listen=True)
         else:
             self._send(values, 0, _NUMBERS, lambda: why)
         self.spread(all_values, why)
@@ -100,13 +139,14 @@ class Team:
         """Overwrite an array by that of rank 0."""
         if self.rank == 0:
             ranks = range(1, self.size)
-            self.watch.wait([self.comm.Isend(values, r, _NUMBERS) for r in ranks], ranks, lambda: why)
+            requests = [self.comm.Isend(values, r, _NUMBERS) for r in ranks]
+            self.watch.wait(requests, ranks, lambda: why, listen=True)
         else:
             self._receive(values, 0, _NUMBERS, lambda: why)
 
     # ------------------------------------------------------------------ texts
 
-    def tell_all(self, content: bytes, why: str, patience: float = 0.0) -> bytes:
+    def tell_all(self, content: bytes, why: str) -> bytes:
         """Return what rank 0 says, on every rank."""
         size = np.array([len(content)], dtype=np.int64)
         if self.rank == 0:
@@ -114,12 +154,12 @@ class Team:
                 self._send(size, rank, _SIZE, lambda: why)
                 self._send(np.frombuffer(content, dtype=np.uint8), rank, _BODY, lambda: why)
             return content
-        self.watch.wait([self.comm.Irecv(size, 0, _SIZE)], [0], lambda: why, patience)
+        self._receive(size, 0, _SIZE, lambda: why)
         body = np.empty(int(size[0]), dtype=np.uint8)
         self._receive(body, 0, _BODY, lambda: why)
         return body.tobytes()
 
-    def gather_bytes(self, content: bytes, why: str, patience: float = 0.0) -> list[bytes]:
+    def gather_bytes(self, content: bytes, why: str) -> list[bytes]:
         """Return what every rank says, on rank 0 (elsewhere nothing)."""
         size = np.array([len(content)], dtype=np.int64)
         if self.rank != 0:
@@ -129,16 +169,17 @@ class Team:
         ranks = range(1, self.size)
         sizes = [np.empty(1, dtype=np.int64) for _ in ranks]
         heads = [self.comm.Irecv(sizes[r - 1], r, _SIZE) for r in ranks]
-        self.watch.wait(heads, ranks, lambda: why, patience)
+        self.watch.wait(heads, ranks, lambda: why, listen=True, patience=self._patience)
         bodies = [np.empty(int(size[0]), dtype=np.uint8) for size in sizes]
-        self.watch.wait([self.comm.Irecv(bodies[r - 1], r, _BODY) for r in ranks], ranks, lambda: why)
+        requests = [self.comm.Irecv(bodies[r - 1], r, _BODY) for r in ranks]
+        self.watch.wait(requests, ranks, lambda: why, listen=True)
         return [content, *(body.tobytes() for body in bodies)]
 
-    def gather_all(self, item: Any, why: str, patience: float = 0.0) -> list[Any]:
+    def gather_all(self, item: Any, why: str) -> list[Any]:
         """Return every rank's item (what JSON can hold), on every rank."""
-        texts = self.gather_bytes(json.dumps(item).encode(), why, patience)
+        texts = self.gather_bytes(json.dumps(item).encode(), why)
         everything = b"[" + b",".join(texts) + b"]"
-        found: list[Any] = json.loads(self.tell_all(everything, why, patience))
+        found: list[Any] = json.loads(self.tell_all(everything, why))
         return found
 
     # ------------------------------------------------------------------ sums

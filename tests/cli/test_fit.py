@@ -1,0 +1,181 @@
+"""`adfs fit` in one process: every method, how a fit ends and what it says, losses from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adfs
+from adfs.algorithms import METHODS
+from adfs.cli import main
+from adfs.cli.app import NOT_CONVERGED
+from adfs.data import LinearModel
+from adfs.experiments.comparison import load_modules
+from adfs.problem import get_loss
+from adfs.runtimes import Outcome
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = ROOT / "tests" / "experiments" / "outside_loss.py"
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    return X, np.where(X[:, 0] + rng.standard_normal(40) > 0.0, 1.0, -1.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    X, y = data()
+    np.savez("d.npz", X=X, y=y)
+    return "d.npz"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_through_every_door(name: str, file: str) -> None:
+    """Command, estimator and `simulate` solve the same problem; over MPI see `test_mpi_same_bits`."""
+    loss = "logistic" if METHODS[name].smooth_only else "hinge"
+    X, y = data()
+    settings: dict[str, Any] = {"n_nodes": 2, "graph": "path", "partition": "contiguous"}
+    model = adfs.ADFSClassifier(
+        loss=loss, algorithm=name, tol=1e-2, max_iter=3000, fit_intercept=False, **settings
+    ).fit(X, y)
+    problem = adfs.Problem(X, y, n_nodes=2, partition="contiguous", loss=loss, sigma=0.5)
+    run = adfs.simulate(name, problem, adfs.Network("path:2"), tol=1e-2, passes=3000.0)
+    options = ["--nodes", "2", "--graph", "path", "--algorithm", name, "--loss", loss, "--tol", "1e-2"]
+    assert main(["fit", file, *options, "--no-intercept", "--max-passes", "3000", "--out", "m.json"]) == 0
+    written = LinearModel.load(Path("m.json"))
+    assert run.outcome is Outcome.CONVERGED
+    assert written.training["gap"] <= 1e-2
+    assert model.dual_gap_ <= 1e-2
+    best = problem.optimum()
+    # (F(0) − F*)·gap bounds the error; strong convexity turns it into a distance.
+    distance = np.sqrt(2.0 * 2e-2 * problem.value_at_zero / problem.total_sigma)
+    for coef in (run.coef, model.coef_.ravel(), written.coef.ravel()):
+        assert np.linalg.norm(coef - best.theta) <= distance
+    assert written.coef.tobytes() == run.coef.tobytes()  # both with seed 0
+
+
+def test_a_graph_says_how_many_nodes_there_are(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", file, "--graph", "grid:2x2", "--tol", "1e-2", "--out", "m.json"]) == 0
+    assert LinearModel.load(Path("m.json")).training["n_nodes"] == 4
+    X, y = data()
+    assert adfs.ADFSClassifier(graph="grid:3x3", tol=1e-2).fit(X, y).node_coef_.shape == (9, 3)
+    capsys.readouterr()
+    assert main(["fit", file, "--graph", "grid:2x2", "--nodes", "3"]) == 2
+    assert "has 4 nodes and n_nodes is 3; leave one of them out" in capsys.readouterr().err
+    with pytest.raises(adfs.InputError, match="has 9 nodes and n_nodes is 2"):
+        adfs.ADFSClassifier(graph="grid:3x3", n_nodes=2).fit(X, y)
+
+
+def test_the_data_are_never_overwritten(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(file).read_bytes()
+    for option in ("--out", "--history", "--checkpoint"):
+        assert main(["fit", file, option, file]) == 2
+        assert f"{option} and FILE are the same file" in capsys.readouterr().err
+    assert Path(file).read_bytes() == before
+    assert [path.name for path in Path().iterdir()] == [file]
+
+
+@pytest.mark.parametrize("option", ["--deadline", "--checkpoint-every", "--tol", "--max-seconds"])
+def test_seconds_and_tolerances_are_above_zero(
+    option: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", file, option, "-1"]) == 2
+    assert capsys.readouterr().err == f"adfs: {option} must be above 0, got -1\n"
+
+
+def test_a_fit_that_went_well_says_so(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", file, "--out", "m.json", "--no-progress"]) == 0
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert line.startswith("adfs: converged to a certified relative gap of ")
+    assert line.endswith(" s; the model is in m.json")
+    assert shown.out == ""
+
+
+def test_one_that_diverged_is_not_told_to_go_on(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adfs.runtimes.loop._DIVERGED", 1e-9)  # everything is too far away
+    assert main(["fit", file, "--out", "m.json"]) == NOT_CONVERGED
+    told = capsys.readouterr().err
+    assert "diverged after" in told
+    assert "scale the features" in told
+    assert "--max-passes" not in told
+
+
+def test_progress_without_a_terminal_is_a_line_every_few_seconds(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adfs.runtimes.progress._SECONDS_BETWEEN_LINES", 0.0)
+    assert main(["fit", file, "--out", "m.json", "--tol", "1e-8", "--progress"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "% of the way" in line]
+    assert len(lines) > 3
+
+
+def test_sigterm_leaves_a_checkpoint(file: str) -> None:
+    """The checkpoints that time would bring are far off: there is one because the run was told to end."""
+    endless = ["--tol", "1e-300", "--max-passes", "1e12", "--out", "m.json"]
+    kept = ["--checkpoint", "kept", "--checkpoint-every", "1000", "--history", "h.csv", "--progress"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "adfs", "fit", file, *endless, *kept],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stderr is not None
+        assert "gap" in run.stderr.readline()  # it runs
+        time.sleep(0.3)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=60) == -signal.SIGTERM
+    assert Path("kept").stat().st_size > 0
+    resumed = [file, "--tol", "1e-300", "--max-passes", "1", "--out", "m.json", "--checkpoint", "kept"]
+    assert main(["fit", *resumed, "--resume"]) == NOT_CONVERGED
+    assert LinearModel.load(Path("m.json")).training["passes"] > 1.0
+
+
+def test_losses_from_outside(file: str) -> None:
+    X, y = data()
+    np.savez("r.npz", X=X, y=X @ [1.0, -1.0, 0.5] + y)
+    fit = ["fit", "r.npz", "--loss", "expectile", "--import", str(OUTSIDE), "--out", "m.json"]
+    assert main(fit) == 0
+    load_modules([str(OUTSIDE)])  # where it was not yet
+    target = np.load("r.npz")["y"]
+    by_name = adfs.ADFSRegressor(loss="expectile").fit(X, target)
+    as_object = adfs.ADFSRegressor(loss=get_loss("expectile", level=0.3)).fit(X, target)
+    written = json.loads(Path("m.json").read_text())
+    assert written["loss"] == "expectile"
+    np.testing.assert_allclose(written["coef"][0], by_name.coef_, atol=1e-2)
+    assert as_object.intercept_ < by_name.intercept_  # a lower expectile
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+def test_a_checkpoint_that_cannot_be_written(
+    last_only: bool, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that cannot be written is told at the start; a disk that fills up does not cost the result."""
+    if not last_only:
+        Path("a file").touch()
+        assert main(["fit", file, "--checkpoint", "a file/kept", "--out", "m.json"]) == 2
+        assert "cannot write" in capsys.readouterr().err
+        assert not Path("m.json").exists()
+        return
+
+    def full(*_: object) -> None:
+        raise adfs.errors.FileError("cannot write kept: No space left on device")
+
+    monkeypatch.setattr("adfs.runtimes.checkpoints._save", full)
+    with pytest.warns(RuntimeWarning, match="the last checkpoint could not be written: .* No space left"):
+        assert main(["fit", file, "--checkpoint", "kept", "--out", "m.json"]) == 0
+    assert LinearModel.load(Path("m.json")).training["outcome"] == "converged"

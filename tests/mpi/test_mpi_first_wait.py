@@ -1,0 +1,40 @@
+"""A deadline holds from the first call on and blames nobody who came; reading may take longer."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpi_cases import Case, stamp
+from mpi_launch import Launched, launch
+from mpi_starts import DEADLINE
+
+pytestmark = pytest.mark.mpi
+
+STARTS = Path(__file__).parents[1] / "mpi_starts.py"
+
+
+def start(kind: str) -> Launched:
+    return launch(3, [sys.executable, str(STARTS), kind], timeout=150.0)
+
+
+@pytest.mark.parametrize("kind", ["late", "gone", "paused", "leaves", "paused while reading"])
+def test_who_does_not_come_is_named_within_the_deadline(kind: str) -> None:
+    result = start(kind)
+    assert result.code != 0
+    assert result.seconds < DEADLINE + 30.0  # of which the launcher and the imports take some
+    where = "to read the data" if "read" in kind or kind == "leaves" else "at the start"
+    told = f"rank 0 waited {DEADLINE:g} s for rank 2 {where} and gave up"
+    assert any(told in line for line in result.sentences), result.err[-3000:]
+    # Nobody who came is given up.
+    assert not re.search(r"waited \d+ s for rank [01]\b", result.err), result.err[-3000:]
+    assert "Traceback" not in result.err
+
+
+def test_a_rank_that_reads_for_longer_than_the_deadline_is_waited_for() -> None:
+    result = start("reads long")
+    assert result.code == 0, result.err[-3000:]
+    assert result.results["stamp"] == stamp(Case().simulate())
