@@ -70,7 +70,7 @@ class NodeSummary(NodeSizes):
 
 
 class _OneNode(NodeSummary):
-    """The summary of one node: λ_max(K) is computed when it is asked for, which ADFS on one node never does."""
+    """The summary of one node: λ_max(K) is computed when asked for, which ADFS on one node never does."""
 
     def __init__(self, problem: FiniteSum, **numbers: np.ndarray) -> None:
         super().__init__(batch_kappa=np.empty(0), **numbers)
@@ -78,7 +78,7 @@ class _OneNode(NodeSummary):
         del self.__dict__["batch_kappa"]
 
     @cached_property
-    def batch_kappa(self) -> np.ndarray:  # type: ignore[override]
+    def batch_kappa(self) -> np.ndarray:
         problem: FiniteSum = self.__dict__["_problem"]
         return np.asarray(problem.batch_smoothness / problem.sigma)
 
