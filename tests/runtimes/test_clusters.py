@@ -58,6 +58,13 @@ def test_sparse_rows_and_both_schedules(schedule: str) -> None:
     assert {stamp(run) for run in run_on_threads(case, 3)} == {stamp(case.simulate())}
 
 
+@pytest.mark.parametrize("method", ["adfs", "extra"])
+def test_a_run_that_ends_by_its_tolerance_ends_at_the_same_place(method: str) -> None:
+    case = Case(method=method)
+    asked = {"record": None, "tol": 1e-6, "passes": None}
+    assert {stamp(run) for run in run_on_threads(case, 3, **asked)} == {stamp(case.simulate(**asked))}
+
+
 def test_a_start_and_the_dual_of_the_end() -> None:
     case = Case(passes=4.0)
     first = case.simulate()

@@ -58,8 +58,8 @@ class RunOptions:
     seed : int
         Same seed, same bits.
     tol : float, optional
-        Stop when the certified relative duality gap is at most this. Below about 2e-15 no gap can be told
-        from rounding, and the run goes on until its budget ends.
+        Stop when the certified relative duality gap is at most this. Where rounding keeps it above, the run
+        goes on until its budget ends.
     passes, events, seconds : float, optional
         Budgets; the first one met ends the run. Without any: 100 passes, or as many as ``tol`` takes.
     time : float, optional
@@ -68,8 +68,9 @@ class RunOptions:
         Adds the columns ``time`` and ``time_mean`` to the frame, the idealised time of each record. A budget
         of time without delays takes fixed ones, 1 per sample and ``tau`` per message.
     record : Record, str or tuple of str, optional
-        What to record and when; the gap on a logarithmic grid by default. What needs the optimum can be
-        recorded where one process holds all the data.
+        What to record and when. Left out: the gap, on a logarithmic grid; with ``tol``, at the few points
+        that it takes to stop in time. What needs the optimum can be recorded where one process holds all the
+        data.
     read : str
         Read the nodes' iterates at ``"x"`` (quicker in practice) or at ``"v"`` (the one Theorem 2 speaks of).
     start : ndarray, optional

@@ -1,0 +1,96 @@
+"""Runs that nobody asked to record: few certificates, at the same places however a run is interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import adfs
+from adfs.runtimes import Grid, Outcome, Record
+
+NETWORK = adfs.Network("cycle:4")
+
+
+def make_problem(sigma: float = 0.05, loss: str = "logistic", n_nodes: int = 4) -> adfs.Problem:
+    rng = np.random.default_rng(3)
+    y = np.where(rng.random(400) < 0.5, 1.0, -1.0)
+    X = rng.standard_normal((400, 6)) + 0.4 * y[:, None]
+    shares = sigma * np.linspace(0.5, 1.5, n_nodes)
+    return adfs.Problem(X, y, loss=loss, sigma=shares, n_nodes=n_nodes)
+
+
+@pytest.mark.parametrize(
+    ("method", "loss"), [("adfs", "logistic"), ("adfs-block", "logistic"), ("extra", "squared")]
+)
+def test_few_certificates_and_an_end_in_time(method: str, loss: str) -> None:
+    problem = make_problem(loss=loss)
+    run = adfs.simulate(method, problem, NETWORK, tol=1e-7)
+    fine = adfs.simulate(method, problem, NETWORK, tol=1e-7, record=Record(grid=Grid(every=0.25)))
+    assert run.outcome is fine.outcome is Outcome.CONVERGED
+    assert len(run.columns["gap"]) <= 20
+    assert len(run.columns["gap"]) < 0.5 * len(fine.columns["gap"])
+    assert run.columns["passes"][-1] <= 1.4 * fine.columns["passes"][-1] + 1.0
+    best = problem.optimum().value
+    assert (problem.objective(run.coef) - best) / problem.value_at_zero <= run.gap + 1e-15
+    # The best lower bound is kept, and none is above the optimum.
+    assert np.all(np.diff(run.columns["dual"]) >= 0.0)
+    assert run.columns["dual"][-1] <= best * (1.0 + 1e-14)
+
+
+def test_the_centres_say_what_the_tips_do() -> None:
+    problem = make_problem()
+    run = adfs.simulate("adfs", problem, NETWORK, tol=1e-9)
+    assert run.dual is not None
+    assert problem.duality_gap(problem.clip_to_domain(run.dual)) == pytest.approx(run.gap, rel=1e-3)
+
+
+def test_a_run_that_was_stopped_ends_where_one_that_was_not_does(tmp_path: Path) -> None:
+    problem = make_problem()
+    whole = adfs.simulate("adfs", problem, NETWORK, tol=1e-7, seed=2)
+    path = tmp_path / "run.checkpoint"
+    for passes in (3.3, 7.7, None):
+        run = adfs.simulate(
+            "adfs", problem, NETWORK, tol=1e-7, seed=2, passes=passes, checkpoint=path, resume=passes != 3.3
+        )
+    assert np.array_equal(run.theta, whole.theta)
+    assert run.gap == whole.gap
+    kept = np.isin(run.columns["position"], whole.columns["position"])
+    for name in ("position", "gap", "primal", "dual", "computations"):
+        assert np.array_equal(run.columns[name][kept], whole.columns[name])
+
+
+SPECTRUM = """
+import numpy as np
+from adfs.problem.smoothness import batch_smoothness
+rng = np.random.default_rng(0)
+for d in (40, 200, 700):
+    X = rng.standard_normal((1500, d))
+    print(batch_smoothness(X, np.ones(1500), np.array([0, 700, 1500]), 0.25).tobytes().hex())
+"""
+
+
+def test_the_spectrum_of_the_data_does_not_depend_on_threads() -> None:
+    found = set()
+    for threads in ("1", "2", "4"):
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+        done = subprocess.run(
+            [sys.executable, "-c", SPECTRUM], env=environment, capture_output=True, text=True, check=True
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+def test_one_node_computes_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("nobody needs it")
+
+    monkeypatch.setattr("adfs.problem.problem.batch_smoothness", refuse)
+    problem = make_problem(n_nodes=1)
+    assert adfs.simulate("adfs", problem, tol=1e-4).converged
+    with pytest.raises(AssertionError, match="nobody needs it"):
+        adfs.simulate("agd", problem, passes=1)
