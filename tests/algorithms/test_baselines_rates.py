@@ -7,6 +7,7 @@ import pytest
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.schedule import Events
 from adfs.theory import (
     AgdParameters,
     DsbaParameters,
@@ -96,3 +97,46 @@ def test_a_choice_that_does_not_exist_is_refused():
             adfs.InputError, match="unknown choice of parameters 'theroy': did you mean 'theory'"
         ):
             METHODS[name].parameters(problem, network, choice="theroy")
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_point_saga_shrinks_its_measure_as_promised_from_any_state(loss):
+    """The mean over all samples that may be drawn, with nothing left to chance."""
+    problem, network = make_case(8, n=3, m=5, loss=loss, zeros=False)
+    whole, rng = problem.merged(), np.random.default_rng(0)
+    best = whole.optimum().theta
+    wanted = whole.slopes(best)
+    p = setting_of("point-saga", problem, network).parameters
+    s, top, norms = p.curvature * p.step, p.smoothness - p.curvature, whole.row_norms_squared
+    a = p.step**2 + 2.0 * p.step * (1.0 + s) / top
+    for size in (1e-3, 1.0, 30.0):
+        x = best + size * rng.standard_normal(best.size)
+        table = wanted + size * rng.standard_normal(wanted.size)
+
+        def measure(x: np.ndarray, table: np.ndarray) -> float:
+            return float((1.0 + s) ** 2 * np.sum((x - best) ** 2) + a * norms @ (table - wanted) ** 2)
+
+        after = []
+        for row in range(whole.n_samples):
+            process = start("point-saga", problem, network)
+            process.state.table[...] = table
+            process.state.vectors[:, 0] = x
+            process.state.vectors[:, 1] = whole.row_total(table) / p.n_terms
+            one = np.array([1.0]), np.array([0], dtype=np.int32), np.array([row], dtype=np.int32)
+            process.run(Events(*one), 0, 1)
+            after.append(measure(process.primal()[0], process.state.table))
+        exact = max((1.0 + s) ** -2, 1.0 - 2.0 * (1.0 + s) / (p.n_terms * (p.step * top + 2.0 * (1.0 + s))))
+        assert np.mean(after) <= exact * measure(x, table) * (1.0 + 1e-12)
+        assert exact <= 1.0 / (1.0 + s)
+
+
+@pytest.mark.parametrize("d", [4, 150])
+def test_distributed_agd_takes_the_smoothness_of_the_whole(d):
+    rng = np.random.default_rng(1)
+    # Every node has a direction of its own, so the largest curvatures do not add up.
+    X = rng.standard_normal((240, d)) * np.where(np.arange(d) == np.repeat([0, 1, 2], 80)[:, None], 3.0, 0.3)
+    problem, network = adfs.Problem(X, np.sign(X[:, 0]), n_nodes=3), adfs.Network("path:3")
+    found = adfs.simulate("dagd", problem, network, passes=2).parameters.smoothness
+    exact = float(problem.merged().batch_smoothness[0] + problem.total_sigma)
+    assert exact <= found <= (1.03 if d > 100 else 1.0 + 1e-9) * exact
+    assert found < 0.9 * AgdParameters.theory(problem, network).smoothness

@@ -410,6 +410,13 @@ class Method(ABC, Generic[P]):
         """
         return parameters
 
+    def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
+        """Return named constants made better by sums over the data of all nodes; a run calls it, once.
+
+        ``total`` is that of `Gossip`; every process calls it equally often.
+        """
+        return parameters
+
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return what a clock must know of an event or a round.
 

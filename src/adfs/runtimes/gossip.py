@@ -107,5 +107,5 @@ class GossipProduct:
 def _runs(values: np.ndarray) -> list[tuple[int, int, int]]:
     """Return (value, start, stop) of each run of equal values."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
-    stops = [*starts[1:].tolist(), values.size]
+    stops = np.append(starts[1:], values.size)[: starts.size]  # none where there are no values
     return [(int(values[a]), int(a), int(b)) for a, b in zip(starts, stops, strict=True)]

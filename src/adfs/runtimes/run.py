@@ -375,11 +375,16 @@ class _Assembly:
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
         used = None if self.problem.steps_below_smoothness else tau
 
-        def choose() -> Any:
-            found = self.method.parameters(summary, self.network, choice=self.options.parameters, tau=used)
-            return self.method.adapt(found, self.own)
-
-        return _from_first(self.cluster, self.cluster.attempt("to compute the parameters", choose))
+        why, choice = "to compute the parameters", self.options.parameters
+        found = self.cluster.attempt(
+            why, lambda: self.method.parameters(summary, self.network, choice=choice, tau=used)
+        )
+        if choice is None or isinstance(choice, str):
+            found = self.method.refine(
+                found, self.problem, lambda values: self.cluster.add(values, self.placement, why)
+            )
+        adapted = self.cluster.attempt(why, lambda: self.method.adapt(found, self.own))
+        return _from_first(self.cluster, adapted)
 
     def _place(self, process: Process, nodes: AllNodes) -> None:
         """Put the process at the dual point it is to start from.
