@@ -16,7 +16,7 @@ import adfs
 from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.algorithms.apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
 from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
-from adfs.problem.terms import MultinomialLogisticTerm
+from adfs.problem.terms import MultinomialLogisticTerm, Term
 from adfs.theory import (
     AugmentedGraph,
     NonSmoothParameters,
@@ -199,7 +199,7 @@ def test_erratum_4_the_ratio_is_not_bounded_by_one() -> None:
     smooth = graph.tip_smoothness(edge)
     assert step > 1.1 * smooth
     with pytest.raises(adfs.InputError, match="is not below the smoothness"):
-        MultinomialLogisticTerm(np.ones(1), 0, 2).dual_prox(np.ones(2), 0.6, 0.5)
+        Term.dual_prox(MultinomialLogisticTerm(np.ones(1), 0, 2), np.ones(2), 0.6, 0.5)
     term = graph.term(edge)
     for z in (-3.0, -0.1, 0.4, 2.0):
         found = float(term.dual_prox(np.array([z]), step, smooth)[0])
