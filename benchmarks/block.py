@@ -91,7 +91,7 @@ def main() -> str:
             label = "30 non-zeros" if kind == "sparse" else f"d = {kind} dense"
             table.append(
                 Row(
-                    f"block ADFS, a sample, {n} nodes, {label}",
+                    f"block ADFS, a node's share of a round, {n} nodes, {label}",
                     sample,
                     "ns",
                     f"an event of ADFS {event:.0f} ns",
@@ -107,7 +107,7 @@ def main() -> str:
                 what = f"{name}, a round, {n} nodes of {m} samples"
                 table.append(Row(what, seconds * 1e6, "µs", words, share, 0.1))
     notes = (
-        "All nodes in one process. Samples and events include drawing them and communicating. "
+        "All nodes in one process. Rounds and events include drawing them and communicating. "
         "Minimum of seven, taking turns; the rounds of the other methods once."
     )
     return write_table("block", "Rounds", table, notes)

@@ -26,6 +26,7 @@ from adfs.algorithms.base import (
     register_method,
 )
 from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
 
 __all__ = [
     "METHODS",
@@ -35,6 +36,7 @@ __all__ = [
     "Method",
     "Process",
     "RoundEffort",
+    "RoundKernels",
     "RoundProcess",
     "Setting",
     "Work",
@@ -51,4 +53,5 @@ __all__ = [
     "point_saga",
     "register_event_kernels",
     "register_method",
+    "register_round_kernels",
 ]
