@@ -66,7 +66,8 @@ class Record:
                 frozen = np.array(value)
                 frozen.setflags(write=False)
                 object.__setattr__(self, name, frozen)
-            if not float(np.min(value, initial=math.inf)) >= 0.0:
+            # As floats: an integer has no infinity to start from. Written so that nan fails too.
+            if not float(np.min(np.asarray(value, dtype=np.float64), initial=math.inf)) >= 0.0:
                 raise InputError(f"{self._title}: {what} ({symbol}) must be at least 0, got {value!r}")
         if not 0.0 < self.contraction <= 1.0:
             raise InputError(f"{self._title}: the contraction must lie in (0, 1], got {self.contraction!r}")
