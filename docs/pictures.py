@@ -7,11 +7,13 @@ from pathlib import Path
 
 import matplotlib as mpl
 
+import adfs
+
 mpl.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(adfs.__file__).parents[2]
 # What flows from a layer to the one above it.
 FLOWS = {
     "theory": "problems and networks",

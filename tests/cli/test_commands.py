@@ -55,7 +55,7 @@ def test_every_format_gives_the_model_of_scikit_learn(
     X, y = cancer()
     reference = LogisticRegression(solver="liblinear", C=2.0, tol=1e-14, max_iter=10_000).fit(X, y)
     for name in ("t.svm", "dense.npz", "sparse.npz", "t.csv"):
-        assert fit(name, "-C", "2", "--tol", "1e-12", "--out", "m.json") == 0
+        assert fit(name, "-C", "2", "--tol", "1e-14", "--out", "m.json") == 0
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("adfs: converged to a certified relative gap of ")

@@ -73,8 +73,8 @@ def test_a_graph_says_how_many_nodes_there_are(file: str, capsys: pytest.Capture
     assert adfs.ADFSClassifier(graph="grid:3x3", tol=1e-2).fit(X, y).node_coef_.shape == (9, 3)
     capsys.readouterr()
     assert main(["fit", file, "--graph", "grid:2x2", "--nodes", "3"]) == 2
-    assert "has 4 nodes and n_nodes is 3; leave one of them out" in capsys.readouterr().err
-    with pytest.raises(adfs.InputError, match="has 9 nodes and n_nodes is 2"):
+    assert "has 4 nodes but n_nodes is 3; leave one of them out" in capsys.readouterr().err
+    with pytest.raises(adfs.InputError, match="has 9 nodes but n_nodes is 2"):
         adfs.ADFSClassifier(graph="grid:3x3", n_nodes=2).fit(X, y)
 
 

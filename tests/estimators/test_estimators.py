@@ -54,7 +54,7 @@ def test_the_checks_of_scikit_learn(estimator: Any) -> None:
 
 @pytest.mark.parametrize(
     "estimator",
-    [ADFSClassifier(tol=1e-17, max_iter=2000), ADFSRegressor(tol=1e-17, max_iter=2000)],
+    [ADFSClassifier(tol=1e-24, max_iter=2000), ADFSRegressor(tol=1e-24, max_iter=2000)],
     ids=str,
 )
 def test_the_checks_that_want_a_smaller_tol(estimator: Any) -> None:

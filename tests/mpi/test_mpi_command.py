@@ -33,7 +33,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     for rank, part in enumerate((table[:50], table[50:])):
         part.to_csv(tmp_path / f"part-{rank}.csv", index=False)
     data = [str(tmp_path / "part-{rank}.csv"), "--label", "target", "--loss", "squared", "--alpha", "0.5"]
-    accurate = [*data, "--tol", "1e-13"]
+    accurate = [*data, "--tol", "1e-18"]
     whole = fit_over_ranks(2, *accurate, "--out", str(tmp_path / "whole.json"))
     assert whole.code == 0, whole.err
 
@@ -152,7 +152,7 @@ def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path
         "-C must be finite and above 0, got -1": ["-C", "-1"],
         "--deadline must be above 0, got -1": ["--deadline", "-1"],
         "--out and FILE are the same file": ["--out", two_files.replace("{rank}", "1")],
-        "and n_nodes is 2; leave one of them out": ["--graph", "grid:2x2"],
+        "but n_nodes is 2; leave one of them out": ["--graph", "grid:2x2"],
         "method 'apcg' runs on one machine": ["--algorithm", "apcg"],
     }
     for words, options in cases.items():

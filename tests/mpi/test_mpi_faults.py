@@ -58,6 +58,11 @@ def test_after_each_fault_the_others_stop_and_the_run_goes_on(expected: str, tmp
     for kind in KINDS:
         fault = {"rank": 1, "kind": kind, "position": saved + 20_000.0}
         result = run_cases(3, [entry(folder, fault=fault)], tmp_path, timeout=90.0)
+        if kind == "disk" and result.code == 0:
+            # Done before the next checkpoint was due: only the last one failed, and the result is kept.
+            assert result.results["a"]["stamp"] == expected
+            assert "the last checkpoint could not be written" in result.err
+            continue
         assert result.code != 0, kind
         assert "RESULT" not in result.out
         # A stopped rank says that it was told to stop when it is woken; a killed one says nothing. Once one
