@@ -80,7 +80,7 @@ def random_case(
 
 @st.composite
 def cases(draw: st.DrawFn, losses: tuple[str, ...] = SMOOTH) -> tuple[adfs.Problem, adfs.Network]:
-    """n ≤ 6 nodes, 0 to 4 samples a node (some of them constants), d ≤ 4, every loss, a weighted network."""
+    """n ≤ 6 nodes, 0 to 4 samples per node (some constants), d ≤ 4, every loss, a weighted network."""
     loss = draw(st.sampled_from(losses), label="loss")
     n = draw(st.integers(1, 6), label="n_nodes")
     seed = draw(st.integers(0, 2**32 - 1), label="seed")

@@ -119,40 +119,43 @@ def _sum_over_all(pace: Pace, state: ClockState, hops: int, tau: float) -> None:
         state.time[i] = latest
 
 
+class RoundPlan(NamedTuple):
+    """What a round takes: see `RoundEffort`; and room for the times of sending.
+
+    A ``chance`` of at least 0 is that of a round of exchanges alone, by the coin of ``coins`` that all nodes
+    share.
+    """
+
+    samples: np.ndarray
+    exchanges: int
+    hops: int
+    hop_tau: float
+    gossip_first: bool
+    chance: float
+    coins: np.uint64
+    sent: np.ndarray
+
+
 @kernel
 def _walk_rounds(
-    pace: Pace,
-    state: ClockState,
-    ends: np.ndarray,
-    samples: np.ndarray,
-    exchanges: int,
-    hops: int,
-    hop_tau: float,
-    gossip_first: bool,
-    chance: float,
-    coins: np.uint64,
-    first: int,
-    last: int,
-    sent: np.ndarray,
+    pace: Pace, state: ClockState, ends: np.ndarray, plan: RoundPlan, first: int, last: int
 ) -> None:
-    """Go through rounds first … last − 1.
-
-    With a ``chance`` of at least 0, the shared coin says which are exchanges alone and which samples alone.
-    """
+    """Go through rounds first … last − 1."""
     for t in range(first, last):
-        if chance >= 0.0:
-            if round_coin(coins, np.uint64(t)) < chance:
-                _all_exchange(pace, state, ends, exchanges, sent)
+        if plan.chance >= 0.0:
+            # The shared coin says which rounds are exchanges alone and which are samples alone.
+            if round_coin(plan.coins, np.uint64(t)) < plan.chance:
+                _all_exchange(pace, state, ends, plan.exchanges, plan.sent)
             else:
-                _all_compute(pace, state, samples)
+                _all_compute(pace, state, plan.samples)
             continue
-        if gossip_first:
-            _all_exchange(pace, state, ends, exchanges, sent)
-        _all_compute(pace, state, samples)
-        if not gossip_first:
-            _all_exchange(pace, state, ends, exchanges, sent)
-        if hops > 0:
-            _sum_over_all(pace, state, hops, hop_tau)
+        if plan.gossip_first:
+            _all_exchange(pace, state, ends, plan.exchanges, plan.sent)
+        _all_compute(pace, state, plan.samples)
+        if not plan.gossip_first:
+            _all_exchange(pace, state, ends, plan.exchanges, plan.sent)
+        if plan.hops > 0:
+            _sum_over_all(pace, state, plan.hops, plan.hop_tau)
 
 
 # --------------------------------------------------------------------------- the clock
@@ -266,21 +269,17 @@ class Clock:
                 _walk_events(self._pace, self._state, self._ends, before, events.actor)
         else:
             tau = self._pace.tau
-            _walk_rounds(
-                self._pace,
-                self._state,
-                self._ends,
+            plan = RoundPlan(
                 np.ascontiguousarray(effort.samples, dtype=np.int64),
-                effort.exchanges,
-                effort.hops,
+                int(effort.exchanges),
+                int(effort.hops),
                 float(tau.mean()) if tau.size else 0.0,
-                effort.gossip_first,
+                bool(effort.gossip_first),
                 -1.0 if effort.gossip_probability is None else float(effort.gossip_probability),
                 self._coins,
-                int(self.position),
-                int(position),
                 self._sent,
             )
+            _walk_rounds(self._pace, self._state, self._ends, plan, int(self.position), int(position))
         self.position = float(position)
 
     def mark(self) -> tuple[float, ClockState]:

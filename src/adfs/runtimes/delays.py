@@ -83,14 +83,14 @@ class Delays:
     Parameters
     ----------
     tau : float or array of shape (|E|,)
-        Time of a message, one for all edges or one an edge.
+        Time of a message, one for all edges or one per edge.
     law : str
         ``"exponential"``: a sample takes Exp(1) and a message τ·Exp(1); ``"fixed"``: 1 and τ.
     speed : float or array of shape (n,)
         Samples a node computes in time 1, in the mean. A method that runs on one machine has the
         fastest of them.
     stragglers : sequence of Straggler
-        At most one a node; none on the one machine of a method that has no network.
+        At most one per node; none on the one machine of a method that has no network.
     batch : str
         What m samples at once take under exponential delays: ``"gamma"``, the sum of m draws, or
         ``"scaled"``, m times one draw.

@@ -181,17 +181,18 @@ def _wait_for_one(parts: Any, board: Board, patience: float) -> bool:
 def run_window(
     parts: Any,
     board: Board,
-    times: np.ndarray,
-    actors: np.ndarray,
-    samples: np.ndarray,
-    taken_times: np.ndarray,
-    taken_actors: np.ndarray,
-    taken_samples: np.ndarray,
+    events: Events,
+    taken: Events,
     at_once: int,
     ahead: int,
     patience: float,
 ) -> bool:
-    """Go on with the events of a window; return whether all are done (False: a message is missing)."""
+    """Go on with the events of a window; return whether all are done (False: a message is missing).
+
+    ``taken`` is room for the events that are executed next.
+    """
+    times, actors, samples = events.time, events.actor, events.sample
+    taken_times, taken_actors, taken_samples = taken.time, taken.actor, taken.sample
     n, size = board.slot.size, times.size
     counts, seconds = board.counts, board.seconds
     while True:
@@ -283,7 +284,7 @@ class CompiledExchange(EventExchange):
 
     def compile(self) -> None:
         """Compile what will be called, without a message."""
-        run_window(self._parts, self.board, *room_for(0), *self._taken, self._at_once, self._ahead, 0.0)
+        run_window(self._parts, self.board, room_for(0), self._taken, self._at_once, self._ahead, 0.0)
         _now()
 
     def _execute(self, events: Events, size: int) -> None:
@@ -291,7 +292,7 @@ class CompiledExchange(EventExchange):
         board.counts[_DONE] = board.counts[_WAITING] = 0
         patience = _CROWDED_SECONDS if watch.crowded else _LOOK_SECONDS
         before, begun, finished = watch.doing, time.perf_counter(), -1
-        while not run_window(self._parts, board, *events, *self._taken, self._at_once, self._ahead, patience):
+        while not run_window(self._parts, board, events, self._taken, self._at_once, self._ahead, patience):
             if board.counts[_FINISHED] != finished:
                 finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
                 watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
