@@ -1,0 +1,48 @@
+"""Each rank fits estimators together with the others, and all rows alone; rank 0 prints whether bits agree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import adfs
+
+
+def main() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 7)) * (rng.random((120, 7)) < 0.7)
+    scores = X @ rng.standard_normal((7, 3)) + 0.5 * rng.standard_normal((120, 3))
+    cuts = np.linspace(0, 120, size + 1).astype(int)
+    own = slice(cuts[rank], cuts[rank + 1])
+    cases: dict[str, tuple[Any, np.ndarray]] = {
+        "softmax": (adfs.ADFSClassifier(multi_class="multinomial", random_state=1), scores.argmax(axis=1)),
+        "one versus rest": (
+            adfs.ADFSClassifier(class_weight="balanced", random_state=1),
+            scores.argmax(axis=1),
+        ),
+        "squared": (adfs.ADFSRegressor(random_state=1), 3.0 + scores[:, 0]),
+    }
+    found: dict[str, bool] = {}
+    for name, (estimator, y) in cases.items():
+        for kind, rows in (("dense", X), ("sparse", sp.csr_array(X))):
+            ranks = clone(estimator).set_params(cluster=adfs.MpiRanks(comm)).fit(rows[own], y[own])
+            alone = clone(estimator).set_params(n_nodes=size).fit(rows, y)
+            same = ranks.dual_gap_ == alone.dual_gap_ and all(
+                np.asarray(getattr(ranks, part)).tobytes() == np.asarray(getattr(alone, part)).tobytes()
+                for part in ("coef_", "intercept_", "node_coef_")
+            )
+            found[f"{name}, {kind}"] = all(comm.allgather(same))
+    if rank == 0:
+        print("RESULT " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
