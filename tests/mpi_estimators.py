@@ -1,4 +1,4 @@
-"""Each rank fits estimators together with the others, and all rows alone; rank 0 prints whether bits agree."""
+"""Each rank fits estimators together with the others, and all rows alone; rank 0 tells if the bits agree."""
 
 from __future__ import annotations
 
