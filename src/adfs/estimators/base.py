@@ -164,7 +164,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             spec, rows, targets, weights = cluster.attempt("to check the data", check)
             seed = self._seed(cluster, options)
             count, solver = self._solver(cluster, options, seed, nodes)
-            parts = cluster.attempt("to split the data", lambda: self._parts(targets, count, seed))
+            parts = cluster.attempt(
+                "to split the data", lambda: split(self.partition, targets, count, seed=seed)
+            )
             order = np.concatenate(parts)
             data = _local_data(rows, targets, weights, parts, order)
             key: tuple[Any, ...] = (rows.shape, spec.loss.name, spec.intercept, spec.softmax)
@@ -234,11 +236,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         )
         n_jobs = getattr(self, "n_jobs", None)
         return count, Solver(cluster, network, placement, chosen, self.algorithm, n_jobs)
-
-    def _parts(self, y: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
-        """Return the rows of each node of this process."""
-        labels = np.unique(y, return_inverse=True)[1] if self._task == "classification" else y
-        return split(self.partition, np.asarray(labels, dtype=np.float64), count, seed=seed)
 
     def _warn(self, model: FittedModel, interrupt: bool) -> None:
         """Warn when the gap was not reached; a Ctrl-C is passed on."""

@@ -181,10 +181,6 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, **READ_OPTIONS)
         check_classification_targets(y)
-        if self.cluster is None and np.unique(y).size < 2:
-            raise InputError(
-                f"{type(self).__name__} needs samples of at least two classes, y holds one class only"
-            )
         return X, np.asarray(y), check_weights(sample_weight, X)
 
     def _take(self, model: FittedModel) -> None:

@@ -95,6 +95,8 @@ class Execution:
         """Compile what a run will call, outside its time and without a message."""
         if self._exchange is not None:
             self._exchange.compile()
+            if self.alone:
+                return
         if setting.block.size > _MOST_NODES_TRIED or not setting.problem.linear:
             return
         small = setting.problem.first_samples()
