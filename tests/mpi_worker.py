@@ -44,7 +44,9 @@ def plan(fault: dict[str, Any]) -> None:
                 timer = threading.Timer(fault["delay"], break_down, (fault["kind"],))
                 timer.daemon = True
                 timer.start()
-        if self.position >= fault.get("position", float("inf")):
+        # At the stretch that passes the position: stretches are as long as the machine is quick, and one that
+        # begins beyond it may never come.
+        if stop >= fault.get("position", float("inf")):
             break_down(fault["kind"])
         original(self, stop, deadline)
 

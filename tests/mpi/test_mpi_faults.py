@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import adfs
 from adfs.runtimes.array_files import read_container
 from mpi_cases import Case, stamp
 from mpi_launch import Launched, run_cases
@@ -31,8 +32,13 @@ def entry(
 
 
 @pytest.fixture(scope="module")
-def expected() -> str:
-    return stamp(CASE.simulate())
+def run() -> adfs.Run:
+    return CASE.simulate()
+
+
+@pytest.fixture(scope="module")
+def expected(run: adfs.Run) -> str:
+    return stamp(run)
 
 
 def position_saved(folder: Path, ranks: int) -> float:
@@ -51,12 +57,14 @@ def speakers_of(result: Launched) -> set[int]:
     return set(speakers)
 
 
-def test_after_each_fault_the_others_stop_and_the_run_goes_on(expected: str, tmp_path: Path) -> None:
+def test_after_each_fault_the_others_stop_and_the_run_goes_on(
+    run: adfs.Run, expected: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "checkpoint"
-    saved = 0.0
+    saved, end = 0.0, float(run.frame["position"].iloc[-1])
     spoke: set[int] = set()
     for kind in KINDS:
-        fault = {"rank": 1, "kind": kind, "position": saved + 20_000.0}
+        fault = {"rank": 1, "kind": kind, "position": saved + 0.2 * (end - saved)}
         result = run_cases(3, [entry(folder, fault=fault)], tmp_path, timeout=90.0)
         if kind == "disk" and result.code == 0:
             # Done before the next checkpoint was due: only the last one failed, and the result is kept.
