@@ -341,3 +341,14 @@ def test_the_folders_of_other_sources_are_removed_when_they_become_many(mini: Mi
     assert mini.run(SIMPLE)[:2] == (8.0, 0)
     assert Path(str(path)).exists()
     assert not others[kept - 2].exists()
+
+
+def test_folders_that_the_stamp_leaves_out_define_no_kernels() -> None:
+    left_out = [
+        path
+        for folder in sorted(compilation._WITHOUT_KERNELS)
+        for path in (compilation._PACKAGE / folder).rglob("*.py")
+    ]
+    assert len(left_out) > 20
+    for path in left_out:
+        assert "adfs.compilation" not in path.read_text(), path

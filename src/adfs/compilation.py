@@ -1,9 +1,10 @@
 """The decorator of every compiled kernel, with numba's disk cache made to notice what numba's own does not.
 
 numba keys a cached kernel on the file that holds it. Our kernels inline losses and row operations from
-other files, so an edit there would go unnoticed. Here one stamp over all the sources of the package names the
-folder that the kernels are kept in. What that stamp cannot cover is not kept: functions from outside the
-package, and signatures that hold a type from outside it, such as a user's own loss.
+other files, so an edit there would go unnoticed. Here one stamp over the sources that kernels are made from
+(all but the folders that hold none) names the folder that they are kept in. What that stamp cannot cover is
+not kept: functions from outside the package, and signatures that hold a type from outside it, such as a
+user's own loss.
 """
 
 from __future__ import annotations
@@ -282,7 +283,13 @@ def _file_times(_moment: float) -> list[tuple[int, int]] | None:
         return None
 
 
-_SOURCES = sorted(path for path in _PACKAGE.rglob("*.py") if path.is_file())
+# No kernel is defined in these, or made from anything that is.
+_WITHOUT_KERNELS = frozenset({"cli", "data", "estimators", "experiments"})
+_SOURCES = sorted(
+    path
+    for path in _PACKAGE.rglob("*.py")
+    if path.is_file() and path.relative_to(_PACKAGE).parts[0] not in _WITHOUT_KERNELS
+)
 _FILE_TIMES_AT_IMPORT = _file_times(-1.0)
 
 
