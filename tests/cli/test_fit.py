@@ -158,6 +158,8 @@ def test_losses_from_outside(file: str) -> None:
     assert written["loss"] == "expectile"
     np.testing.assert_allclose(written["coef"][0], by_name.coef_, atol=1e-2)
     assert as_object.intercept_ < by_name.intercept_  # a lower expectile
+    assert main(["predict", "m.json", "r.npz", "--out", "p.txt"]) == 0  # which needs nothing of the loss
+    np.testing.assert_allclose(np.loadtxt("p.txt"), by_name.predict(X), atol=1e-2)
 
 
 @pytest.mark.parametrize("last_only", [False, True])

@@ -29,6 +29,7 @@ DEFAULT_PASSES = 100.0
 _MOST_PASSES_WITH_TOLERANCE = 100_000.0
 _DIVERGED = 1e12
 _SLICE_SECONDS = 0.25
+_LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another process had
 # Where a run that nobody asked to record is certified: each time after so many times the passes so far, and
 # between these where the tolerance is expected to be met.
 _COARSE, _NEAREST, _FARTHEST = 1.6, 1.05, 1.3
@@ -219,6 +220,7 @@ def run_loop(
                     execution.save(rows, seconds)
                     saved = time.perf_counter()
                 if stopped or spent:
+                    execution.interrupted |= stopped  # whichever process was told to
                     outcome = Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
                     break
             certificate = _certify(execution, plan, rows, outcome is not None or execution.position >= last)
@@ -278,15 +280,21 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
         yield
         return
 
-    terminated = False
+    told, terminated = False, False
 
     def request(number: int, frame: FrameType | None) -> None:
-        nonlocal terminated
+        nonlocal told, terminated
         if number == signal.SIGTERM:
             terminated = True
-        elif execution.interrupted:
+        elif told:
             raise KeyboardInterrupt
-        execution.interrupted = True
+        told = execution.interrupted = True
+
+    def come_late(number: int, frame: FrameType | None) -> None:
+        """Take a Ctrl-C that all processes were sent, and the others have honoured before it came here."""
+        signal.signal(signal.SIGINT, before)
+        if time.perf_counter() > ended + _LATE_SECONDS:  # another one, then
+            os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, request)
     ends_in_order = keeps_checkpoints and execution.alone
@@ -294,7 +302,9 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        ended = time.perf_counter()
+        by_others = execution.interrupted and not told and not execution.alone
+        signal.signal(signal.SIGINT, come_late if by_others else before)
         if ends_in_order:
             signal.signal(signal.SIGTERM, before_term)
             if terminated:
