@@ -101,7 +101,7 @@ def two_files(tmp_path: Path) -> str:
     return str(tmp_path / "s-{rank}.npz")
 
 
-# Like `adfs fit`, but all ranks are interrupted as soon as there is a checkpoint, rank 1 when rank 0 has honoured
+# Like `adfs fit`, but all ranks are interrupted once there is a checkpoint, rank 1 when rank 0 has honoured
 # it (what a launcher sends to all does not come everywhere at once); or files may not be large.
 INTERRUPTED_FIT = """
 import os, pathlib, signal, sys, threading, time

@@ -173,7 +173,10 @@ class Plan:
         coarse = max(1.0, _COARSE * now)
         if len(rows) < 4 or not 0.0 < gap < rows[-3]["gap"] < math.inf:
             return coarse
-        rate = math.log(rows[-3]["gap"] / gap) / (now - rows[-3]["passes"])
+        between = now - rows[-3]["passes"]
+        if between == 0.0:  # a few samples, and nothing but messages meanwhile
+            return coarse
+        rate = math.log(rows[-3]["gap"] / gap) / between
         met = now + math.log(gap / self.budget.tol) / rate
         return coarse if met >= coarse else min(max(met, _NEAREST * now), _FARTHEST * now)
 

@@ -143,7 +143,7 @@ class EsdacdParameters(Record):
     @classmethod
     def _assemble(cls, summary: NodeSummary, network: Network, probability: np.ndarray) -> EsdacdParameters:
         inverse = inverse_sigma(network, summary.sigma)
-        curvature = second_eigenpair(network, node_smoothness(summary)).value
+        curvature = second_eigenpair(network, node_smoothness(summary)).lower
         smoothness = network.weights * network.resistances.values * inverse
         ends = network.edges.ravel()
         return cls(
