@@ -245,7 +245,7 @@ def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
 
 
 def _with_all_classes(cluster: Cluster, loss: Multinomial, labels: list[np.ndarray]) -> Multinomial:
-    """Return the loss with as many classes as the labels 0 … K − 1 of all processes say, unless it says so."""
+    """Return the loss with its K: the one it says, or that of the labels 0 … K − 1 of all processes."""
     if loss.n_classes:
         return loss
 
