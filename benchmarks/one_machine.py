@@ -1,8 +1,8 @@
 """Whole fits on one machine, to one part in a million, beside the solvers people use for it.
 
 cyanure and snapml belong to this table alone: where they are not installed (``pip install cyanure snapml``)
-they are left out. Every solver but ours is given the loosest tolerance or the fewest iterations with which it gets
-there, which it would not know beforehand; ours is called as a user calls it, and certifies what it returns.
+they are left out. Every solver but ours is given the loosest tolerance or the fewest iterations with which it
+gets there, which it would not know beforehand; ours is called as a user calls it, and certifies its result.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ def main() -> str:
             print(f"{rows[-1].what}: {rows[-1].figure:.3f} s; {rows[-1].reference}", flush=True)
     met = sum(row.verdict == "yes" for row in rows)
     notes = (
-        f"CPU seconds of whole fits to a relative error of {ACCURACY:g}, one thread, no intercept, the least of "
-        "five, taking turns. The ratio is to the best first-order or dual solver (cyanure, snapml, liblinear "
-        f"dual). Asked for: at most 1.5 on four of the six ({met} here), nowhere beyond 3. adfs is the estimator "
-        "with its defaults; in brackets the method that it chose."
+        f"CPU seconds of whole fits to a relative error of {ACCURACY:g}, one thread, no intercept, the least "
+        "of five, taking turns. The ratio is to the best first-order or dual solver (cyanure, snapml, "
+        f"liblinear dual). Asked for: at most 1.5 on four of the six ({met} here), nowhere beyond 3. adfs is "
+        "the estimator with its defaults; in brackets the method that it chose."
     )
     return write_table("one_machine", "Whole fits on one machine", rows, notes)
