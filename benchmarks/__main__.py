@@ -16,6 +16,7 @@ NAMES = (
     "one_machine",
     "multinomial",
     "mpi",
+    "wall_clock",
 )
 
 if __name__ == "__main__":

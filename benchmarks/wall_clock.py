@@ -132,8 +132,8 @@ def main() -> str:
             what = f"{name}, κ = {kappa}: {method}, {times['passes']:.1f} passes, error {times['error']:.1g}"
             rows.append(Row(what, times["whole"], "s", words, ratio, target))
     notes = (
-        "Seconds of whole calls of adfs.fit_mpi to a certified 1e-6, compiled before, the least of three; κ is "
-        "that of all rows together, λ_max(βXᵀX)/Σσ. Compared: seconds of running until the true error is 1e-6, "
+        "Seconds of whole calls of adfs.fit_mpi to a certified 1e-6, compiled before, the least of three; κ "
+        "is that of all rows, λ_max(βXᵀX)/Σσ. Compared: seconds of running until the true error is 1e-6, "
         "of running to the end, of setting up (asked for 0.3 on covtype), of evaluating, of waiting. Ratios: "
         "adfs, whole call over running to 1e-6; adfs-block, its running over that of adfs; lbfgs, the better "
         "of adfs and adfs-block over it."
