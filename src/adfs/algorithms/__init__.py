@@ -11,6 +11,7 @@ from adfs.algorithms import (
     msda,
     ns_adfs,
     point_saga,
+    qning,
 )
 from adfs.algorithms.base import (
     METHODS,
@@ -51,6 +52,7 @@ __all__ = [
     "msda",
     "ns_adfs",
     "point_saga",
+    "qning",
     "register_event_kernels",
     "register_method",
     "register_round_kernels",

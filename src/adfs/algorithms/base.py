@@ -171,7 +171,14 @@ class Process(ABC):
 
     ``position`` says how far it is: the schedule's time for event-driven methods, the number of rounds for
     others. ``work`` is what has been done so far.
+
+    Attributes
+    ----------
+    at_iterate : bool
+        Whether the iterate is better than the point that the dual variables stand for, and to be certified.
     """
+
+    at_iterate: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.position = 0.0

@@ -115,7 +115,7 @@ def certify(
     """
     problem, sigma = nodes.problem, nodes.total_sigma
     tips = process.dual() if problem.certifiable else None
-    if tips is not None and enough is not None:
+    if tips is not None and enough is not None and not process.at_iterate:
         tips = _inside(process, tips, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
         parts = nodes.collect(problem.gap_parts(tips, theta))
@@ -128,6 +128,8 @@ def certify(
         tips = _inside(process, tips, problem)
         total = nodes.add_rows(tips)
         theta = np.asarray(-total / sigma)
+        if process.at_iterate:
+            theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
     else:
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
         if not problem.certifiable:

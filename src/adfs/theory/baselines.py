@@ -277,6 +277,29 @@ class PointSagaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
+class QningParameters(Record):
+    """QNing on one machine: the curvature κ that its proximal steps add, half the mean of the samples' L_j.
+
+    Smaller ones make better use of a pass and leave the passes more to do; between a quarter of and twice the
+    largest L_j passes differed by less than a half. ``contraction`` is that of exact proximal steps alone,
+    which the quasi-Newton steps are there to better.
+    """
+
+    _title: ClassVar[str] = "Parameters of QNing"
+    contraction: float = field(metadata=shown("contraction of proximal steps", "σ/(σ + κ)"))
+    kappa: float = field(metadata=shown("added curvature", "κ"))
+    memory: int = field(metadata=shown("pairs kept", ""))
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> QningParameters:
+        """Return the constants for a problem on one node."""
+        summary = _read(problem, network)
+        sigma = float(summary.sigma.sum())
+        mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
+        return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
+
+
+@dataclass(frozen=True, eq=False)
 class AgdParameters(Record):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
