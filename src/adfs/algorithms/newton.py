@@ -127,15 +127,14 @@ class NewtonProcess(RoundProcess):
         head = np.empty((problem.n_nodes, d + 1))
         fill_values(self.samples, problem.sigma, point, self.curves, head)
         total = np.asarray(gossip.total(head))
-        self._count(problem.n_samples, d + 1)
+        self.work = self.work._replace(computations=self.work.computations + problem.n_samples)
         return float(total[d]), np.ascontiguousarray(total[:d])
 
-    def _count(self, computations: int, numbers: int) -> None:
-        """Add a sum over all nodes: up a spanning tree and down again, each node but its root once."""
-        work, messages = self.work, 2 * self.others
-        self.work = Work(
-            work.computations + computations, work.messages + messages, work.numbers + messages * numbers
-        )
+    def _count_sum(self, up: int, down: int) -> None:
+        """Add a sum over all nodes, up a spanning tree and down again: numbers that all but its root send."""
+        work = self.work
+        numbers = work.numbers + self.others * (up + down)
+        self.work = Work(work.computations, work.messages + 2 * self.others, numbers)
 
     def _step(self, gossip: Gossip, move: np.ndarray, tries: int) -> bool:
         """Go along a direction as far as F falls enough; return whether it was found to within some tries.
@@ -155,6 +154,7 @@ class NewtonProcess(RoundProcess):
             if flat:
                 self.state[_STUCK] = 1.0
                 return True
+            self._count_sum(point.size + 1, 1)
             above = value - before - part * slope
             least = -0.5 * part * part * slope / above if math.isfinite(above) and above > 0.0 else 0.0
             part = min(max(least, 0.01 * part), 0.5 * part)
@@ -175,7 +175,8 @@ class NewtonProcess(RoundProcess):
         news = np.zeros((k, d))
         if self.leader is not None:
             news[self.leader] = newton_move(hessian, self.gradient)
-        self._count(0, d * (d + 1) // 2 + d)
+        # F and ∇F go up along with the Hessian at the same point.
+        self._count_sum(d * (d + 1) // 2 + d + 1, d)
         return np.asarray(gossip.total(news))
 
 

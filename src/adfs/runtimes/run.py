@@ -37,7 +37,7 @@ from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
 from adfs.theory import NodeSummary, smoothness_limit, summarize
 
-__all__ = ["RunOptions", "describe", "run_method", "simulate", "takes_run_options"]
+__all__ = ["RunOptions", "describe", "gather_summary", "run_method", "simulate", "takes_run_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
