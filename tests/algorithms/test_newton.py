@@ -137,8 +137,8 @@ def test_what_it_does_not_take_is_said():
     X, y = np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
     with pytest.raises(InputError, match="'newton' needs a smooth loss and 'hinge' is not"):
         adfs.simulate("newton", adfs.Problem(X, y, "hinge"))
+    terms = [[LinearTerm(x, b, 1.0, get_loss("logistic")) for x, b in zip(X, y, strict=True)]]
     with pytest.raises(InputError, match="'lbfgs' takes linear models"):
-        terms = [[LinearTerm(x, b, 1.0, get_loss("logistic")) for x, b in zip(X, y, strict=True)]]
         adfs.simulate("lbfgs", adfs.GeneralProblem(terms, 4, 1.0))
     wide = sp.csr_array(([1.0, 1.0], ([0, 1], [0, 5000])), shape=(2, 5001))
     with pytest.raises(InputError, match="takes at most 5000 features; use 'lbfgs' or 'adfs'"):

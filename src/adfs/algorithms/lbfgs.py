@@ -145,7 +145,7 @@ def _judge(search: np.ndarray, found: float, gradient: np.ndarray, move: np.ndar
 def _take(parts: LbfgsParts, found: float, gradient: np.ndarray) -> None:
     """Take the point: keep the pair, and find the next direction and the point a whole step along it."""
     search, slopes = parts.search, parts.slopes
-    point, anchor, move = parts.points[0], parts.points[1], parts.points[2]
+    point, anchor = parts.points[0], parts.points[1]
     if search[_PART] > 0.0:
         place = int(search[_NEXT])
         step, change = parts.pairs[0, place], parts.pairs[1, place]
@@ -237,6 +237,7 @@ class LbfgsProcess(LocalRounds):
     """L-BFGS in progress over a block of nodes, which all hold the same iterate."""
 
     kernels = register_round_kernels(LbfgsParts, RoundKernels(_begin, _end))
+    parts: LbfgsParts
     sums = True
     from_primal = True
 
@@ -269,7 +270,9 @@ class LbfgsProcess(LocalRounds):
         self.parts.points[:2] = theta
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self.parts, name) for name in ("points", "slopes", "pairs", "products", "search")}
+        return {
+            name: getattr(self.parts, name) for name in ("points", "slopes", "pairs", "products", "search")
+        }
 
     @property
     def stuck(self) -> bool:
@@ -282,8 +285,8 @@ class Lbfgs(Method[LbfgsParameters]):
     Problem
         min_θ F(θ), smooth and strongly convex, with one output or several.
     Algorithm
-        θ ← θ − t·B∇F, B from the last 20 steps by BFGS, starting from the diagonal of the largest Hessian; t by
-        the conditions of Armijo and Wolfe. A round is one look at F and ∇F.
+        θ ← θ − t·B∇F, B from the last 20 steps by BFGS, starting from the diagonal of the largest Hessian;
+        t by the conditions of Armijo and Wolfe. A round is one look at F and ∇F.
     Guarantee
         F decreases at every step; what theory promises of the rate is far below what is seen.
 

@@ -54,7 +54,7 @@ def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         if not failed:
             solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
             return np.asarray(-scale * solved)
-    return -scale * scale * gradient
+    return np.asarray(-scale * scale * gradient)
 
 
 def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
@@ -148,7 +148,11 @@ class NewtonProcess(RoundProcess):
             value, gradient = self._look(gossip, point)
             flat = not -part * slope > _FLAT * abs(before)
             # Where F no longer tells points apart, the gradient, which certificates are made of, still does.
-            if inner_product(gradient, gradient) < square if flat else value <= before + _ARMIJO * part * slope:
+            if (
+                inner_product(gradient, gradient) < square
+                if flat
+                else value <= before + _ARMIJO * part * slope
+            ):
                 self.state[_VALUE], self.gradient[:], self.theta[:] = value, gradient, point
                 return True
             if flat:
@@ -221,8 +225,8 @@ class Newton(Method[NewtonParameters]):
         super().check(problem, options)
         if problem.n_features > MOST_FEATURES:
             raise InputError(
-                f"method 'newton' forms a Hessian of {problem.n_features} × {problem.n_features} numbers, and "
-                f"takes at most {MOST_FEATURES} features; use 'lbfgs' or 'adfs'"
+                f"method 'newton' forms a Hessian, {problem.n_features} × {problem.n_features} numbers here, "
+                f"and takes at most {MOST_FEATURES} features; use 'lbfgs' or 'adfs'"
             )
 
     def refine(

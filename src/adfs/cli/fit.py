@@ -73,8 +73,8 @@ def run(
         str,
         typer.Option(
             "--algorithm",
-            help="auto: newton or adfs, whichever is predicted to be less work, or ns-adfs for losses that are "
-            "not smooth; lbfgs, adfs-block, msda, …",
+            help="auto: newton or adfs, whichever is predicted to be less work, or ns-adfs for losses that "
+            "are not smooth; lbfgs, adfs-block, msda, …",
         ),
     ] = "auto",
     parameters: options.ParameterChoice = None,

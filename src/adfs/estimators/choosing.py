@@ -12,8 +12,8 @@ from adfs.theory import NewtonParameters, NodeSummary, Parameters
 __all__ = ["Facts", "choose_method"]
 
 # What things take, in units of one multiplication and addition: a step of ADFS (the draw, the prox, the
-# cache) and what each entry of its row adds, a look at a row beside its entries, and how many products of a dense
-# Hessian or of its factors are done at once. Measured on one machine; only the order of magnitude matters.
+# cache) and what each entry of its row adds, a look at a row beside its entries, and how many products of a
+# dense Hessian or of its factors are done at once. Measured on one machine; the order of magnitude matters.
 _STEP, _ENTRY, _LOOK, _AT_ONCE = 120.0, 3.0, 60.0, 4.0
 
 

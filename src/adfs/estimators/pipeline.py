@@ -122,9 +122,7 @@ class Solver:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
         name, reason = self._choose(problem) if self.algorithm == "auto" else (self.algorithm, "")
         options = replace(self.options, start=start, gather=True)
-        run = run_method(
-            name, problem, self.network, options, cluster=self.cluster, placement=self.placement
-        )
+        run = run_method(name, problem, self.network, options, cluster=self.cluster, placement=self.placement)
         return replace(run, details=run.details | {"reason": reason}) if reason else run
 
     def _choose(self, problem: Problem) -> tuple[str, str]:

@@ -317,8 +317,8 @@ class LbfgsParameters(Record):
     """L-BFGS with sums over the nodes: it has no constants but what its rounds take.
 
     ``contraction`` is 1/√k for k = ΣM_i/Σσ_i, that of accelerated gradient descent: what is seen is quicker,
-    and what is proven is slower by far. It serves to plan. ``hops`` counts the messages one after another of a
-    round's sum, up and down a breadth-first tree from the root that makes it lowest.
+    and what is proven is slower by far. It serves to plan. ``hops`` counts the messages one after another of
+    a round's sum, up and down a breadth-first tree from the root that makes it lowest.
     """
 
     _title: ClassVar[str] = "Parameters of L-BFGS"
@@ -343,8 +343,8 @@ class NewtonParameters(Record):
     ``row_effort`` is what a row of the data costs per round in units of a sample's step, which goes through
     its d entries twice: (d + 1)/2 for its d(d + 1)/2 products in the Hessian, and 1 for the gradient.
     ``hops`` counts the messages one after another of a round's sum, up and down a breadth-first tree from the
-    root that makes it lowest: F and ∇F go up along with the Hessian, the direction comes down. (A step that is
-    refused takes a sum more, which is not counted.) ``n_features`` is 0 where it is not known.
+    root that makes it lowest: F and ∇F go up along with the Hessian, the direction comes down. (A step that
+    is refused takes a sum more, which is not counted.) ``n_features`` is 0 where it is not known.
     """
 
     _title: ClassVar[str] = "Parameters of Newton's method"
