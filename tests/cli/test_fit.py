@@ -100,7 +100,8 @@ def test_a_fit_that_went_well_says_so(file: str, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
     assert line.startswith("adfs: converged to a certified relative gap of ")
-    assert line.endswith(" s; the model is in m.json")
+    assert " s by newton (" in line  # and why
+    assert line.endswith(" times less work); the model is in m.json")
     assert shown.out == ""
 
 

@@ -1,4 +1,4 @@
-"""QNing on one machine: quasi-Newton steps on the Moreau envelope, one shuffled pass of dual ascent for each."""
+"""QNing on one machine: quasi-Newton steps on the Moreau envelope, a shuffled dual pass for each."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from adfs.threads import single_threaded
 
 __all__ = ["Qning", "QningProcess", "literal_dual_pass"]
 
-# A step that leaves the gradient of the envelope larger than this many times its smallest so far was led astray
-# by inner solutions that are too rough: the pairs are forgotten, and each step takes twice as many passes. (The
-# gradient's size may well grow tenfold on the way; with 2 instead of 100 most ill-conditioned trials stalled.)
+# A step that leaves the gradient of the envelope larger than this many times its smallest so far was led
+# astray by inner solutions that are too rough: the pairs are forgotten, and each step takes twice as many
+# passes. (Its size may well grow tenfold on the way: with 2 for 100 most ill-conditioned trials stalled.)
 _WORSE = 100.0
 _AHEAD = 6  # samples
 _FLAT = 1e-12  # a pair that bends less than this, relative to its lengths, is noise
@@ -91,8 +91,8 @@ class QningProcess(RoundProcess):
         d, memory = self.problem.n_features, self.parameters.memory
         self.gossip_matrix = sp.csr_array((1, 1))
         self.tips, self.theta, self.center = np.zeros(self.problem.n_samples), np.zeros(d), np.zeros(d)
-        # The pairs of the quasi-Newton method, the centre and gradient of the step before, and what is counted:
-        # pairs kept (−1 before the first step), the smallest gradient so far, passes per step, passes since it.
+        # The pairs of L-BFGS, the centre and gradient of the step before, and what is counted:
+        # pairs kept (−1: no step yet), the smallest gradient so far, passes per step, passes since the last.
         self.pairs, self.before = np.zeros((memory, 2, d)), np.zeros((2, d))
         self.counts = np.array([-1.0, np.inf, 1.0, 0.0])
 
@@ -170,17 +170,17 @@ class Qning(Method[QningParameters]):
     Problem
         min_θ Σ_j w_j ℓ(x_jᵀθ; y_j) + (Σσ_i/2)‖θ‖² with a smooth loss, all samples in one place.
     Algorithm
-        p(z) = argmin_θ F(θ) + (κ/2)‖θ − z‖², approximately: one pass of dual coordinate ascent over the samples
-        in a new order each time, from the dual variables before. z ← z − H·κ(z − p(z)), H by L-BFGS. A step that
-        goes astray is followed by a proximal one, H = I/κ, and by twice as many passes for each.
+        p(z) = argmin_θ F(θ) + (κ/2)‖θ − z‖², approximately: one pass of dual coordinate ascent over the
+        samples, in a new order each time, from the dual variables before. z ← z − H·κ(z − p(z)), H by L-BFGS.
+        A step that goes astray is followed by a proximal one, H = I/κ, and by twice as many passes for each.
     Guarantee
-        None is proven with one pass per step. Exact proximal steps alone shrink F(θ) − F* by 1 − σ/(σ + κ) each;
-        what it returns is certified like every other method's result.
+        None is proven with one pass per step. Exact proximal steps alone shrink F(θ) − F* by 1 − σ/(σ + κ)
+        each; what it returns is certified like every other method's result.
 
     References
     ----------
-        Lin, Mairal and Harchaoui, "An inexact variable metric proximal point algorithm for generic quasi-Newton
-        acceleration", SIAM J. Optim. 29, 2019.
+        Lin, Mairal and Harchaoui, "An inexact variable metric proximal point algorithm for generic
+        quasi-Newton acceleration", SIAM J. Optim. 29, 2019.
         Shalev-Shwartz and Zhang, "Stochastic dual coordinate ascent methods", JMLR 14, 2013.
     """
 

@@ -33,6 +33,7 @@ _LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another p
 # Where a run that nobody asked to record is certified: each time after so many times the passes so far, and
 # between these where the tolerance is expected to be met.
 _COARSE, _NEAREST, _FARTHEST = 1.6, 1.05, 1.3
+_FEW = 50.0
 
 
 class Outcome(StrEnum):
@@ -127,6 +128,8 @@ class Plan:
         Seconds between checkpoints.
     sparing : bool
         Certify as rarely as a tolerance lets, instead of on the recorded grid.
+    few_rounds : bool
+        A sparing run looks after each of the first rounds.
     """
 
     budget: Budget
@@ -135,6 +138,7 @@ class Plan:
     n_samples: int
     checkpoint_every: float | None = None
     sparing: bool = False
+    few_rounds: bool = False
 
     @property
     def last(self) -> float:
@@ -163,6 +167,8 @@ class Plan:
             if row["position"] >= point:
                 held.append(row)
                 following = self.position_of(self._next_passes(held))
+                if self.few_rounds:
+                    following = row["position"] * (1.0 if row["position"] < _FEW else _COARSE)
                 point = max(float(math.ceil(following)), row["position"] + 1.0)
         return held, point
 
@@ -231,7 +237,8 @@ def run_loop(
                 rows.append(_row(execution, plan, certificate, seconds))
                 monitor.update(rows[-1])
             outcome = outcome or _verdict(certificate, budget)
-            if outcome is None and execution.position >= last:
+            stuck = execution.process.stuck and budget.tol is not None
+            if outcome is None and (stuck or execution.position >= last):
                 outcome = Outcome.OUT_OF_BUDGET
             if outcome is not None:
                 if plan.checkpoint_every is not None:
