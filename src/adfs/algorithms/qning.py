@@ -99,7 +99,7 @@ class QningProcess(RoundProcess):
     def round(self, gossip: Gossip) -> None:
         kappa, sigma = self.parameters.kappa, float(self.problem.sigma[0])
         drawn = np.random.default_rng([self.seed, int(self.position)]).permutation(self.rows)
-        dual_pass(self.samples, self.problem.loss.beta, drawn, sigma + kappa, self.tips, self.theta)
+        dual_pass(self.samples, self.samples.loss.beta, drawn, sigma + kappa, self.tips, self.theta)
         self.position += 1.0
         self.work = Work(self.work.computations + self.problem.n_samples, 0, 0)
         self.counts[3] += 1.0

@@ -140,6 +140,7 @@ class Solver:
             network=self.network,
             tol=1e-6 if options.tol is None else options.tol,
             asked=options.parameters is not None or options.tau is not None or options.schedule != "iid",
+            curved=problem.loss_name in ("logistic", "squared"),
         )
         chosen = self.cluster.attempt("to choose a method", lambda: list(choose_method(facts)))
         name, reason = self.cluster.gather(chosen, "to choose a method")[0]
