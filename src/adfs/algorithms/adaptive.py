@@ -23,6 +23,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.boxes import BoxedProblem, can_be_boxed, intervals
+from adfs.problem.evaluation import node_sums, sampling_weights
 from adfs.theory import BlockParameters, NodeSummary, Parameters
 
 __all__ = ["ADAPTIVE", "Adaptive", "adaptive_retuner", "predicted_time"]
@@ -66,19 +67,22 @@ class Adaptive(Retuner):
     def __init__(self, share: float) -> None:
         self.share = share
         # What later decisions follow from: the gap of the last re-tuning and of the last look, the share that
-        # is used from now on, and the intervals of the phase.
+        # is used from now on; whether there is nothing more to gain, and whether the intervals of the phase
+        # are proven; and these.
         self._tuned, self._looked, self._used = 1.0, math.inf, share
+        self._over, self._proven = False, True
         self._margins: np.ndarray | None = None
 
     def words(self) -> str:
         return f"adaptive, {self.share}"
 
     def state(self) -> dict[str, np.ndarray]:
-        numbers = {"numbers": np.array([self._tuned, self._looked, self._used])}
+        numbers = {"numbers": np.array([self._tuned, self._looked, self._used, self._over, self._proven])}
         return numbers if self._margins is None else numbers | {"margins": self._margins}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
-        self._tuned, self._looked, self._used = (float(number) for number in state["numbers"])
+        self._tuned, self._looked, self._used = (float(number) for number in state["numbers"][:3])
+        self._over, self._proven = (bool(flag) for flag in state["numbers"][3:])
         self._margins = state.get("margins")
         if self._margins is None:
             return problem
@@ -87,7 +91,7 @@ class Adaptive(Retuner):
 
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
         at = _FIRST / parameters.contraction
-        while math.isfinite(at):
+        while math.isfinite(at) and not self._over:
             yield float(math.ceil(at))
             at = max(_APART * at, math.ceil(at) + 1.0)
 
@@ -103,45 +107,91 @@ class Adaptive(Retuner):
             self._used = 1.0
         if not left and look.gap > self._tuned / _FALLEN:
             return None
-        view = BoxedProblem(problem, self._new_margins(look, problem, outside))
+        before = predicted_time(look.parameters, look.network, look.tau)
+        margins = self._intervals(look, problem, np.where(outside, 1.0, self._used))
+        if self._proven and self._margins is not None:
+            margins = _both(margins, self._margins)
+        view = BoxedProblem(problem, margins)
         if not look.any(bool(view.active.any())):
             return None  # all are known, and nothing would be left to draw
-        return self._phase(look, view, needed=left)
+        if not left and self._estimate(look, view) > _QUICKER * before:
+            # What a radius of 0 would give is the best that later looks may find.
+            point = BoxedProblem(problem, np.repeat((problem.X @ look.theta)[:, None], 2, axis=1))
+            self._over = self._proven and self._estimate(look, point) > _QUICKER * before
+            return None
+        return self._phase(look, view, before, needed=left)
 
     def _outside(self, look: Look, problem: Problem) -> np.ndarray:
-        """Return which margins have left their intervals: none of a phase without, or with proven ones."""
-        if self._margins is None or self.share == 1.0:
-            return np.zeros(problem.n_samples, dtype=np.bool_)
+        """Return which margins have left their intervals; nobody asks once these are proven.
+
+        They are from the start with the proven radius, and else as soon as the proven intervals, which shrink
+        as the gap does, lie inside them.
+        """
+        nothing = np.zeros(problem.n_samples, dtype=np.bool_)
+        if self._margins is None:
+            return nothing
+        if not self._proven:
+            proven = self._intervals(look, problem, np.ones(problem.n_samples))
+            inside = (proven[:, 0] >= self._margins[:, 0]) & (proven[:, 1] <= self._margins[:, 1])
+            self._proven = not look.any(bool((problem.active & ~inside).any()))
+        if self._proven:
+            return nothing
         margins = problem.X @ look.theta
         slack = 1e-9 * (1.0 + np.abs(margins))
         return np.asarray((margins < self._margins[:, 0] - slack) | (margins > self._margins[:, 1] + slack))
 
-    def _new_margins(self, look: Look, problem: Problem, outside: np.ndarray) -> np.ndarray:
-        proven = _SLACK * math.sqrt(look.excess / look.total_sigma)
-        radius = np.where(outside, proven, self._used * proven)
-        found = intervals(problem, look.theta, look.tips, look.excess, radius)
-        if self.share == 1.0 and self._margins is not None:
-            # Both hold of the optimum.
-            found[:, 0] = np.maximum(found[:, 0], self._margins[:, 0])
-            found[:, 1] = np.minimum(found[:, 1], self._margins[:, 1])
-            found[:, 0] = np.minimum(found[:, 0], found[:, 1])
-        return found
+    @staticmethod
+    def _intervals(look: Look, problem: Problem, share: np.ndarray) -> np.ndarray:
+        """Return intervals of margins with some share of the proven radius each; shape (N, 2)."""
+        radius = _SLACK * math.sqrt(look.excess / look.total_sigma) * share
+        return intervals(problem, look.theta, look.tips, look.excess, radius)
 
-    def _phase(self, look: Look, view: BoxedProblem, *, needed: bool) -> Phase | None:
+    def _estimate(self, look: Look, view: BoxedProblem) -> float:
+        """Return about the predicted time with a view: λ_max(K_i) is taken to shrink as the trace does.
+
+        It takes nothing but a few numbers per node beside those of the certificate.
+        """
+        known, active, smoothness = look.summary, view.active, view.smoothness
+        roots = sampling_weights(smoothness, active, view.offsets, view.sigma)
+        own = np.stack([node_sums(values, view.offsets) for values in (roots, smoothness, active)], axis=1)
+        root_sums, sums, n_active = look.collect(own).T
+        if not n_active.any():
+            return 0.0
+        kappa = sums / known.sigma
+        shrunk = np.divide(kappa, known.kappa, out=np.zeros_like(kappa), where=known.kappa > 0.0)
+        summary = NodeSummary(
+            n_samples=known.n_samples,
+            n_active=n_active,
+            sigma=known.sigma,
+            kappa=kappa,
+            batch_kappa=shrunk * known.batch_kappa if known.n_nodes > 1 else kappa,
+            root_sums=root_sums,
+            largest_smoothness=known.largest_smoothness,
+        )
+        return predicted_time(look.constants(summary), look.network, look.tau)
+
+    def _phase(self, look: Look, view: BoxedProblem, before: float, *, needed: bool) -> Phase | None:
         """Return the phase with a view, unless it would not be worth its restart."""
-        # For λ_max(K_i): Gram matrices of so many columns, or products with vectors, in units of a pass.
-        width = view.entries_per_row or view.n_features
-        look.charge(passes=min(math.ceil((width + 1) / 10), 8) if look.summary.n_nodes > 1 else 1, sums=1)
+        if look.summary.n_nodes > 1:
+            # λ_max(K_i) by Gram matrices of so many columns, or products with vectors, in units of a pass.
+            width = view.entries_per_row or view.n_features
+            look.charge(passes=min(math.ceil((width + 1) / 10), 8))
+        look.charge(sums=1)
         summary = look.summarize(view)
         constants = look.constants(summary)
-        before = predicted_time(look.parameters, look.network, look.tau)
         after = predicted_time(constants, look.network, look.tau)
         if not needed and after > _QUICKER * before:
             return None
-        self._tuned, self._margins = look.gap, view.margins
+        self._tuned, self._margins, self._proven = look.gap, view.margins, self._used == 1.0
         drawn, all_drawn = float(summary.n_active.sum()), float(summary.n_samples.sum())
         told = {"time_before": before, "time": after, "drawn": drawn / all_drawn, "share": self._used}
         return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
+
+
+def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return what two sets of intervals share, which hold the same points; (N, 2)."""
+    low, high = np.maximum(first[:, 0], second[:, 0]), np.minimum(first[:, 1], second[:, 1])
+    return np.stack([np.minimum(low, high), high], axis=1)
 
 
 def adaptive_retuner(problem: FiniteSum, choice: object) -> Adaptive | None:

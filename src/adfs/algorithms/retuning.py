@@ -10,8 +10,8 @@ To add a retuner:
 
 1. Derive from `Retuner`: say where to `looks`, and what to `decide` there. Every process calls `decide` with
    its own part of the data and the same certificate, and all must decide alike: from numbers of `Look` that
-   are the same everywhere (``gap``, what `Look.summarize`, `Look.constants`, `Look.total` and `Look.any`
-   return), in the same order of calls.
+   are the same everywhere (``gap``, what `Look.summarize`, `Look.constants`, `Look.total`, `Look.collect` and
+   `Look.any` return), in the same order of calls.
 2. What a decision follows from besides the look (a gap remembered, a curvature doubled) goes into `state` and
    comes back in `restore`, so that a resumed run has the same bits.
 3. Say with `Look.charge` what a decision takes besides its certificate, for the idealised clock.
@@ -120,6 +120,10 @@ class Look(ABC):
         """Return the sum over all nodes, in their order, of one vector per node of this process (k, d)."""
 
     @abstractmethod
+    def collect(self, values: np.ndarray) -> np.ndarray:
+        """Return one number or vector per node of this process as one per node of the network."""
+
+    @abstractmethod
     def any(self, flag: bool) -> bool:
         """Return whether any process raises a flag."""
 
@@ -142,7 +146,7 @@ class Retuner(ABC):
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
         """Yield how far from its beginning to look in a phase with these constants.
 
-        Whole numbers above 0 that rise, and do not depend on anything else.
+        Whole numbers above 0 that rise, and depend on nothing else but what was decided before.
         """
 
     @abstractmethod

@@ -274,6 +274,10 @@ class _Certified(Look):
         self._nodes.why = "to look at a certificate"
         return self._nodes.add(values)
 
+    def collect(self, values: np.ndarray) -> np.ndarray:
+        self._nodes.why = "to look at a certificate"
+        return self._nodes.collect(values)
+
     def any(self, flag: bool) -> bool:
         return self._nodes.cluster.any(flag, "to look at a certificate")
 
