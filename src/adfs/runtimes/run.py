@@ -50,7 +50,8 @@ class RunOptions:
     Parameters
     ----------
     parameters : str or record, optional
-        ``"tuned"`` or ``"paper"`` for ADFS, or a record of the method's constants.
+        ``"tuned"`` or ``"paper"`` for ADFS, ``"adaptive"`` or ``"adaptive-safe"`` for constants that the run
+        adapts to its own certificates, or a record of the method's constants.
     schedule : str
         ``"iid"`` (the paper's shared schedule) or ``"poisson"`` (one clock per node and edge).
     tau : float or "measure", optional
