@@ -6,8 +6,10 @@ import tomllib
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 
 import adfs
+from adfs.problem.boxes import intervals
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
@@ -62,7 +64,33 @@ def draw_architecture(axes: Axes) -> None:
     axes.set_axis_off()
 
 
-PICTURES = {"architecture": (draw_architecture, (6.2, 6.4))}
+def draw_intervals(axes: Axes) -> None:
+    """Draw where the optimal margins of some samples may be, as the gap falls, under the loss's curvature."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((80, 4)) + 0.8 * (signs := np.where(np.arange(80) % 2, 1.0, -1.0))[:, None]
+    problem = adfs.Problem(X, signs, sigma=0.5, n_nodes=4)
+    shown = np.argsort(X @ problem.optimum().theta)[4::9]
+    for tol, color in zip(
+        (1e-2, 1e-3, 1e-4, 1e-6), ("#dbe7f3", "#a9c6e3", "#6c9bd0", "#1f4e86"), strict=True
+    ):
+        run = adfs.simulate("adfs", problem, adfs.Network("cycle:4"), tol=tol)
+        assert run.dual is not None
+        theta = problem.primal_from_dual(run.dual)
+        gap = problem.duality_gap(run.dual, relative=False)
+        radius = np.full(problem.n_samples, np.sqrt(gap / problem.total_sigma))
+        low, high = intervals(problem, theta, run.dual, gap, radius)[shown].T
+        axes.barh(np.arange(shown.size), high - low, left=low, height=0.7, color=color, label=f"gap {tol:g}")
+    optimum = problem.X[shown] @ problem.optimum().theta
+    axes.plot(optimum, np.arange(shown.size), "k|", markersize=9, label="optimal margin")
+    margins = np.linspace(-7.0, 7.0, 301)
+    curvature = 1.0 / (2.0 + 2.0 * np.cosh(margins))
+    axes.fill_between(margins, -3.2, -3.2 + 8.0 * curvature, color="#f0d9b5", label="curvature of the loss")
+    axes.set(xlabel="margin", xlim=(-7.0, 7.0), ylim=(-3.2, shown.size - 0.3), yticks=[])
+    axes.set_ylabel("nine samples")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+PICTURES = {"architecture": (draw_architecture, (6.2, 6.4)), "intervals": (draw_intervals, (6.8, 4.2))}
 
 
 def write_pictures(folder: Path) -> None:

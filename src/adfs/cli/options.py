@@ -49,7 +49,9 @@ Graph = Annotated[
 Partition = Annotated[
     str | None, typer.Option("--partition", help="contiguous (the default), random or label.")
 ]
-ParameterChoice = Annotated[str | None, typer.Option("--parameters", help="tuned (the default) or paper.")]
+ParameterChoice = Annotated[
+    str | None, typer.Option("--parameters", help="tuned (the default), paper or adaptive.")
+]
 Tau = Annotated[
     float | None,
     typer.Option("--tau", help="Time of a message, one sample's computation taking 1; for tuned parameters."),
