@@ -90,6 +90,7 @@ class Squared(NamedTuple("SquaredConstants", []), Loss):
     __slots__ = ()
     name = "squared"
     task = "regression"
+    translates = True
 
     @property
     def beta(self) -> float:
@@ -216,6 +217,7 @@ class Huber(NamedTuple("HuberConstants", [("delta", float)]), Loss):
     __slots__ = ()
     name = "huber"
     task = "regression"
+    translates = True
 
     def __new__(cls, delta: float = 1.0) -> Huber:
         return super().__new__(cls, positive("huber", "delta", delta))
@@ -262,6 +264,7 @@ class SmoothedQuantile(
     __slots__ = ()
     name = "smoothed-quantile"
     task = "regression"
+    translates = True
 
     def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
         return super().__new__(
