@@ -30,7 +30,7 @@ from memory_cluster import Threads, on_threads
 @pytest.mark.parametrize("name", ["breast_cancer", "digits", "texts"])
 def test_two_classes_are_those_of_logistic_regression(name: str) -> None:
     X, y = classification(name)
-    reference = LogisticRegression(tol=1e-12, max_iter=10_000).fit(X, y)
+    reference = LogisticRegression(solver="newton-cholesky", tol=1e-13).fit(X, y)
     model = ADFSClassifier(n_nodes=3, graph="complete", tol=1e-14, random_state=0).fit(X, y)
     assert model.dual_gap_ <= 1e-14
     assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
@@ -41,7 +41,7 @@ def test_two_classes_are_those_of_logistic_regression(name: str) -> None:
 def test_softmax_is_that_of_logistic_regression() -> None:
     X, y = load_wine(return_X_y=True)
     X = StandardScaler().fit_transform(X) + 1.0
-    reference = LogisticRegression(tol=1e-13, max_iter=10_000).fit(X, y)
+    reference = LogisticRegression(solver="newton-cholesky", tol=1e-13).fit(X, y)
     for rows in (X, sp.csr_array(X)):
         model = ADFSClassifier(multi_class="multinomial", tol=1e-14, random_state=0).fit(rows, y)
         assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
@@ -104,7 +104,7 @@ def test_standardised_columns_are_a_pipeline(kind: str) -> None:
     X[:, 3] = 7.0  # constant
     weights = 1.0 + np.arange(len(y)) % 2
     scaler = StandardScaler().fit(X, sample_weight=weights)
-    reference = LogisticRegression(tol=1e-12, max_iter=10_000).fit(scaler.transform(X), y, weights)
+    reference = LogisticRegression(solver="newton-cholesky", tol=1e-13).fit(scaler.transform(X), y, weights)
     rows = X if kind == "dense" else sp.csr_array(X)
     model = ADFSClassifier(standardize=True, n_nodes=3, tol=1e-14, random_state=0).fit(rows, y, weights)
     assert np.abs(model.coef_ * scaler.scale_ - reference.coef_).max() <= 1e-6

@@ -16,7 +16,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import InputError, unknown_name
-from adfs.estimators import ADFSClassifier, ADFSRegressor
+from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.base import LOSS_CONSTANTS, count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.launching import launched_by_mpi
@@ -28,6 +28,9 @@ from adfs.runtimes.joint_problem import all_labels, place_together
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Estimator = ADFSClassifier | ADFSRegressor
+Search = ADFSClassifierCV | ADFSRegressorCV
 
 __all__ = ["FitRequest", "Fitted", "fit_files"]
 
@@ -48,6 +51,9 @@ class FitRequest:
     intercept: bool = True
     intercept_scaling: float | None = None
     standardize: bool = False
+    inference: bool = False
+    cv: int | None = None
+    grid: tuple[float, ...] = ()
     class_weight: str | None = None
     multi_class: str = "auto"
     nodes: int | None = None
@@ -82,6 +88,7 @@ class Fitted:
     outcome: Outcome
     summary: dict[str, Any]
     account: dict[str, Any]
+    estimator: Estimator | Search
 
 
 def fit_files(request: FitRequest) -> Fitted | None:
@@ -143,15 +150,26 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
             resume=request.resume,
             progress=request.progress,
         )
-        model = estimator._fit(table.X, y, table.weights, table.offset, options, nodes)
+        fitter = estimator if request.cv is None else _search(request, task, estimator)
+        model = fitter._fit(table.X, y, table.weights, table.offset, options, nodes)
         summary = _summary(request, task, model, n_samples)
+        if not isinstance(fitter, Estimator):
+            summary |= _chosen(fitter)
+            estimator = fitter.best_estimator_
+        if table.feature_names is not None:
+            estimator.feature_names_in_ = np.array(table.feature_names, dtype=object)
         account = model.runs[-1].details
         if cluster.size > 1:
             summary["ranks"] = [
                 {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
             ]
         return Fitted(
-            _linear_model(request, model, table, summary), model.history, model.outcome, summary, account
+            _linear_model(request, model, table, summary),
+            model.history,
+            model.outcome,
+            summary,
+            account,
+            fitter,
         )
 
 
@@ -172,19 +190,23 @@ def _task_of(request: FitRequest) -> str:
         raise InputError(
             f"--class-weight and --multi-class are for classification, not for the loss {name!r}"
         )
+    given = request.C if task == "classification" else request.alpha
+    if request.cv is not None and given is not None:
+        raise InputError("--cv chooses the weight itself: leave out -C and --alpha, or give a grid")
     for option, value in (("-C", request.C), ("--alpha", request.alpha)):
         if value is not None and not (np.isfinite(value) and value > 0.0):
             raise InputError(f"{option} must be finite and above 0, got {value:g}")
     return task
 
 
-def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor:
+def _estimator(request: FitRequest, task: str) -> Estimator:
     common: dict[str, Any] = {
         "loss": request.loss.replace("-", "_"),
         "penalty": request.penalty,
         "fit_intercept": request.intercept,
         "intercept_scaling": request.intercept_scaling,
         "standardize": request.standardize,
+        "inference": request.inference,
         "tol": request.tol,
         "max_iter": request.max_passes,
         "algorithm": request.algorithm,
@@ -201,6 +223,22 @@ def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor
             **common,
         )
     return ADFSRegressor(alpha=1.0 if request.alpha is None else request.alpha, **common)
+
+
+def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:
+    """Return what chooses the penalty's weight by cross-validation."""
+    given: dict[str, Any] = {"cv": request.cv, "estimator": estimator}
+    if task == "classification":
+        return ADFSClassifierCV(request.grid, **given) if request.grid else ADFSClassifierCV(**given)
+    return ADFSRegressorCV(request.grid, **given) if request.grid else ADFSRegressorCV(**given)
+
+
+def _chosen(search: Search) -> dict[str, Any]:
+    """Return what cross-validation found, for the summary."""
+    name = search._name
+    scores = search.scores_.mean(axis=0).tolist()
+    tried = [{name: value, "score": score} for value, score in zip(search._grid(), scores, strict=True)]
+    return {name: getattr(search, f"{name}_"), "cv": {"folds": len(search.scores_), "tried": tried}}
 
 
 def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tuple[int | None, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ __all__ = ["READ_OPTIONS", "LinearEstimator", "check_weights", "count_nodes", "p
 #: How scikit-learn is asked to check rows.
 READ_OPTIONS: dict[str, Any] = {
     "accept_sparse": "csr",
-    "dtype": np.float64,
+    "dtype": [np.float64, np.float32],
     "order": "C",
     "accept_large_sparse": True,
 }
@@ -97,6 +97,16 @@ def count_nodes(n_nodes: int | None, graph: Any, seed: int) -> int:
     return int(found)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a fit works on: the model's description, rows node after node and where they stood, a solver."""
+
+    spec: ModelSpec
+    data: LocalData
+    order: np.ndarray
+    solver: Solver
+
+
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The part of a linear model that does not depend on the task."""
 
@@ -118,6 +128,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     verbose: int
     intercept_scaling: float | None
     fit_intercept: bool
+    coef_: Any
+    intercept_: Any
     standardize: bool
     inference: bool
 
@@ -174,34 +186,54 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         this process holds, in the order of its parts.
         """
         with self.cluster or OneProcess() as cluster:
-
-            def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray, np.ndarray | None]:
-                spec = self._spec(self._loss())
-                rows, targets, weights = self._read_data(X, y, sample_weight)
-                return spec, rows, targets, weights, read_offset(offset, rows.shape[0])
-
-            spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
-            if cluster.any(shift is not None, "to check the data") and shift is None:
-                raise InputError("some processes have an offset and others have none; give all of them one")
-            seed = self._seed(cluster, options)
-            count, solver = self._solver(cluster, options, seed, nodes)
-            parts = cluster.attempt(
-                "to split the data", lambda: split(self.partition, targets, count, seed=seed)
-            )
-            order = np.concatenate(parts)
-            data = _local_data(LocalData(rows, targets, weights, np.array([0]), shift), parts)
-            key: tuple[Any, ...] = (rows.shape, spec.loss.name, spec.intercept, spec.softmax)
+            ready = self._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
+            spec, data = ready.spec, ready.data
+            key: tuple[Any, ...] = (data.X.shape, spec.loss.name, spec.intercept, spec.softmax)
             if self.warm_start and spec.classifies:
-                key += tuple(np.unique(targets).tolist())
-            warm = self._warm_start(cluster, key, order)
-            model = fit_model(data, spec, solver, warm)
-            self._take(model)
-            self._take_inference(model)
-            self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
-            self.dual_gap_ = model.gap
-            self.history_ = model.history
-            self._save_warm(key, order, model)
+                key += tuple(np.unique(data.y).tolist())
+            model = fit_model(data, spec, ready.solver, self._warm_start(cluster, key, ready.order))
+            self._set_fitted(model)
+            self._save_warm(key, ready.order, model)
         return model
+
+    def _prepare(
+        self,
+        cluster: Cluster,
+        given: tuple[Any, Any, Any, Any],
+        options: RunOptions | None,
+        nodes: Sequence[int] | None,
+    ) -> Prepared:
+        """Check the parameters and ``given`` rows, targets, weights and offsets; say how they are solved."""
+        X, y, sample_weight, offset = given
+
+        def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray, np.ndarray | None]:
+            spec = self._spec(self._loss())
+            rows, targets, weights = self._read_data(X, y, sample_weight)
+            self._single = rows.dtype == np.float32
+            shift = read_offset(offset, len(targets))
+            return spec, rows.astype(np.float64, copy=False), targets, weights, shift
+
+        spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
+        shifted = cluster.gather(shift is not None, "to check the data")
+        if any(shifted) and not all(shifted):
+            raise InputError("some processes have an offset and others have none; give all of them one")
+        seed = self._seed(cluster, options)
+        count, solver = self._solver(cluster, options, seed, nodes)
+        parts = cluster.attempt("to split the data", lambda: split(self.partition, targets, count, seed=seed))
+        data = _local_data(LocalData(rows, targets, weights, np.array([0]), shift), parts)
+        return Prepared(spec, data, np.concatenate(parts), solver)
+
+    def _set_fitted(self, model: FittedModel) -> None:
+        """Set all fitted attributes; single precision in gives single precision out."""
+        self._take(model)
+        self._take_inference(model)
+        if self._single:
+            self.coef_ = self.coef_.astype(np.float32)
+            if isinstance(self.intercept_, np.ndarray):
+                self.intercept_ = self.intercept_.astype(np.float32)
+        self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
+        self.dual_gap_ = model.gap
+        self.history_ = model.history
 
     def _take_inference(self, model: FittedModel) -> None:
         """Set the standard errors, where they were asked for."""

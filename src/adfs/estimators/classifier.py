@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import ClassifierMixin
+from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -15,6 +17,7 @@ from adfs.errors import InputError, unknown_name
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
 from adfs.problem import Loss
+from adfs.problem.rows import sparse
 from adfs.runtimes import Cluster
 
 __all__ = ["ADFSClassifier"]
@@ -214,10 +217,23 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         An ``offset`` of the same shape is added.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores = np.asarray(X @ self.coef_.T) + self.intercept_
+        X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
+        scores = np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True)) + self.intercept_
         scores = scores.ravel() if scores.shape[1] == 1 else scores
         return np.asarray(scores if offset is None else add_offset(scores, offset))
+
+    def sparsify(self) -> Self:
+        """Store ``coef_`` sparse, as scikit-learn's linear classifiers do; predictions stay the same."""
+        check_is_fitted(self)
+        self.coef_ = sp.csr_matrix(self.coef_)
+        return self
+
+    def densify(self) -> Self:
+        """Store ``coef_`` as an array again."""
+        check_is_fitted(self)
+        if sparse(self.coef_):
+            self.coef_ = self.coef_.toarray()
+        return self
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the class of each row, shape (N,)."""

@@ -148,6 +148,6 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,)."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
         scores = np.asarray(X @ self.coef_ + self.intercept_)
         return scores if offset is None else add_offset(scores, offset)

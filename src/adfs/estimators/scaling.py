@@ -48,7 +48,7 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
     """Return the weighted means and standard deviations of the columns over the rows of all processes.
 
     Means are those of dense rows: sparse ones would become dense, and are scaled only. Columns that are
-    constant are left as they are.
+    constant are not scaled.
     """
     center = center and not data.sparse
     if not (center or scale):
@@ -74,7 +74,7 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
     rounding = rows * float(np.finfo(np.float64).eps)
     constant = variance <= (rounding * np.abs(means)) ** 2
     spread = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
-    return Columns(np.where(constant, 0.0, means) if center else None, spread)
+    return Columns(means if center else None, spread)
 
 
 def _column_sums(X: Any, weights: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
