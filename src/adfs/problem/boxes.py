@@ -18,12 +18,12 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
+from adfs.problem.labels import Label, ShiftedLabel, label_at
 from adfs.problem.loss_base import Ends, Loss, clip
 from adfs.problem.losses import derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
 from adfs.problem.rows import kind_of
 from adfs.problem.samples import Samples
-from adfs.problem.shards import Shard
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 
@@ -68,7 +68,7 @@ def sample_curvature(loss: Loss, beta: float, j: int | np.uint64) -> float:
 
 
 def sample_dual_prox(
-    loss: Loss, j: int | np.uint64, zeta: float, h: float, b: float, weight: float, start: float
+    loss: Loss, j: int | np.uint64, zeta: float, h: float, b: Label, weight: float, start: float
 ) -> float:
     """Return the dual prox of row j's term, inside its box where it has one."""
     raise NotImplementedError("compiled code only")
@@ -79,7 +79,7 @@ def _clipped(loss: Loss, zeta: float, h: float, b: float, start: float, beta: fl
     return clip(dual_prox(loss, zeta, h, b, start), ends[2], ends[3])
 
 
-def _prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
+def _prox_in_box(loss: Loss, zeta: float, h: float, b: Label, start: float, beta: float, ends: Ends) -> float:
     raise NotImplementedError("compiled code only")
 
 
@@ -93,7 +93,16 @@ def _compiled_prox_in_box(
     beta: types.Type,
     ends: types.Type,
 ) -> Callable[..., object] | None:
+    if kind_of(b) is ShiftedLabel:
+        return _shifted_prox_in_box
     return getattr(kind_of(loss), "prox_in_box", _clipped)
+
+
+def _shifted_prox_in_box(
+    loss: Loss, zeta: float, h: float, b: ShiftedLabel, start: float, beta: float, ends: Ends
+) -> float:
+    moved = (ends[0] + b.shift, ends[1] + b.shift, ends[2], ends[3])
+    return _prox_in_box(loss, zeta + h * b.shift, h, b.label, start + b.shift, beta, moved)
 
 
 @overloads(sample_curvature)
@@ -129,16 +138,33 @@ def _sample_dual_prox(
 # --------------------------------------------------------------------------- intervals
 
 
-def _curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
+def _curvature_over(loss: Loss, low: float, high: float, b: Label) -> float:
     raise NotImplementedError("compiled code only")
 
 
-def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
+def _margins_of(loss: Loss, low: float, high: float, b: Label) -> tuple[float, float]:
     raise NotImplementedError("compiled code only")
 
 
-overloads(_curvature_over)(lambda loss, low, high, b: getattr(kind_of(loss), "curvature_over", None))
-overloads(_margins_of)(lambda loss, low, high, b: getattr(kind_of(loss), "margins_of", None))
+def _shifted_curvature(loss: Loss, low: float, high: float, b: ShiftedLabel) -> float:
+    return _curvature_over(loss, low + b.shift, high + b.shift, b.label)
+
+
+def _shifted_margins(loss: Loss, low: float, high: float, b: ShiftedLabel) -> tuple[float, float]:
+    first, last = _margins_of(loss, low, high, b.label)
+    return first - b.shift, last - b.shift
+
+
+@overloads(_curvature_over)
+def _(loss: types.Type, low: types.Type, high: types.Type, b: types.Type) -> Callable[..., object] | None:
+    own = getattr(kind_of(loss), "curvature_over", None)
+    return _shifted_curvature if own is not None and kind_of(b) is ShiftedLabel else own
+
+
+@overloads(_margins_of)
+def _(loss: types.Type, low: types.Type, high: types.Type, b: types.Type) -> Callable[..., object] | None:
+    own = getattr(kind_of(loss), "margins_of", None)
+    return _shifted_margins if own is not None and kind_of(b) is ShiftedLabel else own
 
 
 @compiled
@@ -151,11 +177,12 @@ def _intervals(
     reach: float,
 ) -> np.ndarray:
     loss = samples.loss
-    out = np.empty((samples.y.size, 2))
+    count = samples.weights.size
+    out = np.empty((count, 2))
     margin = np.empty(1)
-    norms = evaluation.row_norms_squared(samples.rows, samples.y.size)
-    for j in range(samples.y.size):
-        b = samples.y[j]
+    norms = evaluation.row_norms_squared(samples.rows, count)
+    for j in range(count):
+        b = label_at(samples.y, j)
         evaluation.fill_margins(samples.rows, j, theta, margin)
         u = margin[0]
         slack = _ROUNDING * (1.0 + abs(u))
@@ -195,7 +222,7 @@ def intervals(
 @compiled
 def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, ends: np.ndarray) -> None:
     for j in range(curvature.size):
-        low, high, b = margins[j, 0], margins[j, 1], samples.y[j]
+        low, high, b = margins[j, 0], margins[j, 1], label_at(samples.y, j)
         curvature[j] = _curvature_over(samples.loss, low, high, b)
         ends[j, 0], ends[j, 1] = low, high
         ends[j, 2], ends[j, 3] = derivative(samples.loss, low, b), derivative(samples.loss, high, b)
@@ -220,8 +247,7 @@ class BoxedProblem(Problem):
     def __init__(self, problem: Problem, margins: np.ndarray) -> None:
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
-        data = Shard(problem.X, problem.y, problem.weights)
-        self._set(problem.loss, data, problem.offsets, problem.sigma, problem._row_index)
+        self._set(problem.loss, problem._data, problem.offsets, problem.sigma, problem._row_index)
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)
@@ -230,7 +256,7 @@ class BoxedProblem(Problem):
     @property
     def samples(self) -> Samples:
         """The samples in the form kernels take, each with its interval."""
-        return Samples(self.boxed, self.rows, self.y, self.weights, self.offsets)
+        return Samples(self.boxed, self.rows, self.labels, self.weights, self.offsets)
 
     @cached_property
     def active(self) -> np.ndarray:
