@@ -35,6 +35,7 @@ _SLICE_SECONDS = 0.2
 _FIRST_SLICE = 4096.0
 _FIRST_ROUNDS = 1.0
 _MOST_NODES_TRIED = 1000
+_TRIED: set[tuple[object, ...]] = set()  # kinds of rounds that were compiled in this process
 
 
 class Execution:
@@ -117,6 +118,12 @@ class Execution:
                 return
         if setting.block.size > _MOST_NODES_TRIED or not setting.problem.linear:
             return
+        # What decides what is compiled, near enough; for a thousand rows the trial is a part of the time.
+        samples = setting.problem.samples
+        kind = (method.name, samples.loss, *(array.dtype.str for array in samples.rows))
+        if self.alone and kind in _TRIED:
+            return
+        _TRIED.add(kind)
         small = setting.problem.first_samples()
         if small is None:
             return
