@@ -31,14 +31,14 @@ def test_offsets_standard_errors_and_scaled_columns(
     frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--label", "kind", "--offset", "before", "--standardize"]
-    assert main(["fit", "d.csv", *words, "--summary", "--tol", "1e-9", "--out", "m.json"]) == 0
+    assert main(["fit", "d.csv", *words, "--summary", "--tol", "1e-12", "--out", "m.json"]) == 0
     table = capsys.readouterr().out
     X, y, offset = (
         frame[["a", "b", "c", "d"]].to_numpy(),
         frame["kind"].to_numpy(),
         frame["before"].to_numpy(),
     )
-    own = ADFSClassifier(standardize=True, inference=True, tol=1e-9, random_state=0)
+    own = ADFSClassifier(standardize=True, inference=True, tol=1e-12, random_state=0)
     own.fit(X, y, offset=offset)
     model = LinearModel.load(Path("m.json"))
     assert np.allclose(model.coef, own.coef_, atol=1e-4)

@@ -71,6 +71,7 @@ def solve_with_intercept(
     left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
     best: _Point | None = None
     before: tuple[np.ndarray, np.ndarray] | None = None
+    gap = math.inf
     for _ in range(_MOST_ROUNDS):
         problem = rounds.problem(center)
         part = solver.part(rounds.runs) if rounds.runs else solver
@@ -83,12 +84,16 @@ def solve_with_intercept(
         # Where gaps are down to rounding the later point is the better one.
         best = found if best is None or found.gap < 2.0 * best.gap else best
         passes = float(run.columns["passes"][-1])
-        at_rest = passes == 0.0 and next_tol <= _LAST_SHARE * tol  # nothing moves any more: rounding
+        # Rounding: nothing moves any more, however far the tolerance.
+        at_rest = passes == 0.0 and next_tol <= _LAST_SHARE * tol and found.gap > 0.9 * gap
+        gap = found.gap
         if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED:
             break
         next_tol = max(_LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
         step = scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
         center = around + _stride(around, step, before) * step
+        if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
+            center = center - center.mean()
         before = around, step
         if left is not None:
             left = max(left - passes, 1.0)
