@@ -16,7 +16,8 @@ import numpy as np
 
 from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import close_gap, loss_domains, node_sums
+from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
+from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes
 
@@ -25,7 +26,7 @@ __all__ = ["solve_with_intercept"]
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
 # How well the next round is solved: shares of the gap so far, and of the one asked for.
-_NEXT_SHARE, _LAST_SHARE = 1e-3, 0.2
+_NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
 
@@ -85,11 +86,14 @@ def solve_with_intercept(
         best = found if best is None or found.gap < 2.0 * best.gap else best
         passes = float(run.columns["passes"][-1])
         # Rounding: nothing moves any more, however far the tolerance.
-        at_rest = passes == 0.0 and next_tol <= _LAST_SHARE * tol and found.gap > 0.9 * gap
+        at_rest = passes == 0.0 and next_tol <= _LEAST_SHARE * tol and found.gap > 0.9 * gap
         gap = found.gap
         if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED:
             break
-        next_tol = max(_LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
+        if next_tol > _LAST_SHARE * tol:
+            next_tol = max(_LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
+        else:  # tips that are not exact enough do not sum to 0, and it costs to make them
+            next_tol = max(_LEAST_SHARE * tol, 0.25 * next_tol)
         step = scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
         center = around + _stride(around, step, before) * step
         if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
@@ -108,7 +112,7 @@ def _stride(
     A round takes the same share of the way to the best intercept each time; a small one where columns can
     stand in for the intercept.
     """
-    if before is None:
+    if before is None or np.abs(step).sum() > 0.9 * np.abs(before[1]).sum():
         return 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (center - before[0]) / (before[1] - step)
@@ -174,7 +178,7 @@ class _Rounds:
         """
         nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
         tips = run.dual if run.dual is not None else problem.slopes(run.coef)
-        tips = problem.clip_to_domain(balanced(problem, tips, nodes))
+        tips = balanced(problem, tips, nodes)
         total = nodes.add_rows(tips).reshape(self.outputs, -1)
         sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
         point = run.coef.reshape(self.outputs, -1).copy()
@@ -228,12 +232,16 @@ def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
         In their domains.
     nodes : AllNodes
     """
-    return _balanced_classes(problem, tips, nodes) if problem.tip_shape else _balanced(problem, tips, nodes)
+    balance = _balanced_classes if problem.tip_shape else _balanced
+    for _ in range(2):  # again for what rounding left
+        tips = problem.clip_to_domain(balance(problem, tips, nodes))
+    return tips
 
 
 def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:
-    """Return the sums of columns (N,) over the rows of all nodes, node by node."""
-    return nodes.add(np.stack([node_sums(one, problem.offsets) for one in columns], axis=1))
+    """Return the sums of columns (N,) over the rows of all nodes, node by node, right to rounding."""
+    ones = rows_of(np.ones((problem.n_samples, 1)))
+    return nodes.add(weighted_row_sums(ones, problem.offsets, np.column_stack(columns), len(columns)))
 
 
 def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
@@ -265,7 +273,7 @@ def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np
     mass = weights * share
     columns = [*(weights * truth).T, *mass.T]
     columns += [mass[:, k] * share[:, m] for k in range(classes) for m in range(classes)]
-    sums = _sums([np.ascontiguousarray(one) for one in columns], problem, nodes)
+    sums = _sums(columns, problem, nodes)
     true, predicted = sums[:classes], sums[classes : 2 * classes]
     spread = np.diag(predicted) - sums[2 * classes :].reshape(classes, classes)
     turn = np.linalg.lstsq(spread, predicted - true, rcond=None)[0]
