@@ -73,7 +73,7 @@ def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process() -> 
         (ADFSClassifierCV([]), "Cs must be a list of numbers above 0"),
         (ADFSClassifierCV([1.0, -1.0]), "each of Cs must be finite and above 0"),
         (ADFSClassifierCV([1.0], cv=1), "cv must be at least 2 folds, got 1"),
-        (ADFSClassifierCV([1.0], cv=3), "fold 0 of cv leaves no row of class 1 to train on"),
+        (ADFSClassifierCV([1.0], cv=3), "fold 2 of cv leaves no row of class 1 to train on"),
         (ADFSClassifierCV([1.0], cv=[([0, 1], [1, 2])]), "each fold of cv must split all rows"),
     ],
 )

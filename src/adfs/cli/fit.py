@@ -21,6 +21,8 @@ Examples:
   adfs fit train.svm --nodes 16 --graph torus --parameters tuned --tau 50 --out model.json
   adfs fit site-1.svm site-2.svm site-3.svm --graph path --out model.json
   mpiexec -n 4 adfs fit 'shard-{rank}.svm' --graph cycle --out model.json
+  adfs fit claims.csv --label paid --loss squared --offset expected --summary --out model.json
+  adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
   adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
 
 Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted: the model is written

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from adfs.errors import InputError
@@ -51,7 +51,8 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         -------
         self
         """
-        self.best_estimator_._warn(self._fit(X, y, sample_weight, offset), interrupt=True)
+        model = self._fit(X, y, sample_weight, offset)
+        self.best_estimator_._warn(model, interrupt=True)
         return self
 
     def _grid(self) -> list[float]:
@@ -70,8 +71,8 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
-        base: Kind = clone(self.estimator) if self.estimator is not None else self._plain()
-        base.set_params(cluster=None if self.estimator is None else self.estimator.cluster)
+        given = {} if self.estimator is None else self.estimator.get_params(deep=False)
+        base = self._plain(**given)  # not a clone, which would copy the cluster
         self.best_estimator_ = base
         with base.cluster or OneProcess() as cluster:
             grid = cluster.attempt("to check the data", self._grid)

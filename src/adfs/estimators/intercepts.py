@@ -16,7 +16,8 @@ import numpy as np
 
 from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import close_gap, loss_domains, node_sums
+from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
+from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes
 
@@ -24,8 +25,10 @@ __all__ = ["solve_with_intercept"]
 
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
-_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
-_EPS = float(np.finfo(np.float64).eps)
+# How well the next round is solved: shares of the gap so far, and of the one asked for.
+_NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
+_CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
+_LONGEST_STRIDE = 50.0
 
 
 def solve_with_intercept(
@@ -66,8 +69,10 @@ def solve_with_intercept(
     sigma = alpha / solver.network.n_nodes
     plain = data.problem(loss, sigma, y, append_column(data.X, scale))
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
-    left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, 0.5 * tol)
+    left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
     best: _Point | None = None
+    before: tuple[np.ndarray, np.ndarray] | None = None
+    gap = math.inf
     for _ in range(_MOST_ROUNDS):
         problem = rounds.problem(center)
         part = solver.part(rounds.runs) if rounds.runs else solver
@@ -76,15 +81,42 @@ def solve_with_intercept(
         start, around = run.dual, center
         if not np.isfinite(run.coef).all():
             break
-        found = rounds.certify(problem, run, around, tol)
-        best = found if best is None or found.gap < best.gap else best
-        if best.gap <= tol or run.outcome is not Outcome.CONVERGED:
+        found = rounds.certify(problem, run, around)
+        # Where gaps are down to rounding the later point is the better one.
+        best = found if best is None or found.gap < 2.0 * best.gap else best
+        passes = float(run.columns["passes"][-1])
+        # Rounding: nothing moves any more, however far the tolerance.
+        at_rest = passes == 0.0 and next_tol <= _LEAST_SHARE * tol and found.gap > 0.9 * gap
+        gap = found.gap
+        if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED:
             break
-        next_tol = max(0.2 * tol, 0.1 * min(next_tol, found.gap))
-        center = around + scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
+        if next_tol > _LAST_SHARE * tol:
+            next_tol = max(_LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
+        else:  # tips that are not exact enough do not sum to 0, and it costs to make them
+            next_tol = max(_LEAST_SHARE * tol, 0.25 * next_tol)
+        step = scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
+        center = around + _stride(around, step, before) * step
+        if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
+            center = center - center.mean()
+        before = around, step
         if left is not None:
-            left = max(left - float(run.columns["passes"][-1]), 1.0)
+            left = max(left - passes, 1.0)
     return rounds.joined(best, around, tol)
+
+
+def _stride(
+    center: np.ndarray, step: np.ndarray, before: tuple[np.ndarray, np.ndarray] | None
+) -> np.ndarray | float:
+    """Return how many of a round's steps the next centre is away: by the secant through two rounds.
+
+    A round takes the same share of the way to the best intercept each time; a small one where columns can
+    stand in for the intercept.
+    """
+    if before is None or np.abs(step).sum() > 0.9 * np.abs(before[1]).sum():
+        return 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (center - before[0]) / (before[1] - step)
+    return np.where(np.isfinite(found), np.clip(found, 1.0, _LONGEST_STRIDE), 1.0)
 
 
 def _column(
@@ -103,16 +135,18 @@ def _column(
         return 1.0, np.zeros(loss.n_outputs)
     # So long that its penalty is well below the curvature, where the penalty of the others is large.
     curvature = loss.beta if loss.smooth else 1.0
-    scale = math.sqrt(max(_COLUMN * typical / total, 10.0 * alpha / (curvature * total)))
+    share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
+    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / (curvature * total)))
     return scale or 1.0, np.full(loss.n_outputs, middle / total if loss.translates else 0.0)
 
 
 @dataclass(frozen=True)
 class _Point:
-    """Coefficients with the intercepts at the end, (K, p + 1), and their certified relative gap."""
+    """Coefficients with the intercepts at the end, (K, p + 1), their certified relative gap, and its tips."""
 
     theta: np.ndarray
     gap: float
+    tips: np.ndarray
 
 
 class _Rounds:
@@ -125,7 +159,11 @@ class _Rounds:
         self.outputs = plain.n_outputs
         self.runs: list[Run] = []
         # F at θ = 0 and the mean of the targets: what gaps are relative to.
-        self.at_zero = AllNodes(solver.cluster, solver.placement, self.problem(mean)).value_at_zero
+        first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
+        self.at_zero = first.value_at_zero
+        # How far an intercept may be from the best one: the size of margins, and of targets.
+        (weight,) = _sums([plain.weights], plain, first)
+        self.reach = 1.0 + (math.sqrt(2.0 * self.at_zero / weight) if weight > 0.0 else 0.0)
 
     def problem(self, center: np.ndarray) -> Problem:
         """Return the problem whose intercepts are penalised around ``center`` (K,)."""
@@ -133,43 +171,38 @@ class _Rounds:
         shift = np.broadcast_to(center if self.plain.tip_shape else center[0], shape)
         return self.plain.with_offset(shift if self.offset is None else shift + self.offset)
 
-    def certify(self, problem: Problem, run: Run, around: np.ndarray, tol: float) -> _Point:
-        """Return the better of the run's point and that of its tips, as the problem without penalty has it.
+    def certify(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
+        """Return the point of a run's tips (a run's own where it has none), certified without the penalty.
 
         F − D is the sum of the samples' wℓ(u) + wℓ*(s/w) − us and (α/2)‖θ − θ(s)‖², where tips sum to 0.
         """
         nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
         tips = run.dual if run.dual is not None else problem.slopes(run.coef)
-        tips = problem.clip_to_domain(balanced(problem, tips, nodes))
+        tips = balanced(problem, tips, nodes)
         total = nodes.add_rows(tips).reshape(self.outputs, -1)
         sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
-        column = run.coef.reshape(self.outputs, -1)[:, -1:]
-        own = np.hstack([-total[:, :-1] / sigma, column])
-        found: list[_Point] = []
-        for point in (run.coef.reshape(self.outputs, -1), own):
-            parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
-            free = point.copy()
-            free[:, -1] = 0.0
-            residual = total + sigma * free
-            residual[:, -1] = 0.0
-            gap = close_gap(parts, free.ravel(), residual.ravel(), sigma).gap
-            intercept = around + self.scale * point[:, -1]
-            # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
-            gap += float(sums @ (1.0 + np.abs(intercept)))
-            whole = np.column_stack([point[:, :-1], intercept])
-            found.append(_Point(whole, gap / (self.at_zero if self.at_zero > 0.0 else 1.0)))
-            if found[0].gap <= tol:
-                break
-        return min(found, key=lambda one: one.gap)
+        point = run.coef.reshape(self.outputs, -1).copy()
+        if run.dual is not None:
+            point[:, :-1] = -total[:, :-1] / sigma
+        parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
+        free = point.copy()
+        free[:, -1] = 0.0
+        residual = total + sigma * free
+        residual[:, -1] = 0.0
+        gap = close_gap(parts, free.ravel(), residual.ravel(), sigma).gap
+        point[:, -1] = around + self.scale * point[:, -1]
+        # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
+        gap += float(sums @ (self.reach + np.abs(point[:, -1])))
+        return _Point(point, gap / (self.at_zero if self.at_zero > 0.0 else 1.0), tips)
 
     def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
         """Return one run of all rounds, whose last one was ``around`` these intercepts."""
         last = self.runs[-1]
         theta = last.theta.reshape(len(last.theta), self.outputs, -1).copy()
         theta[:, :, -1] = around + self.scale * theta[:, :, -1]
-        coef, gap, outcome = last.coef, last.gap, last.outcome
+        coef, gap, outcome, dual = last.coef, last.gap, last.outcome, last.dual
         if best is not None:
-            coef, gap = best.theta.ravel(), best.gap
+            coef, gap, dual = best.theta.ravel(), best.gap, None if dual is None else best.tips
             if gap <= tol:
                 outcome = Outcome.CONVERGED
             elif outcome is Outcome.CONVERGED:
@@ -182,6 +215,7 @@ class _Rounds:
             outcome=outcome,
             columns=joined_frames(self.runs, gap),
             seconds=sum(run.seconds for run in self.runs),
+            dual=dual,
         )
 
 
@@ -198,12 +232,16 @@ def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
         In their domains.
     nodes : AllNodes
     """
-    return _balanced_classes(problem, tips, nodes) if problem.tip_shape else _balanced(problem, tips, nodes)
+    balance = _balanced_classes if problem.tip_shape else _balanced
+    for _ in range(2):  # again for what rounding left
+        tips = problem.clip_to_domain(balance(problem, tips, nodes))
+    return tips
 
 
 def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:
-    """Return the sums of columns (N,) over the rows of all nodes, node by node."""
-    return nodes.add(np.stack([node_sums(one, problem.offsets) for one in columns], axis=1))
+    """Return the sums of columns (N,) over the rows of all nodes, node by node, right to rounding."""
+    ones = rows_of(np.ones((problem.n_samples, 1)))
+    return nodes.add(weighted_row_sums(ones, problem.offsets, np.column_stack(columns), len(columns)))
 
 
 def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
@@ -235,7 +273,7 @@ def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np
     mass = weights * share
     columns = [*(weights * truth).T, *mass.T]
     columns += [mass[:, k] * share[:, m] for k in range(classes) for m in range(classes)]
-    sums = _sums([np.ascontiguousarray(one) for one in columns], problem, nodes)
+    sums = _sums(columns, problem, nodes)
     true, predicted = sums[:classes], sums[classes : 2 * classes]
     spread = np.diag(predicted) - sums[2 * classes :].reshape(classes, classes)
     turn = np.linalg.lstsq(spread, predicted - true, rcond=None)[0]

@@ -326,8 +326,10 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     if spec.inference:
         check_inference(spec.loss, bool(spec.softmax))
     # Around their means dense rows are shorter, and an intercept that is not penalised takes what is left.
-    columns = column_scales(data, solver, center=spec.free_intercept, scale=spec.standardize)
-    data = replace(data, X=columns.apply(data.X), weights=_weights(data, spec, classes, solver))
+    weighted = replace(data, weights=_weights(data, spec, classes, solver))
+    own = data if spec.standardize else weighted
+    columns = column_scales(own, solver, center=spec.free_intercept, scale=spec.standardize)
+    data = replace(weighted, X=columns.apply(data.X))
     starts = None if warm is None else [_times_weights(one, data.weights) for one in warm.duals]
     around = None if warm is None else columns.intercepts(warm.coef, warm.intercept)
     targets = [data.y] if classes is None else _targets(data.y, classes, bool(spec.softmax))
