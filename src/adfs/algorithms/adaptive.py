@@ -32,8 +32,9 @@ __all__ = ["ADAPTIVE", "Adaptive", "adaptive_retuner", "predicted_time"]
 ADAPTIVE: Mapping[str, float] = {"adaptive": 0.2, "adaptive-safe": 1.0}
 
 _FALLEN = 4.0  # the gap must have fallen so much since the last re-tuning
-_QUICKER = 0.85  # and the predicted time must be at most this share
-_FIRST, _APART = 1.5, 2.0  # looks at 1.5/ρ, 3/ρ, 6/ρ, …
+_QUICKER = 0.7  # and the predicted time must be at most this share
+_HOPED = 0.6  # a radius of 0 must give at least this, or later looks are not worth their certificates
+_FIRST, _APART = 1.0, 2.0  # looks at 1/ρ, 2/ρ, 4/ρ, …
 _LEAST_GAP = 1e-13  # relative; below it rounding decides
 _SLACK = 1.001  # on the radius, for the rounding of θ and of the gap
 _STALLED = 0.5  # a gap above this share of the one a look before has not fallen
@@ -115,9 +116,9 @@ class Adaptive(Retuner):
         if not look.any(bool(view.active.any())):
             return None  # all are known, and nothing would be left to draw
         if not left and self._estimate(look, view) > _QUICKER * before:
-            # What a radius of 0 would give is the best that later looks may find.
+            # What a radius of 0 would give is about the best that later looks may find.
             point = BoxedProblem(problem, np.repeat((problem.X @ look.theta)[:, None], 2, axis=1))
-            self._over = self._proven and self._estimate(look, point) > _QUICKER * before
+            self._over = self._proven and self._estimate(look, point) > _HOPED * before
             return None
         return self._phase(look, view, before, needed=left)
 
@@ -173,9 +174,10 @@ class Adaptive(Retuner):
     def _phase(self, look: Look, view: BoxedProblem, before: float, *, needed: bool) -> Phase | None:
         """Return the phase with a view, unless it would not be worth its restart."""
         if look.summary.n_nodes > 1:
-            # λ_max(K_i) by Gram matrices of so many columns, or products with vectors, in units of a pass.
+            # λ_max(K_i): a row of w entries adds w(w + 1)/2 products to a Gram matrix, and a sample's step is
+            # 5w and a prox of about 75; or it takes products with vectors, 8 passes at most.
             width = view.entries_per_row or view.n_features
-            look.charge(passes=min(math.ceil((width + 1) / 10), 8))
+            look.charge(passes=min(math.ceil(0.5 * width * (width + 1) / (5 * width + 75)), 8))
         look.charge(sums=1)
         summary = look.summarize(view)
         constants = look.constants(summary)

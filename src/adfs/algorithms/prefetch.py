@@ -10,6 +10,7 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
+from adfs.problem.boxes import Boxed
 from adfs.problem.labels import ShiftedLabels
 from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
@@ -48,6 +49,7 @@ def _fetch_span(array: np.ndarray, start: np.int64, stop: np.int64) -> None:
 def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callable[..., object] | None:
     shifted = kind_of(samples.types[samples.fields.index("y")]) is ShiftedLabels
     pointers = kind_of(samples.types[samples.fields.index("rows")]) is SparseRows
+    boxed = kind_of(samples.types[samples.fields.index("loss")]) is Boxed
 
     def fetch(samples: Any, tips: np.ndarray, j: int) -> None:
         if j >= 0:
@@ -59,6 +61,9 @@ def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callab
             # A tip is K complex numbers of 16 bytes.
             for k in range(0, outputs(samples.loss), _LINE // 16):
                 prefetch(tips, np.int64(j) * outputs(samples.loss) + k)
+            if boxed:
+                prefetch(samples.loss.curvature, np.int64(j))
+                prefetch(samples.loss.ends, np.int64(j) * 4)
             if pointers:
                 prefetch(samples.rows.indptr, np.int64(j))
 

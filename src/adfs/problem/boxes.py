@@ -288,7 +288,8 @@ class BoxedProblem(Problem):
         if small is None:
             return None
         rows = self.offsets[:-1][np.diff(self.offsets) > 0]
-        return BoxedProblem(small, self.margins[rows])
+        boxed = BoxedProblem(small, self.margins[rows])
+        return boxed if boxed.active.any() else None
 
     def term(self, row: int) -> BoxedTerm:
         """Return one sample's term as an object."""
