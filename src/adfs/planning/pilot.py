@@ -1,0 +1,154 @@
+"""Short runs on a few of the rows, by which predictions are put right before the whole run is begun.
+
+Split evenly, R of N rows with σ scaled by R/N have about the condition numbers of all, and a method takes the
+same number of passes over them: a run to the target costs R/N of the whole one. What it measures is a
+number that hardly depends on the sizes: how much sooner than theory promises the method is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adfs.algorithms import METHODS
+from adfs.network import Network
+from adfs.planning.facts import Facts
+from adfs.planning.predictions import Prediction, best_of_each, ranked, reach
+from adfs.problem import Problem
+from adfs.runtimes import Grid, Record, RunOptions, run_method
+from adfs.theory import summarize
+
+__all__ = ["MOST", "Pilot", "run_pilots"]
+
+#: The pilot runs together process at most this share of the samples that the predicted run does.
+MOST = 0.05
+# Rows for so many pilots at once are taken, and at least so many for each feature and for each node.
+_PILOTS, _ROWS_PER_FEATURE, _LEAST_ROWS = 4, 3, 100
+# A method whose prediction is this much longer than the best so far is not tried: theory is not so far off.
+_HOPELESS = 3.0
+# A run that its budget ends above this gap has told nothing.
+_ENOUGH = 0.03
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What the pilot runs measured, and what they cost.
+
+    Attributes
+    ----------
+    factors : mapping of str to float
+        For each method tried, events (or rounds) × contraction to divide the gap by e.
+    rows : int
+        Rows that they ran on; 0 where 5 % of the run are too few to learn from.
+    samples : float
+        Samples that they processed together.
+    share : float
+        The same, of those that the recommended run is predicted to process.
+    seconds : float
+        What they took here, compilation included.
+    """
+
+    factors: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 0
+    samples: float = 0.0
+    share: float = 0.0
+    seconds: float = 0.0
+
+
+def run_pilots(
+    problem: Problem, predictions: list[Prediction], *, tau: float, tol: float, seed: int = 0
+) -> Pilot:
+    """Try the methods that may be the best, the likeliest first, until the best is one that was tried.
+
+    Parameters
+    ----------
+    problem : Problem
+    predictions : list of Prediction
+        Of every method on every network, without pilot runs.
+    tau, tol : float
+    seed : int
+    """
+    begun = time.perf_counter()
+    least = max(_LEAST_ROWS, _ROWS_PER_FEATURE * problem.n_features)
+    rows = max(int(MOST / _PILOTS * problem.n_samples), least)
+    if rows > MOST * problem.n_samples:
+        return Pilot()
+    factors: dict[str, float] = {}
+    tried: set[str] = set()
+    found, spent = ranked(predictions, factors), 0.0
+    small = _part(problem, found[0].n_nodes, rows, seed)
+    while True:
+        each = best_of_each(found)
+        # Any that is not far behind may turn out the best, and it is of its samples that 5 % are allowed.
+        close = [one.passes for one in each if one.time <= 2.0 * found[0].time]
+        passes = (MOST * min(close) * problem.n_samples - spent) / rows
+        following = next((one for one in each if one.method in METHODS and one.method not in tried), None)
+        if following is None or following.time > _HOPELESS * found[0].time:
+            break
+        tried.add(following.method)
+        if following.passes > 2.0 * passes:
+            continue
+        # A message as long beside the computing of a node as in the whole run, so that the split is the same.
+        few = small.n_samples / small.n_nodes, _small_network(small).gamma if small.n_nodes > 1 else 1.0
+        many = problem.n_samples / following.n_nodes, following.gamma
+        scaled = tau * few[0] / many[0] * float(np.sqrt(few[1] / many[1]))
+        factor, cost = _measure(following, small, scaled, tol, passes, seed)
+        spent += cost
+        if factor is not None:
+            factors[following.method] = factor
+            found = ranked(predictions, factors)
+    whole = found[0].passes * problem.n_samples
+    return Pilot(factors, rows, spent, spent / whole, time.perf_counter() - begun)
+
+
+def _part(problem: Problem, n_nodes: int, rows: int, seed: int) -> Problem:
+    """Return some rows of a problem, on few nodes, so that each has enough to be like those of the whole."""
+    count = 1 if n_nodes == 1 else 4 if rows >= 4 * _ROWS_PER_FEATURE * problem.n_features else 2
+    chosen = np.random.default_rng(seed).permutation(problem.n_samples)[:rows]
+    sigma = problem.total_sigma * rows / problem.n_samples
+    return Problem(
+        problem.X[chosen],
+        problem.y[chosen],
+        problem.loss,
+        sigma / count,
+        count,
+        sample_weight=problem.weights[chosen],
+    )
+
+
+def _measure(
+    wanted: Prediction, small: Problem, tau: float, tol: float, passes: float, seed: int
+) -> tuple[float | None, float]:
+    """Run one method; return its factor, None where the budget ended too early, and the samples it took."""
+    network = _small_network(small)
+    run = run_method(
+        METHODS[wanted.method],
+        small,
+        network,
+        RunOptions(
+            tol=tol,
+            passes=passes,
+            tau=tau,
+            seed=seed,
+            record=Record("gap", grid=Grid(first=0.5, per_decade=24)),
+            progress=False,
+        ),
+    )
+    gaps, positions = run.columns["gap"], run.columns["position"]
+    cost = float(run.columns["computations"][-1])
+    aim = max(tol, float(gaps[-1]))
+    if len(gaps) < 2 or not aim <= max(_ENOUGH, tol):
+        return None, cost
+    # Between two records the gap falls geometrically.
+    fallen = np.log(gaps[-2] / aim) / np.log(gaps[-2] / gaps[-1])
+    position = positions[-2] + fallen * (positions[-1] - positions[-2])
+    return float(
+        position / reach(wanted.method, run.parameters, Facts.of(small), summarize(small), aim)
+    ), cost
+
+
+def _small_network(small: Problem) -> Network:
+    return Network("cycle", n_nodes=small.n_nodes) if small.n_nodes > 1 else Network("path:1")

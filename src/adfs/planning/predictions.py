@@ -1,0 +1,267 @@
+"""How long a method takes to a target: what theory promises, times what is seen, on the idealised clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adfs.algorithms import METHODS, EventEffort, Method, RoundEffort
+from adfs.errors import unknown_name
+from adfs.network import Network
+from adfs.planning.facts import Facts
+from adfs.runtimes.clock import Clock
+from adfs.runtimes.delays import Delays
+from adfs.theory import NodeSummary, NonSmoothParameters
+from adfs.theory.baselines import AgdParameters
+
+__all__ = [
+    "FORMULAS",
+    "LOCAL_SOLVERS",
+    "OBSERVED",
+    "Formula",
+    "Prediction",
+    "best_of_each",
+    "candidates",
+    "predict",
+    "predict_all",
+    "ranked",
+    "reach",
+]
+
+#: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
+#: classes (the middle of what `benchmarks/planner.py` shows): what a prediction goes by until a pilot run
+#: says better. Theory promises 1 at worst, and so it stands for a method that is not listed.
+OBSERVED: Mapping[str, float] = {
+    "adfs": 0.5,
+    "adfs-block": 0.48,
+    "apcg": 0.5,
+    "msda": 0.25,
+    "dagd": 0.25,
+    "agd": 0.25,
+    "esdacd": 0.2,
+    "extra": 0.13,
+    "dsba": 0.025,
+    "ns-adfs": 0.1,
+}
+
+#: The clock counts a whole local solve of these as one pass, as the paper does: their seconds are more.
+LOCAL_SOLVERS = ("msda", "esdacd")
+# On one node these are their local solver, or nothing at all.
+_FOR_NETWORKS = (*LOCAL_SOLVERS, "dsba", "extra")
+
+# A clock's pace is taken from so many events or rounds, and the rest goes on at it.
+_EVENTS, _ROUNDS = 20_000, 200
+
+
+class Formula(NamedTuple):
+    """What is stated of a method whose rounds no contraction tells.
+
+    ``rounds`` gives their number from the facts and the target, ``samples`` what a row costs in a round, in
+    computations of a sample. A round ends with a sum over all nodes: 2·diameter messages one after another.
+    """
+
+    rounds: Callable[[Facts, float], float]
+    samples: Callable[[Facts], float]
+
+
+#: Newton: a few damped steps, then digits double; a row adds its part to half a Hessian.
+#: L-BFGS: as many rounds as an accelerated gradient method is seen to take; one gradient each.
+FORMULAS: Mapping[str, Formula] = {
+    "newton": Formula(
+        lambda facts, tol: 5.0 + math.log2(1.0 + math.log(1.0 / tol)),
+        lambda facts: 0.5 * (facts.n_features + 1) + 1.0,
+    ),
+    "lbfgs": Formula(
+        lambda facts, tol: 5.0 + 0.25 * math.sqrt(facts.kappa_b) * math.log(1.0 / tol),
+        lambda facts: 1.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A method on a network, and what it takes to the target.
+
+    Attributes
+    ----------
+    method, graph : str
+    n_nodes : int
+    time : float
+        On the idealised clock: 1 is the computation of one sample.
+    position : float
+        Events or rounds.
+    passes, messages : float
+        Passes over all the data, and messages of d numbers between nodes.
+    contraction : float
+        ρ per event or round; nan where a stated number of rounds stands for it.
+    p_comm : float
+        The share of events that are communications; nan where every round has both.
+    gamma : float
+        The network's spectral gap.
+    calibrated : bool
+        Whether a pilot run on the data stands behind it.
+    """
+
+    method: str
+    graph: str
+    n_nodes: int
+    time: float
+    position: float
+    passes: float
+    messages: float
+    contraction: float
+    p_comm: float
+    gamma: float
+    calibrated: bool
+
+    def with_factors(self, factors: Mapping[str, float]) -> Prediction:
+        """Return it put right by what pilot runs measured: everything is in proportion to the position."""
+        if self.method not in factors:
+            return self
+        ratio = factors[self.method] / known_factor(self.method)
+        scaled = {name: ratio * getattr(self, name) for name in ("time", "position", "passes", "messages")}
+        return dataclasses.replace(self, calibrated=True, **scaled)
+
+
+def candidates(facts: Facts, methods: Iterable[str] | None = None) -> list[str]:
+    """Return the methods that can run on a problem, of those named or of all there are."""
+    named = list(dict.fromkeys([*METHODS, *FORMULAS])) if methods is None else list(methods)
+    for name in named:
+        if name not in METHODS and name not in FORMULAS:
+            raise unknown_name("method", name, [*METHODS, *FORMULAS])
+    return [name for name in named if _fits(name, facts)]
+
+
+def _fits(name: str, facts: Facts) -> bool:
+    method = METHODS.get(name)
+    if method is None:
+        return facts.smooth and facts.n_outputs == 1
+    if facts.n_outputs > 1 and not method.several_outputs:
+        return False
+    # A method for losses that are not smooth is for these: its rate is far worse than a smooth one's.
+    return method.smooth_only if facts.smooth else not method.smooth_only
+
+
+def reach(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+    """Return the position that a method is at the target by, but for a factor: see `OBSERVED`."""
+    if name in FORMULAS:
+        return FORMULAS[name].rounds(facts, tol)
+    if isinstance(parameters, NonSmoothParameters):
+        # Theorem 3: the gap is at most ‖λ*‖²/(2A_t), and ‖λ*‖² is about Σ s²‖x‖²/μ².
+        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
+        return math.sqrt(2.0 * parameters.step_bound * size / tol)
+    return math.log(1.0 / tol) / float(parameters.contraction)
+
+
+def known_factor(name: str) -> float:
+    """Return by what the position of `reach` is multiplied where no pilot run says."""
+    return 1.0 if name in FORMULAS else OBSERVED.get(name, 1.0)
+
+
+def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
+    """Predict one method on one network, without a pilot run.
+
+    Parameters
+    ----------
+    name : str
+    facts : Facts
+    network : Network
+    delays : Delays
+    tol : float
+        The certified relative gap to reach.
+    """
+    summary = facts.summary(network.n_nodes)
+    tau = float(np.mean(delays.tau))
+    method = METHODS.get(name)
+    parameters = None if method is None else _constants(method, facts, summary, network, tau)
+    position = max(1.0, known_factor(name) * reach(name, parameters, facts, summary, tol))
+    if method is None:
+        work = FORMULAS[name].samples(facts)
+        hops = 2 * network.diameter if network.n_nodes > 1 else 0
+        time = position * (float(summary.n_samples.max()) * work + hops * tau)
+        passes, messages = position * work, position * 2.0 * (network.n_nodes - 1)
+    else:
+        time = _time(method, parameters, summary, network, delays, position)
+        passes = position / method.position_of(parameters, summary, 2.0) * 2.0
+        messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
+    return Prediction(
+        method=name,
+        graph=network.name or f"{network.n_nodes} nodes",
+        n_nodes=network.n_nodes,
+        time=time,
+        position=position,
+        passes=passes,
+        messages=messages,
+        contraction=math.nan if name in FORMULAS else float(getattr(parameters, "contraction", math.nan)),
+        p_comm=float(getattr(parameters, "p_comm", math.nan)),
+        gamma=network.gamma if network.n_nodes > 1 else 1.0,
+        calibrated=False,
+    )
+
+
+def _constants(method: Method[Any], facts: Facts, summary: NodeSummary, network: Network, tau: float) -> Any:
+    """Return a method's constants, from what is known without the data."""
+    parameters = method.parameters(summary, network, tau=tau)
+    if isinstance(parameters, AgdParameters):  # a run measures the whole objective's smoothness, and so do we
+        parameters = parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
+    return parameters
+
+
+def _time(
+    method: Method[Any], parameters: Any, summary: NodeSummary, network: Network, delays: Delays, to: float
+) -> float:
+    """Return the time of a position: a short walk of the clock gives the pace."""
+    clock = Clock(method, parameters, summary, network, delays)
+    begun = clock.latest
+    walked = min(math.ceil(to), _EVENTS if method.kind != "rounds" else _ROUNDS)
+    effort = method.effort(parameters, summary, network)
+    if isinstance(effort, RoundEffort) and effort.gossip_probability is not None:
+        walked = min(math.ceil(to), _EVENTS)  # rounds of one sample or one exchange
+    clock.advance(float(walked))
+    return begun + (clock.latest - begun) * to / walked
+
+
+def _messages(effort: EventEffort | RoundEffort, parameters: Any, network: Network) -> float:
+    """Return the messages per event or round."""
+    if isinstance(effort, EventEffort):
+        return 2.0 * float(parameters.edge_probability.sum())
+    chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
+    sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+    return 2.0 * network.n_edges * effort.exchanges * chance + sums
+
+
+def predict_all(
+    names: Iterable[str], facts: Facts, networks: Iterable[Network], delays: Delays, tol: float
+) -> list[Prediction]:
+    """Predict every method on every network; one-machine methods on one node only."""
+    found = []
+    for network in networks:
+        for name in names:
+            method = METHODS.get(name)
+            if method is None or _runs_on(method, network):
+                found.append(predict(name, facts, network, delays, tol))
+    return found
+
+
+def ranked(found: Iterable[Prediction], factors: Mapping[str, float]) -> list[Prediction]:
+    """Return predictions put right by pilot runs, the quickest first."""
+    return sorted((one.with_factors(factors) for one in found), key=lambda one: one.time)
+
+
+def best_of_each(found: Iterable[Prediction]) -> list[Prediction]:
+    """Return the first prediction of each method."""
+    first: dict[str, Prediction] = {}
+    for one in found:
+        first.setdefault(one.method, one)
+    return list(first.values())
+
+
+def _runs_on(method: Method[Any], network: Network) -> bool:
+    if method.kind == "single":
+        return network.n_nodes == 1
+    return network.n_nodes > 1 or method.name not in _FOR_NETWORKS
