@@ -82,7 +82,9 @@ def outcome(graph: str, tau: float, rows: int, width: int, seed: int) -> Outcome
     X, y = classes(rows * network.n_nodes, width, seed)
     penalty = 0.1 if seed % 2 else 0.003
     problem = adfs.Problem(X, y, "logistic", penalty * rows, network.n_nodes)
-    found = adfs.plan(problem, graphs=[network], tau=tau, tol=TOL, methods=list(METHODS))
+    # ESDACD's iterate before its first event is a local solve that the clock does not see.
+    methods = [name for name in METHODS if name != "esdacd"]
+    found = adfs.plan(problem, graphs=[network], tau=tau, tol=TOL, methods=methods)
     times: dict[str, float] = {}
     for one in best_of_each(found.predictions):
         best = min(times.values(), default=math.inf)
@@ -109,7 +111,7 @@ def main() -> str:
     found = []
     for one in outcomes():
         found.append(one)
-        print(one, f"{one.ratio:.2f} {one.loss:.2f}", flush=True)
+        print(one.setting, one.method, one.best_method, round(one.predicted), round(one.simulated), f"{one.ratio:.2f} {one.loss:.2f}", flush=True)
     near = sum(1 / 1.5 <= one.ratio <= 1.5 for one in found)
     good = sum(one.loss <= 1.2 for one in found)
     lines = [

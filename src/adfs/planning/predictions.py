@@ -23,6 +23,7 @@ __all__ = [
     "FORMULAS",
     "LOCAL_SOLVERS",
     "OBSERVED",
+    "Calibration",
     "Formula",
     "Prediction",
     "best_of_each",
@@ -34,22 +35,23 @@ __all__ = [
 ]
 
 #: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
-#: classes (the middle of what `benchmarks/planner.py` shows): what a prediction goes by until a pilot run
-#: says better. Theory promises 1 at worst, and so it stands for a method that is not listed.
+#: classes (the middle of what `benchmarks/planner.py` ran): what a prediction goes by until a pilot run says
+#: better. Theory promises 1 at worst, and so it stands for a method that is not listed.
 OBSERVED: Mapping[str, float] = {
-    "adfs": 0.5,
-    "adfs-block": 0.48,
-    "apcg": 0.5,
-    "msda": 0.25,
-    "dagd": 0.25,
-    "agd": 0.25,
+    "adfs": 0.6,
+    "adfs-block": 0.6,
+    "apcg": 0.6,
+    "msda": 0.21,
+    "dagd": 0.3,
+    "agd": 0.3,
     "esdacd": 0.2,
     "extra": 0.13,
-    "dsba": 0.025,
+    "dsba": 0.12,
     "ns-adfs": 0.1,
 }
 
-#: The clock counts a whole local solve of these as one pass, as the paper does: their seconds are more.
+#: These begin with the mean of what the nodes find alone. The clock counts a whole local solve as one pass,
+#: as the paper does: their seconds are more.
 LOCAL_SOLVERS = ("msda", "esdacd")
 # On one node these are their local solver, or nothing at all.
 _FOR_NETWORKS = (*LOCAL_SOLVERS, "dsba", "extra")
@@ -105,6 +107,11 @@ class Prediction:
         The network's spectral gap.
     calibrated : bool
         Whether a pilot run on the data stands behind it.
+    promised : float
+        The position that theory alone has.
+    rows : float
+        Samples per node.
+    tol : float
     """
 
     method: str
@@ -118,14 +125,18 @@ class Prediction:
     p_comm: float
     gamma: float
     calibrated: bool
+    promised: float
+    rows: float
+    tol: float
 
-    def with_factors(self, factors: Mapping[str, float]) -> Prediction:
+    def calibrate(self, known: Mapping[str, Calibration]) -> Prediction:
         """Return it put right by what pilot runs measured: everything is in proportion to the position."""
-        if self.method not in factors:
+        if self.method not in known:
             return self
-        ratio = factors[self.method] / known_factor(self.method)
-        scaled = {name: ratio * getattr(self, name) for name in ("time", "position", "passes", "messages")}
-        return dataclasses.replace(self, calibrated=True, **scaled)
+        position = _position(self.method, self.promised, self.rows, self.tol, known[self.method])
+        ratio = position / self.position
+        scaled = {name: ratio * getattr(self, name) for name in ("time", "passes", "messages")}
+        return dataclasses.replace(self, calibrated=True, position=position, **scaled)
 
 
 def candidates(facts: Facts, methods: Iterable[str] | None = None) -> list[str]:
@@ -147,8 +158,24 @@ def _fits(name: str, facts: Facts) -> bool:
     return method.smooth_only if facts.smooth else not method.smooth_only
 
 
+class Calibration(NamedTuple):
+    """What runs tell of a method.
+
+    Attributes
+    ----------
+    factor : float
+        Events (or rounds) × contraction to divide the gap by e; of a `Formula`, rounds over those stated.
+    likeness : float
+        The gap of the mean of local solutions × the square of a node's rows: more rows, more alike. Of the
+        methods that begin with it.
+    """
+
+    factor: float
+    likeness: float = math.inf
+
+
 def reach(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
-    """Return the position that a method is at the target by, but for a factor: see `OBSERVED`."""
+    """Return the position by which theory has a gap of 1 at the target."""
     if name in FORMULAS:
         return FORMULAS[name].rounds(facts, tol)
     if isinstance(parameters, NonSmoothParameters):
@@ -158,9 +185,18 @@ def reach(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: f
     return math.log(1.0 / tol) / float(parameters.contraction)
 
 
-def known_factor(name: str) -> float:
-    """Return by what the position of `reach` is multiplied where no pilot run says."""
-    return 1.0 if name in FORMULAS else OBSERVED.get(name, 1.0)
+def _known(name: str, facts: Facts) -> Calibration:
+    """Return what stands for a pilot run."""
+    effective = facts.kappa_s / max(facts.kappa_b - 1.0, 1e-300) if facts.smooth else math.inf
+    return Calibration(1.0 if name in FORMULAS else OBSERVED.get(name, 1.0), effective**2)
+
+
+def _position(name: str, promised: float, rows: float, tol: float, known: Calibration) -> float:
+    """Return the position at which a method is at the target, from theory's and what is seen in runs."""
+    if name not in LOCAL_SOLVERS:
+        return max(1.0, known.factor * promised)
+    start = min(1.0, known.likeness / rows**2)
+    return 1.0 + known.factor * promised * max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
 
 
 def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
@@ -179,7 +215,8 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
     tau = float(np.mean(delays.tau))
     method = METHODS.get(name)
     parameters = None if method is None else _constants(method, facts, summary, network, tau)
-    position = max(1.0, known_factor(name) * reach(name, parameters, facts, summary, tol))
+    promised, rows = reach(name, parameters, facts, summary, tol), facts.n_samples / network.n_nodes
+    position = _position(name, promised, rows, tol, _known(name, facts))
     if method is None:
         work = FORMULAS[name].samples(facts)
         hops = 2 * network.diameter if network.n_nodes > 1 else 0
@@ -201,6 +238,9 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
         p_comm=float(getattr(parameters, "p_comm", math.nan)),
         gamma=network.gamma if network.n_nodes > 1 else 1.0,
         calibrated=False,
+        promised=promised,
+        rows=rows,
+        tol=tol,
     )
 
 
@@ -248,9 +288,9 @@ def predict_all(
     return found
 
 
-def ranked(found: Iterable[Prediction], factors: Mapping[str, float]) -> list[Prediction]:
+def ranked(found: Iterable[Prediction], known: Mapping[str, Calibration]) -> list[Prediction]:
     """Return predictions put right by pilot runs, the quickest first."""
-    return sorted((one.with_factors(factors) for one in found), key=lambda one: one.time)
+    return sorted((one.calibrate(known) for one in found), key=lambda one: one.time)
 
 
 def best_of_each(found: Iterable[Prediction]) -> list[Prediction]:
