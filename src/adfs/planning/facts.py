@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem import Problem
+from adfs.problem import Loss, Problem
+from adfs.problem.evaluation import row_norms_squared
+from adfs.problem.rows import rows_of
+from adfs.problem.smoothness import batch_smoothness
+from adfs.runtimes.cluster import Cluster
 from adfs.theory import NodeSummary, summarize
 
 __all__ = ["Facts"]
@@ -103,6 +108,56 @@ class Facts:
             entries_per_row=problem.entries_per_row,
             n_outputs=problem.n_outputs,
             own=summarize(problem) if problem.n_nodes > 1 else None,
+        )
+
+    @classmethod
+    def of_summary(cls, summary: NodeSummary, n_features: int, n_outputs: int = 1) -> Facts:
+        """Return the facts of nodes that have said of their data what parameters are made of."""
+        total, sizes = float(summary.sigma.sum()), summary.n_samples
+        smooth = bool(np.all(np.isfinite(summary.kappa)))
+        return cls(
+            n_samples=int(sizes.sum()),
+            n_features=n_features,
+            kappa_s=float(summary.kappa @ summary.sigma) / total if smooth else math.inf,
+            kappa_b=1.0 + float(summary.batch_kappa @ summary.sigma) / total if smooth else math.inf,
+            n_outputs=n_outputs,
+            own=summary,
+        )
+
+    @classmethod
+    def gathered(cls, cluster: Cluster, X: Any, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
+        """Return the facts of the rows of all processes; each calls it with its own, and gets the same.
+
+        Parameters
+        ----------
+        cluster : Cluster
+        X : ndarray or csr_array of shape (N, p)
+        weights : ndarray of shape (N,)
+        loss : Loss
+        sigma : float
+            Of the whole objective.
+        """
+        outputs = max(2, loss.n_outputs) if loss.several_outputs else 1
+        count, width = X.shape
+        norms = weights * row_norms_squared(rows_of(X), count)
+        largest = 0.0
+        if loss.smooth:
+            ends = np.array([0, count], dtype=np.int64)
+            largest = float(batch_smoothness(X, weights, ends, loss.beta)[0])
+        stored = -1 if isinstance(X, np.ndarray) else int(X.nnz)
+        own = [count, width, float(norms.sum()), largest, stored]
+        parts = cluster.gather(own, "to sum up the data")
+        counts, widths, sums, tops, entries = (list(part) for part in zip(*parts, strict=True))
+        total, trace = sum(counts), sum(sums)
+        return cls(
+            n_samples=total,
+            n_features=max(widths) * outputs,
+            kappa_s=loss.beta * trace / sigma if loss.smooth else math.inf,
+            # λ_max of a sum of matrices is at most the sum of theirs, and near it where the rows are alike.
+            kappa_b=1.0 + min(sum(tops), loss.beta * trace) / sigma if loss.smooth else math.inf,
+            spread=trace / (total * sigma),
+            entries_per_row=sum(entries) / total if min(entries) >= 0 else None,
+            n_outputs=outputs,
         )
 
     def batch_kappa(self, n_nodes: int) -> float:

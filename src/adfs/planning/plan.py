@@ -333,11 +333,11 @@ def plan(
     predictions = predict_all(names, facts, networks, delays, tol)
     if not predictions:
         raise InputError("none of these methods can run on this problem and these networks")
+    passed_over = LOCAL_SOLVERS if methods is None else ()
     measured = Pilot()
     if pilot and isinstance(problem, Problem):
-        measured = run_pilots(problem, predictions, tau=tau, tol=tol, seed=seed)
+        measured = run_pilots(problem, predictions, tau=tau, tol=tol, leave_out=passed_over, seed=seed)
     found = ranked(predictions, measured.found)
-    passed_over = LOCAL_SOLVERS if methods is None else ()
     best = next((one for one in found if one.method not in passed_over), found[0])
     return Plan(
         predictions=tuple(found),

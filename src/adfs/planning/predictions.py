@@ -98,7 +98,7 @@ class Prediction:
     position : float
         Events or rounds.
     passes, messages : float
-        Passes over all the data, and messages of d numbers between nodes.
+        Work in passes over all the data (N samples' computations), and messages of d numbers between nodes.
     contraction : float
         ρ per event or round; nan where a stated number of rounds stands for it.
     p_comm : float
@@ -224,7 +224,8 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
         passes, messages = position * work, position * 2.0 * (network.n_nodes - 1)
     else:
         time = _time(method, parameters, summary, network, delays, position)
-        passes = position / method.position_of(parameters, summary, 2.0) * 2.0
+        work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
+        passes = work * position / method.position_of(parameters, summary, 2.0) * 2.0
         messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
     return Prediction(
         method=name,
@@ -247,6 +248,8 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
 def _constants(method: Method[Any], facts: Facts, summary: NodeSummary, network: Network, tau: float) -> Any:
     """Return a method's constants, from what is known without the data."""
     parameters = method.parameters(summary, network, tau=tau)
+    if any(item.name == "n_features" for item in dataclasses.fields(parameters)):
+        parameters = dataclasses.replace(parameters, n_features=facts.n_features)
     if isinstance(parameters, AgdParameters):  # a run measures the whole objective's smoothness, and so do we
         parameters = parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
     return parameters
