@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,9 +199,10 @@ def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[flo
     from adfs.runtimes.mpi.ranks import check_launcher
 
     check_launcher()
-    with as_one_program(MPI.COMM_WORLD):
+    rank = MPI.COMM_WORLD.Get_rank()
+    with as_one_program(MPI.COMM_WORLD):  # which ends MPI
         found = bench_network(MPI.COMM_WORLD, (width,), entries=entries)
-    if MPI.COMM_WORLD.Get_rank() != 0:
+    if rank != 0:
         return math.nan, None
     import numpy as np
 
@@ -244,7 +246,9 @@ def _show(found: Plan) -> None:
         texts = ["" if math.isnan(value) else number(value) for value in figures]
         name = f"{one.method} *" if one.calibrated else one.method
         table.add_row(name, one.graph, str(one.n_nodes), *texts, style="bold" if one is found.best else None)
-    Console(highlight=False).print(table)
+    # A file or a pipe has room for every column.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
     if found.pilot.found:
         print("* a pilot run on the data stands behind it")
     print()

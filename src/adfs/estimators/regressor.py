@@ -54,6 +54,10 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     dual_gap_ : float
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)
+    network_ : Network
+        What linked the nodes.
+    network_reason_ : str
+        Why, where it was left to the planner.
     history_ : DataFrame
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
@@ -83,7 +87,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         epsilon: float = 0.1,
         tol: float = 1e-6,
         max_iter: float = 10_000,
-        n_nodes: int | None = None,
+        n_nodes: int | str | None = None,
         graph: Any = "cycle",
         partition: Any = "contiguous",
         algorithm: str = "auto",

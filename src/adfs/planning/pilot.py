@@ -17,8 +17,10 @@ from adfs.algorithms import METHODS
 from adfs.network import Network
 from adfs.planning.facts import Facts
 from adfs.planning.predictions import (
+    FORMULAS,
     LOCAL_SOLVERS,
     OBSERVED,
+    UNSURE,
     Calibration,
     Prediction,
     best_of_each,
@@ -37,13 +39,11 @@ MOST = 0.05
 _PLANNED = 0.8 * MOST
 # Rows for so many pilots at once are taken, and at least so many for each feature and for each node.
 _PILOTS, _ROWS_PER_FEATURE, _LEAST_ROWS = 4, 3, 100
-# A method whose prediction is this much longer than the best so far is not tried: theory is not so far off.
-_HOPELESS = 3.0
 # A run that its budget ends above this gap has told nothing.
 _ENOUGH = 0.03
 # Few rows are fitted better than many, and their nodes are less alike. What that makes of a factor, as the
 # middle of the runs of `benchmarks/planner.py` has it.
-_WHOLE_OVER_PART = {"adfs": 1.12, "adfs-block": 1.12, "apcg": 1.12, "msda": 0.7}
+_WHOLE_OVER_PART = {"adfs": 1.12, "adfs-block": 1.12, "apcg": 1.12, "msda": 0.7, "lbfgs": 0.9}
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,13 @@ def run_pilots(
         # Any that is not far behind may turn out the best, and it is of its samples that 5 % are allowed.
         close = [one.passes for one in each if one.time <= 2.0 * found[0].time]
         passes = (_PLANNED * min(close) * problem.n_samples - spent) / rows
-        following = next((one for one in each if one.method in METHODS and one.method not in tried), None)
-        if following is None or following.time > _HOPELESS * found[0].time:
+        # The one that would be the quickest if it were as quick as it may be.
+        rest = [one for one in each if one.method in METHODS and one.method not in tried]
+        following = min(rest, key=_at_best, default=None)
+        if following is None or (_at_best(following) >= found[0].time and found[0].calibrated):
             break
         tried.add(following.method)
-        if following.passes > 2.0 * passes:
+        if following.passes / UNSURE.get(following.method, 2.0) > passes:
             continue
         measured, cost = _measure(following, small, _scaled_tau(tau, following, small), tol, passes, seed)
         spent += cost
@@ -120,6 +122,10 @@ def run_pilots(
             found = ranked(predictions, known)
     whole = found[0].passes * problem.n_samples
     return Pilot(known, rows, spent, spent / whole, time.perf_counter() - begun)
+
+
+def _at_best(one: Prediction) -> float:
+    return one.time / UNSURE.get(one.method, 2.0)
 
 
 def _scaled_tau(tau: float, wanted: Prediction, small: Problem) -> float:
@@ -149,13 +155,16 @@ def _measure(
 ) -> tuple[Calibration | None, float]:
     """Run one method; return what it showed, None where the budget ended too early, and its samples."""
     network = _small_network(small)
+    facts = Facts.of(small)
+    # What a round takes in computations of a sample, where the run counts rows.
+    work = FORMULAS[wanted.method].samples(facts) if wanted.method in FORMULAS else 1.0
     run = run_method(
         METHODS[wanted.method],
         small,
         network,
         RunOptions(
             tol=tol,
-            passes=passes,
+            passes=passes / work,
             tau=tau,
             seed=seed,
             record=Record("gap", grid=Grid(first=0.5, per_decade=24)),
@@ -163,14 +172,14 @@ def _measure(
         ),
     )
     gaps, positions = run.columns["gap"], run.columns["position"]
-    cost = float(run.columns["computations"][-1])
+    cost = work * float(run.columns["computations"][-1])
     aim = max(tol, float(gaps[-1]))
     if len(gaps) < 2 or not aim <= max(_ENOUGH, tol):
         return None, cost
     # Between two records the gap falls geometrically.
     fallen = np.log(gaps[-2] / aim) / np.log(gaps[-2] / gaps[-1])
     position = float(positions[-2] + fallen * (positions[-1] - positions[-2]))
-    promised = reach(wanted.method, run.parameters, Facts.of(small), summarize(small), aim)
+    promised = reach(wanted.method, run.parameters, facts, summarize(small), aim)
     raised = _WHOLE_OVER_PART.get(wanted.method, 1.0)
     if wanted.method not in LOCAL_SOLVERS:
         return Calibration(raised * position / promised), cost

@@ -256,7 +256,8 @@ def networks_of(nodes: Iterable[int], graphs: Iterable[Any], n_samples: int, see
         named = isinstance(graph, str) and ":" not in graph
         for count in counts if named else [None]:
             try:
-                network = Network("path:1") if count == 1 else Network(graph, n_nodes=count, seed=seed)
+                few = count is not None and count <= 2  # whose only shape is a path
+                network = Network("path" if few else graph, n_nodes=count, seed=seed)
             except InputError as error:  # a hypercube of 12 nodes: the others are looked at
                 refusals.append(error)
                 continue

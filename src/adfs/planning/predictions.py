@@ -23,6 +23,7 @@ __all__ = [
     "FORMULAS",
     "LOCAL_SOLVERS",
     "OBSERVED",
+    "UNSURE",
     "Calibration",
     "Formula",
     "Prediction",
@@ -50,6 +51,10 @@ OBSERVED: Mapping[str, float] = {
     "ns-adfs": 0.1,
 }
 
+#: By how much a method may be quicker than these say, and so how far behind the best it may seem and still
+#: be worth a pilot run: what depends on the spectrum of the data is told by no condition number.
+UNSURE: Mapping[str, float] = {"adfs": 1.25, "adfs-block": 1.25, "dagd": 1.6, "lbfgs": 3.0, "msda": 4.0}
+
 #: These begin with the mean of what the nodes find alone. The clock counts a whole local solve as one pass,
 #: as the paper does: their seconds are more.
 LOCAL_SOLVERS = ("msda", "esdacd")
@@ -72,14 +77,14 @@ class Formula(NamedTuple):
 
 
 #: Newton: a few damped steps, then digits double; a row adds its part to half a Hessian.
-#: L-BFGS: as many rounds as an accelerated gradient method is seen to take; one gradient each.
+#: L-BFGS: the logarithm of κ_b where a few directions are steep, as they mostly are; one gradient per round.
 FORMULAS: Mapping[str, Formula] = {
     "newton": Formula(
-        lambda facts, tol: 5.0 + math.log2(1.0 + math.log(1.0 / tol)),
+        lambda facts, tol: 3.0 + math.log2(1.0 + math.log(1.0 / tol)),
         lambda facts: 0.5 * (facts.n_features + 1) + 1.0,
     ),
     "lbfgs": Formula(
-        lambda facts, tol: 5.0 + 0.25 * math.sqrt(facts.kappa_b) * math.log(1.0 / tol),
+        lambda facts, tol: 3.0 + 0.15 * math.log(1.0 / tol) * math.log(facts.kappa_b),
         lambda facts: 1.0,
     ),
 }
@@ -194,9 +199,10 @@ def _known(name: str, facts: Facts) -> Calibration:
 def _position(name: str, promised: float, rows: float, tol: float, known: Calibration) -> float:
     """Return the position at which a method is at the target, from theory's and what is seen in runs."""
     if name not in LOCAL_SOLVERS:
-        return max(1.0, known.factor * promised)
+        return float(max(1, math.ceil(known.factor * promised)))
     start = min(1.0, known.likeness / rows**2)
-    return 1.0 + known.factor * promised * max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
+    left = max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
+    return float(1 + math.ceil(known.factor * promised * left))
 
 
 def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
