@@ -1,8 +1,9 @@
 """Short runs on a few of the rows, by which predictions are put right before the whole run is begun.
 
-Split evenly, R of N rows with σ scaled by R/N have about the condition numbers of all, and a method takes the
-same number of passes over them: a run to the target costs R/N of the whole one. What it measures is a
-number that hardly depends on the sizes: how much sooner than theory promises the method is there.
+Split evenly, R of N rows with σ scaled by R/N have about the condition numbers of all. A method that goes
+through all rows takes as many passes over them, one that draws samples some more: so a run to the target
+costs about R/N of the whole one, or a few times that. What it measures is a number that hardly depends on
+the sizes: how much sooner than theory promises the method is there.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from adfs.planning.predictions import (
     Calibration,
     Prediction,
     best_of_each,
+    predict,
     ranked,
     reach,
 )
 from adfs.problem import Problem
-from adfs.runtimes import Grid, Record, RunOptions, run_method
+from adfs.runtimes import Delays, Grid, Record, RunOptions, run_method
 from adfs.theory import summarize
 
 __all__ = ["MOST", "Pilot", "run_pilots"]
@@ -39,7 +41,8 @@ MOST = 0.05
 _PLANNED = 0.8 * MOST
 # Rows for so many pilots at once are taken, and at least so many for each feature and for each node.
 _PILOTS, _ROWS_PER_FEATURE, _LEAST_ROWS = 4, 3, 100
-# A run that its budget ends above this gap has told nothing.
+# A run is begun if its budget lets it come so far; one that ends above this gap has told nothing.
+_PART_OF_THE_WAY = 0.4
 _ENOUGH = 0.03
 # Few rows are fitted better than many, and their nodes are less alike. What that makes of a factor, as the
 # middle of the runs of `benchmarks/planner.py` has it.
@@ -107,15 +110,17 @@ def run_pilots(
         # Any that is not far behind may turn out the best, and it is of its samples that 5 % are allowed.
         close = [one.passes for one in each if one.time <= 2.0 * found[0].time]
         passes = (_PLANNED * min(close) * problem.n_samples - spent) / rows
-        # The one that would be the quickest if it were as quick as it may be.
+        # The best so far, or the one that would be the quickest if it were as quick as it may be.
         rest = [one for one in each if one.method in METHODS and one.method not in tried]
-        following = min(rest, key=_at_best, default=None)
+        following = found[0] if found[0] in rest else min(rest, key=_at_best, default=None)
         if following is None or (_at_best(following) >= found[0].time and found[0].calibrated):
             break
         tried.add(following.method)
-        if following.passes / UNSURE.get(following.method, 2.0) > passes:
+        own_tau = _scaled_tau(tau, following, small)
+        own = predict(following.method, Facts.of(small), _small_network(small), Delays(tau=own_tau), tol)
+        if _PART_OF_THE_WAY * own.passes / UNSURE.get(following.method, 2.0) > passes:
             continue
-        measured, cost = _measure(following, small, _scaled_tau(tau, following, small), tol, passes, seed)
+        measured, cost = _measure(following.method, small, own_tau, tol, passes, seed)
         spent += cost
         if measured is not None:
             known[following.method] = measured
@@ -151,15 +156,15 @@ def _part(problem: Problem, n_nodes: int, rows: int, seed: int) -> Problem:
 
 
 def _measure(
-    wanted: Prediction, small: Problem, tau: float, tol: float, passes: float, seed: int
+    name: str, small: Problem, tau: float, tol: float, passes: float, seed: int
 ) -> tuple[Calibration | None, float]:
     """Run one method; return what it showed, None where the budget ended too early, and its samples."""
     network = _small_network(small)
     facts = Facts.of(small)
     # What a round takes in computations of a sample, where the run counts rows.
-    work = FORMULAS[wanted.method].samples(facts) if wanted.method in FORMULAS else 1.0
+    work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
     run = run_method(
-        METHODS[wanted.method],
+        METHODS[name],
         small,
         network,
         RunOptions(
@@ -179,14 +184,14 @@ def _measure(
     # Between two records the gap falls geometrically.
     fallen = np.log(gaps[-2] / aim) / np.log(gaps[-2] / gaps[-1])
     position = float(positions[-2] + fallen * (positions[-1] - positions[-2]))
-    promised = reach(wanted.method, run.parameters, facts, summarize(small), aim)
-    raised = _WHOLE_OVER_PART.get(wanted.method, 1.0)
-    if wanted.method not in LOCAL_SOLVERS:
+    promised = reach(name, run.parameters, facts, summarize(small), aim)
+    raised = _WHOLE_OVER_PART.get(name, 1.0)
+    if name not in LOCAL_SOLVERS:
         return Calibration(raised * position / promised), cost
     start = float(gaps[1])
     likeness = start * (small.n_samples / small.n_nodes) ** 2
     if start < 2.0 * aim:  # there at once: nothing is learned of the rounds after
-        return Calibration(OBSERVED[wanted.method], likeness), cost
+        return Calibration(OBSERVED[name], likeness), cost
     rounds = (position - 1.0) * np.log(1.0 / aim) / np.log(start / aim)
     return Calibration(float(raised * rounds / promised), likeness), cost
 
