@@ -60,6 +60,14 @@ def test_the_pilot_is_a_small_part_of_the_run_and_the_best_has_one(found: adfs.p
     assert f"{100 * found.pilot.share:.2g} %" in str(found)
 
 
+def test_methods_for_one_machine_are_tried_on_one_node() -> None:
+    X, y = rows(4000)
+    said = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], graphs=["path"], tau=1.0)
+    assert {one.n_nodes for one in said.predictions if one.method in ("apcg", "point-saga")} == {1}
+    alone = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], graphs=["path"], methods=["apcg"])
+    assert alone.best.calibrated
+
+
 def test_few_rows_have_no_pilot_and_the_plan_says_so() -> None:
     X, y = rows(300)
     small = plan(adfs.Problem(X, y), nodes=[4], graphs=["cycle"], methods=["adfs"])

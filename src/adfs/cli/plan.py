@@ -28,6 +28,7 @@ of a message between these ranks is measured instead of given.
 """
 
 _COLUMNS = ("method", "graph", "nodes", "time", "passes", "messages", "ρ", "p_comm", "γ")
+_WIDE = 110
 
 
 def run(
@@ -233,11 +234,14 @@ def _show(found: Plan) -> None:
         f"N = {facts.n_samples:,}, d = {facts.n_features:,}, κ_s = {number(facts.kappa_s)}, "
         f"κ_b = {number(facts.kappa_b)}, τ = {found.tau:.4g}"
     )
-    table = Table(box=None, pad_edge=False)
+    # A file or a pipe has room for every column; a narrow screen has not.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     heads = list(_COLUMNS)
     if found.seconds_per_sample is not None:
         heads.insert(4, "seconds")
-    for head in heads:
+    kept = len(heads) if console.width >= _WIDE else len(heads) - 3
+    table = Table(box=None, pad_edge=False)
+    for head in heads[:kept]:
         table.add_column(head, justify="left" if head in ("method", "graph") else "right", no_wrap=True)
     for one in found.best_of_each():
         figures = [one.time, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
@@ -245,9 +249,8 @@ def _show(found: Plan) -> None:
             figures.insert(1, one.time * found.seconds_per_sample)
         texts = ["" if math.isnan(value) else number(value) for value in figures]
         name = f"{one.method} *" if one.calibrated else one.method
-        table.add_row(name, one.graph, str(one.n_nodes), *texts, style="bold" if one is found.best else None)
-    # A file or a pipe has room for every column.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+        cells = [name, one.graph, str(one.n_nodes), *texts]
+        table.add_row(*cells[:kept], style="bold" if one is found.best else None)
     console.print(table)
     if found.pilot.found:
         print("* a pilot run on the data stands behind it")

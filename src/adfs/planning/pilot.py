@@ -117,7 +117,8 @@ def run_pilots(
             break
         tried.add(following.method)
         own_tau = _scaled_tau(tau, following, small)
-        own = predict(following.method, Facts.of(small), _small_network(small), Delays(tau=own_tau), tol)
+        network = _small_network(small, following.method)
+        own = predict(following.method, Facts.of(small), network, Delays(tau=own_tau), tol)
         if _PART_OF_THE_WAY * own.passes / UNSURE.get(following.method, 2.0) > passes:
             continue
         measured, cost = _measure(following.method, small, own_tau, tol, passes, seed)
@@ -135,7 +136,8 @@ def _at_best(one: Prediction) -> float:
 
 def _scaled_tau(tau: float, wanted: Prediction, small: Problem) -> float:
     """Return the τ that is as long beside a node's computing as in the whole run: the split is the same."""
-    gamma = _small_network(small).gamma if small.n_nodes > 1 else 1.0
+    network = _small_network(small, wanted.method)
+    gamma = network.gamma if network.n_nodes > 1 else 1.0
     rows = small.n_samples / small.n_nodes
     return tau * rows / wanted.rows * float(np.sqrt(gamma / wanted.gamma))
 
@@ -159,7 +161,7 @@ def _measure(
     name: str, small: Problem, tau: float, tol: float, passes: float, seed: int
 ) -> tuple[Calibration | None, float]:
     """Run one method; return what it showed, None where the budget ended too early, and its samples."""
-    network = _small_network(small)
+    network = _small_network(small, name)
     facts = Facts.of(small)
     # What a round takes in computations of a sample, where the run counts rows.
     work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
@@ -196,5 +198,7 @@ def _measure(
     return Calibration(float(raised * rounds / promised), likeness), cost
 
 
-def _small_network(small: Problem) -> Network:
-    return Network("cycle", n_nodes=small.n_nodes) if small.n_nodes > 1 else Network("path:1")
+def _small_network(small: Problem, name: str) -> Network:
+    if small.n_nodes == 1 or METHODS[name].kind == "single":
+        return Network("path:1")
+    return Network("cycle", n_nodes=small.n_nodes)
