@@ -17,6 +17,7 @@ NAMES = (
     "multinomial",
     "mpi",
     "wall_clock",
+    "planner",
 )
 
 if __name__ == "__main__":

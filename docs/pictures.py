@@ -22,7 +22,8 @@ FLOWS = {
     "schedule": "constants",
     "algorithms": "events",
     "runtimes": "processes",
-    "estimators | experiments": "runs",
+    "planning": "runs and clocks",
+    "estimators | experiments": "runs and plans",
     "cli": "models and comparisons",
 }
 

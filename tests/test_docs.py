@@ -30,6 +30,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("docs")
     written = shutil.ignore_patterns("_build", "api", "reference")
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=written)
+    shutil.copytree(ROOT / "benchmarks" / "results", folder / "benchmarks" / "results")
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, folder)
     places = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

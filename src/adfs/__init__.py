@@ -13,9 +13,21 @@ from adfs._version import __version__
 from adfs.errors import AdfsError, InputError
 
 if TYPE_CHECKING:
-    from adfs import algorithms, data, estimators, experiments, network, problem, runtimes, schedule, theory
+    from adfs import (
+        algorithms,
+        data,
+        estimators,
+        experiments,
+        network,
+        planning,
+        problem,
+        runtimes,
+        schedule,
+        theory,
+    )
     from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
     from adfs.network import Network
+    from adfs.planning import plan
     from adfs.problem import GeneralProblem, Problem
     from adfs.runtimes import Delays, Grid, Record, Run, simulate
     from adfs.runtimes.mpi import MpiRanks, fit_mpi
@@ -44,6 +56,8 @@ __all__ = [
     "experiments",
     "fit_mpi",
     "network",
+    "plan",
+    "planning",
     "problem",
     "runtimes",
     "schedule",
@@ -67,6 +81,7 @@ _OBJECTS = {
     "Record": "adfs.runtimes",
     "Run": "adfs.runtimes",
     "fit_mpi": "adfs.runtimes.mpi",
+    "plan": "adfs.planning",
     "simulate": "adfs.runtimes",
     "Problem": "adfs.problem",
 }
@@ -77,6 +92,7 @@ _SUBMODULES = frozenset(
         "estimators",
         "experiments",
         "network",
+        "planning",
         "problem",
         "runtimes",
         "schedule",

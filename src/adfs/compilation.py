@@ -284,7 +284,7 @@ def _file_times(_moment: float) -> list[tuple[int, int]] | None:
 
 
 # No kernel is defined in these, or made from anything that is.
-_WITHOUT_KERNELS = frozenset({"cli", "data", "estimators", "experiments"})
+_WITHOUT_KERNELS = frozenset({"cli", "data", "estimators", "experiments", "pages", "planning"})
 _SOURCES = sorted(
     path
     for path in _PACKAGE.rglob("*.py")

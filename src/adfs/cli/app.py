@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "score": "adfs.cli.predict:score",
     "simulate": "adfs.cli.simulate",
     "rates": "adfs.cli.simulate:rates",
+    "plan": "adfs.cli.plan",
     "compare": "adfs.cli.compare",
     "reproduce": "adfs.cli.compare:reproduce",
     "report": "adfs.cli.compare:report",

@@ -95,8 +95,17 @@ def run(
     offset: options.Offset = None,
     n_features: options.NFeatures = None,
     index_base: options.IndexBase = None,
-    nodes: options.Nodes = None,
-    graph: options.Graph = "cycle",
+    nodes: Annotated[
+        str | None,
+        typer.Option("--nodes", help="Split the samples over so many nodes (default 1); auto: for --tau."),
+    ] = None,
+    graph: Annotated[
+        str,
+        typer.Option(
+            "--graph",
+            help="How the nodes are linked: cycle, torus, grid:3x3, complete, …; auto: the quickest.",
+        ),
+    ] = "cycle",
     partition: options.Partition = None,
     algorithm: Annotated[
         str,
@@ -207,7 +216,7 @@ def run(
         grid=_grid(loss, C_grid, alpha_grid),
         class_weight=class_weight,
         multi_class=multi_class,
-        nodes=nodes,
+        nodes=_nodes(nodes),
         graph=graph,
         partition=partition,
         algorithm=algorithm,
@@ -331,6 +340,17 @@ def _all_names(files: list[str]) -> list[str]:
     launch = launch_of()
     count = launch.size if launch is not None else 1
     return [name.replace("{rank}", str(k)).replace("{node}", str(k)) for name in files for k in range(count)]
+
+
+def _nodes(words: str | None) -> int | str | None:
+    """Return a number of nodes, or the wish to have it chosen."""
+    from adfs.errors import InputError
+
+    if words is None or words == "auto":
+        return words
+    if not words.isdecimal() or int(words) < 1:
+        raise InputError(f"--nodes is a whole number above 0 or auto, got {words!r}")
+    return int(words)
 
 
 def _tau(words: str | None, over_mpi: bool) -> float | str | None:

@@ -17,12 +17,13 @@ from adfs._version import __version__
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
+from adfs.estimators.auto import is_auto
 from adfs.estimators.base import LOSS_CONSTANTS, count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.launching import launched_by_mpi
 from adfs.network import Network
 from adfs.problem.losses import LOSSES
-from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
+from adfs.runtimes import Cluster, OneProcess, Outcome, Run, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, place_together
 
@@ -56,7 +57,7 @@ class FitRequest:
     grid: tuple[float, ...] = ()
     class_weight: str | None = None
     multi_class: str = "auto"
-    nodes: int | None = None
+    nodes: int | str | None = None
     graph: str = "cycle"
     partition: str | None = None
     algorithm: str = "auto"
@@ -156,6 +157,8 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
         if not isinstance(fitter, Estimator):
             summary |= _chosen(fitter)
             estimator = fitter.best_estimator_
+        if estimator.network_reason_:
+            cluster.say(estimator.network_reason_)
         if table.feature_names is not None:
             estimator.feature_names_in_ = np.array(table.feature_names, dtype=object)
         account = model.runs[-1].details
@@ -241,13 +244,15 @@ def _chosen(search: Search) -> dict[str, Any]:
     return {name: getattr(search, f"{name}_"), "cv": {"folds": len(search.scores_), "tried": tried}}
 
 
-def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tuple[int | None, Any]:
+def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tuple[int | str | None, Any]:
     """Return the number of nodes here and the partition: one file is split, several are one per node."""
     if cluster.size > 1:
         return len(parts), parts
     if len(parts) == 1:
+        if is_auto(request.nodes) or is_auto(request.graph):
+            return request.nodes, request.partition or "contiguous"
         return count_nodes(request.nodes, request.graph, request.seed), request.partition or "contiguous"
-    if request.nodes not in (None, len(parts)):
+    if request.nodes not in (None, "auto", len(parts)):
         raise InputError(
             f"{len(parts)} files make {len(parts)} nodes, one each; leave out --nodes, "
             "or join the files to split them anew"
@@ -260,20 +265,26 @@ def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tu
 # --------------------------------------------------------------------------- files
 
 
-def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[int], Network]:
-    """Return this rank's files, the nodes that they are, and the network of all."""
+def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[int], Network | str]:
+    """Return this rank's files, the nodes that they are, and the network of all.
+
+    A graph that is left to the planner is chosen once the files are read: until then the ranks are a path.
+    """
 
     def check() -> tuple[list[str], Network]:
         names = file_names(request, cluster.size)
         if request.partition is not None:
             raise InputError("over MPI the files are the partition: leave out --partition")
+        if is_auto(request.graph):
+            return names, Network("path", n_nodes=len(names))
         count = count_nodes(len(names), request.graph, request.seed)
         graph = "path:1" if count == 1 else request.graph
         return names, Network(graph, n_nodes=count, seed=request.seed)
 
     names, network = cluster.attempt("at the start", check)
     block = place_together(cluster, network).block(cluster.rank)
-    return [names[node] for node in block], block.tolist(), network
+    graph = request.graph if is_auto(request.graph) else network
+    return [names[node] for node in block], block.tolist(), graph
 
 
 def file_names(request: FitRequest, n_ranks: int) -> list[str]:
@@ -285,15 +296,16 @@ def file_names(request: FitRequest, n_ranks: int) -> list[str]:
     ['shard-0.svm', 'shard-1.svm']
     """
     if len(request.files) > 1:
-        if request.nodes not in (None, len(request.files)):
+        if request.nodes not in (None, "auto", len(request.files)):
             raise InputError(f"{len(request.files)} files make as many nodes, one each; leave out --nodes")
         names = list(request.files)
     else:
         (name,) = request.files
         if "{node}" in name:
-            names = [name.replace("{node}", str(node)) for node in range(request.nodes or n_ranks)]
+            count = request.nodes if isinstance(request.nodes, int) else n_ranks
+            names = [name.replace("{node}", str(node)) for node in range(count)]
         elif "{rank}" in name:
-            if request.nodes not in (None, n_ranks):
+            if request.nodes not in (None, "auto", n_ranks):
                 raise InputError(
                     f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {request.nodes}"
                 )
@@ -413,11 +425,15 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,
-        "graph": request.graph if n_nodes > 1 else None,
+        "graph": _graph_name(request, worst) if n_nodes > 1 else None,
         "seed": request.seed,
         "files": [Path(name).name for name in request.files],
         "adfs": __version__,
     }
+
+
+def _graph_name(request: FitRequest, run: Run) -> str:
+    return str(run.details.get("network")) if is_auto(request.graph) else request.graph
 
 
 def _linear_model(

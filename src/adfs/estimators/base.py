@@ -15,9 +15,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError, unknown_name
+from adfs.estimators.auto import Request, Spread, is_auto, spread_rows
 from adfs.estimators.inference import Summary, summary_of
 from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, Start, fit_model
 from adfs.network import Network
+from adfs.planning import Facts
 from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import LOSSES, get_loss
@@ -80,7 +82,7 @@ def check_penalty(penalty: str) -> None:
         )
 
 
-def count_nodes(n_nodes: int | None, graph: Any, seed: int) -> int:
+def count_nodes(n_nodes: Any, graph: Any, seed: int) -> int:
     """Return the number of nodes: the one given, or the graph's own; 1 where neither says."""
     if n_nodes is not None:
         check_count(n_nodes)
@@ -115,7 +117,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     loss: str | Loss
     tol: float
     max_iter: float
-    n_nodes: int | None
+    n_nodes: int | str | None
     graph: Any
     partition: Any
     algorithm: str
@@ -218,7 +220,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         if any(shifted) and not all(shifted):
             raise InputError("some processes have an offset and others have none; give all of them one")
         seed = self._seed(cluster, options)
-        count, solver = self._solver(cluster, options, seed, nodes)
+        spread = self._spread(cluster, rows, weights, spec, seed)
+        count, solver = self._solver(cluster, options, seed, nodes, spread)
+        self.network_, self.network_reason_ = solver.network, spread.reason
         parts = cluster.attempt("to split the data", lambda: split(self.partition, targets, count, seed=seed))
         data = _local_data(LocalData(rows, targets, weights, np.array([0]), shift), parts)
         return Prepared(spec, data, np.concatenate(parts), solver)
@@ -308,19 +312,36 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return int(cluster.gather(seed, "to agree on the seed")[0])
 
+    def _spread(self, cluster: Cluster, rows: Any, weights: np.ndarray, spec: ModelSpec, seed: int) -> Spread:
+        """Return the nodes and the graph, chosen by the planner where they were left to it."""
+        if not (is_auto(self.n_nodes) or is_auto(self.graph)):
+            return Spread(self.n_nodes, self.graph)
+        request = Request(self.n_nodes, self.graph, self.algorithm, self.tau, float(self.tol), seed)
+        facts = Facts.gathered(cluster, rows, spec.data_weight * weights, spec.loss, spec.penalty_weight)
+        spread = spread_rows(cluster, request, facts)
+        if self.verbose:
+            cluster.say(spread.reason)
+        return spread
+
     def _solver(
-        self, cluster: Cluster, options: RunOptions | None, seed: int, nodes: Sequence[int] | None
+        self,
+        cluster: Cluster,
+        options: RunOptions | None,
+        seed: int,
+        nodes: Sequence[int] | None,
+        spread: Spread,
     ) -> tuple[int, Solver]:
         """Return how many nodes this process has, and how problems on all of them are solved."""
+        n_nodes, graph = spread.n_nodes, spread.graph
         if cluster.size == 1:
-            count = count_nodes(self.n_nodes, self.graph, seed)
-            network = _network(self.graph, count, seed)
+            count = count_nodes(n_nodes, graph, seed)
+            network = _network(graph, count, seed)
         else:
-            count = check_count(1 if self.n_nodes is None else self.n_nodes)
+            count = check_count(1 if n_nodes is None else n_nodes)
             total = sum(cluster.gather(count, "to count the nodes"))
             network = cluster.attempt(
                 "to build the network",
-                lambda: _network(self.graph, count_nodes(total, self.graph, seed), seed),
+                lambda: _network(graph, count_nodes(total, graph, seed), seed),
             )
         network, placement = numbered(cluster, count, nodes, network)
         base = RunOptions(progress=bool(self.verbose)) if options is None else options

@@ -69,11 +69,12 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Certified relative duality gap at which to stop: (P − D)/P(0).
     max_iter : float
         Most passes over the data.
-    n_nodes : int, optional
+    n_nodes : int or "auto", optional
         Nodes that the rows are split over: as many as the graph's name says, otherwise 1. With a ``cluster``
-        this counts the nodes of this process.
+        this counts the nodes of this process. ``"auto"``: as many as the planner finds the quickest for
+        ``tau``; one per process of a cluster, and one where there is neither.
     graph : str, networkx graph, array or Network
-        How the nodes are linked; see `adfs.Network`.
+        How the nodes are linked; see `adfs.Network`. ``"auto"``: what the planner finds the quickest.
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
     algorithm : str
@@ -110,6 +111,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     node_coef_ : ndarray of shape (n_nodes, d) or (n_classes, n_nodes, d)
         What each node ended with.
     node_intercept_ : ndarray of shape (n_nodes,) or (n_classes, n_nodes)
+    network_ : Network
+        What linked the nodes.
+    network_reason_ : str
+        Why, where it was left to the planner.
     history_ : DataFrame
         The recorded rows; with a column ``class`` when there are several runs.
     standard_errors_, robust_standard_errors_ : ndarray, shaped as coef_
@@ -144,7 +149,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         width: float = 0.5,
         tol: float = 1e-6,
         max_iter: float = 10_000,
-        n_nodes: int | None = None,
+        n_nodes: int | str | None = None,
         graph: Any = "cycle",
         partition: Any = "contiguous",
         algorithm: str = "auto",

@@ -58,6 +58,10 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     algorithm_ : str
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)
+    network_ : Network
+        What linked the nodes.
+    network_reason_ : str
+        Why, where it was left to the planner.
     history_ : DataFrame
     standard_errors_, robust_standard_errors_, intercept_standard_error_
         With ``inference=True``.
@@ -91,7 +95,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         epsilon: float = 0.1,
         tol: float = 1e-6,
         max_iter: float = 10_000,
-        n_nodes: int | None = None,
+        n_nodes: int | str | None = None,
         graph: Any = "cycle",
         partition: Any = "contiguous",
         algorithm: str = "auto",

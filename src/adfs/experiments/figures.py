@@ -14,6 +14,7 @@ import pandas as pd
 
 from adfs.experiments.runs import AXES, Curve, Results
 from adfs.network import Network
+from adfs.pages import COLORS, number
 from adfs.runtimes.loop import Outcome
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 #: The errors of the table, as far as the target goes.
 LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
-#: Okabe and Ito's colours, told apart with every kind of colour vision; black and yellow are left out, since
-#: pages may be dark or light.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 #: Beyond six methods the lines are dashed as well.
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
 
@@ -34,18 +32,6 @@ _RING_FAMILIES = ("cycle", "complete", "exponential")
 
 
 # --------------------------------------------------------------------------- tables
-
-
-def number(value: float) -> str:
-    """Return a number with three digits, for people.
-
-    Examples
-    --------
-    >>> number(123456.0), number(0.01234), number(1.5e9)
-    ('123,000', '0.0123', '1.5e+09')
-    """
-    short = float(f"{value:.3g}")
-    return f"{short:,.0f}" if 1000.0 <= short < 1e8 else f"{short:.3g}"
 
 
 def level_name(level: float) -> str:
@@ -139,15 +125,15 @@ def markdown(table: pd.DataFrame) -> str:
 
 def style_of(number: int) -> tuple[str, str]:
     """Return the colour and the dashes of the curve with this number."""
-    return PALETTE[number % len(PALETTE)], DASHES[(number // len(PALETTE)) % len(DASHES)]
+    return COLORS[number % len(COLORS)], DASHES[(number // len(COLORS)) % len(DASHES)]
 
 
 def _draw(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None:
-    for number, entry in enumerate(results.comparison.methods):
+    for place, entry in enumerate(results.comparison.methods):
         curve = results.curve(entry.label, axis)
         if curve is None:
             continue
-        color, dashes = style_of(number)
+        color, dashes = style_of(place)
         line = (0, tuple(float(part) for part in dashes.split())) if dashes else "-"
         if logarithmic:  # a logarithm has no 0 to start from
             curve = Curve(*(values[curve.x > 0.0] for values in curve))

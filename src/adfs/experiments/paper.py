@@ -16,10 +16,11 @@ import pandas as pd
 from adfs.errors import unknown_name
 from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.experiments.data import make_problem
-from adfs.experiments.figures import markdown, number
-from adfs.experiments.report import Finding, claims_list, fill_page, html_table, save_findings, write_folder
+from adfs.experiments.figures import markdown
+from adfs.experiments.report import Finding, claims_list, save_findings, write_folder
 from adfs.experiments.runs import Results, run_comparisons
 from adfs.files import write_whole
+from adfs.pages import fill_page, html_table, number
 from adfs.runtimes.step_time import theorem4_table
 from adfs.theory import table1
 

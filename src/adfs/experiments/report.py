@@ -6,22 +6,18 @@ import dataclasses
 import html
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from string import Template
 
 import numpy as np
 
-from adfs._version import __version__
 from adfs.errors import InputError
 from adfs.experiments.data import make_network
 from adfs.experiments.figures import (
     error_name,
     markdown,
     network_svg,
-    number,
     save_figures,
     style_of,
     time_table,
@@ -29,6 +25,7 @@ from adfs.experiments.figures import (
 )
 from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 from adfs.files import write_whole
+from adfs.pages import fill_page, html_table, number
 
 _DIGITS = 5
 # What is told of the problem, as runs keep it -> words.
@@ -73,22 +70,6 @@ def load_findings(folder: Path) -> list[Finding]:
 
 
 # --------------------------------------------------------------------------- parts of a page
-
-
-def fill_page(name: str, **parts: str) -> str:
-    """Return a page of the package's own, filled in."""
-    folder = resources.files("adfs.experiments") / "page"
-    files = {ending: (folder / f"page.{ending}").read_text(encoding="utf-8") for ending in ("css", "js")}
-    return Template((folder / name).read_text(encoding="utf-8")).substitute(
-        files, version=__version__, **parts
-    )
-
-
-def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return an HTML table of text; rows are made of cells, ``<td>`` elements."""
-    head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return f'<table class="times"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def claims_list(findings: Sequence[Finding]) -> str:

@@ -21,7 +21,7 @@ from adfs.theory import NodeSummary, Parameters, theorem4_step_time
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["measured_tau", "step_seconds", "theorem4_table"]
+__all__ = ["measured_tau", "measured_tau_of", "step_seconds", "theorem4_table"]
 
 _BATCHES = 5
 _BATCH_SECONDS = 0.02
@@ -29,15 +29,20 @@ _BATCH_SECONDS = 0.02
 
 def measured_tau(cluster: Cluster, problem: FiniteSum) -> float:
     """Return τ for the messages of a problem, measured: a message's seconds over those of a sample."""
+    return measured_tau_of(cluster, problem.n_features, problem.entries_per_row, problem.n_samples)
+
+
+def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None, n_samples: int) -> float:
+    """Return the same from the dimension, and this process's non-zeros per row (None: dense) and rows."""
     why = "to measure the network"
-    message = cluster.exchange_seconds(problem.n_features)
-    cards = cluster.gather([problem.entries_per_row, problem.n_samples], why)
+    message = cluster.exchange_seconds(width)
+    cards = cluster.gather([entries_per_row, n_samples], why)
     total = sum(count for _, count in cards)
     sparse = any(mean is not None for mean, _ in cards)
-    mean = sum((mean or problem.n_features) * count for mean, count in cards) / total
+    mean = sum((mean or width) * count for mean, count in cards) / total
     entries = max(1, round(mean)) if sparse else None
-    cluster.in_turns(lambda: step_seconds(problem.n_features, entries), why)
-    steps = cluster.gather(step_seconds(problem.n_features, entries), why)
+    cluster.in_turns(lambda: step_seconds(width, entries), why)
+    steps = cluster.gather(step_seconds(width, entries), why)
     return float(message / np.median(steps))
 
 

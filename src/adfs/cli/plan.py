@@ -1,0 +1,259 @@
+"""``adfs plan``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adfs.cli import options
+
+if TYPE_CHECKING:
+    from adfs.planning import Facts, Plan
+    from adfs.problem import Problem
+
+EXAMPLES = """\b
+Examples:
+  adfs plan train.svm -C 1 --nodes 1,4,16 --graph grid --graph cycle --tau 20
+  adfs plan --samples 1000000 --features 50 --kappa-s 1e5 --kappa-b 1e3 --nodes 16,64 --tau 100
+  adfs plan sklearn:breast_cancer --measure --out plan.html
+  mpiexec -n 4 adfs plan train.svm --measure --nodes 4 --json
+
+\b
+Time 1 is the computation of one sample; with --measure there are seconds too, and under mpiexec the time
+of a message between these ranks is measured instead of given.
+"""
+
+_COLUMNS = ("method", "graph", "nodes", "time", "passes", "messages", "ρ", "p_comm", "γ")
+_WIDE = 110
+
+
+def run(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="A file; sklearn:breast_cancer, …; synthetic:900x10; or leave it out and give sizes."
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=1, help="Without data: N of all nodes.")
+    ] = None,
+    features: Annotated[int | None, typer.Option("--features", min=1, help="Without data: d.")] = None,
+    kappa_s: Annotated[
+        float | None,
+        typer.Option("--kappa-s", help="Without data: Σ L_j/Σσ, the stochastic condition number."),
+    ] = None,
+    kappa_b: Annotated[
+        float | None, typer.Option("--kappa-b", help="Without data: the batch condition number.")
+    ] = None,
+    nodes: Annotated[
+        str, typer.Option("--nodes", help="Numbers of nodes to look at, with commas.")
+    ] = "1,2,4,8,16,32,64",
+    graph: Annotated[
+        list[str] | None,
+        typer.Option("--graph", help="A graph to look at; again for more (cycle, grid, torus, exponential)."),
+    ] = None,
+    tau: Annotated[
+        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (1).")
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Measure a sample's seconds here and, under mpiexec, a message's too."
+        ),
+    ] = False,
+    tol: Annotated[float, typer.Option("--tol", help="The certified relative gap to reach.")] = 1e-6,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="A method to look at; again for more (all).")
+    ] = None,
+    pilot: Annotated[
+        bool, typer.Option("--pilot/--no-pilot", help="Short runs on a few rows, at most 5 % of the work.")
+    ] = True,
+    law: Annotated[str, typer.Option("--law", help="Of the delays: exponential or fixed.")] = "exponential",
+    loss: options.Loss = "logistic",
+    C: Annotated[float | None, typer.Option("-C", help="Classification, as in adfs fit (default 1).")] = None,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", help="Regression, as in adfs fit (default 1).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a page with everything here (HTML).")
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", help="Draw time against nodes into this file (PNG, PDF or SVG)."),
+    ] = None,
+    seed: options.Seed = 0,
+    form: options.Form = "auto",
+    label: options.Label = None,
+    weight: options.Weight = None,
+    n_features: options.NFeatures = None,
+    index_base: options.IndexBase = None,
+    as_json: options.Json = False,
+) -> int:
+    """Say which method, how many nodes and which graph to run, and how long it will take.
+
+    Every method is put on one idealised clock, from the theory's rates and short pilot runs.
+    """
+    from adfs.errors import InputError
+    from adfs.files import check_outputs
+    from adfs.launching import launched_by_mpi
+
+    check_outputs({"DATA": data} if data else {}, {"--out": out, "--figure": figure})
+    options.check_positive({"-C": C, "--alpha": alpha, "--tol": tol})
+    if figure is not None and figure.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"--figure draws PNG, PDF or SVG, and {figure} ends in none of .png, .pdf, .svg")
+    over_mpi = launched_by_mpi()
+    if over_mpi and not measure:
+        raise InputError(
+            "a plan is made by one process; under mpiexec it measures the network: add --measure"
+        )
+    if over_mpi and tau is not None:
+        raise InputError("under mpiexec --measure measures tau: leave out --tau")
+    read = options.read_options(form, label, weight, n_features, index_base)
+    counts = _counts(nodes)
+
+    from adfs.planning import GRAPHS, plan
+
+    given = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
+    if data is None:
+        source: Problem | Facts = _facts(given)
+    else:
+        if any(value is not None for value in given.values()):
+            raise InputError("--samples, --features, --kappa-s and --kappa-b are for a plan without data")
+        from adfs.cli.simulate import make_setting
+
+        source, _ = make_setting(data, read, loss, _sigma(loss, C, alpha), None, "path", None, seed)
+    step, measured = _measure(source, measure, over_mpi)
+    if step is not None and math.isnan(step):  # another rank than 0
+        return 0
+    found = plan(
+        source,
+        nodes=counts,
+        graphs=graph or GRAPHS,
+        tau=measured if measured is not None else 1.0 if tau is None else tau,
+        tol=tol,
+        methods=method or None,
+        pilot=pilot,
+        law=law,
+        seconds_per_sample=step,
+        seed=seed,
+    )
+    _write(found, out, figure)
+    if as_json:
+        print(found.to_json(), end="")
+    else:
+        _show(found)
+    return 0
+
+
+def _counts(words: str) -> list[int]:
+    from adfs.errors import InputError
+
+    try:
+        counts = [int(word) for word in words.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise InputError(f"--nodes takes whole numbers above 0 with commas, such as 1,4,16, got {words!r}")
+    return counts
+
+
+def _facts(given: dict[str, Any]) -> Facts:
+    from adfs.errors import InputError
+    from adfs.planning import Facts
+
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise InputError(f"give data, or its sizes and condition numbers: {', '.join(missing)} missing")
+    return Facts(given["--samples"], given["--features"], given["--kappa-s"], given["--kappa-b"])
+
+
+def _sigma(loss: str, C: float | None, alpha: float | None) -> float:
+    """Return the strong convexity of the whole objective, divided by the weight of the data."""
+    from adfs.errors import InputError
+    from adfs.problem import get_loss
+
+    classifies = get_loss(loss).task == "classification"
+    if (alpha if classifies else C) is not None:
+        wrong, right = ("--alpha", "-C") if classifies else ("-C", "--alpha")
+        raise InputError(f"the loss {loss!r} takes {right}, not {wrong}")
+    return 1.0 / (1.0 if C is None else C) if classifies else (1.0 if alpha is None else alpha)
+
+
+def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[float | None, float | None]:
+    """Return the seconds of a sample and τ, as far as they are measured; nan on ranks other than 0."""
+    from adfs.runtimes.step_time import step_seconds
+
+    if not wanted:
+        return None, None
+    width, mean = source.n_features, source.entries_per_row
+    entries = None if mean is None else max(1, round(mean))
+    if not over_mpi:
+        return step_seconds(width, entries), None
+    from mpi4py import MPI
+
+    from adfs.runtimes.mpi.faults import as_one_program
+    from adfs.runtimes.mpi.netbench import bench_network
+    from adfs.runtimes.mpi.ranks import check_launcher
+
+    check_launcher()
+    rank = MPI.COMM_WORLD.Get_rank()
+    with as_one_program(MPI.COMM_WORLD):  # which ends MPI
+        found = bench_network(MPI.COMM_WORLD, (width,), entries=entries)
+    if rank != 0:
+        return math.nan, None
+    import numpy as np
+
+    return float(np.median(found.step)), float(found.tau[0])
+
+
+def _write(found: Plan, out: Path | None, figure: Path | None) -> None:
+    from adfs.files import write_whole
+
+    if out is not None:
+        found.save_page(out)
+    if figure is not None:
+        drawn = found.plot().get_figure(root=True)
+        assert drawn is not None
+        form = figure.suffix.lower().removeprefix(".")
+        write_whole(figure, lambda stream: drawn.savefig(stream, format=form))
+
+
+def _show(found: Plan) -> None:
+    """Print the facts, each method at its best, and the recommendation."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from adfs.pages import number
+
+    facts = found.facts
+    print(
+        f"N = {facts.n_samples:,}, d = {facts.n_features:,}, κ_s = {number(facts.kappa_s)}, "
+        f"κ_b = {number(facts.kappa_b)}, τ = {found.tau:.4g}"
+    )
+    # A file or a pipe has room for every column; a narrow screen has not.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    heads = list(_COLUMNS)
+    if found.seconds_per_sample is not None:
+        heads.insert(4, "seconds")
+    kept = len(heads) if console.width >= _WIDE else len(heads) - 3
+    table = Table(box=None, pad_edge=False)
+    for head in heads[:kept]:
+        table.add_column(head, justify="left" if head in ("method", "graph") else "right", no_wrap=True)
+    for one in found.best_of_each():
+        figures = [one.time, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
+        if found.seconds_per_sample is not None:
+            figures.insert(1, one.time * found.seconds_per_sample)
+        texts = ["" if math.isnan(value) else number(value) for value in figures]
+        name = f"{one.method} *" if one.calibrated else one.method
+        cells = [name, one.graph, str(one.n_nodes), *texts]
+        table.add_row(*cells[:kept], style="bold" if one is found.best else None)
+    console.print(table)
+    if found.pilot.found:
+        print("* a pilot run on the data stands behind it")
+    print()
+    for sentence in found.sentences():
+        print(sentence)

@@ -1,0 +1,22 @@
+"""The planner: which method, how many nodes, which graph, how long, before anything is run."""
+
+from adfs.planning.choice import Choice, choose
+from adfs.planning.facts import Facts
+from adfs.planning.pilot import Pilot
+from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, plan
+from adfs.planning.predictions import Calibration, Prediction, predict
+
+__all__ = [
+    "GRAPHS",
+    "NODES",
+    "Calibration",
+    "Choice",
+    "Facts",
+    "Pilot",
+    "Plan",
+    "Prediction",
+    "choose",
+    "networks_of",
+    "plan",
+    "predict",
+]

@@ -1,0 +1,84 @@
+"""Which method and which network, from facts that all processes share: what ``"auto"`` stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from adfs.algorithms import METHODS
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.pages import number
+from adfs.planning.facts import Facts
+from adfs.planning.predictions import LOCAL_SOLVERS, Prediction, candidates, predict_all, ranked
+from adfs.runtimes.delays import Delays
+
+__all__ = ["Choice", "choose"]
+
+
+class Choice(NamedTuple):
+    """A method on a network, the time that it is predicted to take, and why it was chosen, in words."""
+
+    method: str
+    network: Network
+    time: float
+    reason: str
+
+
+def choose(
+    facts: Facts,
+    networks: Sequence[Network],
+    *,
+    tau: float = 1.0,
+    tol: float = 1e-6,
+    methods: Iterable[str] | None = None,
+) -> Choice:
+    """Choose the method and the network that are predicted to be the quickest; nothing is run.
+
+    Parameters
+    ----------
+    facts : Facts
+        The same in every process, and so is the choice but for the last digits of eigenvalues: let process 0
+        tell the others.
+    networks : sequence of Network
+    tau : float
+        Time of a message, one sample's computation taking 1.
+    tol : float
+    methods : iterable of str, optional
+        All that are registered and fit the problem when left out, apart from those whose local solves the
+        clock counts as one pass.
+
+    Examples
+    --------
+    >>> from adfs.network import Network
+    >>> facts = Facts(n_samples=50_000, n_features=500, kappa_s=5000.0, kappa_b=500.0)
+    >>> choose(facts, [Network("path:16"), Network("grid:4x4")], tau=10.0).network.name
+    'grid:4x4'
+    """
+    names = candidates(facts, methods)
+    if methods is None:
+        names = [name for name in names if name in METHODS and name not in LOCAL_SOLVERS]
+    found = ranked(predict_all(names, facts, networks, Delays(tau=tau, law="fixed"), tol), {})
+    if not found:
+        raise InputError("none of these methods can run on this problem and these networks")
+    best = found[0]
+    network = next(one for one in networks if _name(one) == best.graph)
+    return Choice(best.method, network, best.time, _reason(found, tau))
+
+
+def _name(network: Network) -> str:
+    return network.name or f"{network.n_nodes} nodes"
+
+
+def _reason(found: Sequence[Prediction], tau: float) -> str:
+    """Say what the best of some predictions is, and what the next other choice would take."""
+    best = found[0]
+    words = (
+        f"{best.method} on {best.graph} is predicted to take {number(best.time)} samples' time at τ = {tau:g}"
+    )
+    other = next((one for one in found if one.graph != best.graph), None)
+    if other is None:
+        other = next((one for one in found if one.method != best.method), None)
+    if other is None:
+        return words
+    return f"{words}, {other.method} on {other.graph} {number(other.time)}"

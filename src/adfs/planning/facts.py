@@ -1,0 +1,201 @@
+"""What a planner must know of a problem: its sizes and condition numbers, whatever the number of nodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adfs.errors import InputError
+from adfs.problem import Loss, Problem
+from adfs.problem.evaluation import row_norms_squared
+from adfs.problem.rows import rows_of
+from adfs.problem.smoothness import batch_smoothness
+from adfs.runtimes.cluster import Cluster
+from adfs.theory import NodeSummary, summarize
+
+__all__ = ["Facts"]
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The sizes and condition numbers of a problem, as one machine with all the data sees it.
+
+    Split evenly over n nodes, the objective stays the same: each has σ_i = Σσ/n, and so about the same κ.
+
+    Parameters
+    ----------
+    n_samples, n_features : int
+        N of all nodes together, and d.
+    kappa_s : float
+        ΣL_j/Σσ, the stochastic condition number; infinite for a loss that is not smooth.
+    kappa_b : float
+        1 + λ_max(βXᵀWX)/Σσ, the batch condition number.
+    smoothness : ndarray of shape (N,), optional
+        L_j/Σσ of each sample; all alike when left out.
+    spread : float
+        Σ w²‖x‖²/(F(0) Σσ), which the non-smooth method's time depends on.
+    entries_per_row : float, optional
+        Non-zeros per row of sparse data.
+    n_outputs : int
+    own : NodeSummary, optional
+        The summary of the nodes that the samples are on already.
+
+    Examples
+    --------
+    >>> facts = Facts(n_samples=10_000, n_features=20, kappa_s=4000.0, kappa_b=300.0)
+    >>> facts.summary(16).n_samples.max()
+    np.int64(625)
+    """
+
+    n_samples: int
+    n_features: int
+    kappa_s: float
+    kappa_b: float
+    smoothness: np.ndarray | None = None
+    spread: float = 1.0
+    entries_per_row: float | None = None
+    n_outputs: int = 1
+    own: NodeSummary | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "n_features"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        if not (self.kappa_s > 0.0 and self.kappa_b >= 1.0):
+            raise InputError(
+                f"kappa_s must be above 0 and kappa_b at least 1, got {self.kappa_s!r} and {self.kappa_b!r}"
+            )
+        if not self.kappa_b <= 1.0 + self.kappa_s * (1.0 + 1e-9):
+            raise InputError(
+                f"kappa_b is at most 1 + kappa_s (λ_max is at most the trace), got {self.kappa_b:g} "
+                f"and {self.kappa_s:g}"
+            )
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss is."""
+        return math.isfinite(self.kappa_s)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Facts:
+        """Return the facts of a problem, on however many nodes it is."""
+        if not isinstance(problem, Problem):
+            raise InputError(
+                "a plan is made for a linear model (adfs.Problem) or for planning.Facts, "
+                f"got {type(problem).__name__}"
+            )
+        sigma, whole = problem.total_sigma, problem.merged()
+        if not problem.smooth:
+            norms = float(np.sum(problem.weights**2 * problem.row_norms_squared))
+            return cls(
+                n_samples=problem.n_samples,
+                n_features=problem.n_features,
+                kappa_s=math.inf,
+                kappa_b=math.inf,
+                spread=norms / (problem.value_at_zero * sigma),
+                entries_per_row=problem.entries_per_row,
+            )
+        smoothness = np.asarray(problem.smoothness / sigma)
+        return cls(
+            n_samples=problem.n_samples,
+            n_features=problem.n_features,
+            kappa_s=float(smoothness.sum()),
+            kappa_b=1.0 + float(whole.batch_smoothness[0]) / sigma,
+            smoothness=smoothness,
+            entries_per_row=problem.entries_per_row,
+            n_outputs=problem.n_outputs,
+            own=summarize(problem) if problem.n_nodes > 1 else None,
+        )
+
+    @classmethod
+    def of_summary(cls, summary: NodeSummary, n_features: int, n_outputs: int = 1) -> Facts:
+        """Return the facts of nodes that have said of their data what parameters are made of."""
+        total, sizes = float(summary.sigma.sum()), summary.n_samples
+        smooth = bool(np.all(np.isfinite(summary.kappa)))
+        return cls(
+            n_samples=int(sizes.sum()),
+            n_features=n_features,
+            kappa_s=float(summary.kappa @ summary.sigma) / total if smooth else math.inf,
+            kappa_b=1.0 + float(summary.batch_kappa @ summary.sigma) / total if smooth else math.inf,
+            n_outputs=n_outputs,
+            own=summary,
+        )
+
+    @classmethod
+    def gathered(cls, cluster: Cluster, X: Any, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
+        """Return the facts of the rows of all processes; each calls it with its own, and gets the same.
+
+        Parameters
+        ----------
+        cluster : Cluster
+        X : ndarray or csr_array of shape (N, p)
+        weights : ndarray of shape (N,)
+        loss : Loss
+        sigma : float
+            Of the whole objective.
+        """
+        outputs = max(2, loss.n_outputs) if loss.several_outputs else 1
+        count, width = X.shape
+        norms = weights * row_norms_squared(rows_of(X), count)
+        largest = 0.0
+        if loss.smooth:
+            ends = np.array([0, count], dtype=np.int64)
+            largest = float(batch_smoothness(X, weights, ends, loss.beta)[0])
+        stored = -1 if isinstance(X, np.ndarray) else int(X.nnz)
+        own = [count, width, float(norms.sum()), largest, stored]
+        parts = cluster.gather(own, "to sum up the data")
+        counts, widths, sums, tops, entries = (list(part) for part in zip(*parts, strict=True))
+        total, trace = sum(counts), sum(sums)
+        return cls(
+            n_samples=total,
+            n_features=max(widths) * outputs,
+            kappa_s=loss.beta * trace / sigma if loss.smooth else math.inf,
+            # λ_max of a sum of matrices is at most the sum of theirs, and near it where the rows are alike.
+            kappa_b=1.0 + min(sum(tops), loss.beta * trace) / sigma if loss.smooth else math.inf,
+            spread=trace / (total * sigma),
+            entries_per_row=sum(entries) / total if min(entries) >= 0 else None,
+            n_outputs=outputs,
+        )
+
+    def batch_kappa(self, n_nodes: int) -> float:
+        """Return about λ_max(βX_iᵀW_iX_i)/σ_i of one of n nodes.
+
+        Few rows have a larger λ_max in proportion than many: (1 + √(e/m))² times that of endless data, with
+        e = trace/λ_max the effective dimension.
+        """
+        whole = self.kappa_b - 1.0
+        if not self.smooth or whole <= 0.0:
+            return max(0.0, whole)
+        effective = self.kappa_s / whole
+        endless = whole / (1.0 + math.sqrt(effective / self.n_samples)) ** 2
+        rows = self.n_samples / n_nodes
+        return min(self.kappa_s, endless * (1.0 + math.sqrt(effective / rows)) ** 2)
+
+    def summary(self, n_nodes: int) -> NodeSummary:
+        """Return what n nodes that share the samples evenly would say of their data, with Σσ = 1.
+
+        Of as many nodes as the problem is on, their own summary.
+        """
+        if self.own is not None and self.own.n_nodes == n_nodes:
+            return self.own
+        if not 1 <= n_nodes <= self.n_samples:
+            raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
+        counts = self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
+        share = counts / self.n_samples
+        each = np.full(n_nodes, 1.0)
+        smoothness = self.smoothness
+        if smoothness is None:
+            smoothness = np.array([self.kappa_s / self.n_samples])
+        roots = float(np.mean(np.sqrt(1.0 + n_nodes * smoothness)))
+        return NodeSummary(
+            n_samples=counts,
+            n_active=counts,
+            sigma=each / n_nodes,
+            kappa=self.kappa_s * n_nodes * share,
+            batch_kappa=self.batch_kappa(n_nodes) * each,
+            root_sums=counts * roots,
+            largest_smoothness=float(smoothness.max()) * each,
+        )

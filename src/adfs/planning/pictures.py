@@ -1,0 +1,118 @@
+"""What is shown of a plan: the figure of times against nodes, and the page."""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+from typing import TYPE_CHECKING
+
+from adfs.pages import COLORS, fill_page, html_table, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from adfs.planning.plan import Plan
+
+__all__ = ["draw", "make_page"]
+
+_MOST_ROWS = 40
+
+
+def draw(plan: Plan, axes: Axes | None = None) -> Axes:
+    """Draw the predicted time against the number of nodes, one line per method on its best graph."""
+    if axes is None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+    scale = 1.0 if plan.seconds_per_sample is None else plan.seconds_per_sample
+    for place, method in enumerate(one.method for one in plan.best_of_each()):
+        best: dict[int, float] = {}
+        for one in plan.predictions:
+            if one.method == method:
+                best.setdefault(one.n_nodes, scale * one.time)
+        counts = sorted(best)
+        style = "--" if method in plan.passed_over or place >= len(COLORS) else "-"
+        color = COLORS[place % len(COLORS)]
+        axes.plot(counts, [best[n] for n in counts], style, marker="o", ms=4, color=color, label=method)
+    axes.plot(plan.best.n_nodes, scale * plan.best.time, "o", ms=11, mfc="none", mec="0.3")
+    counts = sorted({one.n_nodes for one in plan.predictions})
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel("nodes")
+    unit = "one sample takes 1" if plan.seconds_per_sample is None else "seconds"
+    axes.set_ylabel(f"predicted time to a gap of {plan.tol:g} ({unit})")
+    axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, ncols=2)
+    return axes
+
+
+def _svg(plan: Plan) -> str:
+    """Return the figure as an SVG element, the same for the same plan."""
+    import matplotlib as mpl
+
+    text = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path"}):
+        figure = draw(plan).get_figure(root=True)
+        assert figure is not None
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    label = "Predicted time of each method against the number of nodes"
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" class="figure" ', 1)
+
+
+def _rows(plan: Plan) -> list[list[str]]:
+    """Return the cells of the table: the best of each method first, then the quickest of all."""
+    first = plan.best_of_each()
+    rest = [one for one in plan.predictions if one not in first]
+    rows = []
+    for one in [*first, *rest][:_MOST_ROWS]:
+        marked = ' class="best"' if one is plan.best else ""
+        texts = [f"{one.method}{' *' if one.calibrated else ''}", one.graph, str(one.n_nodes)]
+        figures = [one.time, one.passes, one.messages, one.contraction, one.p_comm]
+        if plan.seconds_per_sample is not None:
+            figures.insert(1, one.time * plan.seconds_per_sample)
+        texts += ["" if math.isnan(value) else number(value) for value in figures]
+        rows.append([f"<td{marked}>{html.escape(text)}</td>" for text in texts])
+    return rows
+
+
+def make_page(plan: Plan) -> str:
+    """Return the page as text."""
+    facts, pilot = plan.facts, plan.pilot
+    heads = ["method", "graph", "nodes", "time", "passes", "messages", "ρ", "p_comm"]
+    if plan.seconds_per_sample is not None:
+        heads.insert(4, "seconds")
+    told = {
+        "samples, N": number(facts.n_samples),
+        "features, d": number(facts.n_features),
+        "κ_s": number(facts.kappa_s),
+        "κ_b": number(facts.kappa_b),
+        "time of a message, τ": f"{plan.tau:g}",
+        "target, relative gap": f"{plan.tol:g}",
+        "spectral gap, γ": number(plan.best.gamma),
+        "delays": plan.law,
+        "nodes that pay, at most": str(plan.node_limit),
+        "τ up to which they do": "" if math.isnan(plan.tau_limit) else number(plan.tau_limit),
+        "pilot": f"{pilot.rows:,} rows, {100.0 * pilot.share:.2g} % of the run" if pilot.found else "none",
+    }
+    sentences = "".join(f"<li>{html.escape(one)}</li>" for one in plan.sentences())
+    items = "".join(
+        f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in told.items()
+    )
+    return fill_page(
+        "plan.html",
+        lead=html.escape(plan.sentences()[0]),
+        sentences=sentences,
+        figure=_svg(plan),
+        table=html_table(heads, _rows(plan)),
+        facts=items,
+    )

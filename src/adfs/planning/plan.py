@@ -1,0 +1,405 @@
+"""The planner: every method on every network that is worth a thought, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from adfs.errors import InputError
+from adfs.files import write_whole
+from adfs.network import Network
+from adfs.pages import number
+from adfs.planning.facts import Facts
+from adfs.planning.pilot import Pilot, run_pilots
+from adfs.planning.predictions import (
+    FORMULAS,
+    LOCAL_SOLVERS,
+    Prediction,
+    best_of_each,
+    candidates,
+    predict,
+    predict_all,
+    ranked,
+)
+from adfs.problem import Problem
+from adfs.runtimes.delays import Delays
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["GRAPHS", "NODES", "Plan", "networks_of", "plan"]
+
+#: What is looked at unless told otherwise: few links per node, so that messages at once cost about one.
+GRAPHS = ("cycle", "grid", "torus", "exponential")
+NODES = (1, 2, 4, 8, 16, 32, 64)
+
+# More nodes pay as long as twice as many are this much quicker.
+_WORTH = 0.95
+_MOST_NODES = 1024
+_LONGEST_TAU = 1e7
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a planner found; `str` of it is a recommendation in a few sentences.
+
+    Attributes
+    ----------
+    predictions : tuple of Prediction
+        The quickest first.
+    facts : Facts
+    tau, tol : float
+    law : str
+        Of the delays.
+    pilot : Pilot
+    node_limit : int
+        Up to so many nodes each doubling makes the recommended method on its kind of graph quicker.
+    tau_limit : float
+        Up to this time of a message the recommended number of nodes is quicker than half of it; nan for one
+        node, infinite where no message is slow enough.
+    passed_over : tuple of str
+        Methods that are not recommended, since the clock counts a whole local solve of theirs as one pass.
+    seconds_per_sample : float, optional
+        Measured: what time 1 of the idealised clock is here.
+
+    Examples
+    --------
+    >>> import adfs
+    >>> facts = adfs.planning.Facts(n_samples=20_000, n_features=30, kappa_s=2000.0, kappa_b=200.0)
+    >>> found = adfs.plan(facts, nodes=[1, 16], graphs=["grid"], tau=20.0)
+    >>> found.best.n_nodes
+    16
+    """
+
+    predictions: tuple[Prediction, ...]
+    facts: Facts
+    tau: float
+    tol: float
+    law: str
+    pilot: Pilot
+    node_limit: int
+    tau_limit: float
+    passed_over: tuple[str, ...] = ()
+    seconds_per_sample: float | None = None
+
+    @property
+    def best(self) -> Prediction:
+        """The quickest of those that the clock counts fairly, or were asked for by name."""
+        fair = (one for one in self.predictions if one.method not in self.passed_over)
+        return next(fair, self.predictions[0])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per method and network, the quickest first; ``seconds`` where they were measured."""
+        import pandas as pd
+
+        frame = pd.DataFrame([dataclasses.asdict(one) for one in self.predictions]).drop(columns="tol")
+        if self.seconds_per_sample is not None:
+            frame.insert(4, "seconds", frame["time"] * self.seconds_per_sample)
+        return frame
+
+    def best_of_each(self) -> list[Prediction]:
+        """Return each method at its best, the quickest first."""
+        return best_of_each(self.predictions)
+
+    def to_json(self) -> str:
+        """Return everything as one JSON object."""
+        facts = {
+            name: getattr(self.facts, name) for name in ("n_samples", "n_features", "kappa_s", "kappa_b")
+        }
+        content = {
+            "recommendation": str(self),
+            "best": dataclasses.asdict(self.best),
+            "facts": facts,
+            "tau": self.tau,
+            "tol": self.tol,
+            "law": self.law,
+            "node_limit": self.node_limit,
+            "tau_limit": self.tau_limit,
+            "seconds_per_sample": self.seconds_per_sample,
+            "pilot": dataclasses.asdict(self.pilot),
+            "predictions": [dataclasses.asdict(one) for one in self.predictions],
+        }
+        return json.dumps(_finite(content), ensure_ascii=False, indent=1) + "\n"
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw the predicted time against the number of nodes, one line per method on its best graph."""
+        from adfs.planning.pictures import draw
+
+        return draw(self, axes)
+
+    def save_page(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that needs nothing else: the recommendation, the figure, the table."""
+        from adfs.planning.pictures import make_page
+
+        write_whole(path, make_page(self))
+
+    def duration(self, time: float) -> str:
+        """Return a time in words: samples' computations, and seconds where they were measured."""
+        words = f"{number(time)} samples' time"
+        if self.seconds_per_sample is None:
+            return words
+        return f"{number(time * self.seconds_per_sample)} s ({words})"
+
+    def sentences(self) -> list[str]:
+        """Return the recommendation, sentence by sentence."""
+        best = self.best
+        others = [one for one in self.best_of_each() if one.method not in (best.method, *self.passed_over)]
+        first = (
+            f"{best.method} on {_place(best)} takes about {self.duration(best.time)} to a certified relative "
+            f"gap of {self.tol:g} with τ = {self.tau:g}"
+        )
+        if others:
+            ratio = others[0].time / best.time
+            first += f", and {others[0].method} on {_place(others[0])} {ratio:.3g} times as long"
+        words = [f"{first}."]
+        alone = [one for one in self.predictions if one.n_nodes == 1]
+        if best.n_nodes > 1:
+            if alone:
+                words.append(
+                    f"One node with all the data would take {alone[0].time / best.time:.3g} times as long."
+                )
+            words.append(_limits(self))
+        elif len({one.n_nodes for one in self.predictions}) > 1:
+            words.append("More nodes do not pay for their messages.")
+        words += _newton(self)
+        sooner = [one.method for one in self.best_of_each() if one.time < best.time]
+        unfair = "counts a whole local solve as one pass; in seconds it is many."
+        if sooner:
+            words.append(f"{' and '.join(sooner)} would be there sooner on this clock, which {unfair}")
+        elif best.method in LOCAL_SOLVERS:
+            words.append(f"The clock {unfair}")
+        words.append(_pilot(self))
+        return words
+
+    def __str__(self) -> str:
+        return " ".join(self.sentences())
+
+
+def _place(one: Prediction) -> str:
+    return "one node" if one.n_nodes == 1 else f"{one.graph} ({one.n_nodes} nodes)"
+
+
+def _limits(found: Plan) -> str:
+    family = found.best.graph.partition(":")[0]
+    if found.node_limit >= _MOST_NODES:
+        words = f"More nodes pay up to {found.node_limit} and beyond"
+    else:
+        words = f"Beyond {found.node_limit} nodes ({family}) more of them do not pay"
+    if math.isinf(found.tau_limit):
+        return (
+            f"{words}, and however slow a message, {found.best.n_nodes} nodes are quicker than half of them."
+        )
+    return f"{words}, and {found.best.n_nodes} pay up to τ = {number(found.tau_limit)}."
+
+
+def _newton(found: Plan) -> list[str]:
+    """Say up to which dimension Newton's method would be the quickest, where it is not."""
+    best = found.best
+    newton = [one for one in found.predictions if one.method == "newton"]
+    if not newton or best.method == "newton":
+        return []
+    nearest = newton[0]
+    rows = found.facts.n_samples / nearest.n_nodes
+    waiting = nearest.time - nearest.position * rows * FORMULAS["newton"].samples(found.facts)
+    room = (best.time - waiting) / (nearest.position * rows)
+    width = math.floor(2.0 * (room - 1.0) - 1.0)
+    if width < 1:
+        return []
+    return [f"newton would win if d were at most {width} instead of {found.facts.n_features}."]
+
+
+def _pilot(found: Plan) -> str:
+    pilot = found.pilot
+    if not pilot.found:
+        return "No pilot run stands behind this: it is what theory and earlier runs say."
+    names = ", ".join(pilot.found)
+    return (
+        f"Pilot runs of {names} on {pilot.rows:,} rows stand behind this; they took "
+        f"{100 * pilot.share:.2g} % of the samples that the run will ({pilot.seconds:.2g} s here)."
+    )
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON's own values: what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def networks_of(nodes: Iterable[int], graphs: Iterable[Any], n_samples: int, seed: int = 0) -> list[Network]:
+    """Return the networks to look at, each shape once; a graph of its own size is taken as it is.
+
+    Parameters
+    ----------
+    nodes : iterable of int
+        Numbers of nodes, for names without sizes; those above the number of samples are left out.
+    graphs : iterable
+        Names such as ``"grid"`` or ``"grid:3x3"``, or networks.
+    n_samples : int
+    seed : int
+        Of random graphs.
+    """
+    counts = [int(count) for count in nodes if 1 <= count <= n_samples]
+    found: dict[tuple[int, int, float], Network] = {}
+    refusals: list[InputError] = []
+    for graph in graphs:
+        named = isinstance(graph, str) and ":" not in graph
+        for count in counts if named else [None]:
+            try:
+                few = count is not None and count <= 2  # whose only shape is a path
+                network = Network("path" if few else graph, n_nodes=count, seed=seed)
+            except InputError as error:  # a hypercube of 12 nodes: the others are looked at
+                refusals.append(error)
+                continue
+            if network.n_nodes <= n_samples:
+                # The cycle of four is the grid of two by two: as many edges, and the same spectral gap.
+                gamma = round(network.gamma, 9) if network.n_nodes > 1 else 1.0
+                found.setdefault((network.n_nodes, network.n_edges, gamma), network)
+    if not found:
+        raise (
+            refusals[0]
+            if refusals
+            else InputError(f"there is no network for {n_samples} samples to plan with")
+        )
+    return list(found.values())
+
+
+def plan(
+    problem: Problem | Facts,
+    *,
+    nodes: Sequence[int] = NODES,
+    graphs: Sequence[Any] = GRAPHS,
+    tau: float = 1.0,
+    tol: float = 1e-6,
+    methods: Sequence[str] | None = None,
+    pilot: bool = True,
+    law: str = "exponential",
+    seconds_per_sample: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Predict how long every method takes on every network, and recommend one.
+
+    Parameters
+    ----------
+    problem : Problem or Facts
+        The data, on however many nodes; or just its sizes and condition numbers.
+    nodes : sequence of int
+        Numbers of nodes to look at. The objective stays the same: Σσ is shared.
+    graphs : sequence
+        Names of graphs without sizes (``"grid"``), tried with every number of nodes; names with sizes, or
+        networks, taken as they are.
+    tau : float
+        Time of a message, one sample's computation taking 1.
+    tol : float
+        The certified relative duality gap to reach.
+    methods : sequence of str, optional
+        All that can run on the problem when left out, ``"newton"`` and ``"lbfgs"`` among them; ``"msda"`` and
+        ``"esdacd"`` are then predicted but not recommended, since the clock counts a whole local solve of
+        theirs as one pass.
+    pilot : bool
+        Put the predictions right by short runs on a few of the rows. They process at most 5 % of the samples
+        that the recommended run will.
+    law : str
+        Of the delays, ``"exponential"`` or ``"fixed"``.
+    seconds_per_sample : float, optional
+        What one sample's computation takes, to tell seconds (`adfs.runtimes.step_time.step_seconds`).
+    seed : int
+
+    Returns
+    -------
+    Plan
+
+    Examples
+    --------
+    >>> import adfs
+    >>> facts = adfs.planning.Facts(n_samples=50_000, n_features=500, kappa_s=5000.0, kappa_b=500.0)
+    >>> found = adfs.plan(facts, nodes=[4, 16], graphs=["grid"], methods=["adfs", "newton"], tau=10.0)
+    >>> found.best.method, found.best.graph
+    ('adfs', 'grid:4x4')
+    """
+    facts = problem if isinstance(problem, Facts) else Facts.of(problem)
+    if not 0.0 < tol < 1.0:
+        raise InputError(f"tol is a relative gap between 0 and 1, got {tol!r}")
+    delays = Delays(tau=tau, law=law)
+    networks = networks_of(nodes, graphs, facts.n_samples, seed)
+    names = candidates(facts, methods)
+    predictions = predict_all(names, facts, networks, delays, tol)
+    if not predictions:
+        raise InputError("none of these methods can run on this problem and these networks")
+    passed_over = LOCAL_SOLVERS if methods is None else ()
+    measured = Pilot()
+    if pilot and isinstance(problem, Problem):
+        measured = run_pilots(problem, predictions, tau=tau, tol=tol, leave_out=passed_over, seed=seed)
+    found = ranked(predictions, measured.found)
+    best = next((one for one in found if one.method not in passed_over), found[0])
+    return Plan(
+        predictions=tuple(found),
+        facts=facts,
+        tau=float(tau),
+        tol=float(tol),
+        law=law,
+        pilot=measured,
+        node_limit=_node_limit(best, facts, delays, tol, seed),
+        tau_limit=_tau_limit(best, facts, delays, tol, seed),
+        passed_over=passed_over,
+        seconds_per_sample=seconds_per_sample,
+    )
+
+
+def _resized(best: Prediction, n_nodes: int, seed: int) -> Network:
+    """Return a network of another size and the same family; a path where it has none of that size."""
+    if n_nodes == 1:
+        return Network("path:1")
+    family = best.graph.partition(":")[0] if ":" in best.graph else "path"
+    try:
+        return Network(family, n_nodes=n_nodes, seed=seed)
+    except InputError:
+        return Network("path", n_nodes=n_nodes)
+
+
+def _node_limit(best: Prediction, facts: Facts, delays: Delays, tol: float, seed: int) -> int:
+    """Return the number of nodes up to which doubling them pays."""
+    count = best.n_nodes
+    time = predict(best.method, facts, _resized(best, count, seed), delays, tol).time
+    while best.n_nodes > 1 and 2 * count <= min(_MOST_NODES, facts.n_samples):
+        following = predict(best.method, facts, _resized(best, 2 * count, seed), delays, tol).time
+        if following > _WORTH * time:
+            break
+        count, time = 2 * count, following
+    return count
+
+
+def _tau_limit(best: Prediction, facts: Facts, delays: Delays, tol: float, seed: int) -> float:
+    """Return the τ at which as many nodes as recommended are no quicker than half of them."""
+    if best.n_nodes == 1:
+        return math.nan
+    half = _resized(best, best.n_nodes // 2, seed)
+    whole = _resized(best, best.n_nodes, seed)
+
+    def pays(tau: float) -> bool:
+        changed = dataclasses.replace(delays, tau=tau)
+        own = predict(best.method, facts, whole, changed, tol).time
+        return own < predict(best.method, facts, half, changed, tol).time
+
+    low = max(float(delays.tau), 1e-3)
+    if not pays(low):
+        return low
+    high = 4.0 * low
+    while pays(high):
+        low, high = high, 4.0 * high
+        if high > _LONGEST_TAU:
+            return math.inf
+    for _ in range(5):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return math.sqrt(low * high)

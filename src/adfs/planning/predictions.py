@@ -1,0 +1,324 @@
+"""How long a method takes to a target: what theory promises, times what is seen, on the idealised clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adfs.algorithms import METHODS, EventEffort, Method, RoundEffort
+from adfs.errors import unknown_name
+from adfs.network import Network
+from adfs.planning.facts import Facts
+from adfs.runtimes.clock import Clock
+from adfs.runtimes.delays import Delays
+from adfs.theory import NodeSummary, NonSmoothParameters
+from adfs.theory.baselines import AgdParameters
+
+__all__ = [
+    "FORMULAS",
+    "LOCAL_SOLVERS",
+    "OBSERVED",
+    "UNSURE",
+    "Calibration",
+    "Formula",
+    "Prediction",
+    "best_of_each",
+    "candidates",
+    "predict",
+    "predict_all",
+    "ranked",
+    "reach",
+]
+
+#: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
+#: classes (the middle of what `benchmarks/planner.py` ran): what a prediction goes by until a pilot run says
+#: better. Theory promises 1 at worst, and so it stands for a method that is not listed.
+OBSERVED: Mapping[str, float] = {
+    "adfs": 0.6,
+    "adfs-block": 0.6,
+    "apcg": 0.6,
+    "msda": 0.21,
+    "dagd": 0.3,
+    "agd": 0.3,
+    "esdacd": 0.2,
+    "extra": 0.13,
+    "dsba": 0.12,
+    "ns-adfs": 0.65,
+}
+
+#: By how much a method may be quicker than these say, and so how far behind the best it may seem and still
+#: be worth a pilot run: what depends on the spectrum of the data is told by no condition number.
+UNSURE: Mapping[str, float] = {"adfs": 1.25, "adfs-block": 1.25, "dagd": 1.6, "lbfgs": 3.0, "msda": 4.0}
+
+#: These begin with the mean of what the nodes find alone. The clock counts a whole local solve as one pass,
+#: as the paper does: their seconds are more.
+LOCAL_SOLVERS = ("msda", "esdacd")
+# On one node these are their local solver, or nothing at all.
+_FOR_NETWORKS = (*LOCAL_SOLVERS, "dsba", "extra")
+
+# A clock's pace is taken from so many events or rounds, and the rest goes on at it.
+_EVENTS, _ROUNDS = 20_000, 200
+
+
+class Formula(NamedTuple):
+    """What is stated of a method whose rounds no contraction tells.
+
+    ``rounds`` gives their number from the facts and the target, ``samples`` what a row costs in a round, in
+    computations of a sample. A round ends with a sum over all nodes: 2·diameter messages one after another.
+    """
+
+    rounds: Callable[[Facts, float], float]
+    samples: Callable[[Facts], float]
+
+
+#: Newton: a few damped steps, then digits double; a row adds its part to half a Hessian.
+#: L-BFGS: the logarithm of κ_b where a few directions are steep, as they mostly are; one gradient per round.
+FORMULAS: Mapping[str, Formula] = {
+    "newton": Formula(
+        lambda facts, tol: 3.0 + math.log2(1.0 + math.log(1.0 / tol)),
+        lambda facts: 0.5 * (facts.n_features + 1) + 1.0,
+    ),
+    "lbfgs": Formula(
+        lambda facts, tol: 3.0 + 0.15 * math.log(1.0 / tol) * math.log(facts.kappa_b),
+        lambda facts: 1.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A method on a network, and what it takes to the target.
+
+    Attributes
+    ----------
+    method, graph : str
+    n_nodes : int
+    time : float
+        On the idealised clock: 1 is the computation of one sample.
+    position : float
+        Events or rounds.
+    passes, messages : float
+        Work in passes over all the data (N samples' computations), and messages of d numbers between nodes.
+    contraction : float
+        ρ per event or round; nan where a stated number of rounds stands for it.
+    p_comm : float
+        The share of events that are communications; nan where every round has both.
+    gamma : float
+        The network's spectral gap.
+    calibrated : bool
+        Whether a pilot run on the data stands behind it.
+    promised : float
+        The position that theory alone has.
+    rows : float
+        Samples per node.
+    tol : float
+    """
+
+    method: str
+    graph: str
+    n_nodes: int
+    time: float
+    position: float
+    passes: float
+    messages: float
+    contraction: float
+    p_comm: float
+    gamma: float
+    calibrated: bool
+    promised: float
+    rows: float
+    tol: float
+
+    def calibrate(self, known: Mapping[str, Calibration]) -> Prediction:
+        """Return it put right by what pilot runs measured: everything is in proportion to the position."""
+        if self.method not in known:
+            return self
+        position = _position(
+            self.method, self.promised, (self.n_nodes, self.rows), self.tol, known[self.method]
+        )
+        ratio = position / self.position
+        scaled = {name: ratio * getattr(self, name) for name in ("time", "passes", "messages")}
+        return dataclasses.replace(self, calibrated=True, position=position, **scaled)
+
+
+def candidates(facts: Facts, methods: Iterable[str] | None = None) -> list[str]:
+    """Return the methods that can run on a problem, of those named or of all there are."""
+    named = list(dict.fromkeys([*METHODS, *FORMULAS])) if methods is None else list(methods)
+    for name in named:
+        if name not in METHODS and name not in FORMULAS:
+            raise unknown_name("method", name, [*METHODS, *FORMULAS])
+    return [name for name in named if _fits(name, facts)]
+
+
+def _fits(name: str, facts: Facts) -> bool:
+    method = METHODS.get(name)
+    if method is None:
+        return facts.smooth and facts.n_outputs == 1
+    if facts.n_outputs > 1 and not method.several_outputs:
+        return False
+    # A method for losses that are not smooth is for these: its rate is far worse than a smooth one's.
+    return method.smooth_only if facts.smooth else not method.smooth_only
+
+
+class Calibration(NamedTuple):
+    """What runs tell of a method.
+
+    Attributes
+    ----------
+    factor : float
+        Events (or rounds) × contraction to divide the gap by e; of a `Formula`, rounds over those stated.
+    likeness : float
+        The gap of the mean of local solutions × the square of a node's rows: more rows, more alike. Of the
+        methods that begin with it.
+    """
+
+    factor: float
+    likeness: float = math.inf
+
+
+def reach(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+    """Return the position by which theory has a gap of 1 at the target."""
+    if name in FORMULAS:
+        return FORMULAS[name].rounds(facts, tol)
+    if isinstance(parameters, NonSmoothParameters):
+        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t); ‖λ*‖² is about Σ s²‖x‖²/μ², and Δ_0 is 1.
+        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
+        return math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
+    return math.log(1.0 / tol) / float(parameters.contraction)
+
+
+def _known(name: str, facts: Facts) -> Calibration:
+    """Return what stands for a pilot run."""
+    effective = facts.kappa_s / max(facts.kappa_b - 1.0, 1e-300) if facts.smooth else math.inf
+    return Calibration(1.0 if name in FORMULAS else OBSERVED.get(name, 1.0), effective**2)
+
+
+def _position(name: str, promised: float, nodes: tuple[int, float], tol: float, known: Calibration) -> float:
+    """Return the position at which a method is at the target, from theory's and what is seen in runs.
+
+    ``nodes`` are how many there are, and the rows of each.
+    """
+    n_nodes, rows = nodes
+    if name not in LOCAL_SOLVERS:
+        return float(max(1, math.ceil(known.factor * promised)))
+    # Every node has solved once after a round, or about as many events as there are nodes.
+    first = 1 if METHODS[name].kind == "rounds" else n_nodes
+    start = min(1.0, known.likeness / rows**2)
+    left = max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
+    return float(first + math.ceil(known.factor * promised * left))
+
+
+def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
+    """Predict one method on one network, without a pilot run.
+
+    Parameters
+    ----------
+    name : str
+    facts : Facts
+    network : Network
+    delays : Delays
+    tol : float
+        The certified relative gap to reach.
+    """
+    summary = facts.summary(network.n_nodes)
+    tau = float(np.mean(delays.tau))
+    method = METHODS.get(name)
+    parameters = None if method is None else _constants(method, facts, summary, network, tau)
+    promised, rows = reach(name, parameters, facts, summary, tol), facts.n_samples / network.n_nodes
+    position = _position(name, promised, (network.n_nodes, rows), tol, _known(name, facts))
+    if method is None:
+        work = FORMULAS[name].samples(facts)
+        hops = 2 * network.diameter if network.n_nodes > 1 else 0
+        time = position * (float(summary.n_samples.max()) * work + hops * tau)
+        passes, messages = position * work, position * 2.0 * (network.n_nodes - 1)
+    else:
+        time = _time(method, parameters, summary, network, delays, position)
+        work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
+        passes = work * position / method.position_of(parameters, summary, 2.0) * 2.0
+        messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
+    return Prediction(
+        method=name,
+        graph=network.name or f"{network.n_nodes} nodes",
+        n_nodes=network.n_nodes,
+        time=time,
+        position=position,
+        passes=passes,
+        messages=messages,
+        contraction=math.nan if name in FORMULAS else float(getattr(parameters, "contraction", math.nan)),
+        p_comm=float(getattr(parameters, "p_comm", math.nan)),
+        gamma=network.gamma if network.n_nodes > 1 else 1.0,
+        calibrated=False,
+        promised=promised,
+        rows=rows,
+        tol=tol,
+    )
+
+
+def _constants(method: Method[Any], facts: Facts, summary: NodeSummary, network: Network, tau: float) -> Any:
+    """Return a method's constants, from what is known without the data."""
+    parameters = method.parameters(summary, network, tau=tau)
+    if any(item.name == "n_features" for item in dataclasses.fields(parameters)):
+        parameters = dataclasses.replace(parameters, n_features=facts.n_features)
+    if isinstance(parameters, AgdParameters):  # a run measures the whole objective's smoothness, and so do we
+        parameters = parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
+    return parameters
+
+
+def _time(
+    method: Method[Any], parameters: Any, summary: NodeSummary, network: Network, delays: Delays, to: float
+) -> float:
+    """Return the time of a position: a short walk of the clock gives the pace."""
+    clock = Clock(method, parameters, summary, network, delays)
+    begun = clock.latest
+    walked = min(math.ceil(to), _EVENTS if method.kind != "rounds" else _ROUNDS)
+    effort = method.effort(parameters, summary, network)
+    if isinstance(effort, RoundEffort) and effort.gossip_probability is not None:
+        walked = min(math.ceil(to), _EVENTS)  # rounds of one sample or one exchange
+    clock.advance(float(walked))
+    return begun + (clock.latest - begun) * to / walked
+
+
+def _messages(effort: EventEffort | RoundEffort, parameters: Any, network: Network) -> float:
+    """Return the messages per event or round."""
+    if isinstance(effort, EventEffort):
+        return 2.0 * float(parameters.edge_probability.sum())
+    chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
+    sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+    return 2.0 * network.n_edges * effort.exchanges * chance + sums
+
+
+def predict_all(
+    names: Iterable[str], facts: Facts, networks: Iterable[Network], delays: Delays, tol: float
+) -> list[Prediction]:
+    """Predict every method on every network; one-machine methods on one node only."""
+    found = []
+    for network in networks:
+        for name in names:
+            method = METHODS.get(name)
+            if method is None or _runs_on(method, network):
+                found.append(predict(name, facts, network, delays, tol))
+    return found
+
+
+def ranked(found: Iterable[Prediction], known: Mapping[str, Calibration]) -> list[Prediction]:
+    """Return predictions put right by pilot runs, the quickest first."""
+    return sorted((one.calibrate(known) for one in found), key=lambda one: one.time)
+
+
+def best_of_each(found: Iterable[Prediction]) -> list[Prediction]:
+    """Return the first prediction of each method."""
+    first: dict[str, Prediction] = {}
+    for one in found:
+        first.setdefault(one.method, one)
+    return list(first.values())
+
+
+def _runs_on(method: Method[Any], network: Network) -> bool:
+    if method.kind == "single":
+        return network.n_nodes == 1
+    return network.n_nodes > 1 or method.name not in _FOR_NETWORKS

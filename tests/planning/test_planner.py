@@ -1,0 +1,270 @@
+"""The planner: its predictions against runs, its advice, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import adfs
+from adfs.algorithms import METHODS
+from adfs.algorithms.extra import Extra
+from adfs.cli import main
+from adfs.errors import InputError
+from adfs.planning import Facts, choose, networks_of, plan, predict
+from adfs.planning.predictions import LOCAL_SOLVERS, candidates
+from adfs.theory import summarize
+from memory_cluster import Threads, on_threads
+
+BIG = Facts(n_samples=100_000, n_features=30, kappa_s=5e4, kappa_b=500.0)
+
+
+def rows(n_samples: int, width: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n_samples, width)) * np.arange(1, width + 1) ** -0.5
+    return X, np.where(X[:, 0] + 0.5 * rng.standard_normal(n_samples) > 0.0, 1.0, -1.0)
+
+
+@pytest.fixture(scope="module")
+def problem() -> adfs.Problem:
+    X, y = rows(4800)
+    return adfs.Problem(X, y, "logistic", 0.003 * 600, 8)
+
+
+@pytest.fixture(scope="module")
+def found(problem: adfs.Problem) -> adfs.planning.Plan:
+    return plan(problem, nodes=[1, 8], graphs=["cycle"], tau=10.0, methods=["adfs", "adfs-block", "dagd"])
+
+
+def test_the_predicted_time_is_that_of_a_run(problem: adfs.Problem, found: adfs.planning.Plan) -> None:
+    network = adfs.Network("cycle:8")
+    predicted = {one.method: one for one in found.predictions if one.n_nodes == 8}
+    for name in ("adfs", found.best.method):
+        run = adfs.simulate(
+            name, problem, network, tau=10.0, tol=1e-6, delays=adfs.Delays(tau=10.0), progress=False
+        )
+        assert 1 / 1.5 < predicted[name].time / run.columns["time"][-1] < 1.5
+        assert 1 / 1.6 < predicted[name].passes / run.columns["passes"][-1] < 1.6
+        assert 1 / 1.6 < predicted[name].messages / run.columns["messages"][-1] < 1.6
+
+
+def test_the_pilot_is_a_small_part_of_the_run_and_the_best_has_one(found: adfs.planning.Plan) -> None:
+    assert found.best.calibrated
+    assert 0.0 < found.pilot.share <= 0.05
+    whole = found.best.passes * found.facts.n_samples
+    assert found.pilot.samples == pytest.approx(found.pilot.share * whole)
+    assert f"{100 * found.pilot.share:.2g} %" in str(found)
+
+
+def test_methods_for_one_machine_are_tried_on_one_node() -> None:
+    X, y = rows(4000)
+    said = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], graphs=["path"], tau=1.0)
+    assert {one.n_nodes for one in said.predictions if one.method in ("apcg", "point-saga")} == {1}
+    alone = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], graphs=["path"], methods=["apcg"])
+    assert alone.best.calibrated
+
+
+def test_few_rows_have_no_pilot_and_the_plan_says_so() -> None:
+    X, y = rows(300)
+    small = plan(adfs.Problem(X, y), nodes=[4], graphs=["cycle"], methods=["adfs"])
+    assert not small.best.calibrated
+    assert "No pilot run" in str(small)
+
+
+@pytest.mark.parametrize("n_nodes", [1, 4, 16])
+def test_condition_numbers_of_any_split_come_from_those_of_the_whole(n_nodes: int) -> None:
+    X, y = rows(3200)
+    facts = Facts.of(adfs.Problem(X, y, "logistic", 3.0, 2))
+    real = summarize(adfs.Problem(X, y, "logistic", 6.0 / n_nodes, n_nodes, partition="random"))
+    said = facts.summary(n_nodes)
+    np.testing.assert_allclose(said.root_sums, real.root_sums, rtol=0.1)
+    np.testing.assert_allclose(said.kappa, real.kappa, rtol=0.15)
+    assert said.batch_kappa[0] == pytest.approx(float(real.batch_kappa.max()), rel=0.15)
+
+
+def test_facts_of_a_summary_and_of_rows_on_several_processes_agree() -> None:
+    X, y = rows(900)
+    whole = adfs.Problem(X, y, "logistic", 2.0 / 3, 3)
+    loss, sigma = whole.loss, whole.total_sigma
+    facts = Facts.of(whole)
+    told = Facts.of_summary(summarize(whole), 6)
+
+    def gather(cluster: Threads) -> Facts:
+        own = whole.shards[cluster.rank]
+        return Facts.gathered(cluster, own.X, own.weights, loss, sigma)
+
+    for other in (told, *on_threads(3, gather)):
+        assert (other.n_samples, other.n_features) == (900, 6)
+        assert other.kappa_s == pytest.approx(facts.kappa_s, rel=1e-12)
+        assert facts.kappa_b <= other.kappa_b <= 1.15 * facts.kappa_b
+
+
+def test_newton_is_named_where_it_wins() -> None:
+    def method(width: int) -> str:
+        facts = Facts(n_samples=10_000, n_features=width, kappa_s=1e6, kappa_b=1e5)
+        return plan(facts, nodes=[16], graphs=["grid"], methods=["adfs", "newton"], tau=5.0).best.method
+
+    assert method(2) == "newton"
+    assert method(2000) == "adfs"
+    advice = str(plan(BIG, nodes=[16], graphs=["grid"], methods=["adfs", "newton"], tau=5.0))
+    limit = int(re.search(r"newton would win if d were at most (\d+) instead of 30", advice)[1])  # type: ignore[index]
+    for width, wins in ((limit - 1, True), (limit + 2, False)):
+        facts = Facts(100_000, width, 5e4, 500.0)
+        best = plan(facts, nodes=[16], graphs=["grid"], methods=["adfs", "newton"], tau=5.0).best
+        assert (best.method == "newton") == wins
+
+
+def test_local_solvers_are_shown_but_recommended_only_by_name() -> None:
+    easy = Facts(n_samples=100_000, n_features=30, kappa_s=8.0, kappa_b=4.0)
+    open_ = plan(easy, nodes=[16], graphs=["grid"], tau=1000.0)
+    assert open_.predictions[0].method == "msda"
+    assert open_.best.method not in LOCAL_SOLVERS
+    assert "msda" in str(open_)
+    named = plan(easy, nodes=[16], graphs=["grid"], tau=1000.0, methods=["adfs", "msda"])
+    assert named.best.method == "msda"
+
+
+def test_nodes_and_messages_stop_paying_where_the_plan_says() -> None:
+    said = plan(BIG, nodes=[16], graphs=["cycle"], tau=10.0, methods=["adfs"])
+    delays = adfs.Delays(tau=10.0)
+
+    def time(n_nodes: int, tau: float) -> float:
+        return predict("adfs", BIG, adfs.Network("cycle", n_nodes=n_nodes), adfs.Delays(tau=tau), 1e-6).time
+
+    assert time(2 * said.node_limit, float(delays.tau)) > 0.95 * time(said.node_limit, float(delays.tau))
+    assert time(16, 0.7 * said.tau_limit) < time(8, 0.7 * said.tau_limit)
+    assert time(16, 1.4 * said.tau_limit) > time(8, 1.4 * said.tau_limit)
+
+
+def test_a_method_from_outside_is_believed_its_contraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Extra):
+        name = "other"
+
+    monkeypatch.setitem(METHODS, "other", Other())
+    assert "other" in candidates(BIG)
+    said = predict("other", BIG, adfs.Network("cycle:4"), adfs.Delays(law="fixed"), 1e-6)
+    assert said.position == math.ceil(math.log(1e6) / said.contraction)
+    assert said.time == pytest.approx(said.position * (25_000 + 1.0))
+
+
+def test_a_loss_that_is_not_smooth_has_its_own_method() -> None:
+    X, y = rows(4000)
+    problem = adfs.Problem(X, y, "hinge", 40.0, 4)
+    said = plan(problem, graphs=["cycle:4"], tau=2.0, tol=1e-2)
+    assert {one.method for one in said.predictions} == {"ns-adfs"}
+    run = adfs.simulate("ns-adfs", problem, "cycle:4", tol=1e-2, delays=adfs.Delays(tau=2.0), progress=False)
+    assert 0.4 < said.best.time / run.columns["time"][-1] < 2.5
+
+
+def test_what_a_plan_writes(found: adfs.planning.Plan, tmp_path: Path) -> None:
+    content = json.loads(found.to_json())
+    assert content["best"]["method"] == found.best.method
+    assert content["recommendation"] == str(found)
+    assert len(content["predictions"]) == len(found.table) == len(found.predictions)
+    assert found.table["time"].is_monotonic_increasing
+    assert len(found.plot().lines) == 4  # three methods and the ring
+    found.save_page(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert page.count("<tr>") == 1 + len(found.predictions)
+    assert not re.search(r"(src|href)=\"(https?:)?//", page)
+    assert found.best.graph in page
+    assert 'role="img"' in page
+
+
+def test_every_shape_is_looked_at_once_and_what_has_no_such_size_is_left_out() -> None:
+    shapes = [network.name for network in networks_of([1, 2, 4, 6], ["cycle", "grid", "hypercube"], 100)]
+    assert shapes == ["path:1", "path:2", "cycle:4", "cycle:6", "grid:2x3"]
+    with pytest.raises(InputError, match="hypercube"):
+        networks_of([6], ["hypercube"], 100)
+    with pytest.raises(InputError, match="no network"):
+        networks_of([64], ["cycle"], 10)
+
+
+def test_nodes_and_graph_are_chosen_and_told() -> None:
+    X, y = rows(1200)
+    alone = adfs.ADFSClassifier(n_nodes="auto", random_state=0).fit(X, y)
+    assert (alone.network_.n_nodes, "one process" in alone.network_reason_) == (1, True)
+    model = adfs.ADFSClassifier(n_nodes="auto", graph="auto", algorithm="adfs", tau=3.0, random_state=0)
+    model.fit(X, y)
+    facts = Facts.of(adfs.Problem(X, y, "logistic", 1.0))
+    wanted = choose(
+        facts, networks_of(adfs.planning.NODES, adfs.planning.GRAPHS, 1200), tau=3.0, methods=["adfs"]
+    )
+    assert model.network_ == wanted.network
+    assert model.network_reason_.startswith(f"adfs on {wanted.network.name} is predicted to take")
+    assert model.node_coef_.shape[0] == wanted.network.n_nodes
+    given = adfs.ADFSClassifier(n_nodes=6, graph="auto", algorithm="adfs", random_state=0).fit(X, y)
+    assert given.network_.n_nodes == 6
+    with pytest.raises(InputError, match="n_nodes"):
+        adfs.ADFSClassifier(n_nodes="many").fit(X, y)
+
+
+def test_processes_choose_the_same_graph() -> None:
+    X, y = rows(1200)
+
+    def fit(cluster: Threads) -> tuple[str, str]:
+        own = slice(cluster.rank, None, 4)
+        model = adfs.ADFSClassifier(
+            n_nodes="auto", graph="auto", algorithm="adfs", tau=3.0, tol=1e-3, random_state=0, cluster=cluster
+        ).fit(X[own], y[own])
+        return str(model.network_.name), model.network_reason_
+
+    chosen = on_threads(4, fit)
+    assert len(set(chosen)) == 1
+    assert adfs.Network(chosen[0][0]).n_nodes == 4
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--samples", "100000", "--features", "30", "--kappa-s", "5e4", "--kappa-b", "500"]
+    page, figure = tmp_path / "p.html", tmp_path / "p.svg"
+    options = ["--nodes", "4,16", "--graph", "grid", "--tau", "20", "--method", "adfs", "--method", "newton"]
+    assert main(["plan", *sizes, *options, "--out", str(page), "--figure", str(figure)]) == 0
+    shown = capsys.readouterr().out
+    said = plan(BIG, nodes=[4, 16], graphs=["grid"], tau=20.0, methods=["adfs", "newton"])
+    assert str(said).replace(". ", ".\n") in shown
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "<svg" in figure.read_text(encoding="utf-8")
+    assert main(["plan", *sizes, *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(said.to_json())
+    X, y = rows(400)
+    np.savez(tmp_path / "t.npz", X=X, y=y)
+    model = str(tmp_path / "m.json")
+    data = str(tmp_path / "t.npz")
+    fit = ["fit", data, "--nodes", "auto", "--graph", "auto", "--tau", "2", "--out", model, "--json"]
+    assert main(fit) == 0
+    captured = capsys.readouterr()
+    assert "samples' time at τ = 2" in captured.err
+    summary = json.loads(captured.out)
+    assert adfs.Network(summary["graph"]).n_nodes == summary["n_nodes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--samples", "10"], "--features, --kappa-s, --kappa-b missing"),
+        (["t.npz", "--samples", "10"], "without data"),
+        (["t.npz", "--nodes", "four"], "such as 1,4,16"),
+        (["t.npz", "--alpha", "2"], "takes -C"),
+        (["t.npz", "--figure", "plan.doc"], ".svg"),
+        (["t.npz", "--method", "adsf"], "did you mean 'adfs'"),
+        (["t.npz", "--tol", "2"], "between 0 and 1"),
+    ],
+)
+def test_a_bad_request_is_one_line(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    X, y = rows(40)
+    np.savez("t.npz", X=X, y=y)
+    assert main(["plan", *options]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
