@@ -58,11 +58,16 @@ def write_table(name: str, title: str, rows: list[Row], notes: str = "") -> str:
         target = "" if np.isnan(row.target) else f"≤ {row.target:g}"
         figure = f"{row.figure:.4g} {row.unit}"
         lines.append(f"| {row.what} | {figure} | {row.reference} | {ratio} | {target} | {row.verdict} |")
-    lines += ["", f"{platform.machine()}, {processor()}, Python {platform.python_version()}.", notes]
+    lines += ["", machine(), notes]
     text = "\n".join(lines).rstrip() + "\n"
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text)
     return text
+
+
+def machine() -> str:
+    """Say where this is measured."""
+    return f"{platform.machine()}, {processor()}, Python {platform.python_version()}."
 
 
 def processor() -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
+import drawings
 import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import adfs
-
-mpl.use("svg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 
 ROOT = Path(adfs.__file__).parents[2]
 # What flows from a layer to the one above it.
@@ -37,14 +40,15 @@ def _modules(name: str) -> int:
     return len(list((ROOT / "src/adfs" / name).rglob("*.py")))
 
 
-def draw_architecture(axes: Axes) -> None:
+def draw_architecture(figure: Figure) -> None:
     """Draw the folders as boxes, one row per layer, and what flows between the rows."""
     rows = layers()
+    axes: Axes = figure.subplots()
     for height, row in enumerate(rows):
         width = 1.0 / len(row)
         for place, name in enumerate(row):
             x = place * width + 0.01
-            box = plt.Rectangle((x, height), width - 0.02, 0.55, facecolor="#dbe7f3", edgecolor="#3b6ea5")
+            box = Rectangle((x, height), width - 0.02, 0.55, facecolor="#dbe7f3", edgecolor="#3b6ea5")
             axes.add_patch(box)
             axes.text(x + width / 2 - 0.01, height + 0.27, name, ha="center", va="center", fontsize=11)
             count = f"{_modules(name)} modules"
@@ -62,20 +66,44 @@ def draw_architecture(axes: Axes) -> None:
     axes.set_axis_off()
 
 
-PICTURES = {"architecture": (draw_architecture, (6.2, 6.4))}
+#: The picture of the README, which is kept beside it: forges show no page that a build has made.
+FIRST = ROOT / "docs" / "style" / "first.svg"
+PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
+    "architecture": (draw_architecture, (6.2, 6.4)),
+    "augmented": (drawings.draw_augmented, (6.2, 2.9)),
+    "event": (drawings.draw_event, (6.8, 2.6)),
+    "mean-and-lag": (drawings.draw_mean_and_lag, (6.2, 2.8)),
+    "waiting": (drawings.draw_waiting, (6.4, 2.8)),
+    "placement": (drawings.draw_placement, (4.2, 3.0)),
+    "certificate": (drawings.draw_certificate, (5.6, 3.0)),
+    "constants": (drawings.draw_constants, (5.6, 3.2)),
+    "nonsmooth": (drawings.draw_nonsmooth, (5.6, 3.2)),
+}
+
+
+def write_picture(path: Path, draw: Callable[[Figure], None], size: tuple[float, float], told: str = "") -> None:
+    """Write a picture as SVG; ``told`` is kept in it for machines."""
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasSVG(figure)
+    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path"}):
+        draw(figure)
+        figure.patch.set_facecolor("white")
+        figure.savefig(path, metadata={"Date": None, "Description": told})
 
 
 def write_pictures(folder: Path) -> None:
-    """Write all pictures as SVG; the same bytes for the same package."""
+    """Write all pictures of the pages; the same bytes for the same package."""
     folder.mkdir(exist_ok=True)
-    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path"}):
-        for name, (draw, size) in PICTURES.items():
-            figure, axes = plt.subplots(figsize=size, layout="constrained")
-            draw(axes)
-            figure.patch.set_facecolor("white")
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-            plt.close(figure)
+    for name, (draw, size) in PICTURES.items():
+        write_picture(folder / f"{name}.svg", draw, size)
+
+
+def write_first() -> None:
+    """Write the picture of the README, and in it the numbers it shows."""
+    told = json.dumps(drawings.first_picture_data())
+    write_picture(FIRST, drawings.draw_first, (7.2, 2.9), told)
 
 
 if __name__ == "__main__":
     write_pictures(Path(__file__).with_name("pictures"))
+    write_first()
