@@ -98,12 +98,12 @@ napoleon_use_ivar = True
 
 
 def _escape_signs(line: str) -> str:
-    """Show |E|, ℓ* and F* as they are: reStructuredText takes bars for substitutions and stars for emphasis."""
+    """Show |E|, F* and (N, *shape) as they are: reStructuredText has its own ideas of bars and stars."""
     if line.lstrip().startswith((">>>", "...")):
         return line
     parts = line.split("``")
     for k in range(0, len(parts), 2):
-        parts[k] = re.sub(r"(?<=[ℓfFθ])\*(?![\w*])", r"\\*", parts[k].replace("|", "\\|"))
+        parts[k] = re.sub(r"(?<=[ℓfFθ])\*(?![\w*])|(?<=, )\*(?=\w+\))", r"\\*", parts[k].replace("|", "\\|"))
     return "``".join(parts)
 
 
