@@ -5,7 +5,18 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("local_step", "block", "scaling", "networks", "memory", "startup", "solvers", "multinomial", "mpi", "reproduction")
+NAMES = (
+    "local_step",
+    "block",
+    "scaling",
+    "networks",
+    "memory",
+    "startup",
+    "solvers",
+    "multinomial",
+    "mpi",
+    "reproduction",
+)
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or NAMES:

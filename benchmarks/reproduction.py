@@ -1,4 +1,4 @@
-"""The paper's experiments: ``python -m benchmarks.reproduction [FOLDER]``; finished runs in the folder are used again."""
+"""The paper's experiments: ``python -m benchmarks.reproduction [FOLDER]`` uses finished runs in it again."""
 
 from __future__ import annotations
 

@@ -180,9 +180,7 @@ def draw_mean_and_lag(figure: Figure) -> None:
         fine = np.linspace(t, t + 1, 20, endpoint=False)
         grid += fine.tolist()
         mean += [state.mean[node, coordinate]] * fine.size
-        lag += (
-            state.lag[node, coordinate] * method.parameters.decay ** (fine - state.time[node])
-        ).tolist()
+        lag += (state.lag[node, coordinate] * method.parameters.decay ** (fine - state.time[node])).tolist()
         state = method.step(state, int(edge), float(t + 1))
         if node in graph.edges[edge]:
             moments.append(t + 1)

@@ -1,7 +1,8 @@
 """Figures for the pages, from the tables in ``benchmarks/results``: none is typed by hand.
 
-A figure's place is ``table; row; column``: the file's name, how its row begins, and the head of a column (the second
-column when left out). The README has its figures between comments that say the place; a test compares them.
+A figure's place is ``table; row; column``: the file's name, how its row begins, and the head of a column (the
+second column when left out). The README has its figures between comments that say the place; a test compares
+them, and ``python docs/kept.py`` writes them anew.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def kept_figure(place: str) -> str:
 
 
 def wrong_figures(text: str) -> list[str]:
-    """Return what is wrong about the tagged figures of a text: one line per figure that is not the kept one."""
+    """Return what is wrong about the tagged figures of a text: one line for each that is not kept so."""
     wrong = []
     for place, shown in TAGGED.findall(text):
         kept = kept_figure(place)

@@ -81,7 +81,9 @@ PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
 }
 
 
-def write_picture(path: Path, draw: Callable[[Figure], None], size: tuple[float, float], told: str = "") -> None:
+def write_picture(
+    path: Path, draw: Callable[[Figure], None], size: tuple[float, float], told: str = ""
+) -> None:
     """Write a picture as SVG; ``told`` is kept in it for machines."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasSVG(figure)

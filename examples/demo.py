@@ -1,7 +1,7 @@
 """A short story: a network, data spread over it, a model that all nodes agree on, and how good it is.
 
-Run with ``make demo``. The data is scikit-learn's breast cancer set, bundled with it. What is printed is also written as
-a page, ``demo/index.html``, which needs nothing else.
+Run with ``make demo``. The data is scikit-learn's breast cancer set, bundled with it. What is printed is also
+written as a page, ``demo/index.html``, which needs nothing else.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs
             lines.append(f"gap below 1e{power}  after {row['passes']:5.0f} passes  {bar}")
     last = run.frame.iloc[-1]
     words = (
-        f"ADFS, with all nine nodes simulated here. It {run.outcome} after {last['passes']:.0f} passes over the data and "
-        f"{last['messages']:.0f} messages of {problem.n_features} numbers, in {run.seconds:.2f} s. The gap is proven: the model "
-        f"is no farther than that from the best there is, relative to where it started."
+        f"ADFS, with all nine nodes simulated here. It {run.outcome} after {last['passes']:.0f} passes over the "
+        f"data and {last['messages']:.0f} messages of {problem.n_features} numbers, in {run.seconds:.2f} s. The "
+        f"gap is proven: the model is no farther than that from the best there is, relative to where it started."
     )
     picture = curve_svg(frame["passes"].to_numpy(), frame["gap"].to_numpy())
     story.tell("The gap falls", words, picture, "\n".join(lines))
@@ -170,10 +170,10 @@ def tell_comparison(story: Story, problem: adfs.Problem, run: adfs.Run) -> None:
     right = [np.mean(np.sign(problem.X @ theta) == problem.y) for theta in run.theta]
     alone = np.mean(np.sign(problem.X @ best.theta) == problem.y)
     words = (
-        f"One machine with all the data, and Newton's method, finds the same model: no coefficient differs by more than "
-        f"{np.abs(run.coef - best.theta).max():.0e}. No node has seen another's samples, yet the worst of the nine models has a "
-        f"certified gap of {max(gaps):.0e} and is right about {min(right):.1%} of all {problem.n_samples} samples; "
-        f"the one machine's about {alone:.1%}."
+        f"One machine with all the data, and Newton's method, finds the same model: no coefficient differs by "
+        f"more than {np.abs(run.coef - best.theta).max():.0e}. No node has seen another's samples, yet the worst "
+        f"of the nine models has a certified gap of {max(gaps):.0e} and is right about {min(right):.1%} of all "
+        f"{problem.n_samples} samples; the one machine's about {alone:.1%}."
     )
     story.tell("Compared with one machine", words)
 
@@ -183,7 +183,8 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
     title = "Two processes, two files"
     mpiexec = Path(sys.executable).with_name("mpiexec")
     if not mpiexec.exists():
-        story.tell(title, "There is no mpiexec beside this Python, so this is left out: pip install 'adfs[mpi]'.")
+        words = "There is no mpiexec beside this Python, so this is left out: pip install 'adfs[mpi]'."
+        story.tell(title, words)
         return
     options = ["--graph", "path", "-C", "1", "--tol", str(TOLERANCE), "--out", "model.json"]
     command = ["adfs", "fit", "shard-{rank}.svm", *options]
@@ -210,8 +211,9 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
         training = json.loads((folder / "model.json").read_text(encoding="utf-8"))["training"]
         drawn = base64.b64encode((folder / "waits.svg").read_bytes()).decode()
     words = (
-        f"The same on two real MPI ranks; each reads its own file, and no sample leaves its rank. It {training['outcome']} to a gap of "
-        f"{training['gap']:.0e} after {training['passes']:.0f} passes, in {training['seconds']:.2f} s. The time line shows who waited for whom."
+        f"The same on two real MPI ranks; each reads its own file, and no sample leaves its rank. It "
+        f"{training['outcome']} to a gap of {training['gap']:.0e} after {training['passes']:.0f} passes, in "
+        f"{training['seconds']:.2f} s. The time line shows who waited for whom."
     )
     picture = (
         '<img class="figure" alt="A time line for each of the two ranks; bars are waits for the other." '

@@ -38,7 +38,7 @@ look();
 
 
 class Page(NamedTuple):
-    """What was found of a page: its width in pixels, and how light its background and letters are (0 … 255)."""
+    """What was found of a page: its width in pixels, how light its background and letters are (0 … 255)."""
 
     scroll_width: float
     background: float

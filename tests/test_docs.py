@@ -32,7 +32,7 @@ Sphinx("docs", "docs", "html", "doctrees", "html", settings, status=None, warnin
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pages, without those that are written from the sources, which take a minute to build."""
+    """The folder of the pages, without those written from the sources, which take a minute to build."""
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns(*WRITTEN, "__pycache__"))
@@ -47,7 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(built: Path) -> dict[str, str]:
-    """The pages by name, such as "tutorials/one-machine"; those of the builder's own and of sources left out."""
+    """The pages that have a source of their own, by name, such as "tutorials/one-machine"."""
     own = {path.relative_to(DOCS).with_suffix("").as_posix() for path in SOURCES}
     return {name: (built / f"{name}.html").read_text(encoding="utf-8") for name in sorted(own)}
 
@@ -98,9 +98,11 @@ def test_every_picture_is_there_and_is_told_in_words(built: Path, pages: dict[st
     for name, page in pages.items():
         for tag in re.findall(r'<img\b[^>]*class="[^"]*picture[^"]*"[^>]*>', page):
             words = re.search(r'alt="([^"]*)"', tag)
-            assert words and len(words[1]) > 60, (name, tag)
             place = re.search(r'src="([^"]+)"', tag)
-            assert place and ((built / name).parent / place[1]).is_file(), tag
+            assert words is not None, (name, tag)
+            assert place is not None, (name, tag)
+            assert len(words[1]) > 60, (name, tag)
+            assert ((built / name).parent / place[1]).is_file(), tag
             shown += 1
         for tag in re.findall(r"<img\b[^>]*>", page):
             assert "alt=" in tag, (name, tag)
@@ -146,7 +148,8 @@ def test_a_figure_that_is_not_kept_is_an_error(kept: ModuleType, place: str) -> 
 def test_no_measured_figure_is_typed(kept: ModuleType) -> None:
     """Nothing that looks measured stands in a text but where it comes from a table."""
     measured = re.compile(
-        r"\d[\d.,]*\s?(?:ns|µs|ms|MiB|GiB|GB)\b|\d\s?%|\d[\d.]* times (?:as fast|faster|slower)|\d\s?× (?:faster|as)"
+        r"\d[\d.,]*\s?(?:ns|µs|ms|MiB|GiB|GB)\b|\d\s?%"
+        r"|\d[\d.]* times (?:as fast|faster|slower)|\d\s?× (?:faster|as)"
     )
     assert measured.search("a step takes 99 ns")
     for path in [*SOURCES, ROOT / "README.md"]:

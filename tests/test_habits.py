@@ -1,4 +1,4 @@
-"""What people expect of a project: files that hosts and tools read are valid, and the wheel runs by itself."""
+"""What people expect of a project: files that hosts read are valid, and the wheel runs by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorials, done as a reader does them: files saved under their captions, commands run in their order."""
+"""The tutorials, done as a reader does them: files saved under their captions, commands run in order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def follow(page: Path, folder: Path) -> None:
             many += 1
         command, shown = "".join(lines[:many]), "".join(lines[many:])
         printed = run(command, folder)
-        assert doctest.OutputChecker().check_output(shown, printed, SAME), f"$ {command}{printed}\nnot\n{shown}"
+        same = doctest.OutputChecker().check_output(shown, printed, SAME)
+        assert same, f"$ {command}{printed}\nnot\n{shown}"
 
 
 @pytest.mark.mpi
