@@ -146,9 +146,10 @@ def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs
             lines.append(f"gap below 1e{power}  after {row['passes']:5.0f} passes  {bar}")
     last = run.frame.iloc[-1]
     words = (
-        f"ADFS, with all nine nodes simulated here. It {run.outcome} after {last['passes']:.0f} passes over the "
-        f"data and {last['messages']:.0f} messages of {problem.n_features} numbers, in {run.seconds:.2f} s. The "
-        f"gap is proven: the model is no farther than that from the best there is, relative to where it started."
+        f"ADFS, with all nine nodes simulated here. It {run.outcome} after {last['passes']:.0f} passes "
+        f"over the data and {last['messages']:.0f} messages of {problem.n_features} numbers, in "
+        f"{run.seconds:.2f} s. The gap is proven: the model is no farther than that from the best there is, "
+        f"relative to where it started."
     )
     picture = curve_svg(frame["passes"].to_numpy(), frame["gap"].to_numpy())
     story.tell("The gap falls", words, picture, "\n".join(lines))
@@ -170,10 +171,10 @@ def tell_comparison(story: Story, problem: adfs.Problem, run: adfs.Run) -> None:
     right = [np.mean(np.sign(problem.X @ theta) == problem.y) for theta in run.theta]
     alone = np.mean(np.sign(problem.X @ best.theta) == problem.y)
     words = (
-        f"One machine with all the data, and Newton's method, finds the same model: no coefficient differs by "
-        f"more than {np.abs(run.coef - best.theta).max():.0e}. No node has seen another's samples, yet the worst "
-        f"of the nine models has a certified gap of {max(gaps):.0e} and is right about {min(right):.1%} of all "
-        f"{problem.n_samples} samples; the one machine's about {alone:.1%}."
+        f"One machine with all the data, and Newton's method, finds the same model: no coefficient differs "
+        f"by more than {np.abs(run.coef - best.theta).max():.0e}. No node has seen another's samples, yet the "
+        f"worst of the nine models has a certified gap of {max(gaps):.0e} and is right about {min(right):.1%} "
+        f"of all {problem.n_samples} samples; the one machine's about {alone:.1%}."
     )
     story.tell("Compared with one machine", words)
 
