@@ -172,8 +172,8 @@ def tell_comparison(story: Story, problem: adfs.Problem, run: adfs.Run) -> None:
     alone = np.mean(np.sign(problem.X @ best.theta) == problem.y)
     words = (
         f"One machine with all the data, and Newton's method, finds the same model: no coefficient differs "
-        f"by more than {np.abs(run.coef - best.theta).max():.0e}. No node has seen another's samples, yet the "
-        f"worst of the nine models has a certified gap of {max(gaps):.0e} and is right about {min(right):.1%} "
+        f"by more than {np.abs(run.coef - best.theta).max():.0e}. No node saw another's samples, yet the "
+        f"worst of the nine has a certified gap of {max(gaps):.0e} and is right about {min(right):.1%} "
         f"of all {problem.n_samples} samples; the one machine's about {alone:.1%}."
     )
     story.tell("Compared with one machine", words)
