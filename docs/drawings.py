@@ -55,7 +55,7 @@ def _draw_network(axes: Axes, network: adfs.Network, colors: list[str], labels: 
     places = layout(network) * [1, -1]
     for i, j in network.edges:
         axes.plot(*places[[i, j]].T, color="0.6", linewidth=1.5, zorder=1)
-    axes.scatter(*places.T, s=560, color=colors, edgecolors="white", linewidths=1.5, zorder=2)
+    axes.scatter(*places.T, s=480, color=colors, edgecolors="white", linewidths=1.5, zorder=2)
     for (x, y), label in zip(places, labels, strict=True):
         axes.text(x, y, label, ha="center", va="center", color="white", fontsize=9, zorder=3)
     axes.set_aspect("equal")
@@ -84,10 +84,10 @@ def draw_first(figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.45])
     labels = [f"{count:.0f}" for count in data["samples"]]
     _draw_network(left, network, [BLUE] * network.n_nodes, labels)
-    left.set_title("nine nodes, each with its own samples", fontsize=9)
+    left.set_title("nine nodes with samples", fontsize=9.5)
     right.semilogy(data["passes"], data["gap"], color=RED, linewidth=2)
     right.set_xlabel("passes over the data")
-    right.set_title("certified distance to the best model", fontsize=9)
+    right.set_title("certified distance to the best", fontsize=9.5)
     right.grid(True, alpha=0.3)
     _plain(right)
 
@@ -122,7 +122,7 @@ def draw_augmented(figure: Figure) -> None:
     right.set_axis_off()
     for name, color in (("centre", BLUE), ("tip: one sample", ORANGE)):
         right.scatter([], [], color=color, label=name)
-    right.legend(loc="center", fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5, frameon=False)
 
 
 def _state_before_exchange() -> tuple[MeanLagAdfs, LagState, int, float]:
@@ -145,10 +145,10 @@ def draw_event(figure: Figure) -> None:
     x, v = method.iterates(before, time)
     after = method.step(before, edge, time)
     panels = figure.subplots(1, 3, sharex=True, sharey=True)
-    titles = ("1. the lag decays", "2. x is compared", "3. both jump, opposite ways")
+    titles = ("1. the lag decays", "2. x is compared", "3. both jump")
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title, fontsize=9)
-        axes.tick_params(labelsize=7)
+        axes.tick_params(labelsize=8)
         _plain(axes)
     arrow = {"arrowstyle": "->", "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
     for node, color in zip(ends, (BLUE, RED), strict=True):
@@ -166,7 +166,7 @@ def draw_event(figure: Figure) -> None:
         panels[2].plot(*mean, "o", color=color, alpha=0.25)
         panels[2].plot(*after.mean[node], "o", color=color)
     panels[1].plot(*x[ends].T, ":", color=SOFT)
-    panels[0].legend(fontsize=8, frameon=False)
+    panels[0].legend(fontsize=9.5, frameon=False)
 
 
 def draw_mean_and_lag(figure: Figure) -> None:
@@ -188,8 +188,8 @@ def draw_mean_and_lag(figure: Figure) -> None:
     axes.vlines(moments, *np.array([min(mean + lag), max(mean + lag)]) * 1.05, color="0.85", linewidth=1)
     axes.plot(grid, mean, color=BLUE, linewidth=2, label="mean c: rests between events")
     axes.plot(grid, lag, color=RED, linewidth=2, label="lag e: decays between events")
-    axes.set_xlabel("time in events of the whole network; grey lines are this node's own")
-    axes.legend(fontsize=8, frameon=False)
+    axes.set_xlabel("events of the whole network; grey: this node's own")
+    axes.legend(fontsize=9.5, frameon=False)
     _plain(axes)
 
 
@@ -224,10 +224,10 @@ def draw_waiting(figure: Figure) -> None:
                 axes.annotate("", (after[waits], waits), (before[sender], sender), arrowprops=arrow)
     axes.set_yticks(range(4), [f"node {node}" for node in range(4)])
     axes.invert_yaxis()
-    axes.set_xlabel("idealised time: a sample takes about 1, a message about 2")
+    axes.set_xlabel("idealised time: a sample about 1, a message about 2")
     for color, label in ((BLUE, "computes"), (ORANGE, "waits for a message (arrow)")):
         axes.barh(0, 0, color=color, label=label)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5, frameon=False)
     _plain(axes)
 
 
@@ -258,7 +258,7 @@ def draw_certificate(figure: Figure) -> None:
     axes.set_xscale("log")
     axes.set_ylim(max(-0.1, float(dual.min())), 0.35)
     axes.set_xlabel("passes over the data")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=9.5, frameon=False)
     _plain(axes)
 
 
@@ -288,7 +288,7 @@ def draw_constants(figure: Figure) -> None:
     axes.set_ylim(1e-5, None)
     axes.set_xlabel("idealised time, τ = 5")
     axes.set_ylabel("F − F*")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=9.5, frameon=False)
     _plain(axes)
 
 
@@ -305,6 +305,6 @@ def draw_nonsmooth(figure: Figure) -> None:
         axes.loglog(shown["passes"], shown["gap"].clip(1e-12), color=color, label=f"{loss}, {method}")
     axes.set_xlabel("passes over the data")
     axes.set_ylabel("certified relative gap")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=9.5, frameon=False)
     axes.grid(True, alpha=0.3)
     _plain(axes)

@@ -52,7 +52,7 @@ def draw_architecture(figure: Figure) -> None:
             axes.add_patch(box)
             axes.text(x + width / 2 - 0.01, height + 0.27, name, ha="center", va="center", fontsize=11)
             count = f"{_modules(name)} modules"
-            axes.text(x + width - 0.035, height + 0.07, count, ha="right", fontsize=6.5, color="0.35")
+            axes.text(x + width - 0.035, height + 0.07, count, ha="right", fontsize=8, color="0.35")
         if height:
             axes.annotate(
                 "",
@@ -69,15 +69,15 @@ def draw_architecture(figure: Figure) -> None:
 #: The picture of the README, which is kept beside it: forges show no page that a build has made.
 FIRST = ROOT / "docs" / "style" / "first.svg"
 PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
-    "architecture": (draw_architecture, (6.2, 6.4)),
-    "augmented": (drawings.draw_augmented, (6.2, 2.9)),
-    "event": (drawings.draw_event, (6.8, 2.6)),
-    "mean-and-lag": (drawings.draw_mean_and_lag, (6.2, 2.8)),
-    "waiting": (drawings.draw_waiting, (6.4, 2.8)),
+    "architecture": (draw_architecture, (5.2, 5.6)),
+    "augmented": (drawings.draw_augmented, (5.2, 2.7)),
+    "event": (drawings.draw_event, (5.2, 2.5)),
+    "mean-and-lag": (drawings.draw_mean_and_lag, (5.2, 2.8)),
+    "waiting": (drawings.draw_waiting, (5.2, 2.8)),
     "placement": (drawings.draw_placement, (4.2, 3.0)),
-    "certificate": (drawings.draw_certificate, (5.6, 3.0)),
-    "constants": (drawings.draw_constants, (5.6, 3.2)),
-    "nonsmooth": (drawings.draw_nonsmooth, (5.6, 3.2)),
+    "certificate": (drawings.draw_certificate, (5.2, 3.0)),
+    "constants": (drawings.draw_constants, (5.2, 3.2)),
+    "nonsmooth": (drawings.draw_nonsmooth, (5.2, 3.2)),
 }
 
 
@@ -87,7 +87,7 @@ def write_picture(
     """Write a picture as SVG; ``told`` is kept in it for machines."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasSVG(figure)
-    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path"}):
+    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path", "font.size": 9.5}):
         draw(figure)
         figure.patch.set_facecolor("white")
         figure.savefig(path, metadata={"Date": None, "Description": told})
@@ -103,7 +103,7 @@ def write_pictures(folder: Path) -> None:
 def write_first() -> None:
     """Write the picture of the README, and in it the numbers it shows."""
     told = json.dumps(drawings.first_picture_data())
-    write_picture(FIRST, drawings.draw_first, (7.2, 2.9), told)
+    write_picture(FIRST, drawings.draw_first, (5.6, 2.6), told)
 
 
 if __name__ == "__main__":
