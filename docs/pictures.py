@@ -54,13 +54,14 @@ def draw_architecture(figure: Figure) -> None:
             count = f"{_modules(name)} modules"
             axes.text(x + width - 0.035, height + 0.07, count, ha="right", fontsize=8, color="0.35")
         if height:
+            flow = FLOWS.get(" | ".join(row), "")
             axes.annotate(
                 "",
                 (0.5, height),
                 (0.5, height - 0.45),
                 arrowprops={"arrowstyle": "->", "color": "0.3", "lw": 1.4},
             )
-            axes.text(0.52, height - 0.23, FLOWS[" | ".join(row)], va="center", fontsize=8, color="0.2")
+            axes.text(0.52, height - 0.23, flow, va="center", fontsize=8, color="0.2")
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(-0.1, len(rows) - 0.35)
     axes.set_axis_off()

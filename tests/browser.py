@@ -75,6 +75,7 @@ class Browser:
                 "--headless",
                 "--no-sandbox",
                 "--disable-gpu",
+                "--hide-scrollbars",
                 "--disable-background-networking",
                 "--disable-component-update",
                 "--disable-sync",

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+import adfs
 from browser import Browser, narrow_pages
 
 ROOT = Path(__file__).parents[1]
@@ -125,6 +126,11 @@ def test_links_within_the_pages_lead_somewhere(built: Path, pages: dict[str, str
                 assert anchor in anchors.get(other, {anchor}), f"{name}: {place}"
             followed += 1
     assert followed > 100
+
+
+def test_every_public_name_is_in_the_reference(pages: dict[str, str]) -> None:
+    missing = [name for name in adfs._OBJECTS if f">{name}<" not in pages["reference"]]
+    assert missing == []
 
 
 # --------------------------------------------------------------------------- figures

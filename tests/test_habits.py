@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import adfs
+from browser import Browser, narrow_pages
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = {
@@ -80,6 +81,13 @@ def test_the_wheel_runs_the_demo_by_itself(tmp_path: Path) -> None:
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")
     assert "gap below 1e-8" in run_demo(python, tmp_path)
+    browser = Browser.find()
+    if browser is not None:
+        seen = narrow_pages(browser, tmp_path / "page", ["index.html"], width=390)
+        page = seen.pages["index.html"]
+        assert page.scroll_width == 390
+        assert page.background < 80 < 170 < page.ink
+        assert seen.elsewhere == []
 
 
 @pytest.mark.soak
