@@ -13,8 +13,10 @@ NAMES = (
     "memory",
     "startup",
     "solvers",
+    "one_machine",
     "multinomial",
     "mpi",
+    "wall_clock",
     "reproduction",
 )
 

@@ -69,6 +69,7 @@ def main() -> None:
         "optimum": told(lambda: run(record="distance")),
         "kinds of labels": told(lambda: run([(X, np.where(y > 0, "b", "a") if rank == 1 else y)])),
         "problem losses": told(lambda: run(wrong)),
+        "nowhere to keep": told(lambda: run(checkpoint="/dev/null/kept")),
     }
     if rank == 0:
         print("RESULT " + json.dumps(found), flush=True)

@@ -134,7 +134,7 @@ def test_agd_on_one_machine_and_over_a_network():
     assert spread.work.messages == 40 * 2 * (network.n_nodes - 1)
 
 
-@pytest.mark.parametrize("name", ["adfs-block", "msda", "dsba", "extra", "dagd", "esdacd"])
+@pytest.mark.parametrize("name", ["adfs-block", "msda", "dsba", "extra", "dagd", "esdacd", "newton", "lbfgs"])
 def test_nodes_in_several_processes_give_the_same_bits(name):
     problem, network = make_case()
     setting = setting_of(name, problem, network)

@@ -177,9 +177,10 @@ def test_not_converged_is_exit_code_1_and_the_model_says_so(
 
 
 RESUMABLE = {
-    "two classes": ["t.svm", "--tol", "1e-10"],
-    "three classes": ["three.svm", "--tol", "1e-8"],
-    "rounds for the intercept": ["t.svm", "--loss", "squared", "--tol", "1e-10"],
+    "two classes": ["t.svm", "--tol", "1e-10", "--algorithm", "adfs"],
+    "three classes": ["three.svm", "--tol", "1e-8", "--algorithm", "adfs"],
+    "rounds for the intercept": ["t.svm", "--loss", "squared", "--tol", "1e-10", "--algorithm", "adfs"],
+    "sums of gradients": ["t.svm", "--tol", "1e-12", "--algorithm", "lbfgs"],
     "not smooth": ["t.svm", "--loss", "hinge", "--tol", "1e-3"],
 }
 

@@ -100,7 +100,8 @@ def test_a_fit_that_went_well_says_so(file: str, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
     assert line.startswith("adfs: converged to a certified relative gap of ")
-    assert line.endswith(" s; the model is in m.json")
+    assert " s by newton (" in line  # and why
+    assert line.endswith(" times less work); the model is in m.json")
     assert shown.out == ""
 
 
@@ -158,6 +159,8 @@ def test_losses_from_outside(file: str) -> None:
     assert written["loss"] == "expectile"
     np.testing.assert_allclose(written["coef"][0], by_name.coef_, atol=1e-2)
     assert as_object.intercept_ < by_name.intercept_  # a lower expectile
+    assert main(["predict", "m.json", "r.npz", "--out", "p.txt"]) == 0  # which needs nothing of the loss
+    np.testing.assert_allclose(np.loadtxt("p.txt"), by_name.predict(X), atol=1e-2)
 
 
 @pytest.mark.parametrize("last_only", [False, True])

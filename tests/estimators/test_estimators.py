@@ -151,7 +151,10 @@ def test_probabilities_are_for_the_logistic_loss() -> None:
 def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None:
     X, y = classification("breast_cancer")
     tol = 1e-9 if loss == "logistic" else 1e-4
-    model = ADFSClassifier(loss, n_nodes=n_nodes, tol=tol, warm_start=True, random_state=0).fit(X, y)
+    algorithm = "adfs" if loss == "logistic" else "auto"
+    model = ADFSClassifier(
+        loss, n_nodes=n_nodes, tol=tol, algorithm=algorithm, warm_start=True, random_state=0
+    ).fit(X, y)
     coef = model.coef_.copy()
     cold = model.n_iter_
     model.fit(X, y)
@@ -222,11 +225,11 @@ def test_a_start_of_another_shape_is_refused() -> None:
 def test_a_warning_when_the_gap_was_not_reached() -> None:
     X, y = classification("breast_cancer")
     with pytest.warns(ConvergenceWarning, match=r"gap of .* after 3 passes, above tol"):
-        model = ADFSClassifier(max_iter=3, random_state=0).fit(X, y)
+        model = ADFSClassifier(max_iter=3, algorithm="adfs", random_state=0).fit(X, y)
     assert model.n_iter_ == 3
     assert model.dual_gap_ > 1e-6
     with pytest.warns(ConvergenceWarning):
-        ADFSRegressor(max_iter=2, random_state=0).fit(sp.csr_array(X), y)
+        ADFSRegressor(max_iter=2, algorithm="adfs", random_state=0).fit(sp.csr_array(X), y)
 
 
 def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,8 @@ def two_files(tmp_path: Path) -> str:
     return str(tmp_path / "s-{rank}.npz")
 
 
-# Like `adfs fit`, but rank 0 is interrupted as soon as there is a checkpoint; or files may not be large.
+# Like `adfs fit`, but all ranks are interrupted once there is a checkpoint, rank 1 when rank 0 has honoured
+# it (what a launcher sends to all does not come everywhere at once); or files may not be large.
 INTERRUPTED_FIT = """
 import os, pathlib, signal, sys, threading, time
 from adfs.cli.app import main
@@ -109,9 +110,11 @@ folder = pathlib.Path(sys.argv[1])
 def interrupt():
     while not (folder / "manifest").exists():
         time.sleep(0.05)
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        while not (folder / "ended.json").exists():
+            time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)
-if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
-    threading.Thread(target=interrupt, daemon=True).start()
+threading.Thread(target=interrupt, daemon=True).start()
 sys.exit(main(["fit", *sys.argv[2:]]))
 """
 LIMITED_FIT = """

@@ -39,6 +39,7 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         "optimum": "needs the optimum",
         "kinds of labels": "numbers as labels and others text; give all the same kind",
         "problem losses": "the loss is",
+        "nowhere to keep": "cannot write checkpoints into /dev/null/kept",
     }
     assert set(found) == set(expected)
     for name, words in expected.items():

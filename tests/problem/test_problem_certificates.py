@@ -89,7 +89,7 @@ def true_error(problem: adfs.Problem, theta: np.ndarray) -> float:
 
     def slope(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         u = X @ point
-        p = 1 / (1 + np.exp(y * u)) if logistic else None
+        p = 1 / (1 + np.exp(np.minimum(y * u, 11_000))) if logistic else None  # as far as exp goes
         first = -y * p if p is not None else u - y
         second = p * (1 - p) if p is not None else np.ones_like(u)
         return X.T @ (w * first) + sigma * point, w * second
@@ -105,14 +105,10 @@ def true_error(problem: adfs.Problem, theta: np.ndarray) -> float:
     return max(float(value(theta.astype(LONG)) - value(best)), 0.0) / problem.value_at_zero
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.sampled_from(["squared", "logistic"]),
-    st.sampled_from(["plain", "copies", "scaled", "weighted", "separable"]),
-    st.floats(-6.0, 2.0),
-)
-def test_no_certificate_is_below_the_true_error(seed: int, loss: str, kind: str, log_sigma: float) -> None:
+KINDS = ("plain", "copies", "scaled", "weighted", "separable")
+
+
+def make_problem(seed: int, loss: str, kind: str, log_sigma: float, n_nodes: int = 1) -> adfs.Problem:
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(4, 60)), int(rng.integers(1, 6))
     X = rng.standard_normal((n, d))
@@ -127,9 +123,14 @@ def test_no_certificate_is_below_the_true_error(seed: int, loss: str, kind: str,
         weights[0] = 0.0
     elif kind == "separable":
         y = np.where(X[:, 0] > 0.0, 1.0, -1.0)
-    problem = adfs.Problem(X, y, loss=loss, sigma=10.0**log_sigma, sample_weight=weights)
+    return adfs.Problem(X, y, loss=loss, sigma=10.0**log_sigma, sample_weight=weights, n_nodes=n_nodes)
+
+
+def check_certificates(problem: adfs.Problem, seed: int) -> None:
+    rng = np.random.default_rng(seed)
     best = problem.optimum()
-    for theta in (best.theta, best.theta * (1.0 + 1e-8), best.theta + 1e-5 * rng.standard_normal(d)):
+    moved = best.theta + 1e-5 * rng.standard_normal(best.theta.size)
+    for theta in (best.theta, best.theta * (1.0 + 1e-8), moved):
         tips = problem.clip_to_domain(problem.slopes(theta))
         found = problem.gap_at(tips, problem.row_total(tips), theta)
         scale = problem.value_at_zero
@@ -137,6 +138,31 @@ def test_no_certificate_is_below_the_true_error(seed: int, loss: str, kind: str,
         assert true_error(problem, theta) <= found.gap / scale + rounding
         assert problem.duality_gap(tips) >= 0.0
         assert found.value - found.lower >= found.gap
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["squared", "logistic"]),
+    st.sampled_from(KINDS),
+    st.floats(-6.0, 2.0),
+)
+def test_no_certificate_is_below_the_true_error(seed: int, loss: str, kind: str, log_sigma: float) -> None:
+    check_certificates(make_problem(seed, loss, kind, log_sigma), seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_certificate_of_a_thousand_problems_is_below_the_true_error(loss: str, kind: str) -> None:
+    """Those of points and those that runs end with, for a hundred and twenty problems of each kind."""
+    for seed in range(120):
+        log_sigma = float(np.random.default_rng(seed).uniform(-6.0, 2.0))
+        check_certificates(make_problem(seed, loss, kind, log_sigma), seed)
+        for n_nodes, method in ((1, "adfs"), (3, "adfs"), (3, "adfs-block"), (3, "dagd")):
+            problem = make_problem(seed, loss, kind, log_sigma, n_nodes)
+            run = adfs.simulate(method, problem, f"path:{n_nodes}", tol=10.0 ** -(seed % 14), passes=300)
+            assert true_error(problem, run.coef) <= run.gap * (1.0 + 1e-12) + 1e-18, (seed, method)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, cls in LOSSES.items() if not cls.several_outputs))

@@ -213,3 +213,24 @@ def test_mixed_rows_become_sparse_everywhere() -> None:
         return ADFSClassifier(cluster=cluster, random_state=0).fit(rows, y[own])
 
     assert {model.coef_.tobytes() for model in on_threads(2, fit)} == {expected.coef_.tobytes()}
+
+
+def test_the_classes_of_all_processes_are_counted() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), np.repeat([0, 1, 2, 1], 10)
+    problem = adfs.Problem(X, y, loss="multinomial", n_nodes=2)
+    expected = adfs.simulate("adfs", problem, "path:2", passes=3)
+
+    def run(cluster: Threads) -> adfs.Run:
+        own = slice(0, 20) if cluster.rank == 0 else slice(20, 40)
+        with cluster:
+            joint = join_shards(
+                cluster, [(X[own], y[own])], None, nodes=None, loss="multinomial", sigma=1.0, n_features=None
+            )
+            options = RunOptions(passes=3, gather=True)
+            return run_method(
+                "adfs", joint.problem, joint.network, options, cluster=cluster, placement=joint.placement
+            )
+
+    for found in on_threads(2, run):
+        assert found.theta.tobytes() == expected.theta.tobytes()

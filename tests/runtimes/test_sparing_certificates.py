@@ -94,3 +94,12 @@ def test_one_node_computes_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
     assert adfs.simulate("adfs", problem, tol=1e-4).converged
     with pytest.raises(AssertionError, match="nobody needs it"):
         adfs.simulate("agd", problem, passes=1)
+
+
+def test_a_stretch_of_nothing_but_messages() -> None:
+    rng = np.random.default_rng(3)
+    for seed in range(12):
+        X = rng.standard_normal((4, 2))
+        problem = adfs.Problem(X, np.sign(X[:, 0]), sigma=1e-3, n_nodes=3)
+        run = adfs.simulate("adfs", problem, "path:3", tol=1e-10, passes=300, seed=seed)
+        assert run.gap < 1e-2

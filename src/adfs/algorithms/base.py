@@ -171,7 +171,18 @@ class Process(ABC):
 
     ``position`` says how far it is: the schedule's time for event-driven methods, the number of rounds for
     others. ``work`` is what has been done so far.
+
+    Attributes
+    ----------
+    at_iterate : bool
+        Whether the iterate is better than the point that the dual variables stand for, and to be certified.
+    from_primal : bool
+        Whether all nodes hold the same θ and the dual variables follow from it, s = wℓ'(xᵀθ): it is certified
+        at that θ, where the gap is ‖∇F‖²/(2Σσ).
     """
+
+    at_iterate: ClassVar[bool] = False
+    from_primal: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.position = 0.0
@@ -198,6 +209,15 @@ class Process(ABC):
         centers : ndarray of shape (k, d)
             With the tips they must sum to 0 over all nodes.
         """
+        return False
+
+    def place_primal(self, theta: np.ndarray) -> None:
+        """Put a run at position 0 at θ (d,), where the method is one `from_primal`."""
+        raise NotImplementedError(f"{type(self).__name__} starts at dual variables")
+
+    @property
+    def stuck(self) -> bool:
+        """Whether rounding lets the method go no further, in every process alike."""
         return False
 
     @abstractmethod
@@ -361,6 +381,8 @@ class Method(ABC, Generic[P]):
         Whether it also runs on general terms.
     several_outputs : bool
         Whether it also runs on models with several outputs.
+    few_rounds : bool
+        Whether it takes a few long rounds: a run with a tolerance looks after each.
     options : tuple of str
         The names of its own options.
     record : type
@@ -375,6 +397,7 @@ class Method(ABC, Generic[P]):
     smooth_only: ClassVar[bool] = True
     general: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
+    few_rounds: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]

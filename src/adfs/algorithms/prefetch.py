@@ -14,7 +14,7 @@ from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
 from adfs.problem.samples import Samples
 
-__all__ = ["fetch_early", "fetch_late"]
+__all__ = ["fetch_early", "fetch_late", "fetch_row"]
 
 _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
@@ -22,6 +22,10 @@ _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the patte
 
 def fetch_early(samples: Samples, tips: np.ndarray, j: int) -> None:
     """Ask for what belongs to row j besides the row itself; for CSR also for where the row is."""
+
+
+def fetch_row(rows: Rows, j: int) -> None:
+    """Ask for row j."""
 
 
 def fetch_late(
@@ -56,6 +60,21 @@ def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callab
     return fetch
 
 
+@overloads(fetch_row)
+def _fetch_row(rows: types.Type, j: types.Type) -> Callable[..., object] | None:
+    def dense(rows: Any, j: int) -> None:
+        columns = np.int64(rows.values.shape[1])
+        _fetch_span(rows.values, j * columns, (j + 1) * columns)
+
+    def sparse(rows: Any, j: int) -> None:
+        start, stop = np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1])
+        if stop > start:
+            _fetch_span(rows.data, start, stop)
+            _fetch_span(rows.indices, start, stop)
+
+    return dense if kind_of(rows) is DenseRows else sparse
+
+
 @overloads(fetch_late)
 def _fetch_late(
     rows: types.Type,
@@ -77,14 +96,8 @@ def _fetch_late(
                     _fetch_span(centers, i * width, (i + 1) * width)
             return
         i = np.int64(slot[actor])
+        fetch_row(rows, j)
         if dense:
-            columns = np.int64(rows.values.shape[1])
-            _fetch_span(rows.values, j * columns, (j + 1) * columns)
             _fetch_span(centers, i * width, (i + 1) * width)
-        else:
-            start, stop = np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1])
-            if stop > start:
-                _fetch_span(rows.data, start, stop)
-                _fetch_span(rows.indices, start, stop)
 
     return fetch

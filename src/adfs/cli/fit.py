@@ -72,7 +72,9 @@ def run(
     algorithm: Annotated[
         str,
         typer.Option(
-            "--algorithm", help="auto: adfs, or ns-adfs for losses that are not smooth; adfs-block, msda, …"
+            "--algorithm",
+            help="auto: newton or adfs, whichever is predicted to be less work, or ns-adfs for losses that "
+            "are not smooth; lbfgs, adfs-block, msda, …",
         ),
     ] = "auto",
     parameters: options.ParameterChoice = None,
@@ -209,7 +211,7 @@ def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     if fitted.outcome is Outcome.CONVERGED:
         print(
             f"adfs: converged to a certified relative gap of {gap:.1e} in {passes:.3g} passes and "
-            f"{fitted.summary['seconds']:.3g} s{where}",
+            f"{fitted.summary['seconds']:.3g} s by {_method(fitted)}{where}",
             file=sys.stderr,
         )
         return 0
@@ -228,6 +230,12 @@ def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
         file=sys.stderr,
     )
     return NOT_CONVERGED
+
+
+def _method(fitted: Fitted) -> str:
+    """Return the method's name, and why it was chosen where it was."""
+    name, reason = fitted.summary["method"], fitted.summary["reason"]
+    return f"{name} ({reason})" if reason else str(name)
 
 
 def _all_names(files: list[str]) -> list[str]:

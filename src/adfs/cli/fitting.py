@@ -369,6 +369,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         **request.constants,
         "intercept": request.intercept,
         "method": worst.method,
+        "reason": model.reason,
         "n_nodes": n_nodes,
         "graph": request.graph if n_nodes > 1 else None,
         "seed": request.seed,

@@ -194,7 +194,7 @@ def rates(
     read = options.read_options(form, label, None, n_features, index_base)
 
     from adfs.algorithms import get_method
-    from adfs.theory import summarize, table1, theorem4_step_time
+    from adfs.theory import NewtonParameters, summarize, table1, theorem4_step_time
 
     problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
     get_method("adfs").check(problem, {})
@@ -202,6 +202,8 @@ def rates(
     summary = summarize(problem)
     table = table1(summary, network, tau)
     events = 1.0 / chosen.contraction
+    newton = NewtonParameters.theory(problem, network)
+    largest = float(summary.n_samples.max())
     facts = {
         "n_nodes": problem.n_nodes,
         "n_samples": problem.n_samples,
@@ -215,6 +217,8 @@ def rates(
         "passes_to_divide_by_e": events * chosen.p_comp / problem.n_samples,
         "messages_to_divide_by_e": 2.0 * events * chosen.p_comm,
         "time_to_divide_by_e_at_most": events * theorem4_step_time(chosen, network, tau).nu,
+        "newton_rounds_to_1e-8": NewtonParameters.rounds_to(1e-8),
+        "newton_time_of_a_round": newton.row_effort * largest + newton.hops * tau,
         "tau": tau,
     }
     if as_json:
@@ -248,4 +252,6 @@ _WORDS = {
     "passes_to_divide_by_e": "passes over the data in them",
     "messages_to_divide_by_e": "messages in them",
     "time_to_divide_by_e_at_most": "idealised time of them, at most (Theorem 4)",
+    "newton_rounds_to_1e-8": "Newton (not linear): rounds to plan for an error of 1e-8",
+    "newton_time_of_a_round": "idealised time of one of them",
 }

@@ -177,6 +177,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             self._take(model)
             self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
             self.dual_gap_ = model.gap
+            self.algorithm_ = model.algorithm
             self.history_ = model.history
             self._save_warm(key, order, model.duals)
         return model

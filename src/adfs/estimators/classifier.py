@@ -30,9 +30,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     """Linear classifier that minimises C Σ_j w_j ℓ(x_jᵀθ; y_j) + ½‖θ‖² to a certified duality gap.
 
     ``C`` means what it means in scikit-learn's LogisticRegression and LinearSVC. With one node, the
-    default, this is APCG on the dual, a fast solver in its own right; with more, the samples are split over
-    the nodes of a graph and ADFS solves the same problem by neighbours talking to each other (simulated in
-    this process), with the same answer.
+    default, this is Newton's method or APCG on the dual, whichever is predicted to be less work; with more,
+    the samples are split over the nodes of a graph, which solve the same problem by sums over all of them or
+    by neighbours talking to each other (ADFS), simulated in this process, with the same answer.
 
     Parameters
     ----------
@@ -68,7 +68,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
     algorithm : str
-        ``"auto"`` (``"adfs"``, or ``"ns-adfs"`` for losses that are not smooth), or any method's name.
+        ``"auto"``, or any method's name. Auto is ``"newton"`` where its rounds are predicted to be less work
+        than the passes of ``"adfs"``, which is so with few features or badly scaled ones; otherwise
+        ``"adfs"``, as well as where ``parameters``, ``tau`` or ``schedule`` are given; and ``"ns-adfs"`` for
+        losses that are not smooth.
     parameters, tau, schedule
         As in `adfs.simulate`.
     cluster : Cluster, optional
@@ -93,6 +96,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Passes over the data, the most of all classes.
     dual_gap_ : float
         Certified relative duality gap, the largest of all classes.
+    algorithm_ : str
+        The method that ran.
     node_coef_ : ndarray of shape (n_nodes, d) or (n_classes, n_nodes, d)
         What each node ended with.
     node_intercept_ : ndarray of shape (n_nodes,) or (n_classes, n_nodes)

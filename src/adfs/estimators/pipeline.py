@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import InputError
+from adfs.estimators.choosing import Facts, choose_method
 from adfs.network import Network
 from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.evaluation import node_sums
@@ -22,6 +23,7 @@ from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.joint_problem import all_labels, widen, widest
 from adfs.runtimes.placement import Placement
+from adfs.runtimes.run import gather_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +106,7 @@ class Solver:
     placement : Placement
     options : RunOptions
     algorithm : str
-        ``"auto"`` is ``"adfs"`` for smooth losses and ``"ns-adfs"`` for others.
+        ``"auto"`` is what `choose_method` says.
     n_jobs : int or None
         Threads for problems that do not depend on each other, in one process.
     """
@@ -118,11 +120,30 @@ class Solver:
 
     def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
-        name = ("adfs" if problem.smooth else "ns-adfs") if self.algorithm == "auto" else self.algorithm
+        name, reason = self._choose(problem) if self.algorithm == "auto" else (self.algorithm, "")
         options = replace(self.options, start=start, gather=True)
-        return run_method(
-            name, problem, self.network, options, cluster=self.cluster, placement=self.placement
+        run = run_method(name, problem, self.network, options, cluster=self.cluster, placement=self.placement)
+        return replace(run, details=run.details | {"reason": reason}) if reason else run
+
+    def _choose(self, problem: Problem) -> tuple[str, str]:
+        """Return the method for a problem and why, the same in every process."""
+        options, X = self.options, problem.X
+        stored = float(X.nnz if problem.sparse else X.size)
+        counts = self.cluster.gather([stored, problem.n_samples], "to choose a method")
+        facts = Facts(
+            smooth=problem.smooth,
+            n_outputs=problem.n_outputs,
+            n_features=problem.n_features,
+            entries=sum(count[0] for count in counts) / max(1, sum(count[1] for count in counts)),
+            sparse=problem.sparse,
+            summary=gather_summary(self.cluster, self.placement, problem),
+            network=self.network,
+            tol=1e-6 if options.tol is None else options.tol,
+            asked=options.parameters is not None or options.tau is not None or options.schedule != "iid",
         )
+        chosen = self.cluster.attempt("to choose a method", lambda: list(choose_method(facts)))
+        name, reason = self.cluster.gather(chosen, "to choose a method")[0]
+        return name, reason
 
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
@@ -156,6 +177,8 @@ class FittedModel:
     node_intercept : ndarray of shape (K, n)
     classes : ndarray or None
     runs : list of Run
+    algorithm, reason : str
+        The methods that ran, and why where they were chosen.
     gap, passes, seconds : float
         The largest certified relative gap, the most passes, and the seconds of all runs together.
     outcome : Outcome
@@ -173,6 +196,16 @@ class FittedModel:
     classes: np.ndarray | None
     runs: list[Run]
     duals: list[np.ndarray | None] = field(repr=False)
+
+    @property
+    def algorithm(self) -> str:
+        """The methods that ran, one for all runs in most cases."""
+        return ", ".join(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def reason(self) -> str:
+        """Why the first of them was chosen; empty where its name was given."""
+        return str(self.runs[0].details.get("reason", ""))
 
     @property
     def gap(self) -> float:

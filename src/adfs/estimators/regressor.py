@@ -52,6 +52,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     intercept_ : float
     n_iter_ : int
     dual_gap_ : float
+    algorithm_ : str
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)
     history_ : DataFrame

@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _NORMALISATIONS = ("none", "rows", "columns")
-_LABELS = {"adfs-block": "block ADFS", "point-saga": "Point-SAGA", "dagd": "distributed AGD"}
+_LABELS = {
+    "adfs-block": "block ADFS",
+    "point-saga": "Point-SAGA",
+    "dagd": "distributed AGD",
+    "newton": "Newton",
+    "lbfgs": "L-BFGS",
+}
 _LABELS |= {
     name: name.upper() for name in ("adfs", "ns-adfs", "msda", "esdacd", "dsba", "extra", "agd", "apcg")
 }

@@ -25,6 +25,7 @@ from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 __all__ = ["Problem"]
 
 _LARGEST_TARGET = 1e150
+_WIDE = 16  # entries per row
 
 
 class Problem(FiniteSum):
@@ -165,6 +166,7 @@ class Problem(FiniteSum):
         self.weights = data.weights
         self.offsets = offsets
         self._row_index = row_index  # None: as they were given
+        self._norms: np.ndarray | None = None
         self.sigma = check_sigma(sigma, offsets.size - 1)
         for array in (self.y, self.weights, self.offsets, self.sigma):
             array.setflags(write=False)
@@ -191,7 +193,8 @@ class Problem(FiniteSum):
             raise InputError(f"{name(int(np.argmax(bad)))} {what}")
 
     # ------------------------------------------------------------------ sizes and constants
-    # What is as long as the data and quickly computed is not kept: it would double what a sample takes.
+    # What is as long as the data and quickly computed is not kept, as it would double what a sample takes;
+    # but the norms of wide rows are: they are little beside the rows, and a set-up asks for them five times.
 
     @property
     def n_samples(self) -> int:
@@ -259,7 +262,14 @@ class Problem(FiniteSum):
     @property
     def row_norms_squared(self) -> np.ndarray:
         """q_ij = ‖x_ij‖², shape (N,)."""
-        return evaluation.row_norms_squared(self.rows, self.n_samples)
+        if self._norms is None:
+            norms = evaluation.row_norms_squared(self.rows, self.n_samples)
+            entries = self.X.nnz if self.sparse else self.X.size
+            if entries < _WIDE * self.n_samples:
+                return norms
+            norms.setflags(write=False)
+            self._norms = norms
+        return self._norms
 
     @cached_property
     def active(self) -> np.ndarray:

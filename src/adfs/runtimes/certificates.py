@@ -56,6 +56,7 @@ class AllNodes:
         self.sigma = self.collect(problem.sigma)
         self.total_sigma = float(self.sigma.sum())
         self._at_zero: float | None = None
+        self._dual_at_zero: float | None = None
 
     @property
     def value_at_zero(self) -> float:
@@ -66,6 +67,14 @@ class AllNodes:
             zero = np.zeros(self.problem.n_features)
             self._at_zero = float(self.collect(self.problem.loss_sums(zero)).sum())
         return self._at_zero
+
+    @property
+    def dual_at_zero(self) -> float:
+        """D(0), a lower bound of F*, computed once."""
+        if self._dual_at_zero is None:
+            zero = np.zeros((self.problem.n_samples, *self.problem.tip_shape))
+            self._dual_at_zero = -float(self.collect(self.problem.conjugate_sums(zero)).sum())
+        return self._dual_at_zero
 
     def collect(self, values: np.ndarray) -> np.ndarray:
         """Return one number or vector per node of this process as one per node of the network."""
@@ -114,8 +123,8 @@ def certify(
         An earlier lower bound of F*.
     """
     problem, sigma = nodes.problem, nodes.total_sigma
-    tips = process.dual() if problem.certifiable else None
-    if tips is not None and enough is not None:
+    tips = process.dual() if problem.certifiable and not process.from_primal else None
+    if tips is not None and enough is not None and not process.at_iterate:
         tips = _inside(process, tips, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
         parts = nodes.collect(problem.gap_parts(tips, theta))
@@ -128,12 +137,16 @@ def certify(
         tips = _inside(process, tips, problem)
         total = nodes.add_rows(tips)
         theta = np.asarray(-total / sigma)
+        if process.at_iterate:
+            theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
     else:
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
         tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
         total = nodes.add_rows(tips)
+        # Far from the optimum θ's own dual variables may say less than none at all.
+        lower = max(lower, nodes.dual_at_zero)
     parts = nodes.collect(problem.gap_parts(tips, theta))
     return nodes.certificate(theta, close_gap(parts, theta, total + sigma * theta, sigma), lower)
 

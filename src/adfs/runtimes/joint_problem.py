@@ -13,9 +13,9 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import Loss, Problem
+from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.finite_sum import FiniteSum, check_sigma
-from adfs.problem.losses import get_loss
+from adfs.problem.losses import check_labels, get_loss
 from adfs.problem.rows import sparse
 from adfs.problem.shards import as_rows, as_signs
 from adfs.runtimes.cluster import Cluster, RefusalError
@@ -59,7 +59,10 @@ def join_shards(
     # A sum over stored entries has other bits than one over all columns: sparse as soon as one shard is.
     as_csr = cluster.any(any(sparse(part[0]) for part in parts), "to compare the data")
     classes: list[Any] | None = None
-    if get_loss(loss).task == "classification":
+    chosen = get_loss(loss)
+    if isinstance(chosen, Multinomial):
+        chosen = _with_all_classes(cluster, chosen, [np.asarray(part[1]).ravel() for part in parts])
+    elif chosen.task == "classification":
         found = all_labels(cluster, [np.asarray(part[1]).ravel() for part in parts])
         classes = _two_classes(found)
 
@@ -70,7 +73,7 @@ def join_shards(
             labels = np.asarray(y) if classes is None else as_signs(np.asarray(y), classes[1])
             rows = widen(X, width)
             fitted.append((sp.csr_array(rows) if as_csr else rows, labels, *rest))
-        return Problem.from_shards(fitted, loss, mine)
+        return Problem.from_shards(fitted, chosen, mine)
 
     return JointProblem(cluster.attempt("to check the data", build), graph, placement, classes)
 
@@ -239,6 +242,24 @@ def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
     if len({isinstance(label, str) for card in cards for label in card}) > 1:
         raise RefusalError("some processes have numbers as labels and others text; give all the same kind")
     return np.unique(np.array([label for card in cards for label in card]))
+
+
+def _with_all_classes(cluster: Cluster, loss: Multinomial, labels: list[np.ndarray]) -> Multinomial:
+    """Return the loss with its K: the one it says, or that of the labels 0 … K − 1 of all processes."""
+    if loss.n_classes:
+        return loss
+
+    def largest() -> int:
+        everything = np.concatenate(labels)
+        if everything.dtype.kind not in "iuf":
+            raise InputError(
+                "the loss 'multinomial' wants labels that are whole numbers from 0; map yours first"
+            )
+        check_labels(loss, everything, "the labels")
+        return int(everything.max())
+
+    why = "to compare the labels"
+    return Multinomial(1 + max(cluster.gather(cluster.attempt(why, largest), why)))
 
 
 def _two_classes(labels: np.ndarray) -> list[Any] | None:

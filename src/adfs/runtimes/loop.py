@@ -29,9 +29,11 @@ DEFAULT_PASSES = 100.0
 _MOST_PASSES_WITH_TOLERANCE = 100_000.0
 _DIVERGED = 1e12
 _SLICE_SECONDS = 0.25
+_LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another process had
 # Where a run that nobody asked to record is certified: each time after so many times the passes so far, and
 # between these where the tolerance is expected to be met.
 _COARSE, _NEAREST, _FARTHEST = 1.6, 1.05, 1.3
+_FEW = 50.0
 
 
 class Outcome(StrEnum):
@@ -126,6 +128,8 @@ class Plan:
         Seconds between checkpoints.
     sparing : bool
         Certify as rarely as a tolerance lets, instead of on the recorded grid.
+    few_rounds : bool
+        A sparing run looks after each of the first rounds.
     """
 
     budget: Budget
@@ -134,6 +138,7 @@ class Plan:
     n_samples: int
     checkpoint_every: float | None = None
     sparing: bool = False
+    few_rounds: bool = False
 
     @property
     def last(self) -> float:
@@ -162,6 +167,8 @@ class Plan:
             if row["position"] >= point:
                 held.append(row)
                 following = self.position_of(self._next_passes(held))
+                if self.few_rounds:
+                    following = row["position"] * (1.0 if row["position"] < _FEW else _COARSE)
                 point = max(float(math.ceil(following)), row["position"] + 1.0)
         return held, point
 
@@ -172,7 +179,10 @@ class Plan:
         coarse = max(1.0, _COARSE * now)
         if len(rows) < 4 or not 0.0 < gap < rows[-3]["gap"] < math.inf:
             return coarse
-        rate = math.log(rows[-3]["gap"] / gap) / (now - rows[-3]["passes"])
+        between = now - rows[-3]["passes"]
+        if between == 0.0:  # a few samples, and nothing but messages meanwhile
+            return coarse
+        rate = math.log(rows[-3]["gap"] / gap) / between
         met = now + math.log(gap / self.budget.tol) / rate
         return coarse if met >= coarse else min(max(met, _NEAREST * now), _FARTHEST * now)
 
@@ -219,6 +229,7 @@ def run_loop(
                     execution.save(rows, seconds)
                     saved = time.perf_counter()
                 if stopped or spent:
+                    execution.interrupted |= stopped  # whichever process was told to
                     outcome = Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
                     break
             certificate = _certify(execution, plan, rows, outcome is not None or execution.position >= last)
@@ -226,7 +237,8 @@ def run_loop(
                 rows.append(_row(execution, plan, certificate, seconds))
                 monitor.update(rows[-1])
             outcome = outcome or _verdict(certificate, budget)
-            if outcome is None and execution.position >= last:
+            stuck = execution.process.stuck and budget.tol is not None
+            if outcome is None and (stuck or execution.position >= last):
                 outcome = Outcome.OUT_OF_BUDGET
             if outcome is not None:
                 if plan.checkpoint_every is not None:
@@ -278,15 +290,21 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
         yield
         return
 
-    terminated = False
+    told, terminated = False, False
 
     def request(number: int, frame: FrameType | None) -> None:
-        nonlocal terminated
+        nonlocal told, terminated
         if number == signal.SIGTERM:
             terminated = True
-        elif execution.interrupted:
+        elif told:
             raise KeyboardInterrupt
-        execution.interrupted = True
+        told = execution.interrupted = True
+
+    def come_late(number: int, frame: FrameType | None) -> None:
+        """Take a Ctrl-C that all processes were sent, and the others have honoured before it came here."""
+        signal.signal(signal.SIGINT, before)
+        if time.perf_counter() > ended + _LATE_SECONDS:  # another one, then
+            os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, request)
     ends_in_order = keeps_checkpoints and execution.alone
@@ -294,7 +312,9 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        ended = time.perf_counter()
+        by_others = execution.interrupted and not told and not execution.alone
+        signal.signal(signal.SIGINT, come_late if by_others else before)
         if ends_in_order:
             signal.signal(signal.SIGTERM, before_term)
             if terminated:

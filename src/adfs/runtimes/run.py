@@ -37,7 +37,7 @@ from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
 from adfs.theory import NodeSummary, smoothness_limit, summarize
 
-__all__ = ["RunOptions", "describe", "run_method", "simulate", "takes_run_options"]
+__all__ = ["RunOptions", "describe", "gather_summary", "run_method", "simulate", "takes_run_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -408,7 +408,11 @@ class _Assembly:
             return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
 
         tips = self.cluster.attempt("to start", clip)
-        process.place(tips, problem.sigma[:, None] * nodes.primal_from_dual(tips))
+        theta = nodes.primal_from_dual(tips)
+        if not process.from_primal:
+            process.place(tips, problem.sigma[:, None] * theta)
+        elif np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
+            process.place_primal(theta)
 
     def _checkpoints(
         self, setting: Setting, process: Process
@@ -445,6 +449,7 @@ class _Assembly:
             int(summary.n_samples.sum()),
             None if options.checkpoint is None else options.checkpoint_every,
             sparing=options.record is None and options.tol is not None,
+            few_rounds=self.method.few_rounds,
         )
 
     def _delays(self, tau: float | None) -> Delays:

@@ -6,7 +6,9 @@ from adfs.theory.baselines import (
     DsbaParameters,
     EsdacdParameters,
     ExtraParameters,
+    LbfgsParameters,
     MsdaParameters,
+    NewtonParameters,
     PointSagaParameters,
 )
 from adfs.theory.parameters import Parameters, smoothness_limit
@@ -33,7 +35,9 @@ __all__ = [
     "EsdacdParameters",
     "ExecutionTime",
     "ExtraParameters",
+    "LbfgsParameters",
     "MsdaParameters",
+    "NewtonParameters",
     "NodeSizes",
     "NodeSummary",
     "NonSmoothParameters",

@@ -19,6 +19,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.network.gossip import ChebyshevCoefficients
 from adfs.network.spectrum import second_eigenpair
+from adfs.network.walks import hop_distances
 from adfs.theory.parameters import inverse_sigma
 from adfs.theory.records import Record, shown
 from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize
@@ -143,7 +144,7 @@ class EsdacdParameters(Record):
     @classmethod
     def _assemble(cls, summary: NodeSummary, network: Network, probability: np.ndarray) -> EsdacdParameters:
         inverse = inverse_sigma(network, summary.sigma)
-        curvature = second_eigenpair(network, node_smoothness(summary)).value
+        curvature = second_eigenpair(network, node_smoothness(summary)).lower
         smoothness = network.weights * network.resistances.values * inverse
         ends = network.edges.ravel()
         return cls(
@@ -277,6 +278,29 @@ class PointSagaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
+class QningParameters(Record):
+    """QNing on one machine: the curvature κ that its proximal steps add, half the mean of the samples' L_j.
+
+    Smaller ones make better use of a pass and leave the passes more to do; between a quarter of and twice the
+    largest L_j passes differed by less than a half. ``contraction`` is that of exact proximal steps alone,
+    which the quasi-Newton steps are there to better.
+    """
+
+    _title: ClassVar[str] = "Parameters of QNing"
+    contraction: float = field(metadata=shown("contraction of proximal steps", "σ/(σ + κ)"))
+    kappa: float = field(metadata=shown("added curvature", "κ"))
+    memory: int = field(metadata=shown("pairs kept", ""))
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> QningParameters:
+        """Return the constants for a problem on one node."""
+        summary = _read(problem, network)
+        sigma = float(summary.sigma.sum())
+        mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
+        return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
+
+
+@dataclass(frozen=True, eq=False)
 class AgdParameters(Record):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
@@ -309,6 +333,81 @@ class AgdParameters(Record):
     def _assemble(cls, curvature: float, largest: float, hops: int) -> AgdParameters:
         root = math.sqrt(largest / curvature)
         return cls(1.0 / root, 1.0 / largest, (root - 1.0) / (root + 1.0), curvature, largest, hops)
+
+
+@dataclass(frozen=True, eq=False)
+class LbfgsParameters(Record):
+    """L-BFGS with sums over the nodes: it has no constants but what its rounds take.
+
+    ``contraction`` is 1/√k for k = ΣM_i/Σσ_i, that of accelerated gradient descent: what is seen is quicker,
+    and what is proven is slower by far. It serves to plan. ``hops`` counts the messages one after another of
+    a round's sum, up and down a breadth-first tree from the root that makes it lowest.
+    """
+
+    _title: ClassVar[str] = "Parameters of L-BFGS"
+    contraction: float = field(metadata=shown("contraction, for planning", "1/√k"))
+    hops: int = field(metadata=shown("messages of a sum", "2·depth"))
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> LbfgsParameters:
+        """Return what the rounds take."""
+        summary = _read(problem, network)
+        condition = float(node_smoothness(summary).sum()) / float(summary.sigma.sum())
+        return cls(1.0 / math.sqrt(condition), 2 * tree_depth(network))
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonParameters(Record):
+    """Newton's method with sums over the nodes: it has no constants but what its rounds take.
+
+    Its convergence is not linear: F falls by damped steps, how many no number per node tells, and then the
+    digits double. ``contraction`` ½ per round is a stand-in that is met on the way; plan by `rounds_to`.
+
+    ``row_effort`` is what a row of the data costs per round in units of a sample's step, which goes through
+    its d entries twice: (d + 1)/2 for its d(d + 1)/2 products in the Hessian, and 1 for the gradient.
+    ``hops`` counts the messages one after another of a round's sum, up and down a breadth-first tree from the
+    root that makes it lowest: F and ∇F go up along with the Hessian, the direction comes down. (A step that
+    is refused takes a sum more, which is not counted.) ``n_features`` is 0 where it is not known.
+    """
+
+    _title: ClassVar[str] = "Parameters of Newton's method"
+    contraction: float = field(metadata=shown("contraction, at least", ""))
+    n_features: int = field(metadata=shown("features", "d"))
+    hops: int = field(metadata=shown("messages of a sum", "2·depth"))
+
+    @classmethod
+    def theory(cls, problem: Source, network: Network) -> NewtonParameters:
+        """Return what the rounds take."""
+        _read(problem, network)
+        return cls(0.5, getattr(problem, "n_features", 0), 2 * tree_depth(network))
+
+    @property
+    def row_effort(self) -> float:
+        """What a row costs per round, one sample's step taking 1."""
+        return 0.5 * (self.n_features + 1.0) + 1.0
+
+    @staticmethod
+    def rounds_to(tol: float) -> float:
+        """Return the rounds to plan for a relative error: 6 on the way, then the digits double.
+
+        Examples
+        --------
+        >>> round(NewtonParameters.rounds_to(1e-8), 1)
+        10.7
+        """
+        return 6.0 + math.log2(max(1.0, -math.log2(tol)))
+
+
+_EXACT_NODES = 2000
+
+
+def tree_depth(network: Network) -> int:
+    """Return the depth of the lowest breadth-first tree; its root's candidates are few on large networks."""
+    if network.n_nodes == 1:
+        return 0
+    if network.n_nodes <= _EXACT_NODES:
+        return min(int(hop_distances(network, root).max()) for root in range(network.n_nodes))
+    return min(network.diameter, int(hop_distances(network, int(np.argmax(network.degrees))).max()))
 
 
 _MOST_PRODUCTS = 100

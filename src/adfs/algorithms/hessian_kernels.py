@@ -1,0 +1,178 @@
+"""F, its gradient and its Hessian for each node, compiled: the sums behind Newton's method.
+
+Every entry of a Hessian is summed over a node's rows in their order, each product rounded once (`fma`): dense
+and CSR copies of the same rows give the same bits, and so does any split over processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import types
+
+from adfs.compilation import inlined, kernel, overloads
+from adfs.intrinsics import fma
+from adfs.problem import Samples
+from adfs.problem.losses import curvature, derivative, value
+from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
+
+__all__ = ["fill_hessian", "fill_values", "inner_product"]
+
+# A strip of a node's Hessian this wide, and as many rows of it as are summed at once, stay in the caches.
+_STRIP, _BAND, _ROWS_AT_ONCE = 256, 64, 256
+
+
+@kernel
+def inner_product(a: np.ndarray, b: np.ndarray) -> float:
+    """Return aᵀb, summed in order: the same bits on every machine."""
+    total = 0.0
+    for k in range(a.size):
+        total += a[k] * b[k]
+    return total
+
+
+@kernel
+def fill_values(
+    samples: Samples, sigma: np.ndarray, theta: np.ndarray, curves: np.ndarray, out: np.ndarray
+) -> None:
+    """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1), and wℓ'' of each row to ``curves`` (N,)."""
+    rows, offsets, d = samples.rows, samples.offsets, theta.size
+    square = inner_product(theta, theta)
+    for i in range(out.shape[0]):
+        for k in range(d):
+            out[i, k] = sigma[i] * theta[k]
+        total, carry = 0.0, 0.0
+        for j in range(offsets[i], offsets[i + 1]):
+            start, stop = row_span(rows, j)
+            margin = 0.0
+            for k in range(start, stop):
+                margin = fma(row_entry(rows, j, k), theta[row_column(rows, j, k)], margin)
+            label, weight = samples.y[j], samples.weights[j]
+            pull = weight * derivative(samples.loss, margin, label)
+            curves[j] = weight * curvature(samples.loss, margin, label)
+            # Summed with what rounding takes: near the optimum F hardly changes.
+            term = weight * value(samples.loss, margin, label) - carry
+            following = total + term
+            carry = (following - total) - term
+            total = following
+            for k in range(start, stop):
+                column = row_column(rows, j, k)
+                out[i, column] = fma(pull, row_entry(rows, j, k), out[i, column])
+        out[i, d] = total + 0.5 * sigma[i] * square
+
+
+@kernel
+def fill_hessian(
+    samples: Samples,
+    sigma: np.ndarray,
+    curves: np.ndarray,
+    first: int,
+    last: int,
+    room: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
+
+    Parameters
+    ----------
+    samples : Samples
+    sigma : ndarray of shape (k,)
+    curves : ndarray of shape (N,)
+        wℓ'' of each row.
+    first, last : int
+    room : ndarray of shape (last − first, d)
+    out : ndarray of shape (k, the numbers in these rows)
+    """
+    d = room.shape[1]
+    for i in range(out.shape[0]):
+        for a in range(room.shape[0]):
+            for b in range(d):
+                room[a, b] = 0.0
+            room[a, first + a] = sigma[i]
+        _add_products(samples.rows, curves, samples.offsets[i], samples.offsets[i + 1], first, last, room)
+        place = 0
+        for a in range(room.shape[0]):
+            for b in range(first + a, d):
+                out[i, place] = room[a, b]
+                place += 1
+
+
+def _add_products(
+    rows: Rows, curves: np.ndarray, start: int, stop: int, first: int, last: int, room: np.ndarray
+) -> None:
+    """Add Σ_j c_j x_j x_jᵀ over rows start … stop − 1 to ``room``: Hessian rows first … last − 1."""
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(_add_products)
+def _compiled_add_products(
+    rows: types.Type,
+    curves: types.Type,
+    start: types.Type,
+    stop: types.Type,
+    first: types.Type,
+    last: types.Type,
+    room: types.Type,
+) -> Callable[..., object] | None:
+    kind = kind_of(rows)
+    return _add_dense if kind is DenseRows else _add_sparse if kind is SparseRows else None
+
+
+def _add_sparse(
+    rows: SparseRows, curves: np.ndarray, start: int, stop: int, first: int, last: int, room: np.ndarray
+) -> None:
+    for j in range(start, stop):
+        if curves[j] == 0.0:
+            continue
+        begin, end = rows.indptr[j], rows.indptr[j + 1]
+        for k in range(begin, end):
+            a = rows.indices[k]
+            if first <= a < last:
+                factor = curves[j] * rows.data[k]
+                for m in range(k, end):
+                    b = rows.indices[m]
+                    room[a - first, b] = fma(factor, rows.data[m], room[a - first, b])
+
+
+def _add_dense(
+    rows: DenseRows, curves: np.ndarray, start: int, stop: int, first: int, last: int, room: np.ndarray
+) -> None:
+    x, c, d = rows.values, curves, room.shape[1]
+    whole = stop - (stop - start) % 4
+    # Tiles that stay in the caches; in each the rows of the data come in their order.
+    for block in range(start, whole, _ROWS_AT_ONCE):
+        for top in range(first, last, _BAND):
+            for left in range(top, d, _STRIP):
+                right = min(left + _STRIP, d)
+                for j in range(block, min(block + _ROWS_AT_ONCE, whole), 4):
+                    for a in range(top, min(top + _BAND, last)):
+                        begin = max(a, left)
+                        _add_four(
+                            (c[j] * x[j, a], x[j, begin:right]),
+                            (c[j + 1] * x[j + 1, a], x[j + 1, begin:right]),
+                            (c[j + 2] * x[j + 2, a], x[j + 2, begin:right]),
+                            (c[j + 3] * x[j + 3, a], x[j + 3, begin:right]),
+                            room[a - first, begin:right],
+                        )
+    for j in range(whole, stop):
+        for a in range(first, last):
+            factor = c[j] * x[j, a]
+            for b in range(a, d):
+                room[a - first, b] = fma(factor, x[j, b], room[a - first, b])
+
+
+Multiple = tuple[float, np.ndarray]
+
+
+@inlined
+def _add_four(first: Multiple, second: Multiple, third: Multiple, fourth: Multiple, out: np.ndarray) -> None:
+    """Add multiples of four pieces of rows, one after the other: each sum is loaded and stored once for all.
+
+    With eight the compiler finds too many arrays that might overlap, and no longer uses vectors.
+    """
+    for b in range(out.size):
+        total = fma(first[0], first[1][b], out[b])
+        total = fma(second[0], second[1][b], total)
+        total = fma(third[0], third[1][b], total)
+        out[b] = fma(fourth[0], fourth[1][b], total)

@@ -1,0 +1,317 @@
+"""L-BFGS: a gradient summed over the nodes per round, and directions from the last few of them."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.hessian_kernels import inner_product
+from adfs.algorithms.local_rounds import LocalRounds
+from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.compilation import kernel
+from adfs.network import Network
+from adfs.problem import Samples
+from adfs.problem.evaluation import fill_margins
+from adfs.problem.losses import point_of, value, write_slope
+from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.theory import LbfgsParameters, NodeSizes
+
+__all__ = ["Lbfgs", "LbfgsProcess"]
+
+PAIRS = 20
+_ARMIJO, _WOLFE = 1e-4, 0.9
+_FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
+_MOST_TRIES = 40
+# What a search along a direction remembers: F and its slope at the last point that was taken, how much of the
+# direction is tried, the parts known to be too short and too long, and the number of tries. Then: how many
+# pairs there are, where the next goes, whether the scales have come, and whether it can go no further.
+_VALUE, _SLOPE, _PART, _SHORT, _LONG, _TRIES, _PAIRS, _NEXT, _BEGUN, _STUCK = range(10)
+
+
+class LbfgsParts(NamedTuple):
+    """All that the kernels below need.
+
+    ``points`` (3, d) holds where F is looked at next, the last point that was taken and the direction from
+    there; ``slopes`` (2, d) the gradient at the latter and what the features are scaled by; ``pairs``
+    (2, m, d) steps and what the gradient changed by over them; ``products`` (2, m) theirs and room; ``room``
+    (K,) margins.
+    """
+
+    samples: Samples
+    sigma: np.ndarray
+    beta: float
+    points: np.ndarray
+    slopes: np.ndarray
+    pairs: np.ndarray
+    products: np.ndarray
+    search: np.ndarray
+    room: np.ndarray
+
+
+@kernel
+def _begin(parts: LbfgsParts, t: int, last: int, out: np.ndarray) -> int:
+    if t < last and parts.search[_BEGUN] == 0.0:
+        _fill_scales(parts, out)
+    elif t < last:
+        _fill_gradients(parts, out)
+    return t
+
+
+@kernel
+def _fill_scales(parts: LbfgsParts, out: np.ndarray) -> None:
+    """Write the diagonal of each node's largest Hessian, Σ_j wβx² + σ per feature."""
+    samples = parts.samples
+    width = parts.points.shape[1]
+    for i in range(out.shape[0]):
+        for k in range(width):
+            out[i, k] = parts.sigma[i]
+        out[i, width] = 0.0
+        for j in range(samples.offsets[i], samples.offsets[i + 1]):
+            factor = samples.weights[j] * parts.beta
+            start, stop = row_span(samples.rows, j)
+            for output in range(parts.room.size):
+                first = np.uint64(output * (width // parts.room.size))
+                for k in range(start, stop):
+                    entry = row_entry(samples.rows, j, k)
+                    out[i, first + row_column(samples.rows, j, k)] += factor * entry * entry
+
+
+@kernel
+def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
+    """Write ∇f_i and f_i at the point to look at, (k, d + 1)."""
+    samples, margins = parts.samples, parts.room
+    theta, loss = parts.points[0], samples.loss
+    width = theta.size
+    square = inner_product(theta, theta)
+    for i in range(out.shape[0]):
+        for k in range(width):
+            out[i, k] = parts.sigma[i] * theta[k]
+        total, carry = 0.0, 0.0
+        for j in range(samples.offsets[i], samples.offsets[i + 1]):
+            label, weight = samples.y[j], samples.weights[j]
+            fill_margins(samples.rows, j, theta, margins)
+            # Summed with what rounding takes: near the optimum F hardly changes.
+            term = weight * value(loss, point_of(loss, margins), label) - carry
+            following = total + term
+            carry = (following - total) - term
+            total = following
+            write_slope(loss, margins, label, weight)
+            start, stop = row_span(samples.rows, j)
+            for output in range(margins.size):
+                first, factor = np.uint64(output * (width // margins.size)), margins[output]
+                for k in range(start, stop):
+                    column = first + row_column(samples.rows, j, k)
+                    out[i, column] += factor * row_entry(samples.rows, j, k)
+        out[i, width] = total + 0.5 * parts.sigma[i] * square
+
+
+@kernel
+def _end(parts: LbfgsParts, t: int, heard: np.ndarray) -> int:
+    search, gradient = parts.search, heard[0, :-1]
+    if search[_BEGUN] == 0.0:
+        search[_BEGUN] = 1.0
+        for k in range(gradient.size):
+            parts.slopes[1, k] = 1.0 / gradient[k] if gradient[k] > 0.0 else 1.0
+        return t
+    if search[_STUCK] == 0.0:
+        verdict = _judge(search, heard[0, -1], gradient, parts.points[2])
+        if verdict == 0:
+            _take(parts, heard[0, -1], gradient)
+        else:
+            _try_another(parts, verdict)
+    return t + 1
+
+
+@kernel
+def _judge(search: np.ndarray, found: float, gradient: np.ndarray, move: np.ndarray) -> int:
+    """Return 0 for a point that is good enough, 1 for one too far and −1 for one not far enough."""
+    part, slope = search[_PART], search[_SLOPE]
+    if part == 0.0:  # nothing to compare with
+        return 0
+    after = inner_product(gradient, move)
+    # Where F no longer tells the points apart its slope along the direction still does.
+    flat = -part * slope <= _FLAT * abs(search[_VALUE])
+    if not (after <= -_WOLFE * slope if flat else found <= search[_VALUE] + _ARMIJO * part * slope):
+        return 1
+    return -1 if after < _WOLFE * slope else 0
+
+
+@kernel
+def _take(parts: LbfgsParts, found: float, gradient: np.ndarray) -> None:
+    """Take the point: keep the pair, and find the next direction and the point a whole step along it."""
+    search, slopes = parts.search, parts.slopes
+    point, anchor = parts.points[0], parts.points[1]
+    if search[_PART] > 0.0:
+        place = int(search[_NEXT])
+        step, change = parts.pairs[0, place], parts.pairs[1, place]
+        for k in range(point.size):
+            step[k] = point[k] - anchor[k]
+            change[k] = gradient[k] - slopes[0, k]
+        product = inner_product(step, change)
+        if product > 0.0:
+            parts.products[0, place] = product
+            search[_NEXT] = (place + 1) % parts.pairs.shape[1]
+            search[_PAIRS] = min(search[_PAIRS] + 1.0, float(parts.pairs.shape[1]))
+    for k in range(point.size):
+        anchor[k], slopes[0, k] = point[k], gradient[k]
+    search[_VALUE] = found
+    _set_out(parts)
+
+
+@kernel
+def _set_out(parts: LbfgsParts) -> None:
+    """Find the direction at the last point that was taken, and go a whole step along it."""
+    search, gradient = parts.search, parts.slopes[0]
+    point, anchor, move = parts.points[0], parts.points[1], parts.points[2]
+    _find_direction(parts)
+    search[_SLOPE] = inner_product(gradient, move)
+    search[_PART], search[_SHORT], search[_LONG], search[_TRIES] = 1.0, 0.0, math.inf, 0.0
+    if not search[_SLOPE] < 0.0:
+        search[_STUCK] = 1.0
+        return
+    for k in range(point.size):
+        point[k] = anchor[k] + move[k]
+
+
+@kernel
+def _find_direction(parts: LbfgsParts) -> None:
+    """Write −H∇F, H the inverse Hessian that the pairs tell of: the two loops over them."""
+    steps, changes, products = parts.pairs[0], parts.pairs[1], parts.products[0]
+    move, gradient, scales, along = parts.points[2], parts.slopes[0], parts.slopes[1], parts.products[1]
+    count, room = int(parts.search[_PAIRS]), products.size
+    newest = int(parts.search[_NEXT]) - 1
+    for k in range(move.size):
+        move[k] = -gradient[k]
+    for number in range(count):
+        place = (newest - number) % room
+        along[place] = inner_product(steps[place], move) / products[place]
+        for k in range(move.size):
+            move[k] -= along[place] * changes[place, k]
+    factor = 1.0
+    if count > 0:
+        place = newest % room
+        squares = 0.0
+        for k in range(move.size):
+            squares += changes[place, k] * changes[place, k] * scales[k]
+        factor = products[place] / squares if squares > 0.0 else 1.0
+    for k in range(move.size):
+        move[k] *= factor * scales[k]
+    for number in range(count - 1, -1, -1):
+        place = (newest - number) % room
+        back = along[place] - inner_product(changes[place], move) / products[place]
+        for k in range(move.size):
+            move[k] += back * steps[place, k]
+
+
+@kernel
+def _try_another(parts: LbfgsParts, verdict: int) -> None:
+    """Go elsewhere along the direction; forget the pairs where it leads nowhere, and stop without any."""
+    search = parts.search
+    point, anchor, move = parts.points[0], parts.points[1], parts.points[2]
+    search[_TRIES] += 1.0
+    if search[_TRIES] >= _MOST_TRIES:
+        for k in range(point.size):
+            point[k] = anchor[k]
+        if search[_PAIRS] == 0.0:
+            search[_STUCK] = 1.0
+            return
+        search[_PAIRS], search[_NEXT] = 0.0, 0.0
+        _set_out(parts)
+        return
+    search[_LONG if verdict > 0 else _SHORT] = search[_PART]
+    if search[_LONG] < math.inf:
+        shrink = 0.25 if search[_SHORT] == 0.0 else 0.5
+        search[_PART] = search[_SHORT] + shrink * (search[_LONG] - search[_SHORT])
+    else:
+        search[_PART] *= 4.0
+    for k in range(point.size):
+        point[k] = anchor[k] + search[_PART] * move[k]
+
+
+class LbfgsProcess(LocalRounds):
+    """L-BFGS in progress over a block of nodes, which all hold the same iterate."""
+
+    kernels = register_round_kernels(LbfgsParts, RoundKernels(_begin, _end))
+    parts: LbfgsParts
+    sums = True
+    from_primal = True
+
+    def __init__(self, setting: Setting[LbfgsParameters]) -> None:
+        n = setting.network.n_nodes
+        super().__init__(setting, sp.csr_array((n, n)))
+        d = self.problem.n_features
+        self.message_shape = (self.problem.n_nodes, d + 1)
+        # Up a spanning tree and down again, every node but its root has a message each way.
+        self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
+        self.parts = LbfgsParts(
+            self.samples,
+            self.problem.sigma,
+            float(self.samples.loss.beta),
+            np.zeros((3, d)),
+            np.zeros((2, d)),
+            np.zeros((2, PAIRS, d)),
+            np.zeros((2, PAIRS)),
+            np.zeros(10),
+            np.empty(self.problem.n_outputs),
+        )
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return np.tile(self.parts.points[1], (self.problem.n_nodes, 1))
+
+    def dual(self) -> np.ndarray | None:
+        return self.problem.clip_to_domain(self.problem.slopes(self.parts.points[1]), in_place=True)
+
+    def place_primal(self, theta: np.ndarray) -> None:
+        self.parts.points[:2] = theta
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            name: getattr(self.parts, name) for name in ("points", "slopes", "pairs", "products", "search")
+        }
+
+    @property
+    def stuck(self) -> bool:
+        return bool(self.parts.search[_STUCK])
+
+
+class Lbfgs(Method[LbfgsParameters]):
+    """L-BFGS: quasi-Newton steps from the last 20 gradients, summed over the nodes; for many features.
+
+    Problem
+        min_θ F(θ), smooth and strongly convex, with one output or several.
+    Algorithm
+        θ ← θ − t·B∇F, B from the last 20 steps by BFGS, starting from the diagonal of the largest Hessian;
+        t by the conditions of Armijo and Wolfe. A round is one look at F and ∇F.
+    Guarantee
+        F decreases at every step; what theory promises of the rate is far below what is seen.
+
+    References
+    ----------
+        Liu and Nocedal, "On the limited memory BFGS method for large scale optimization", 1989.
+    """
+
+    name = "lbfgs"
+    kind: ClassVar[str] = "rounds"
+    several_outputs = True
+
+    record = LbfgsParameters
+    choices = MappingProxyType(
+        {"theory": lambda problem, network, tau: LbfgsParameters.theory(problem, network)}
+    )
+
+    def start(self, setting: Setting[LbfgsParameters]) -> LbfgsProcess:
+        return LbfgsProcess(setting)
+
+    def position_of(self, parameters: LbfgsParameters, sizes: NodeSizes, passes: float) -> float:
+        return passes
+
+    def effort(self, parameters: LbfgsParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
+
+
+register_method(Lbfgs())

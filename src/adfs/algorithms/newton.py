@@ -1,0 +1,249 @@
+"""Newton's method: Hessians and gradients summed over the nodes, steps shortened where F asks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.linalg import lapack
+
+from adfs.algorithms.base import (
+    Gossip,
+    Method,
+    RoundEffort,
+    RoundProcess,
+    Setting,
+    Work,
+    register_method,
+)
+from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_product
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import FiniteSum, Problem
+from adfs.theory import NewtonParameters, NodeSizes
+from adfs.threads import single_threaded
+
+__all__ = ["Newton", "NewtonProcess", "literal_newton", "newton_move"]
+
+MOST_FEATURES = 5000
+_BAND_NUMBERS = 2**22  # of all nodes' Hessians at once: a band of rows after the other
+_ARMIJO = 1e-4
+_FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
+_FEW_TRIES, _MOST_TRIES = 4, 40
+_RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-4, 1.0)
+_VALUE, _KNOWN, _STUCK = range(3)
+
+
+@single_threaded
+def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Return −H⁻¹∇F from the upper triangle of H (d, d), whatever the units of the features; shape (d,).
+
+    H is scaled to a diagonal of ones, which no choice of units changes. Where it is not positive definite to
+    rounding, a small multiple of the identity is added: the step is then shorter, and the next one goes on.
+    """
+    diagonal = np.diagonal(hessian)
+    scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
+    scaled = scale[:, None] * hessian * scale
+    for ridge in _RIDGES:
+        factor, failed = lapack.dpotrf(scaled + ridge * np.eye(gradient.size), lower=0, clean=0)
+        if not failed:
+            solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
+            return np.asarray(-scale * solved)
+    return np.asarray(-scale * scale * gradient)
+
+
+def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
+    """Return θ after some rounds on one machine where whole steps are taken, (d,)."""
+    theta = np.zeros(problem.n_features)
+    for _ in range(rounds):
+        theta = theta - np.linalg.solve(problem.hessian(theta), problem.gradient(theta))
+    return theta
+
+
+class NewtonProcess(RoundProcess):
+    """Newton's method in progress over a block of nodes, which all hold the same iterate.
+
+    Attributes
+    ----------
+    theta, gradient : ndarray of shape (d,)
+        The iterate, and ∇F there.
+    curves : ndarray of shape (N,)
+        wℓ'' of the samples there.
+    state : ndarray of shape (3,)
+        F there; whether that and the above are known; and whether rounding lets it go no further.
+    """
+
+    from_primal = True
+
+    def __init__(self, setting: Setting[NewtonParameters]) -> None:
+        super().__init__()
+        self.problem, self.samples = setting.problem, setting.problem.samples
+        n, d = setting.network.n_nodes, self.problem.n_features
+        self.gossip_matrix = sp.csr_array((n, n))
+        block = setting.block
+        # One process solves for the direction of all: another machine's last digits may differ.
+        self.leader = int(np.argmin(block)) if block.min() == 0 else None
+        self.others = int(np.count_nonzero(block))
+        self.theta, self.gradient = np.zeros(d), np.zeros(d)
+        self.curves = np.zeros(self.problem.n_samples)
+        self.state = np.zeros(3)
+        self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return np.tile(self.theta, (self.problem.n_nodes, 1))
+
+    def dual(self) -> np.ndarray | None:
+        return self.problem.clip_to_domain(self.problem.slopes(self.theta), in_place=True)
+
+    def place_primal(self, theta: np.ndarray) -> None:
+        self.theta[:] = theta
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"theta": self.theta, "gradient": self.gradient, "curves": self.curves, "state": self.state}
+
+    @property
+    def stuck(self) -> bool:
+        return bool(self.state[_STUCK])
+
+    def round(self, gossip: Gossip) -> None:
+        if not self.state[_KNOWN] or self.stuck:
+            self.state[_VALUE], self.gradient[:] = self._look(gossip, self.theta)
+            self.state[_KNOWN] = 1.0
+        if not self.stuck and not self._step(gossip, self._direction(gossip), _FEW_TRIES):
+            # Where few samples bend, Newton's step is far too long. That of the largest curvature never is.
+            self.curves[:] = float(self.samples.loss.beta) * self.samples.weights
+            if not self._step(gossip, self._direction(gossip), _MOST_TRIES):
+                self.state[_STUCK] = 1.0
+        self.position += 1.0
+
+    def _look(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return F and ∇F at a point, and keep the curvatures there."""
+        problem, d = self.problem, point.size
+        head = np.empty((problem.n_nodes, d + 1))
+        fill_values(self.samples, problem.sigma, point, self.curves, head)
+        total = np.asarray(gossip.total(head))
+        self.work = self.work._replace(computations=self.work.computations + problem.n_samples)
+        return float(total[d]), np.ascontiguousarray(total[:d])
+
+    def _count_sum(self, up: int, down: int) -> None:
+        """Add a sum over all nodes, up a spanning tree and down again: numbers that all but its root send."""
+        work = self.work
+        numbers = work.numbers + self.others * (up + down)
+        self.work = Work(work.computations, work.messages + 2 * self.others, numbers)
+
+    def _step(self, gossip: Gossip, move: np.ndarray, tries: int) -> bool:
+        """Go along a direction as far as F falls enough; return whether it was found to within some tries.
+
+        What is tried after a whole step is where a parabola through what is known of F has its least value.
+        """
+        before, square = float(self.state[_VALUE]), inner_product(self.gradient, self.gradient)
+        slope, part = inner_product(self.gradient, move), 1.0
+        for _ in range(tries):
+            point = self.theta + part * move
+            value, gradient = self._look(gossip, point)
+            flat = not -part * slope > _FLAT * abs(before)
+            # Where F no longer tells points apart, the gradient, which certificates are made of, still does.
+            if (
+                inner_product(gradient, gradient) < square
+                if flat
+                else value <= before + _ARMIJO * part * slope
+            ):
+                self.state[_VALUE], self.gradient[:], self.theta[:] = value, gradient, point
+                return True
+            if flat:
+                self.state[_STUCK] = 1.0
+                return True
+            self._count_sum(point.size + 1, 1)
+            above = value - before - part * slope
+            least = -0.5 * part * part * slope / above if math.isfinite(above) and above > 0.0 else 0.0
+            part = min(max(least, 0.01 * part), 0.5 * part)
+        return False
+
+    def _direction(self, gossip: Gossip) -> np.ndarray:
+        """Return the direction that the leader finds from the Hessian of all nodes, (d,)."""
+        d, k = self.theta.size, self.problem.n_nodes
+        hessian = np.zeros((d, d) if self.leader is not None else (0, 0))
+        for first, last in self._bands:
+            out = np.empty((k, sum(d - row for row in range(first, last))))
+            room = np.empty((last - first, d))
+            fill_hessian(self.samples, self.problem.sigma, self.curves, first, last, room, out)
+            band = gossip.total(out)
+            if self.leader is not None:
+                inside = np.arange(d) >= np.arange(first, last)[:, None]
+                hessian[first:last][inside] = band
+        news = np.zeros((k, d))
+        if self.leader is not None:
+            news[self.leader] = newton_move(hessian, self.gradient)
+        # F and ∇F go up along with the Hessian at the same point.
+        self._count_sum(d * (d + 1) // 2 + d + 1, d)
+        return np.asarray(gossip.total(news))
+
+
+def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
+    """Return the rows of each band of a Hessian's upper triangle, of about so many numbers at most.
+
+    Examples
+    --------
+    >>> hessian_bands(5, 9)
+    [(0, 2), (2, 5)]
+    """
+    bands, first, size = [], 0, 0
+    for row in range(d):
+        if size and size + d - row > numbers:
+            bands.append((first, row))
+            first, size = row, 0
+        size += d - row
+    return [*bands, (first, d)]
+
+
+class Newton(Method[NewtonParameters]):
+    """Newton: damped Newton steps, every node summing the Hessian of its own samples.
+
+    Problem
+        min_θ F(θ), twice differentiable (or with a derivative made of lines), strongly convex.
+    Algorithm
+        θ ← θ − t·H⁻¹∇F, t = 1 or what a line search on F finds; H is scaled to a diagonal of ones.
+    Guarantee
+        F decreases at every step; near the optimum the digits double. Units of features do not matter.
+    """
+
+    name = "newton"
+    kind: ClassVar[str] = "rounds"
+    few_rounds = True
+
+    record = NewtonParameters
+    choices = MappingProxyType(
+        {"theory": lambda problem, network, tau: NewtonParameters.theory(problem, network)}
+    )
+
+    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
+        super().check(problem, options)
+        if problem.n_features > MOST_FEATURES:
+            raise InputError(
+                f"method 'newton' forms a Hessian, {problem.n_features} × {problem.n_features} numbers here, "
+                f"and takes at most {MOST_FEATURES} features; use 'lbfgs' or 'adfs'"
+            )
+
+    def refine(
+        self, parameters: NewtonParameters, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
+    ) -> NewtonParameters:
+        """Put in d, which the summary of the nodes does not tell."""
+        return dataclasses.replace(parameters, n_features=problem.n_features)
+
+    def start(self, setting: Setting[NewtonParameters]) -> NewtonProcess:
+        return NewtonProcess(setting)
+
+    def position_of(self, parameters: NewtonParameters, sizes: NodeSizes, passes: float) -> float:
+        return passes
+
+    def effort(self, parameters: NewtonParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
+        samples = np.ceil(parameters.row_effort * sizes.n_samples).astype(np.int64)
+        return RoundEffort(samples, exchanges=0, hops=parameters.hops)
+
+
+register_method(Newton())

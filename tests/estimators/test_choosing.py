@@ -1,0 +1,87 @@
+"""What ``algorithm="auto"`` chooses, and that it says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import adfs
+from adfs import ADFSClassifier, ADFSRegressor
+from adfs.estimators.choosing import Facts, choose_method
+from memory_cluster import Threads, on_threads
+
+
+def facts_of(problem: adfs.Problem, network: str = "path:1", **changes: object) -> Facts:
+    facts = Facts(
+        smooth=problem.smooth,
+        n_outputs=problem.n_outputs,
+        n_features=problem.n_features,
+        entries=problem.entries_per_row or float(problem.n_features),
+        sparse=problem.sparse,
+        summary=adfs.theory.summarize(problem),
+        network=adfs.Network(network),
+        tol=1e-6,
+        asked=False,
+    )
+    return facts._replace(**changes)
+
+
+def made(n: int, d: int, scale: float = 1.0, loss: str = "logistic", n_nodes: int = 1) -> adfs.Problem:
+    rng = np.random.default_rng(0)
+    X = scale * rng.standard_normal((n, d))
+    return adfs.Problem(X, np.sign(X[:, 0]), loss, n_nodes=n_nodes)
+
+
+def test_what_is_less_work_is_chosen():
+    name, reason = choose_method(facts_of(made(2000, 10)))
+    assert name == "newton"
+    assert "rounds against" in reason
+    assert choose_method(facts_of(made(300, 400, 0.05)))[0] == "adfs"
+    # What ADFS needs grows with the condition number, Newton's method is as it was.
+    assert choose_method(facts_of(made(300, 400, 1e3)))[0] == "newton"
+    assert choose_method(facts_of(made(400, 5, n_nodes=4), "cycle:4"))[0] == "newton"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "why"),
+    [
+        ({"smooth": False}, "ns-adfs", "not smooth"),
+        ({"asked": True}, "adfs", "parameters, tau or schedule were given"),
+        ({"n_outputs": 3}, "adfs", "several outputs"),
+        ({"n_features": 5001}, "adfs", "more than 5000 features"),
+    ],
+)
+def test_what_decides_before_any_prediction(changes, expected, why):
+    name, reason = choose_method(facts_of(made(50, 3), **changes))
+    assert name == expected
+    assert why in reason
+
+
+def test_estimators_say_what_ran():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 3))
+    y = X[:, 0] + rng.standard_normal(60)
+    assert ADFSRegressor().fit(X, y).algorithm_ == "newton"
+    assert ADFSRegressor().fit(sp.csr_array(X), y).algorithm_ == "newton"
+    assert ADFSRegressor(tau=1.0).fit(X, y).algorithm_ == "adfs"
+    assert ADFSRegressor(algorithm="adfs").fit(X, y).algorithm_ == "adfs"
+    constant = ADFSRegressor(fit_intercept=False).fit(np.zeros((4, 2)), np.ones(4))
+    assert constant.coef_.tolist() == [0.0, 0.0]
+
+
+def test_all_processes_choose_alike():
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((60, 3))
+    y = X[:, 0] + rng.standard_normal(60) > 0.0
+    rows = [slice(0, 10), slice(10, 25), slice(25, 60)]
+    whole = ADFSClassifier(n_nodes=3, graph="path", partition=[np.arange(60)[part] for part in rows])
+    whole.fit(X, y)
+
+    def fit(cluster: Threads) -> ADFSClassifier:
+        part = rows[cluster.rank]
+        return ADFSClassifier(graph="path", cluster=cluster).fit(X[part], y[part])
+
+    for model in on_threads(3, fit):
+        assert model.algorithm_ == whole.algorithm_ == "newton"
+        assert model.coef_.tobytes() == whole.coef_.tobytes()
