@@ -55,6 +55,6 @@ docs: $(STAMP)  ## the documentation, into docs/_build/html; a warning is an err
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) build demo dist docs/_build docs/api docs/pictures docs/reference .coverage .coverage.* .hypothesis .import_linter_cache
+	rm -rf $(VENV) build demo dist docs/_build docs/api docs/pictures docs/reference docs/tables.md .coverage .coverage.* .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,7 +25,7 @@ from adfs import __version__
 from adfs.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kept import kept_figure
+from kept import RESULTS, kept_figure
 from pictures import write_pictures
 
 project = "adfs"
@@ -40,7 +40,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "tables.md"]
 # A single back-quoted word in a docstring is a name in the code.
 default_role = "code"
 
@@ -113,6 +113,13 @@ def _process(app: object, what: str, name: str, obj: object, options: object, li
 
 def _draw_pictures(app: object) -> None:
     write_pictures(Path(app.srcdir) / "pictures")
+
+
+def _write_tables(app: object) -> None:
+    """Write all kept tables of benchmarks one below the other, for the page of benchmarks to include."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))]
+    with FileAvoidWrite(Path(app.srcdir) / "tables.md") as page:
+        page.write("\n".join(f"#{text}" for text in texts if not text.startswith("# The paper")))
 
 
 def _write_reference(app: object) -> None:
@@ -215,5 +222,6 @@ def setup(app: object) -> None:
     app.add_directive("adfs-help", _Help)
     app.connect("builder-inited", _write_reference)
     app.connect("builder-inited", _draw_pictures)
+    app.connect("builder-inited", _write_tables)
     app.connect("autodoc-process-docstring", _process, priority=1)
     app.add_html_math_renderer("outlines", (_inline_formula, None), (_formula, None))

@@ -187,7 +187,7 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
         words = "There is no mpiexec beside this Python, so this is left out: pip install 'adfs[mpi]'."
         story.tell(title, words)
         return
-    options = ["--graph", "path", "-C", "1", "--tol", str(TOLERANCE), "--out", "model.json"]
+    options = ["--algorithm", "adfs", "--graph", "path", "-C", "1", "--tol", str(TOLERANCE), "--out", "model.json"]
     command = ["adfs", "fit", "shard-{rank}.svm", *options]
     shown = f"$ mpiexec -n 2 {shlex.join(command)}"
     with tempfile.TemporaryDirectory() as name:
