@@ -187,8 +187,8 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
         words = "There is no mpiexec beside this Python, so this is left out: pip install 'adfs[mpi]'."
         story.tell(title, words)
         return
-    options = ["--algorithm", "adfs", "--graph", "path", "-C", "1", "--tol", str(TOLERANCE), "--out", "model.json"]
-    command = ["adfs", "fit", "shard-{rank}.svm", *options]
+    command = ["adfs", "fit", "shard-{rank}.svm", "--algorithm", "adfs", "--graph", "path", "-C", "1"]
+    command += ["--tol", str(TOLERANCE), "--out", "model.json"]
     shown = f"$ mpiexec -n 2 {shlex.join(command)}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
