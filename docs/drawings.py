@@ -13,6 +13,7 @@ from sklearn.preprocessing import scale
 import adfs
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs, draw_edges
 from adfs.experiments.figures import PALETTE, layout
+from adfs.problem.boxes import intervals
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.placement import place
 from adfs.schedule import frame, make_schedule
@@ -308,3 +309,30 @@ def draw_nonsmooth(figure: Figure) -> None:
     axes.legend(fontsize=9.5, frameon=False)
     axes.grid(True, alpha=0.3)
     _plain(axes)
+
+
+def draw_intervals(figure: Figure) -> None:
+    """Draw where the optimal margins of some samples may be, as the gap falls, under the loss's curvature."""
+    axes = figure.subplots()
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((80, 4)) + 0.8 * (signs := np.where(np.arange(80) % 2, 1.0, -1.0))[:, None]
+    problem = adfs.Problem(X, signs, sigma=0.5, n_nodes=4)
+    shown = np.argsort(X @ problem.optimum().theta)[4::9]
+    for tol, color in zip(
+        (1e-2, 1e-3, 1e-4, 1e-6), ("#dbe7f3", "#a9c6e3", "#6c9bd0", "#1f4e86"), strict=True
+    ):
+        run = adfs.simulate("adfs", problem, adfs.Network("cycle:4"), tol=tol)
+        assert run.dual is not None
+        theta = problem.primal_from_dual(run.dual)
+        gap = problem.duality_gap(run.dual, relative=False)
+        radius = np.full(problem.n_samples, np.sqrt(gap / problem.total_sigma))
+        low, high = intervals(problem, theta, run.dual, gap, radius)[shown].T
+        axes.barh(np.arange(shown.size), high - low, left=low, height=0.7, color=color, label=f"gap {tol:g}")
+    optimum = problem.X[shown] @ problem.optimum().theta
+    axes.plot(optimum, np.arange(shown.size), "k|", markersize=9, label="optimal margin")
+    margins = np.linspace(-7.0, 7.0, 301)
+    curvature = 1.0 / (2.0 + 2.0 * np.cosh(margins))
+    axes.fill_between(margins, -3.2, -3.2 + 8.0 * curvature, color="#f0d9b5", label="curvature of the loss")
+    axes.set(xlabel="margin", xlim=(-7.0, 7.0), ylim=(-3.2, shown.size - 0.3), yticks=[])
+    axes.set_ylabel("nine samples")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")

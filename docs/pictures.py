@@ -79,6 +79,7 @@ PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "certificate": (drawings.draw_certificate, (5.2, 3.0)),
     "constants": (drawings.draw_constants, (5.2, 3.2)),
     "nonsmooth": (drawings.draw_nonsmooth, (5.2, 3.2)),
+    "intervals": (drawings.draw_intervals, (5.2, 3.8)),
 }
 
 

@@ -25,10 +25,13 @@ def main() -> None:
     cases: dict[str, tuple[Any, np.ndarray]] = {
         "softmax": (adfs.ADFSClassifier(multi_class="multinomial", random_state=1), scores.argmax(axis=1)),
         "one versus rest": (
-            adfs.ADFSClassifier(class_weight="balanced", random_state=1),
+            adfs.ADFSClassifier(class_weight="balanced", multi_class="ovr", random_state=1),
             scores.argmax(axis=1),
         ),
-        "squared": (adfs.ADFSRegressor(random_state=1), 3.0 + scores[:, 0]),
+        "squared": (
+            adfs.ADFSRegressor(standardize=True, inference=True, random_state=1),
+            3.0 + scores[:, 0],
+        ),
     }
     found: dict[str, bool] = {}
     for name, (estimator, y) in cases.items():

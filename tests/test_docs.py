@@ -154,7 +154,7 @@ def test_a_figure_that_is_not_kept_is_an_error(kept: ModuleType, place: str) -> 
 def test_no_measured_figure_is_typed(kept: ModuleType) -> None:
     """Nothing that looks measured stands in a text but where it comes from a table."""
     measured = re.compile(
-        r"\d[\d.,]*\s?(?:ns|µs|ms|MiB|GiB|GB)\b|\d\s?%"
+        r"\d[\d.,]*\s?(?:ns|µs|ms|MiB|GiB|GB)\b|\d\s?% (?:faster|slower|less|more)"
         r"|\d[\d.]* times (?:as fast|faster|slower)|\d\s?× (?:faster|as)"
     )
     assert measured.search("a step takes 99 ns")

@@ -14,7 +14,7 @@ from adfs.errors import AdfsError, InputError
 
 if TYPE_CHECKING:
     from adfs import algorithms, data, estimators, experiments, network, problem, runtimes, schedule, theory
-    from adfs.estimators import ADFSClassifier, ADFSRegressor
+    from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
     from adfs.network import Network
     from adfs.problem import GeneralProblem, Problem
     from adfs.runtimes import Delays, Grid, Record, Run, simulate
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADFSClassifier",
+    "ADFSClassifierCV",
     "ADFSRegressor",
+    "ADFSRegressorCV",
     "AdfsError",
     "Delays",
     "GeneralProblem",
@@ -53,7 +55,9 @@ __all__ = [
 # type checker above; a test holds the three together.
 _OBJECTS = {
     "ADFSClassifier": "adfs.estimators",
+    "ADFSClassifierCV": "adfs.estimators",
     "ADFSRegressor": "adfs.estimators",
+    "ADFSRegressorCV": "adfs.estimators",
     "Delays": "adfs.runtimes",
     "GeneralProblem": "adfs.problem",
     "Grid": "adfs.runtimes",

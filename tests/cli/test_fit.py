@@ -127,7 +127,7 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(
 
 def test_sigterm_leaves_a_checkpoint(file: str) -> None:
     """The checkpoints that time would bring are far off: there is one because the run was told to end."""
-    endless = ["--tol", "1e-300", "--max-passes", "1e12", "--out", "m.json"]
+    endless = ["--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--out", "m.json"]
     kept = ["--checkpoint", "kept", "--checkpoint-every", "1000", "--history", "h.csv", "--progress"]
     with subprocess.Popen(
         [sys.executable, "-m", "adfs", "fit", file, *endless, *kept],
@@ -141,7 +141,7 @@ def test_sigterm_leaves_a_checkpoint(file: str) -> None:
         run.send_signal(signal.SIGTERM)
         assert run.wait(timeout=60) == -signal.SIGTERM
     assert Path("kept").stat().st_size > 0
-    resumed = [file, "--tol", "1e-300", "--max-passes", "1", "--out", "m.json", "--checkpoint", "kept"]
+    resumed = [file, *endless, "--max-passes", "1", "--checkpoint", "kept"]
     assert main(["fit", *resumed, "--resume"]) == NOT_CONVERGED
     assert LinearModel.load(Path("m.json")).training["passes"] > 1.0
 

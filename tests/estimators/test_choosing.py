@@ -23,6 +23,7 @@ def facts_of(problem: adfs.Problem, network: str = "path:1", **changes: object) 
         network=adfs.Network(network),
         tol=1e-6,
         asked=False,
+        curved=problem.loss_name in ("logistic", "squared"),
     )
     return facts._replace(**changes)
 
@@ -37,7 +38,9 @@ def test_what_is_less_work_is_chosen():
     name, reason = choose_method(facts_of(made(2000, 10)))
     assert name == "newton"
     assert "rounds against" in reason
-    assert choose_method(facts_of(made(300, 400, 0.05)))[0] == "adfs"
+    assert choose_method(facts_of(made(300, 400, 0.05)))[0] == "qning"
+    assert choose_method(facts_of(made(300, 400, 0.05, "squared-hinge")))[0] == "adfs"
+    assert choose_method(facts_of(made(300, 400, 0.05, n_nodes=2), "path:2"))[0] == "adfs"
     # What ADFS needs grows with the condition number, Newton's method is as it was.
     assert choose_method(facts_of(made(300, 400, 1e3)))[0] == "newton"
     assert choose_method(facts_of(made(400, 5, n_nodes=4), "cycle:4"))[0] == "newton"
@@ -49,7 +52,7 @@ def test_what_is_less_work_is_chosen():
         ({"smooth": False}, "ns-adfs", "not smooth"),
         ({"asked": True}, "adfs", "parameters, tau or schedule were given"),
         ({"n_outputs": 3}, "adfs", "several outputs"),
-        ({"n_features": 5001}, "adfs", "more than 5000 features"),
+        ({"n_features": 5001}, "qning", "more than 5000 features"),
     ],
 )
 def test_what_decides_before_any_prediction(changes, expected, why):

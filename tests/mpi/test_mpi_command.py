@@ -33,7 +33,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     for rank, part in enumerate((table[:50], table[50:])):
         part.to_csv(tmp_path / f"part-{rank}.csv", index=False)
     data = [str(tmp_path / "part-{rank}.csv"), "--label", "target", "--loss", "squared", "--alpha", "0.5"]
-    accurate = [*data, "--tol", "1e-18"]
+    accurate = [*data, "--tol", "1e-18", "--algorithm", "adfs"]
     whole = fit_over_ranks(2, *accurate, "--out", str(tmp_path / "whole.json"))
     assert whole.code == 0, whole.err
 
@@ -127,7 +127,7 @@ sys.exit(main(["fit", *sys.argv[1:]]))
 
 def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "kept", str(tmp_path / "m.json")
-    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--out", out]
+    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--out", out]
     kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
     command = [sys.executable, "-c", INTERRUPTED_FIT, str(folder), *endless, *kept]
     result = launch(2, command, timeout=150.0)
@@ -140,7 +140,7 @@ def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_pa
 
     # A resume that is refused removes nothing; one that converges leaves `finished.json` alone.
     names = {path.name for path in folder.iterdir()}
-    again = [two_files, "--out", out, "--checkpoint", str(folder), "--resume"]
+    again = [two_files, "--algorithm", "adfs", "--out", out, "--checkpoint", str(folder), "--resume"]
     assert fit_over_ranks(2, *again, "--seed", "5").code == 2
     assert {path.name for path in folder.iterdir()} == names
     done = fit_over_ranks(2, *again)

@@ -40,6 +40,9 @@ def all_cases() -> dict[str, dict[str, Any]]:
     cases["terms of one's own"] = {"case": Case(passes=2.0), "shards": "general"}
     cases["python"] = {"case": Case(schedule="poisson"), "engine": "python"}
     cases["python, iid"] = {"case": Case(network="complete:9"), "engine": "python"}
+    for name, choice in (("adfs", "adaptive"), ("adfs-block", "adaptive-safe")):
+        case = Case(method=name, parameters=choice, passes=20.0, rows=20)
+        cases[f"{name} {choice}"] = {"case": case}
     cases["one column"] = {"case": Case(width=1, loss="squared", method="adfs-block")}
     return cases
 

@@ -14,6 +14,7 @@ from numba import types
 from adfs.compilation import inlined, kernel, overloads
 from adfs.intrinsics import fma
 from adfs.problem import Samples
+from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative, value
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
 
@@ -48,7 +49,7 @@ def fill_values(
             margin = 0.0
             for k in range(start, stop):
                 margin = fma(row_entry(rows, j, k), theta[row_column(rows, j, k)], margin)
-            label, weight = samples.y[j], samples.weights[j]
+            label, weight = label_at(samples.y, j), samples.weights[j]
             pull = weight * derivative(samples.loss, margin, label)
             curves[j] = weight * curvature(samples.loss, margin, label)
             # Summed with what rounding takes: near the optimum F hardly changes.

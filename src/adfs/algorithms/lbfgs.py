@@ -17,6 +17,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins
+from adfs.problem.labels import add_shift, plain_label
 from adfs.problem.losses import point_of, value, write_slope
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
@@ -93,8 +94,9 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
             out[i, k] = parts.sigma[i] * theta[k]
         total, carry = 0.0, 0.0
         for j in range(samples.offsets[i], samples.offsets[i + 1]):
-            label, weight = samples.y[j], samples.weights[j]
+            label, weight = plain_label(samples.y, j), samples.weights[j]
             fill_margins(samples.rows, j, theta, margins)
+            add_shift(samples.y, j, 1.0, margins)
             # Summed with what rounding takes: near the optimum F hardly changes.
             term = weight * value(loss, point_of(loss, margins), label) - carry
             following = total + term

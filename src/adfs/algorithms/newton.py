@@ -209,7 +209,8 @@ class Newton(Method[NewtonParameters]):
     Algorithm
         θ ← θ − t·H⁻¹∇F, t = 1 or what a line search on F finds; H is scaled to a diagonal of ones.
     Guarantee
-        F decreases at every step; near the optimum the digits double. Units of features do not matter.
+        F decreases at every step, to rounding; near the optimum the digits double. Units of features do not
+        matter.
     """
 
     name = "newton"

@@ -13,6 +13,7 @@ from adfs.algorithms.prefetch import fetch_early, fetch_row
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
+from adfs.problem.labels import label_at
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
@@ -52,7 +53,8 @@ def dual_pass(
             norm += entry * entry
         weight, share = samples.weights[j], norm / total
         without = margin + tips[j] * share
-        found = weight * prox_slope(samples.loss, beta, without, weight * share, samples.y[j], margin)
+        label = label_at(samples.y, j)
+        found = weight * prox_slope(samples.loss, beta, without, weight * share, label, margin)
         move = (tips[j] - found) / total
         tips[j] = found
         for k in range(start, stop):
@@ -66,7 +68,7 @@ def literal_dual_pass(
     X = problem.X.toarray() if problem.sparse else problem.X
     tips = tips.copy()
     for j in order:
-        weight, label = float(problem.weights[j]), float(problem.y[j])
+        weight, label = float(problem.weights[j]), label_at(problem.labels, j)
         without = X[j] @ (center - X.T @ tips + X[j] * tips[j]) / total
         share = weight * (X[j] @ X[j]) / total
         low, high = without - 1e6, without + 1e6
@@ -99,7 +101,7 @@ class QningProcess(RoundProcess):
     def round(self, gossip: Gossip) -> None:
         kappa, sigma = self.parameters.kappa, float(self.problem.sigma[0])
         drawn = np.random.default_rng([self.seed, int(self.position)]).permutation(self.rows)
-        dual_pass(self.samples, self.problem.loss.beta, drawn, sigma + kappa, self.tips, self.theta)
+        dual_pass(self.samples, self.samples.loss.beta, drawn, sigma + kappa, self.tips, self.theta)
         self.position += 1.0
         self.work = Work(self.work.computations + self.problem.n_samples, 0, 0)
         self.counts[3] += 1.0

@@ -21,6 +21,8 @@ Examples:
   adfs fit train.svm --nodes 16 --graph torus --parameters tuned --tau 50 --out model.json
   adfs fit site-1.svm site-2.svm site-3.svm --graph path --out model.json
   mpiexec -n 4 adfs fit 'shard-{rank}.svm' --graph cycle --out model.json
+  adfs fit claims.csv --label paid --loss squared --offset expected --summary --out model.json
+  adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
   adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
 
 Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted: the model is written
@@ -49,14 +51,40 @@ def run(
         bool,
         typer.Option(
             "--intercept/--no-intercept",
-            help="Learn an intercept: penalised as in liblinear, exact for squared.",
+            help="Learn an intercept, which is not penalised.",
         ),
     ] = True,
     intercept_scaling: Annotated[
-        float, typer.Option("--intercept-scaling", help="The larger, the less the intercept is penalised.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            "--intercept-scaling", help="Penalise the intercept as liblinear does: a column that holds this."
+        ),
+    ] = None,
+    standardize: Annotated[
+        bool,
+        typer.Option(
+            "--standardize", help="Scale the columns first; coefficients are those of the columns as given."
+        ),
+    ] = False,
     class_weight: Annotated[str | None, typer.Option("--class-weight", help="balanced, or nothing.")] = None,
-    multi_class: Annotated[str, typer.Option("--multi-class", help="ovr, or multinomial.")] = "ovr",
+    multi_class: Annotated[str, typer.Option("--multi-class", help="auto, ovr, or multinomial.")] = "auto",
+    summary: Annotated[
+        bool,
+        typer.Option("--summary", help="Print coefficients with standard errors, z, P>|z| and intervals."),
+    ] = False,
+    cv: Annotated[
+        int | None,
+        typer.Option("--cv", min=2, help="Choose -C or --alpha by so many folds inside each node's rows."),
+    ] = None,
+    C_grid: Annotated[
+        str | None, typer.Option("--C-grid", help="With --cv: the values of C to try, 0.01,0.1,1.")
+    ] = None,
+    alpha_grid: Annotated[
+        str | None, typer.Option("--alpha-grid", help="With --cv: the values of alpha to try.")
+    ] = None,
+    cv_plot: Annotated[
+        Path | None, typer.Option("--cv-plot", help="With --cv: draw the scores here (PNG, PDF or SVG).")
+    ] = None,
     delta: Annotated[float, typer.Option("--delta", help="Of the huber loss.")] = 1.0,
     quantile: Annotated[float, typer.Option("--quantile", help="Of the quantile losses.")] = 0.5,
     width: Annotated[float, typer.Option("--width", help="Of the smoothed losses.")] = 0.5,
@@ -64,6 +92,7 @@ def run(
     form: options.Form = "auto",
     label: options.Label = None,
     weight: options.Weight = None,
+    offset: options.Offset = None,
     n_features: options.NFeatures = None,
     index_base: options.IndexBase = None,
     nodes: options.Nodes = None,
@@ -128,9 +157,15 @@ def run(
     over_mpi = launched_by_mpi()
     if timeline is not None and not over_mpi:
         raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
-    if timeline is not None and timeline.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"--timeline draws PNG, PDF or SVG, and {timeline} ends in none of .png, .pdf, .svg")
-    outputs = {"--out": out, "--history": history, "--timeline": timeline}
+    _check_figure("--timeline", timeline)
+    _check_figure("--cv-plot", cv_plot)
+    if cv is None and (C_grid or alpha_grid or cv_plot):
+        raise InputError("--C-grid, --alpha-grid and --cv-plot are for cross-validation: say --cv 5")
+    if cv is not None and checkpoint is not None:
+        raise InputError("--cv makes many fits and keeps no checkpoint: leave out one of them")
+    if summary and out is None:
+        raise InputError("--summary prints a table: say with --out where the model goes")
+    outputs = {"--out": out, "--history": history, "--timeline": timeline, "--cv-plot": cv_plot}
     if not over_mpi:
         check_outputs({"FILE": files}, outputs | {"--checkpoint": checkpoint})
     else:  # a checkpoint is one file per rank, in a folder
@@ -151,7 +186,7 @@ def run(
     )
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
-    read = options.read_options(form, label, weight, n_features, index_base)
+    read = options.read_options(form, label, weight, n_features, index_base, offset)
 
     from adfs.cli.fitting import FitRequest, fit_files
 
@@ -166,6 +201,10 @@ def run(
         penalty=penalty,
         intercept=intercept,
         intercept_scaling=intercept_scaling,
+        standardize=standardize,
+        inference=summary,
+        cv=cv,
+        grid=_grid(loss, C_grid, alpha_grid),
         class_weight=class_weight,
         multi_class=multi_class,
         nodes=nodes,
@@ -196,9 +235,56 @@ def run(
         fitted.model.save(out)
     if as_json:
         print(json.dumps(fitted.summary | {"out": str(out)}))
+    if summary:
+        print(_best(fitted).summary())
+    if cv_plot is not None:
+        _save_figure(cv_plot, fitted.estimator.plot())
     if over_mpi:
         _show_account(fitted.account, timeline, progress)
     return _tell_end(fitted, request, out)
+
+
+def _check_figure(option: str, path: Path | None) -> None:
+    """Raise unless a figure's file ends as one."""
+    from adfs.errors import InputError
+
+    if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{option} draws PNG, PDF or SVG, and {path} ends in none of .png, .pdf, .svg")
+
+
+def _save_figure(path: Path, axes: Any) -> None:
+    """Write the figure that axes are on."""
+    from adfs.files import write_whole
+
+    figure = axes.get_figure(root=True)
+    form = path.suffix.lower().removeprefix(".")
+    write_whole(path, lambda stream: figure.savefig(stream, format=form))
+
+
+def _best(fitted: Fitted) -> Any:
+    """Return the estimator that was fitted to all rows."""
+    return getattr(fitted.estimator, "best_estimator_", fitted.estimator)
+
+
+def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float, ...]:
+    """Return the weights to try, as numbers."""
+    from adfs.errors import InputError
+    from adfs.problem.losses import LOSSES
+
+    known = LOSSES.get(loss.replace("_", "-"))
+    classifies = known is None or known.task == "classification"
+    given, other = (C_grid, alpha_grid) if classifies else (alpha_grid, C_grid)
+    option, wrong = ("--C-grid", "--alpha-grid") if classifies else ("--alpha-grid", "--C-grid")
+    if other is not None:
+        raise InputError(f"the loss {loss!r} takes {option}, not {wrong}")
+    try:
+        values = tuple(float(word) for word in given.split(",")) if given is not None else ()
+    except ValueError:
+        raise InputError(f"{option} is a list of numbers such as 0.01,0.1,1, got {given!r}") from None
+    for value in values:
+        if not 0.0 < value < float("inf"):
+            raise InputError(f"{option} must hold numbers above 0, got {value:g}")
+    return values
 
 
 def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
@@ -265,15 +351,11 @@ def _tau(words: str | None, over_mpi: bool) -> float | str | None:
 
 def _show_account(account: dict[str, Any], timeline: Path | None, progress: bool | None) -> None:
     """Show how the ranks spent their time; of several classes, in the last one's run."""
-    from adfs.files import write_whole
     from adfs.runtimes.mpi import draw_timeline, rank_table
     from adfs.runtimes.progress import wanted_on_screen
 
     if timeline is not None:
-        figure = draw_timeline(account).get_figure(root=True)
-        assert figure is not None
-        form = timeline.suffix.lower().removeprefix(".")
-        write_whole(timeline, lambda stream: figure.savefig(stream, format=form))
+        _save_figure(timeline, draw_timeline(account))
     if wanted_on_screen(progress):
         table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
         print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)

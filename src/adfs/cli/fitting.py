@@ -16,7 +16,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import InputError, unknown_name
-from adfs.estimators import ADFSClassifier, ADFSRegressor
+from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.base import LOSS_CONSTANTS, count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.launching import launched_by_mpi
@@ -28,6 +28,9 @@ from adfs.runtimes.joint_problem import all_labels, place_together
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Estimator = ADFSClassifier | ADFSRegressor
+Search = ADFSClassifierCV | ADFSRegressorCV
 
 __all__ = ["FitRequest", "Fitted", "fit_files"]
 
@@ -46,9 +49,13 @@ class FitRequest:
     alpha: float | None = None
     penalty: str = "l2"
     intercept: bool = True
-    intercept_scaling: float = 1.0
+    intercept_scaling: float | None = None
+    standardize: bool = False
+    inference: bool = False
+    cv: int | None = None
+    grid: tuple[float, ...] = ()
     class_weight: str | None = None
-    multi_class: str = "ovr"
+    multi_class: str = "auto"
     nodes: int | None = None
     graph: str = "cycle"
     partition: str | None = None
@@ -81,6 +88,7 @@ class Fitted:
     outcome: Outcome
     summary: dict[str, Any]
     account: dict[str, Any]
+    estimator: Estimator | Search
 
 
 def fit_files(request: FitRequest) -> Fitted | None:
@@ -142,15 +150,26 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
             resume=request.resume,
             progress=request.progress,
         )
-        model = estimator._fit(table.X, y, table.weights, options, nodes)
+        fitter = estimator if request.cv is None else _search(request, task, estimator)
+        model = fitter._fit(table.X, y, table.weights, table.offset, options, nodes)
         summary = _summary(request, task, model, n_samples)
+        if not isinstance(fitter, Estimator):
+            summary |= _chosen(fitter)
+            estimator = fitter.best_estimator_
+        if table.feature_names is not None:
+            estimator.feature_names_in_ = np.array(table.feature_names, dtype=object)
         account = model.runs[-1].details
         if cluster.size > 1:
             summary["ranks"] = [
                 {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
             ]
         return Fitted(
-            _linear_model(request, model, table, summary), model.history, model.outcome, summary, account
+            _linear_model(request, model, table, summary),
+            model.history,
+            model.outcome,
+            summary,
+            account,
+            fitter,
         )
 
 
@@ -167,22 +186,27 @@ def _task_of(request: FitRequest) -> str:
         raise InputError(f"the loss {name!r} takes -C (the weight of the data), not --alpha")
     if task == "regression" and request.C is not None:
         raise InputError(f"the loss {name!r} takes --alpha (the weight of the penalty), not -C")
-    if task == "regression" and (request.class_weight is not None or request.multi_class != "ovr"):
+    if task == "regression" and (request.class_weight is not None or request.multi_class != "auto"):
         raise InputError(
             f"--class-weight and --multi-class are for classification, not for the loss {name!r}"
         )
+    given = request.C if task == "classification" else request.alpha
+    if request.cv is not None and given is not None:
+        raise InputError("--cv chooses the weight itself: leave out -C and --alpha, or give a grid")
     for option, value in (("-C", request.C), ("--alpha", request.alpha)):
         if value is not None and not (np.isfinite(value) and value > 0.0):
             raise InputError(f"{option} must be finite and above 0, got {value:g}")
     return task
 
 
-def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor:
+def _estimator(request: FitRequest, task: str) -> Estimator:
     common: dict[str, Any] = {
         "loss": request.loss.replace("-", "_"),
         "penalty": request.penalty,
         "fit_intercept": request.intercept,
         "intercept_scaling": request.intercept_scaling,
+        "standardize": request.standardize,
+        "inference": request.inference,
         "tol": request.tol,
         "max_iter": request.max_passes,
         "algorithm": request.algorithm,
@@ -199,6 +223,22 @@ def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor
             **common,
         )
     return ADFSRegressor(alpha=1.0 if request.alpha is None else request.alpha, **common)
+
+
+def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:
+    """Return what chooses the penalty's weight by cross-validation."""
+    given: dict[str, Any] = {"cv": request.cv, "estimator": estimator}
+    if task == "classification":
+        return ADFSClassifierCV(request.grid, **given) if request.grid else ADFSClassifierCV(**given)
+    return ADFSRegressorCV(request.grid, **given) if request.grid else ADFSRegressorCV(**given)
+
+
+def _chosen(search: Search) -> dict[str, Any]:
+    """Return what cross-validation found, for the summary."""
+    name = search._name
+    scores = search.scores_.mean(axis=0).tolist()
+    tried = [{name: value, "score": score} for value, score in zip(search._grid(), scores, strict=True)]
+    return {name: getattr(search, f"{name}_"), "cv": {"folds": len(search.scores_), "tried": tried}}
 
 
 def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tuple[int | None, Any]:
@@ -368,6 +408,8 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         **weight,
         **request.constants,
         "intercept": request.intercept,
+        **({"standardized": True} if request.standardize else {}),
+        **({"offset": request.read.offset} if request.read.offset is not None else {}),
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,
@@ -389,7 +431,8 @@ def _linear_model(
         coef=model.coef,
         intercept=model.intercept,
         classes=classes,
-        softmax=request.multi_class == "multinomial",
+        softmax=request.multi_class == "multinomial"
+        or (request.multi_class == "auto" and request.loss_name == "logistic" and len(model.coef) > 1),
         feature_names=table.feature_names,
         index_base=table.index_base,
         label=request.read.label,

@@ -1,176 +1,287 @@
-"""The intercept of the squared loss: exact and not penalised."""
+"""An intercept that is not penalised, for every loss and on every cluster.
+
+The rows get one more column, so the intercept is penalised a little, around where it was before. Solve, move
+the centre to what was found, repeat from the same dual variables: the proximal-point method in the intercept
+alone, which a long column makes quick. What is certified is the problem without that penalty. Its dual asks
+that the tips sum to 0, and any tips can be made to.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sp
 
-from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, append_column, joined_frames
-from adfs.problem import get_loss
-from adfs.problem.evaluation import node_sums, weighted_row_sums
+from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
+from adfs.problem import Loss, Problem
+from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
 from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
+from adfs.runtimes.certificates import AllNodes
 
-__all__ = ["fit_centered_squares"]
+__all__ = ["solve_with_intercept"]
 
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
+# How well the next round is solved: shares of the gap so far, and of the one asked for.
+_NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
+_CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
+_LONGEST_STRIDE = 50.0
 
 
-def fit_centered_squares(
-    data: LocalData, spec: ModelSpec, solver: Solver, start: np.ndarray | None
-) -> FittedModel:
-    """Minimise Σ w ½(xᵀθ + b − y)² + (α/2)‖θ‖² over θ and b, b not penalised.
-
-    Dense rows are centred. Sparse rows would become dense: they get a column for b instead, penalised
-    around where b was before, which moves until it rests there (the proximal-point method in b alone). Both
-    are certified by the gap of the problem in θ alone, to which tips with Σ s = 0 are feasible.
+def solve_with_intercept(
+    data: LocalData,
+    loss: Loss,
+    alpha: float,
+    y: np.ndarray,
+    solver: Solver,
+    start: np.ndarray | None,
+    center: np.ndarray | None = None,
+) -> Run:
+    """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² over θ and b, b not penalised.
 
     Parameters
     ----------
     data : LocalData
         With the weights of the objective.
-    spec : ModelSpec
+    loss : Loss
+    alpha : float
+    y : ndarray of shape (N,)
+        The labels as the loss takes them.
     solver : Solver
-    start : ndarray of shape (N,), optional
+    start : ndarray of shape (N,) or (N, K), optional
         Tips to start from.
+    center : ndarray of shape (K,), optional
+        Intercepts to start from.
+
+    Returns
+    -------
+    Run
+        Of all rounds together, certified for this problem. ``coef`` (K·(p + 1),) and ``theta`` end with the
+        intercept, or each output's with its own.
     """
-    total, center, middle = _means(data, solver)
-    if sp.issparse(data.X):
-        return _fit_sparse(data, spec, solver, start, total, center)
-    sigma = spec.penalty_weight / solver.network.n_nodes
-    run = solver.solve(data.problem(spec.loss, sigma, data.y - center, data.X - middle), start)
-    return _model(
-        run, run.coef, float(center - run.coef @ middle), run.theta, center - run.theta @ middle, data
-    )
-
-
-def _means(data: LocalData, solver: Solver) -> tuple[float, float, np.ndarray]:
-    """Return the total weight, and the weighted means of the targets and of dense rows."""
-    weights, offsets = np.ascontiguousarray(data.weights, dtype=np.float64), data.offsets
-    sums = [node_sums(weights, offsets)[:, None], node_sums(weights * data.y, offsets)[:, None]]
-    if not sp.issparse(data.X):
-        rows = rows_of(np.ascontiguousarray(data.X, dtype=np.float64))
-        sums.append(weighted_row_sums(rows, offsets, weights[:, None], data.X.shape[1]))
-    found = solver.add(np.hstack(sums))
-    total = float(found[0])
-    if total == 0.0:
-        return 0.0, 0.0, np.zeros(found.size - 2)
-    return total, float(found[1] / total), found[2:] / total
-
-
-def _model(
-    run: Run,
-    theta: np.ndarray,
-    intercept: float,
-    node_theta: np.ndarray,
-    node_intercept: np.ndarray,
-    data: LocalData,
-) -> FittedModel:
-    divisor = np.where(data.weights > 0.0, data.weights, 1.0)
-    dual = None if run.dual is None else run.dual / divisor
-    return FittedModel(
-        theta[None, :],
-        np.array([intercept]),
-        node_theta[None],
-        np.asarray(node_intercept)[None],
-        None,
-        [run],
-        [dual],
-    )
-
-
-def _fit_sparse(
-    data: LocalData,
-    spec: ModelSpec,
-    solver: Solver,
-    start: np.ndarray | None,
-    total: float,
-    center: float,
-) -> FittedModel:
-    alpha, tol = spec.penalty_weight, solver.options.tol
+    tol = solver.options.tol
     assert tol is not None
-    squares = np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
-    # As long as the rows, so as not to worsen their condition; longer where α is so large that b would
-    # hardly move.
-    typical = solver.total(data.weights * squares, data.offsets) / total if total > 0.0 else 0.0
-    scale = float(np.sqrt(max(typical, 10.0 * alpha / total if total > 0.0 else 0.0))) or 1.0
-    rows = append_column(data.X, scale)
-    certificate = _Certificate(data, alpha, solver)
-    found: list[Run] = []
-    best: tuple[float, np.ndarray, float] | None = None
-    around, next_tol = center, _FIRST_TOLERANCE
-    most = solver.options.passes
+    scale, mean = _column(data, loss, alpha, y, solver)
+    center = mean if center is None else center
+    sigma = alpha / solver.network.n_nodes
+    plain = data.problem(loss, sigma, y, append_column(data.X, scale))
+    rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
+    best: _Point | None = None
+    before: tuple[np.ndarray, np.ndarray] | None = None
+    gap = math.inf
     for _ in range(_MOST_ROUNDS):
-        part = solver.part(found)
-        left = None if most is None else max(most - sum(float(r.columns["passes"][-1]) for r in found), 1.0)
-        part = replace(part, options=replace(part.options, tol=max(next_tol, 0.1 * tol), passes=left))
-        sigma = alpha / solver.network.n_nodes
-        run = part.solve(data.problem(spec.loss, sigma, data.y - around, rows), start)
-        found.append(run)
-        if run.dual is None:
+        problem = rounds.problem(center)
+        part = solver.part(rounds.runs) if rounds.runs else solver
+        run = replace(part, options=replace(part.options, tol=next_tol, passes=left)).solve(problem, start)
+        rounds.runs.append(run)
+        start, around = run.dual, center
+        if not np.isfinite(run.coef).all():
             break
-        start = run.dual
-        gap, theta, intercept = certificate(run.dual, run.coef[:-1])
-        if best is None or gap < best[0]:
-            best = gap, theta, intercept
-        if gap <= tol or run.outcome is not Outcome.CONVERGED:
+        found = rounds.certify(problem, run, around)
+        # Where gaps are down to rounding the later point is the better one.
+        best = found if best is None or found.gap < 2.0 * best.gap else best
+        passes = float(run.columns["passes"][-1])
+        # Rounding: nothing moves any more, however far the tolerance.
+        at_rest = passes == 0.0 and next_tol <= _LEAST_SHARE * tol and found.gap > 0.9 * gap
+        gap = found.gap
+        if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED:
             break
-        next_tol = 0.1 * min(next_tol, gap)
-        around += scale * float(run.coef[-1])
-    last = found[-1]
-    if best is None:  # a method without dual variables: its own certificate, of the penalised column
-        best = last.gap, last.coef[:-1], around + scale * float(last.coef[-1])
-    gap, theta, intercept = best
-    if gap <= tol:
-        outcome = Outcome.CONVERGED
-    else:
-        outcome = last.outcome if last.outcome is not Outcome.CONVERGED else Outcome.OUT_OF_BUDGET
-    joined = replace(
-        last,
-        gap=gap,
-        outcome=outcome,
-        coef=theta,
-        columns=joined_frames(found, gap),
-        seconds=sum(run.seconds for run in found),
+        if next_tol > _LAST_SHARE * tol:
+            next_tol = max(_LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
+        else:  # tips that are not exact enough do not sum to 0, and it costs to make them
+            next_tol = max(_LEAST_SHARE * tol, 0.25 * next_tol)
+        step = scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
+        center = around + _stride(around, step, before) * step
+        if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
+            center = center - center.mean()
+        before = around, step
+        if left is not None:
+            left = max(left - passes, 1.0)
+    return rounds.joined(best, around, tol)
+
+
+def _stride(
+    center: np.ndarray, step: np.ndarray, before: tuple[np.ndarray, np.ndarray] | None
+) -> np.ndarray | float:
+    """Return how many of a round's steps the next centre is away: by the secant through two rounds.
+
+    A round takes the same share of the way to the best intercept each time; a small one where columns can
+    stand in for the intercept.
+    """
+    if before is None or np.abs(step).sum() > 0.9 * np.abs(before[1]).sum():
+        return 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (center - before[0]) / (before[1] - step)
+    return np.where(np.isfinite(found), np.clip(found, 1.0, _LONGEST_STRIDE), 1.0)
+
+
+def _column(
+    data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver
+) -> tuple[float, np.ndarray]:
+    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression."""
+    squares = (
+        np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
+        if data.sparse
+        else np.einsum("jk,jk->j", data.X, data.X)
     )
-    node_intercept = around + scale * last.theta[:, -1]
-    return _model(joined, theta, intercept, last.theta[:, :-1], node_intercept, data)
+    shifted = y if data.offset is None or not loss.translates else y - data.offset
+    sums = [data.weights, data.weights * squares, data.weights * shifted]
+    total, typical, middle = solver.totals(np.column_stack(sums), data.offsets)
+    if not total > 0.0:
+        return 1.0, np.zeros(loss.n_outputs)
+    # So long that its penalty is well below the curvature, where the penalty of the others is large.
+    curvature = loss.beta if loss.smooth else 1.0
+    share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
+    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / (curvature * total)))
+    return scale or 1.0, np.full(loss.n_outputs, middle / total if loss.translates else 0.0)
 
 
-class _Certificate:
-    """The relative gap of the problem whose intercept is not penalised, summed over all processes."""
+@dataclass(frozen=True)
+class _Point:
+    """Coefficients with the intercepts at the end, (K, p + 1), their certified relative gap, and its tips."""
 
-    def __init__(self, data: LocalData, alpha: float, solver: Solver) -> None:
-        self.data, self.alpha, self.solver = data, alpha, solver
-        self.plain = data.problem(get_loss("squared"), alpha / solver.network.n_nodes, data.y)
-        self.used = data.weights > 0.0
-        self.divisor = np.where(self.used, data.weights, 1.0)
-        self.total = self._sum(data.weights)
-        self.center = self._sum(data.weights * data.y) / self.total if self.total > 0.0 else 0.0
-        self.at_zero = 0.5 * self._sum(data.weights * (data.y - self.center) ** 2)
+    theta: np.ndarray
+    gap: float
+    tips: np.ndarray
 
-    def _sum(self, values: np.ndarray) -> float:
-        return self.solver.total(values, self.data.offsets)
 
-    def __call__(self, tips: np.ndarray, theta: np.ndarray) -> tuple[float, np.ndarray, float]:
-        """Return the lesser of the gaps at ``theta`` and at θ(s), that θ, and its intercept."""
-        data, weights = self.data, self.data.weights
-        if self.total == 0.0:
-            return 0.0, np.zeros(data.X.shape[1]), 0.0
-        tips = np.where(self.used, tips, 0.0)
-        tips = tips - weights * (self._sum(tips) / self.total)
-        own = -self.solver.add(self.plain.row_sums(tips)) / self.alpha
-        found: list[tuple[float, np.ndarray, float]] = []
-        for point in (own, theta):
-            residual = self.plain.slopes(point)  # times the weights
-            intercept = -self._sum(residual) / self.total
-            # F − D is Σ wℓ(u) + wℓ*(s/w) − us, for squares Σ ½w(r − s/w)², and (α/2)‖θ − θ(s)‖²: nothing
-            # cancels.
-            misfit = residual + intercept * weights - tips
-            away = point - own
-            gap = 0.5 * self._sum(misfit * misfit / self.divisor) + 0.5 * self.alpha * float(away @ away)
-            found.append((gap / self.at_zero if self.at_zero > 0.0 else gap, point, intercept))
-        return min(found, key=lambda one: one[0])
+class _Rounds:
+    """What the rounds share: the rows with the column, the runs so far, and the certificate."""
+
+    def __init__(
+        self, plain: Problem, solver: Solver, scale: float, offset: np.ndarray | None, mean: np.ndarray
+    ) -> None:
+        self.plain, self.solver, self.scale, self.offset = plain, solver, scale, offset
+        self.outputs = plain.n_outputs
+        self.runs: list[Run] = []
+        # F at θ = 0 and the mean of the targets: what gaps are relative to.
+        first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
+        self.at_zero = first.value_at_zero
+        # How far an intercept may be from the best one: the size of margins, and of targets.
+        (weight,) = _sums([plain.weights], plain, first)
+        self.reach = 1.0 + (math.sqrt(2.0 * self.at_zero / weight) if weight > 0.0 else 0.0)
+
+    def problem(self, center: np.ndarray) -> Problem:
+        """Return the problem whose intercepts are penalised around ``center`` (K,)."""
+        shape = (self.plain.n_samples, *self.plain.tip_shape)
+        shift = np.broadcast_to(center if self.plain.tip_shape else center[0], shape)
+        return self.plain.with_offset(shift if self.offset is None else shift + self.offset)
+
+    def certify(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
+        """Return the point of a run's tips (a run's own where it has none), certified without the penalty.
+
+        F − D is the sum of the samples' wℓ(u) + wℓ*(s/w) − us and (α/2)‖θ − θ(s)‖², where tips sum to 0.
+        """
+        nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
+        tips = run.dual if run.dual is not None else problem.slopes(run.coef)
+        tips = balanced(problem, tips, nodes)
+        total = nodes.add_rows(tips).reshape(self.outputs, -1)
+        sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
+        point = run.coef.reshape(self.outputs, -1).copy()
+        if run.dual is not None:
+            point[:, :-1] = -total[:, :-1] / sigma
+        parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
+        free = point.copy()
+        free[:, -1] = 0.0
+        residual = total + sigma * free
+        residual[:, -1] = 0.0
+        gap = close_gap(parts, free.ravel(), residual.ravel(), sigma).gap
+        point[:, -1] = around + self.scale * point[:, -1]
+        # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
+        gap += float(sums @ (self.reach + np.abs(point[:, -1])))
+        return _Point(point, gap / (self.at_zero if self.at_zero > 0.0 else 1.0), tips)
+
+    def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
+        """Return one run of all rounds, whose last one was ``around`` these intercepts."""
+        last = self.runs[-1]
+        theta = last.theta.reshape(len(last.theta), self.outputs, -1).copy()
+        theta[:, :, -1] = around + self.scale * theta[:, :, -1]
+        coef, gap, outcome, dual = last.coef, last.gap, last.outcome, last.dual
+        if best is not None:
+            coef, gap, dual = best.theta.ravel(), best.gap, None if dual is None else best.tips
+            if gap <= tol:
+                outcome = Outcome.CONVERGED
+            elif outcome is Outcome.CONVERGED:
+                outcome = Outcome.OUT_OF_BUDGET
+        return replace(
+            last,
+            coef=coef,
+            theta=theta.reshape(len(theta), -1),
+            gap=gap,
+            outcome=outcome,
+            columns=joined_frames(self.runs, gap),
+            seconds=sum(run.seconds for run in self.runs),
+            dual=dual,
+        )
+
+
+# --------------------------------------------------------------------------- tips that sum to 0
+
+
+def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Return tips in their domains that sum to 0 over all nodes (up to rounding), near those given.
+
+    Parameters
+    ----------
+    problem : Problem
+    tips : ndarray of shape (N,) or (N, K)
+        In their domains.
+    nodes : AllNodes
+    """
+    balance = _balanced_classes if problem.tip_shape else _balanced
+    for _ in range(2):  # again for what rounding left
+        tips = problem.clip_to_domain(balance(problem, tips, nodes))
+    return tips
+
+
+def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:
+    """Return the sums of columns (N,) over the rows of all nodes, node by node, right to rounding."""
+    ones = rows_of(np.ones((problem.n_samples, 1)))
+    return nodes.add(weighted_row_sums(ones, problem.offsets, np.column_stack(columns), len(columns)))
+
+
+def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Move each tip in proportion to its way to the nearer end of its domain: one at an end stays there."""
+    weights = problem.weights
+    used = weights > 0.0
+    low, high = loss_domains(problem.loss, problem.labels, problem.n_samples)
+    tips = np.where(used, tips, 0.0)
+    with np.errstate(invalid="ignore"):
+        room = np.minimum(tips - weights * low, weights * high - tips)
+    room = np.where(used, np.where(np.isfinite(room), np.maximum(room, 0.0), weights), 0.0)
+    total, space = _sums([tips, room], problem, nodes)
+    if abs(total) < space:
+        return np.asarray(tips - (total / space) * room)
+    # Too far for that: the heavier side is scaled down, which every domain that holds 0 allows.
+    above, below = _sums([np.maximum(tips, 0.0), np.minimum(tips, 0.0)], problem, nodes)
+    if above > -below:
+        return np.where(tips > 0.0, tips * (-below / above), tips)
+    return np.where(tips < 0.0, tips * (above / -below), tips) if below < 0.0 else tips
+
+
+def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Tips are w(p − e): each p moves by its own curvature, p(1 − c + p·c); else it is mixed with others."""
+    weights, classes = problem.weights[:, None], tips.shape[1]
+    truth = np.zeros_like(tips)
+    truth[np.arange(len(tips)), problem.y.astype(np.int64)] = 1.0
+    share = truth + np.divide(tips, weights, out=np.zeros_like(tips), where=weights > 0.0)
+    share = np.clip(share, 0.0, 1.0)
+    mass = weights * share
+    columns = [*(weights * truth).T, *mass.T]
+    columns += [mass[:, k] * share[:, m] for k in range(classes) for m in range(classes)]
+    sums = _sums(columns, problem, nodes)
+    true, predicted = sums[:classes], sums[classes : 2 * classes]
+    spread = np.diag(predicted) - sums[2 * classes :].reshape(classes, classes)
+    turn = np.linalg.lstsq(spread, predicted - true, rcond=None)[0]
+    factor = 1.0 - turn + (share @ turn)[:, None]
+    if not nodes.cluster.any(not (factor > 0.0).all(), nodes.why):
+        return np.asarray(weights * (share * factor - truth))
+    most = max(0.0, *(1.0 - true[predicted > 0.0] / predicted[predicted > 0.0]))
+    if most == 0.0:
+        return tips
+    others = (true - (1.0 - most) * predicted) / (most * true.sum())
+    return np.asarray(weights * ((1.0 - most) * share + most * others - truth))

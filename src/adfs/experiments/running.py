@@ -95,12 +95,13 @@ def run_method(
     optimum = problem.optimum().value
     watch = _Watch(report, stop, problem.value_at_zero - optimum, _BEYOND * target, last)
     grid = Grid(first=max(1.0, _FIRST * last), per_decade=comparison.records, unit="events")
+    adapts = method.retuner(problem, entry.parameters) is not None
     run = run_one(
         method,
         problem,
         network,
         RunOptions(
-            parameters=constants,
+            parameters=entry.parameters if adapts else constants,
             schedule=entry.schedule,
             tau=comparison.tau,
             seed=seed,
@@ -125,6 +126,8 @@ def run_method(
         "problem": _facts(problem, network),
         "fingerprint": fingerprint(comparison, entry, seed),
     }
+    if adapts:
+        details["retunings"] = run.details["retunings"]
     return dataclasses.replace(run, columns=columns, details=details, dual=None)
 
 

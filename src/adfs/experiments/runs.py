@@ -251,11 +251,11 @@ def _finished(task: _Task, before: Comparison | None) -> Run | None:
 def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
     """Return a run of a comparison that had other delays with the times of this one, and keep it.
 
-    Iterates do not depend on delays, unless by constants that are tuned for τ, or by where a run is given up:
-    None in these cases.
+    Iterates do not depend on delays, unless by constants that are tuned for τ or adapted on the way, or by
+    where a run is given up: None in these cases.
     """
     comparison, entry, seed = task.comparison, task.entry, task.seed
-    if comparison.max_time is not None and not run.converged:
+    if run.history is not None or (comparison.max_time is not None and not run.converged):
         return None
     problem, network = make_problem(comparison, seed)
     old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))

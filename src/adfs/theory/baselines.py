@@ -361,7 +361,7 @@ class NewtonParameters(Record):
     """Newton's method with sums over the nodes: it has no constants but what its rounds take.
 
     Its convergence is not linear: F falls by damped steps, how many no number per node tells, and then the
-    digits double. ``contraction`` ½ per round is a stand-in that is met on the way; plan by `rounds_to`.
+    digits double. ``contraction`` ½ per round is a stand-in and no promise; plan by `rounds_to`.
 
     ``row_effort`` is what a row of the data costs per round in units of a sample's step, which goes through
     its d entries twice: (d + 1)/2 for its d(d + 1)/2 products in the Hessian, and 1 for the gradient.
@@ -371,7 +371,7 @@ class NewtonParameters(Record):
     """
 
     _title: ClassVar[str] = "Parameters of Newton's method"
-    contraction: float = field(metadata=shown("contraction, at least", ""))
+    contraction: float = field(metadata=shown("contraction, a stand-in", ""))
     n_features: int = field(metadata=shown("features", "d"))
     hops: int = field(metadata=shown("messages of a sum", "2·depth"))
 

@@ -1,0 +1,289 @@
+"""Adaptive constants: intervals that hold the optimum, kernels that keep to boxes, runs that re-tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import adfs
+from adfs.algorithms import METHODS, Setting
+from adfs.algorithms.adaptive import Adaptive
+from adfs.algorithms.adfs_block import LiteralBlockAdfs
+from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs
+from adfs.algorithms.retuning import Look, Phase
+from adfs.errors import InputError
+from adfs.problem.boxes import BoxedProblem, intervals
+from adfs.runtimes import Delays, Grid, Record, Run, RunOptions, run_method
+from adfs.runtimes.joint_problem import join_shards
+from adfs.theory import AugmentedGraph, BlockParameters, Parameters
+from adfs.theory.theorems import theorem2_error
+from baseline_cases import gossip_here
+from memory_cluster import Threads, on_threads
+from mpi_cases import Case, stamp
+
+LOSSES = ["logistic", "squared-hinge", "smoothed-hinge", "huber", "smoothed-quantile"]
+
+
+def make_problem(
+    loss: str, seed: int, *, n: int = 4, m: int = 8, d: int = 3, sparse: bool = False, sigma: float = 0.3
+) -> adfs.Problem:
+    rng = np.random.default_rng([seed, n, m])
+    X = rng.standard_normal((n * m, d)) * np.exp(rng.uniform(-0.5, 0.5, (n * m, 1)))
+    y = X @ rng.standard_normal(d) * 2.0 + 0.3 * rng.standard_normal(n * m)
+    if loss in ("logistic", "squared-hinge", "smoothed-hinge"):
+        y = np.where(y > 0.0, 1.0, -1.0)
+    weights = rng.uniform(0.3, 2.0, n * m)
+    return adfs.Problem(sp.csr_array(X) if sparse else X, y, loss, sigma, n, sample_weight=weights)
+
+
+def boxed(problem: adfs.Problem, excess: float) -> tuple[BoxedProblem, np.ndarray]:
+    """Return a view with boxes around a rough solution, some of them too small, and where to start in it."""
+    theta = 0.9 * problem.optimum().theta
+    tips = problem.clip_to_domain(problem.slopes(theta))
+    radius = np.full(problem.n_samples, np.sqrt(excess / problem.total_sigma))
+    view = BoxedProblem(problem, intervals(problem, theta, tips, excess, radius))
+    return view, view.clip_to_domain(tips)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
+    problem, network, stop = make_problem(loss, 1), adfs.Network("cycle:4"), 4000
+    view, tips = boxed(problem, 0.05)
+    parameters = Parameters.tuned(view, network)
+    centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
+    found = []
+    for data in (problem, make_problem(loss, 1, sparse=True))[: 2 if loss == "logistic" else 1]:
+        seen = BoxedProblem(data, view.margins)
+        process = METHODS["adfs"].start(Setting(seen, network, parameters, seed=5))
+        process.place(tips, centers)
+        for end, events in process.schedule.windows(0.0, stop):
+            process.run(events, 0, events.time.size)
+            process.position = end
+        found.append(process)
+    assert np.array_equal(found[0].primal(), found[-1].primal()), "dense and CSR must give the same bits"
+    graph = AugmentedGraph(view, network, parameters)
+    twin = MeanLagAdfs(graph)
+    start = np.concatenate([centers, (tips[:, None] * problem.X)[graph.tip_rows]])
+    state = LagState(start, np.zeros_like(start), np.zeros(graph.n_augmented))
+    tip_of_row = {int(row): number for number, row in enumerate(graph.tip_rows)}
+    for _, events in found[0].schedule.windows(0.0, stop):
+        for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
+            edge = actor - 4 if actor >= 4 else graph.n_communication + tip_of_row[sample]
+            state = twin.step(state, edge, time)
+    expected = twin.iterates(state, stop)
+    assert relative(found[0].primal() * problem.sigma[:, None], expected.x[:4]) < 1e-12
+    scalars = found[0].dual()
+    assert relative((scalars[:, None] * problem.X)[graph.tip_rows], expected.x[4:]) < 1e-12
+    # Every dual variable is in its box, and some rest at its end.
+    low, high = (problem.weights * view.boxed.ends[:, side] for side in (2, 3))
+    assert np.all((scalars >= low - 1e-12) & (scalars <= high + 1e-12))
+    assert np.any((np.abs(scalars - low) < 1e-9) | (np.abs(scalars - high) < 1e-9))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+def test_block_adfs_in_boxes_is_its_twin(loss: str) -> None:
+    problem, network = make_problem(loss, 2), adfs.Network("cycle:4")
+    view, tips = boxed(problem, 0.05)
+    parameters = BlockParameters.tuned(view, network, tau=3.0)
+    centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
+    process = METHODS["adfs-block"].start(Setting(view, network, parameters, seed=5))
+    process.place(tips, centers)
+    process.run(gossip_here(process), 1500)
+    twin = LiteralBlockAdfs(view, network, parameters)
+    state = twin.start()._replace(x=centers, v=centers, tip_x=tips, tip_v=tips)
+    for t in range(1500):
+        gossiping = process.draws.coin(t) < parameters.p_comm
+        state = twin.step(state, None if gossiping else process.draws.samples(t))
+    assert relative(process.primal() * problem.sigma[:, None], state.x) < 1e-12
+    assert relative(process.dual(), state.tip_x) < 1e-12
+
+
+# --------------------------------------------------------------------------- what is proven
+
+
+class Watched(Adaptive):
+    """Keeps the phases that it begins."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(share)
+        self.begun: list[Phase] = []
+
+    def decide(self, look: Look) -> Phase | None:
+        phase = super().decide(look)
+        if phase is not None:
+            self.begun.append(phase)
+        return phase
+
+
+def watch(name: str, share: float = 1.0) -> tuple[Any, Watched]:
+    retuner = Watched(share)
+    cls = type(METHODS[name])
+    return type(cls.__name__, (cls,), {"retuner": lambda self, problem, choice: retuner})(), retuner
+
+
+def check_optimum_in_boxes(seed: int) -> int:
+    """Run on a random problem; return how often it re-tuned."""
+    rng = np.random.default_rng(seed)
+    loss = LOSSES[seed % len(LOSSES)]
+    sigma = float(np.exp(rng.uniform(-4.0, 1.0)))
+    problem = make_problem(loss, seed, m=int(rng.integers(3, 40)), sigma=sigma)
+    optimum = problem.optimum(1e-14)
+    margins, reach = problem.X @ optimum.theta, np.sqrt(2.0 * optimum.gap * problem.value_at_zero)
+    slack = reach / np.sqrt(problem.total_sigma) * np.sqrt(problem.row_norms_squared)
+    method, retuner = watch("adfs-block" if loss == "logistic" and seed % 2 else "adfs")
+    run = adfs.simulate(method, problem, adfs.Network("cycle:4"), tol=1e-9, seed=seed)
+    assert run.converged
+    for phase in retuner.begun:
+        view = phase.problem
+        assert isinstance(view, BoxedProblem)
+        assert np.all(margins >= view.margins[:, 0] - slack)
+        assert np.all(margins <= view.margins[:, 1] + slack)
+        assert np.all(phase.start == view.clip_to_domain(phase.start))
+    return len(retuner.begun)
+
+
+def test_the_optimum_is_in_every_box() -> None:
+    assert sum(check_optimum_in_boxes(seed) for seed in range(20)) >= 20
+
+
+@pytest.mark.soak
+def test_the_optimum_is_in_every_box_of_many_problems() -> None:
+    assert sum(check_optimum_in_boxes(seed) for seed in range(20, 220)) >= 200
+
+
+@pytest.mark.soak
+def test_theorem_2_holds_from_each_restart() -> None:
+    """Over 200 seeds, with the new ρ: E error_t ≤ (1 − ρ)^t (σ_A‖λ_0 − λ*‖² + 2(F*(x_0) − F*))."""
+    problem, network = make_problem("logistic", 3), adfs.Network("cycle:4")
+    method, retuner = watch("adfs")
+    adfs.simulate(method, problem, network, tol=1e-8)
+    assert len(retuner.begun) >= 2
+    optimum = problem.optimum(1e-14).theta
+    for phase in retuner.begun:
+        view, parameters, tips = phase.problem, phase.parameters, phase.start
+        graph = AugmentedGraph(view, network, parameters)
+        centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
+        start = np.concatenate([centers, (tips[:, None] * problem.X)[graph.tip_rows]])
+        best = graph.dual_optimum(optimum)
+        first = parameters.dual_curvature * graph.edge_norm_squared(start - best)
+        first += 2.0 * (graph.dual_value(start) - graph.dual_value(best))
+        stops = [int(k / parameters.contraction) for k in (0.5, 1.0, 2.0, 4.0)]
+        errors = np.zeros((200, len(stops)))
+        for seed in range(200):
+            process = METHODS["adfs"].start(Setting(view, network, parameters, seed=seed))
+            process.place(tips, centers)
+            for column, stop in enumerate(stops):
+                for end, events in process.schedule.windows(process.position, stop):
+                    process.run(events, 0, events.time.size)
+                    process.position = end
+                x, v = _augmented(process, problem, graph)
+                errors[seed, column] = theorem2_error(graph, x, v, optimum)
+        bound = first * (1.0 - parameters.contraction) ** np.array(stops)
+        noise = 3.0 * errors.std(axis=0) / np.sqrt(200.0)
+        assert np.all(errors.mean(axis=0) <= bound + noise)
+
+
+def _augmented(process: Any, problem: adfs.Problem, graph: AugmentedGraph) -> tuple[np.ndarray, np.ndarray]:
+    tips = (process.dual()[:, None] * problem.X)[graph.tip_rows]
+    sigma = problem.sigma[:, None]
+    # Theorem 2 takes v at the centres alone.
+    x, v = (np.concatenate([process.primal(side) * sigma, tips]) for side in ("x", "v"))
+    return x, v
+
+
+# --------------------------------------------------------------------------- runs
+
+
+CASES = [(method, choice) for method in ("adfs", "adfs-block") for choice in ("adaptive", "adaptive-safe")]
+
+
+def simulate(method: str, choice: str, **more: Any) -> Run:
+    return Case(method=method, parameters=choice, passes=30.0, rows=20).simulate(gather=True, **more)
+
+
+@pytest.mark.parametrize(("method", "choice"), CASES)
+def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_path: Path) -> None:
+    whole = simulate(method, choice)
+    retunings = whole.details["retunings"]
+    assert retunings
+    assert all(found["rho"] > found["rho_before"] for found in retunings)
+    case = Case(method=method, parameters=choice, passes=30.0, rows=20)
+    network = adfs.Network(case.network)
+
+    def run(cluster: Threads) -> Run:
+        with cluster:
+            joint = join_shards(
+                cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
+            )
+            settings = case.options() | {"gather": True}
+            settings.pop("method")
+            asked = RunOptions(**settings)
+            return run_method(
+                method, joint.problem, network, asked, cluster=cluster, placement=joint.placement
+            )
+
+    for size in (2, 4):
+        assert {stamp(run) for run in on_threads(size, run)} == {stamp(whole)}
+    # Stopped before, at and after the first re-tuning, and resumed.
+    at = retunings[0]["position"]
+    for events in (at - 5.0, at, at + 5.0, None):
+        budget = {"events": events, "passes": None} if events else {}
+        kept = {"checkpoint": tmp_path / "run", "resume": True}
+        part = simulate(method, choice, **budget, **kept)
+    assert part.coef.tobytes() == whole.coef.tobytes()
+    assert part.theta.tobytes() == whole.theta.tobytes()
+    assert part.details["retunings"] == retunings
+
+
+def test_samples_leave_the_schedule() -> None:
+    problem = make_problem("squared-hinge", 4, m=60)
+    network = adfs.Network("cycle:4")
+    fixed = adfs.simulate("adfs", problem, network, tol=1e-10)
+    run = adfs.simulate("adfs", problem, network, tol=1e-10, parameters="adaptive-safe")
+    assert run.converged
+    assert run.details["retunings"][-1]["drawn"] < 0.8
+    assert run.columns["passes"][-1] < 0.9 * fixed.columns["passes"][-1]
+    assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
+
+
+@pytest.mark.parametrize("method", ["adfs", "adfs-block"])
+def test_boxes_far_too_small_are_given_up(method: str) -> None:
+    """With a millionth of the proven radius the boxes are wrong at once: the run goes on with proven ones."""
+    problem = make_problem("logistic", 5, m=40)
+    chosen, retuner = watch(method, share=1e-6)
+    run = adfs.simulate(chosen, problem, adfs.Network("cycle:4"), tol=1e-9, passes=3000.0)
+    assert run.converged
+    assert retuner.begun[-1].told["share"] == 1.0
+    assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
+
+
+def test_the_clock_is_charged_and_what_is_recorded_changes_nothing() -> None:
+    delays = Delays(tau=5.0, law="fixed")
+    run = simulate("adfs-block", "adaptive", delays=delays)
+    seldom = Record(("gap",), grid=Grid(every=7.0))
+    bare = simulate("adfs-block", "adaptive", delays=delays, record=seldom)
+    assert bare.details["retunings"] == run.details["retunings"]
+    assert bare.coef.tobytes() == run.coef.tobytes()
+    assert run.history is not None
+    assert bare.history is not None
+    assert run.history.looks == bare.history.looks
+
+
+def test_refusals() -> None:
+    network = adfs.Network("cycle:4")
+    with pytest.raises(InputError, match="takes a linear model with the loss logistic"):
+        adfs.simulate("adfs", make_problem("squared", 1), network, parameters="adaptive")
+    X = np.random.default_rng(0).standard_normal((12, 2))
+    several = adfs.Problem(X, np.arange(12) % 3, "multinomial", 1.0, 4)
+    with pytest.raises(InputError, match="not 'multinomial'; use 'tuned'"):
+        adfs.simulate("adfs", several, network, parameters="adaptive")
+    with pytest.raises(InputError, match="choice of parameters"):
+        adfs.simulate("msda", make_problem("logistic", 1), network, parameters="adaptive")

@@ -1,0 +1,91 @@
+"""`adfs fit` with offsets, standardised columns, standard errors and cross-validation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_iris
+
+from adfs import ADFSClassifier, ADFSClassifierCV
+from adfs.cli import main
+from adfs.data import LinearModel
+
+
+@pytest.fixture
+def frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+    monkeypatch.chdir(tmp_path)
+    X, y = load_iris(return_X_y=True)
+    order = np.random.default_rng(0).permutation(np.arange(50, 150))
+    frame = pd.DataFrame(X[order] * [1.0, 1.0, 100.0, 1.0], columns=["a", "b", "c", "d"])
+    frame["before"] = np.sin(np.arange(100.0))
+    frame["kind"] = np.where(y[order] == 2, "virginica", "versicolor")
+    frame.to_csv("d.csv", index=False)
+    return frame
+
+
+def test_offsets_standard_errors_and_scaled_columns(
+    frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--label", "kind", "--offset", "before", "--standardize"]
+    assert main(["fit", "d.csv", *words, "--summary", "--tol", "1e-12", "--out", "m.json"]) == 0
+    table = capsys.readouterr().out
+    X, y, offset = (
+        frame[["a", "b", "c", "d"]].to_numpy(),
+        frame["kind"].to_numpy(),
+        frame["before"].to_numpy(),
+    )
+    own = ADFSClassifier(standardize=True, inference=True, tol=1e-12, random_state=0)
+    own.fit(X, y, offset=offset)
+    model = LinearModel.load(Path("m.json"))
+    assert np.allclose(model.coef, own.coef_, atol=1e-4)
+    assert model.training["standardized"] is True
+    assert model.training["offset"] == "before"
+    assert model.feature_names == ("a", "b", "c", "d")
+    lines = table.splitlines()
+    assert lines[0].split() == ["coef", "std", "err", "z", "P>|z|", "[0.025", "0.975]"]
+    assert [line.split()[0] for line in lines[1:6]] == ["a", "b", "c", "d", "intercept"]
+    assert float(lines[3].split()[2]) == pytest.approx(own.standard_errors_[0, 2], rel=1e-3)
+    assert main(["predict", "m.json", "d.csv", "--offset", "before", "--decision"]) == 0
+    scores = [float(line) for line in capsys.readouterr().out.split()]
+    assert np.allclose(scores, own.decision_function(X, offset), atol=1e-3)
+    assert main(["predict", "m.json", "d.csv"]) == 2
+    assert "has a column 'before' that the model does not know" in capsys.readouterr().err
+
+
+def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["--cv", "3", "--C-grid", "0.001,1", "--tol", "1e-10"]
+    words = ["--label", "kind", "--standardize", "--nodes", "2", "--json", "--out", "m.json"]
+    assert main(["fit", "d.csv", *grid, *words, "--cv-plot", "curve.svg"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    base = ADFSClassifier(standardize=True, n_nodes=2, tol=1e-10, random_state=0)
+    X, y = frame[["a", "b", "c", "d", "before"]].to_numpy(), frame["kind"].to_numpy()
+    own = ADFSClassifierCV([0.001, 1.0], cv=3, estimator=base).fit(X, y)
+    assert found["C"] == own.C_ == 1.0
+    assert found["cv"]["folds"] == 3
+    scores = [one["score"] for one in found["cv"]["tried"]]
+    assert scores == pytest.approx(own.scores_.mean(axis=0).tolist(), rel=1e-12)
+    assert "<svg" in Path("curve.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--C-grid", "1"], "--C-grid, --alpha-grid and --cv-plot are for cross-validation: say --cv 5"),
+        (["--cv", "3", "--alpha-grid", "1"], "the loss 'logistic' takes --C-grid, not --alpha-grid"),
+        (["--cv", "3", "--C-grid", "1,x"], "--C-grid is a list of numbers such as 0.01,0.1,1, got '1,x'"),
+        (["--cv", "3", "--C-grid", "0"], "--C-grid must hold numbers above 0, got 0"),
+        (["--cv", "3", "-C", "1"], "--cv chooses the weight itself"),
+        (["--cv", "3", "--checkpoint", "c"], "--cv makes many fits and keeps no checkpoint"),
+        (["--offset", "nothing"], "has no column 'nothing'"),
+        (["--summary"], "--summary prints a table: say with --out where the model goes"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(
+    frame: pd.DataFrame, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "d.csv", "--label", "kind", *words]) == 2
+    assert sentence in capsys.readouterr().err

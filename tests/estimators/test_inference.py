@@ -1,0 +1,125 @@
+"""Standard errors: those of statsmodels, and formulas written out here where there is a penalty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import statsmodels.api as sm
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+
+from adfs.errors import InputError
+from adfs.estimators import ADFSClassifier, ADFSRegressor
+from adfs.estimators.inference import infer
+from adfs.problem.losses import get_loss
+from adfs.runtimes import OneProcess
+from estimators.agreement_cases import standardised
+from memory_cluster import Threads, on_threads
+
+
+def data_of(name: str) -> tuple[np.ndarray, np.ndarray]:
+    if name == "diabetes":
+        return load_diabetes(return_X_y=True)
+    if name in ("iris", "sepals"):
+        X, y = load_iris(return_X_y=True)
+        return X[50:, : 2 if name == "sepals" else 4], y[50:] == 2
+    X, y = load_breast_cancer(return_X_y=True)
+    return X[:, :4] * np.array([1.0, 1.0, 0.01, 100.0]), y
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", ["diabetes", "sepals", "breast_cancer"])
+def test_without_a_penalty_they_are_those_of_statsmodels(name: str, kind: str) -> None:
+    X, y = data_of(name)
+    squared = name == "diabetes"
+    weights = 1.0 + np.arange(len(y)) % 3
+    family = sm.families.Gaussian() if squared else sm.families.Binomial()
+    design = np.column_stack([X, np.ones(len(y))])
+    offset = np.zeros(len(y)) if squared else 0.1 * np.cos(np.arange(len(y)))
+    # Weights as repeated rows.
+    again = np.repeat(np.arange(len(y)), weights.astype(int))
+    theirs = sm.GLM(y[again].astype(float), design[again], family=family, offset=offset[again])
+    fitted = theirs.fit(tol=1e-13, maxiter=100)
+    robust = theirs.fit(tol=1e-13, maxiter=100, cov_type="HC0")
+    estimator: Any = ADFSRegressor(n_nodes=3) if squared else ADFSClassifier(n_nodes=3)
+    rows = sp.csr_array(X) if kind == "sparse" else X
+    ready = estimator._prepare(OneProcess(), (rows, y, weights, offset), None, None)
+    target = y if squared else np.where(y, 1.0, -1.0)
+    loss = get_loss("squared" if squared else "logistic")
+    found = infer(ready.data, loss, target, fitted.params, np.zeros(design.shape[1]), ready.solver)
+    assert np.allclose(found.errors(), fitted.bse, rtol=1e-6, atol=0.0)
+    assert np.allclose(found.errors(robust=True), robust.bse, rtol=1e-6, atol=0.0)
+    assert found.dispersion == pytest.approx(fitted.scale, rel=1e-9)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_with_a_penalty_they_are_the_formula(standardize: bool) -> None:
+    X, y = data_of("iris")
+    model = ADFSClassifier(C=2.0, standardize=standardize, inference=True, tol=1e-10, random_state=0).fit(
+        X, y
+    )
+    design = np.column_stack([X, np.ones(len(y))])
+    p = 1.0 / (1.0 + np.exp(-model.decision_function(X)))
+    information = design.T @ ((p * (1.0 - p))[:, None] * design)
+    penalty = np.append(X.var(axis=0) if standardize else np.ones(4), 0.0) / 2.0
+    inverse = np.linalg.inv(information + np.diag(penalty))
+    errors = np.sqrt(np.diag(inverse @ information @ inverse))
+    assert np.allclose(model.standard_errors_, errors[:4], rtol=1e-8)
+    assert np.allclose(model.intercept_standard_error_, errors[4:], rtol=1e-8)
+    slopes = design * (p - y)[:, None]
+    robust = np.sqrt(np.diag(inverse @ (slopes.T @ slopes) @ inverse))
+    assert np.allclose(model.robust_standard_errors_, robust[:4], rtol=1e-8)
+    summary = model.summary()
+    assert summary.table.index.tolist() == ["x0", "x1", "x2", "x3", "intercept"]
+    assert summary.table.columns.tolist() == ["coef", "std err", "z", "P>|z|", "[0.025", "0.975]"]
+    row = summary.table.loc["x2"]
+    assert row["z"] == pytest.approx(row["coef"] / row["std err"], rel=1e-12)
+    assert row["0.975]"] - row["coef"] == pytest.approx(1.959963984540054 * row["std err"], rel=1e-9)
+    assert "by up to" in str(summary)
+    assert model.summary(robust=True).table.loc["x2", "std err"] == pytest.approx(robust[2], rel=1e-8)
+
+
+def test_what_the_penalty_alone_determines_is_said() -> None:
+    X, y = data_of("iris")
+    X = np.column_stack([X, X[:, 0]])
+    model = ADFSClassifier(inference=True, random_state=0).fit(X, y)
+    assert "the data determine 5 of 6 coefficients" in model.summary().notes[0]
+    diabetes = load_diabetes()
+    huber = ADFSRegressor("huber", delta=50.0, inference=True, random_state=0)
+    huber.fit(standardised(diabetes.data), diabetes.target)
+    assert "no likelihood" in huber.summary().notes[0]
+    assert np.array_equal(huber.standard_errors_, huber.robust_standard_errors_)
+
+
+def test_several_classes_and_refusals() -> None:
+    X, y = load_iris(return_X_y=True)
+    each = ADFSClassifier(multi_class="ovr", inference=True, random_state=0).fit(X, y)
+    assert each.standard_errors_.shape == (3, 4)
+    assert each.summary().table.loc[("1", "x3"), "std err"] == pytest.approx(each.standard_errors_[1, 3])
+    for estimator, words in (
+        (ADFSClassifier(inference=True), "no standard errors for a softmax model"),
+        (ADFSClassifier("hinge", inference=True), "the loss 'hinge' has no standard errors"),
+    ):
+        with pytest.raises(InputError, match=words):
+            estimator.fit(X, y)
+    with pytest.raises(InputError, match="fit with inference=True"):
+        ADFSClassifier().fit(X, y).summary()
+
+
+def test_ranks_have_the_bits_of_one_process() -> None:
+    X, y = data_of("iris")
+    alone = ADFSClassifier(n_nodes=2, inference=True, random_state=0).fit(X, y)
+
+    def one(ranks: Threads) -> Any:
+        own = slice(50 * ranks.rank, 50 * ranks.rank + 50)
+        return ADFSClassifier(cluster=ranks, inference=True, random_state=0).fit(X[own], y[own])
+
+    order = np.argsort(np.arange(100) % 2, kind="stable")  # both classes on each rank
+    X, y = X[order], y[order]
+    alone = ADFSClassifier(n_nodes=2, inference=True, random_state=0).fit(X, y)
+    for model in on_threads(2, one):
+        assert np.array_equal(model.standard_errors_, alone.standard_errors_)
+        assert np.array_equal(model.robust_standard_errors_, alone.robust_standard_errors_)
