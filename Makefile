@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,mpi]"
 	@touch $@
 
-demo: $(STAMP)  ## solve a real problem on a 3 x 3 grid
+demo: $(STAMP)  ## a short story on a 3 x 3 grid, and as a page in demo/
 	$(BIN)/python examples/demo.py
 
 test: lint  ## the linters, then the tests with their coverage
@@ -55,6 +55,6 @@ docs: $(STAMP)  ## the documentation, into docs/_build/html; a warning is an err
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) build dist docs/_build docs/api docs/pictures docs/reference .coverage .coverage.* .hypothesis .import_linter_cache
+	rm -rf $(VENV) build demo dist docs/_build docs/api docs/pictures docs/reference docs/tables.md .coverage .coverage.* .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,6 +18,7 @@ NAMES = (
     "mpi",
     "wall_clock",
     "planner",
+    "reproduction",
 )
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def write_table(name: str, title: str, rows: list[Row], notes: str = "") -> str:
 
 
 def machine() -> str:
-    """Return a sentence on what this runs on."""
+    """Say where this is measured."""
     return f"{platform.machine()}, {processor()}, Python {platform.python_version()}."
 
 

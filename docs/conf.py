@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 import html
 import inspect
+import io
+import os
 import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
+from docutils import nodes
 from docutils.nodes import SkipNode
+from docutils.parsers.rst import Directive
 from matplotlib.font_manager import FontProperties
 from matplotlib.mathtext import MathTextParser
 from matplotlib.textpath import TextPath
@@ -16,8 +22,10 @@ from sphinx.util import logging
 from sphinx.util.osutil import FileAvoidWrite
 
 from adfs import __version__
+from adfs.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
+from kept import RESULTS, kept_figure
 from pictures import write_pictures
 
 project = "adfs"
@@ -32,14 +40,14 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "tables.md"]
 # A single back-quoted word in a docstring is a name in the code.
 default_role = "code"
 
 html_theme = "furo"
 html_title = f"adfs {version}"
 html_static_path = ["style"]
-html_css_files = ["formulas.css"]
+html_css_files = ["formulas.css", "pictures.css"]
 # Formulas are drawn into the page: no page asks another server for anything, and no reader needs a font.
 html_math_renderer = "outlines"
 
@@ -89,20 +97,29 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 
-def _escape_bars(line: str) -> str:
-    """Show |E| and |u − b| as they are: reStructuredText would take the bars for a substitution."""
+def _escape_signs(line: str) -> str:
+    """Show |E|, F* and (N, *shape) as they are: reStructuredText has its own ideas of bars and stars."""
     if line.lstrip().startswith((">>>", "...")):
         return line
     parts = line.split("``")
-    return "``".join(part if k % 2 else part.replace("|", "\\|") for k, part in enumerate(parts))
+    for k in range(0, len(parts), 2):
+        parts[k] = re.sub(r"(?<=[ℓfFθ])\*(?![\w*])|(?<=, )\*(?=\w+\))", r"\\*", parts[k].replace("|", "\\|"))
+    return "``".join(parts)
 
 
 def _process(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    lines[:] = [_escape_bars(line) for line in lines]
+    lines[:] = [_escape_signs(line) for line in lines]
 
 
 def _draw_pictures(app: object) -> None:
     write_pictures(Path(app.srcdir) / "pictures")
+
+
+def _write_tables(app: object) -> None:
+    """Write all kept tables of benchmarks one below the other, for the page of benchmarks to include."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))]
+    with FileAvoidWrite(Path(app.srcdir) / "tables.md") as page:
+        page.write("\n".join(f"#{text}" for text in texts if not text.startswith("# The paper")))
 
 
 def _write_reference(app: object) -> None:
@@ -179,8 +196,32 @@ def _formula(translator: object, node: object) -> None:
     raise SkipNode
 
 
+def _kept(name, rawtext, text, lineno, inliner, options=None, content=()):
+    """Write a figure of ``benchmarks/results``, as in {kept}`solvers; a9a, C = 1; ratio`."""
+    try:
+        return [nodes.inline(rawtext, kept_figure(text), classes=["kept"])], []
+    except KeyError as error:
+        return [], [inliner.reporter.error(error.args[0], line=lineno)]
+
+
+class _Help(Directive):
+    """Write what ``adfs COMMAND --help`` says."""
+
+    optional_arguments = 1
+
+    def run(self):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), mock.patch.dict(os.environ, COLUMNS="90"):
+            main([*self.arguments, "--help"])
+        text = said.getvalue().strip()
+        return [nodes.literal_block(text, text, language="text")]
+
+
 def setup(app: object) -> None:
+    app.add_role("kept", _kept)
+    app.add_directive("adfs-help", _Help)
     app.connect("builder-inited", _write_reference)
     app.connect("builder-inited", _draw_pictures)
+    app.connect("builder-inited", _write_tables)
     app.connect("autodoc-process-docstring", _process, priority=1)
     app.add_html_math_renderer("outlines", (_inline_formula, None), (_formula, None))

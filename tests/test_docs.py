@@ -1,19 +1,27 @@
-"""The documentation's pages: complete without a network, in an order for readers, formulas drawn."""
+"""The documentation's pages: complete without a network, in an order for readers, no figure typed by hand."""
 
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+import adfs
+from browser import Browser, narrow_pages
 
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WRITTEN = ("_build", "api", "reference", "pictures", "tables.md")
+SOURCES = [path for path in DOCS.rglob("*.md") if not set(WRITTEN) & set(path.relative_to(DOCS).parts)]
 
 ASKS = r'<(?:script|link|img|iframe|source|object)\b[^>]*?(?:src|href|data)="([^"]+)'
 BUILD = """
@@ -24,23 +32,41 @@ Sphinx("docs", "docs", "html", "doctrees", "html", settings, status=None, warnin
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The pages by name, without those that are written from the sources, which take a minute to build."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the pages, without those written from the sources, which take a minute to build."""
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("docs")
-    written = shutil.ignore_patterns("_build", "api", "reference")
-    shutil.copytree(ROOT / "docs", folder / "docs", ignore=written)
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns(*WRITTEN, "__pycache__"))
     shutil.copytree(ROOT / "benchmarks" / "results", folder / "benchmarks" / "results")
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):
         shutil.copy(ROOT / name, folder)
     places = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": places}
     subprocess.run([sys.executable, "-c", BUILD], cwd=folder, env=environment, timeout=300, check=True)
-    return {path.stem: path.read_text(encoding="utf-8") for path in (folder / "html").glob("*.html")}
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(built: Path) -> dict[str, str]:
+    """The pages that have a source of their own, by name, such as "tutorials/one-machine"."""
+    own = {path.relative_to(DOCS).with_suffix("").as_posix() for path in SOURCES}
+    return {name: (built / f"{name}.html").read_text(encoding="utf-8") for name in sorted(own)}
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[ModuleType]:
+    """The module of the kept figures, as the pages use it."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        import kept as found
+
+        yield found
+    finally:
+        sys.path.remove(str(DOCS))
 
 
 def test_no_page_asks_another_server_for_anything(pages: dict[str, str]) -> None:
-    assert {"index", "guide", "errata", "changelog", "reference"} <= set(pages)
+    assert {"index", "guide", "errata", "changelog", "tutorials/comparison", "explained/event"} <= set(pages)
     for name, page in pages.items():
         wanted = re.findall(ASKS, page)
         assert wanted, name
@@ -50,7 +76,7 @@ def test_no_page_asks_another_server_for_anything(pages: dict[str, str]) -> None
 
 def test_formulas_are_drawn_into_the_page(pages: dict[str, str]) -> None:
     assert pages["index"].count('<div class="formula"><svg role="img"') == 1
-    text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
+    text = (DOCS / "errata.md").read_text(encoding="utf-8")
     formulas = re.findall(r"\$\$(.+?)\$\$|\$(.+?)\$", text, flags=re.DOTALL)
     drawn = re.findall(r'<svg role="img" aria-label="([^"]+)"[^>]*><path d="M[^"]+"', pages["errata"])
     assert {html.unescape(one) for one in drawn} == {(block or inline).strip() for block, inline in formulas}
@@ -58,9 +84,139 @@ def test_formulas_are_drawn_into_the_page(pages: dict[str, str]) -> None:
     assert not re.search(r"\$|\\(frac|sigma|kappa)", re.sub(r'aria-label="[^"]*"', "", pages["errata"]))
 
 
-def test_the_sidebar_starts_with_the_guide_and_ends_with_the_changelog(pages: dict[str, str]) -> None:
+def test_the_sidebar_goes_from_the_purpose_to_the_reference(pages: dict[str, str]) -> None:
     sidebar = pages["index"].partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
-    order = re.findall(r'toctree-l1[\w -]*"><a class="reference internal" href="([\w-]+)\.html"', sidebar)
-    assert order[:2] == ["guide", "estimators"]
-    assert order[-2:] == ["reference", "changelog"]
-    assert set(order) == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    order = re.findall(r'toctree-l1[\w -]*"><a class="reference internal" href="([\w/-]+)\.html"', sidebar)
+    assert order[:3] == ["why", "install", "tutorials/one-machine"]
+    assert order[-2:] == ["changelog", "citing"]
+    assert set(order) == set(pages) - {"index"}
+    captions = re.findall(r'class="caption-text">([^<]+)', sidebar)
+    assert captions == ["Start", "Tutorials", "How it works", "How to", "Reference"]
+
+
+def test_every_picture_is_there_and_is_told_in_words(built: Path, pages: dict[str, str]) -> None:
+    shown = 0
+    for name, page in pages.items():
+        for tag in re.findall(r'<img\b[^>]*class="[^"]*picture[^"]*"[^>]*>', page):
+            words = re.search(r'alt="([^"]*)"', tag)
+            place = re.search(r'src="([^"]+)"', tag)
+            assert words is not None, (name, tag)
+            assert place is not None, (name, tag)
+            assert len(words[1]) > 60, (name, tag)
+            assert ((built / name).parent / place[1]).is_file(), tag
+            shown += 1
+        for tag in re.findall(r"<img\b[^>]*>", page):
+            assert "alt=" in tag, (name, tag)
+    assert shown >= 10
+
+
+def test_links_within_the_pages_lead_somewhere(built: Path, pages: dict[str, str]) -> None:
+    anchors = {name: set(re.findall(r'\bid="([^"]+)"', page)) for name, page in pages.items()}
+    followed = 0
+    for name, page in pages.items():
+        article = page.partition('<article role="main"')[2].partition("</article>")[0]
+        for place in re.findall(r'<a [^>]*href="([^"]+)"', article):
+            if re.match(r"https?:|mailto:", place):
+                continue
+            file, _, anchor = html.unescape(place).partition("#")
+            target = (built / name).parent / file if file else built / f"{name}.html"
+            assert target.is_file(), f"{name}: {place}"
+            if anchor:
+                other = target.resolve().relative_to(built.resolve()).with_suffix("").as_posix()
+                assert anchor in anchors.get(other, {anchor}), f"{name}: {place}"
+            followed += 1
+    assert followed > 100
+
+
+def test_every_public_name_is_in_the_reference(pages: dict[str, str]) -> None:
+    missing = [name for name in adfs._OBJECTS if f">{name}<" not in pages["reference"]]
+    assert missing == []
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def test_the_figures_of_the_readme_are_the_kept_ones(kept: ModuleType) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(kept.TAGGED.findall(readme)) >= 4
+    assert kept.wrong_figures(readme) == []
+    place, shown = kept.TAGGED.findall(readme)[0]
+    assert len(kept.wrong_figures(readme.replace(f"-->{shown}<", "-->0.1 ns<"))) == 1  # it can fail
+    assert kept.with_kept_figures(f"<!-- {place} -->?<!-- . -->") == f"<!-- {place} -->{shown}<!-- . -->"
+
+
+@pytest.mark.parametrize("place", ["nowhere; a row", "solvers; a row", "solvers; a9a, C"])
+def test_a_figure_that_is_not_kept_is_an_error(kept: ModuleType, place: str) -> None:
+    with pytest.raises(KeyError):
+        kept.kept_figure(place)
+
+
+def test_no_measured_figure_is_typed(kept: ModuleType) -> None:
+    """Nothing that looks measured stands in a text but where it comes from a table."""
+    measured = re.compile(
+        r"\d[\d.,]*\s?(?:ns|µs|ms|MiB|GiB|GB)\b|\d\s?% (?:faster|slower|less|more)"
+        r"|\d[\d.]* times (?:as fast|faster|slower)|\d\s?× (?:faster|as)"
+    )
+    assert measured.search("a step takes 99 ns")
+    for path in [*SOURCES, ROOT / "README.md"]:
+        text = kept.TAGGED.sub("", path.read_text(encoding="utf-8"))
+        text = re.sub(r"^```.*?^```$|`[^`]*`|\$[^$]*\$", "", text, flags=re.MULTILINE | re.DOTALL)
+        assert measured.findall(text) == [], path
+
+
+def test_every_kept_table_is_shown(pages: dict[str, str]) -> None:
+    def words(text: str) -> str:
+        return re.sub(r"\W+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))
+
+    shown = words(pages["benchmarks"] + pages["reproducibility"])
+    for path in (ROOT / "benchmarks" / "results").glob("*.md"):
+        rows = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")][2:]
+        assert words(rows[0].strip("|").partition("|")[0]).strip() in shown, path.name
+
+
+def test_the_readme_shows_what_the_package_computes(kept: ModuleType) -> None:
+    """The picture beside the README was drawn from the numbers that the run has now."""
+    from drawings import first_picture_data
+
+    drawn = (DOCS / "style" / "first.svg").read_text(encoding="utf-8")
+    told = re.search(r"<dc:description>(.*?)</dc:description>", drawn, flags=re.DOTALL)
+    assert told is not None
+    data = json.loads(html.unescape(told[1]))
+    now = first_picture_data()
+    assert data.keys() == now.keys()
+    for name, values in now.items():
+        assert data[name] == pytest.approx(values, rel=1e-6), name
+
+
+def test_the_links_of_the_readme_lead_to_files() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "RELEASING.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for place in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            assert re.match(r"https?:", place) or (ROOT / place).exists(), f"{name}: {place}"
+
+
+# --------------------------------------------------------------------------- in a browser
+
+
+def test_pages_fit_a_telephone_and_the_dark_and_ask_nobody(built: Path, pages: dict[str, str]) -> None:
+    browser = Browser.find()
+    if browser is None:
+        pytest.skip("no chromium or chrome on this machine")
+    seen = narrow_pages(browser, built, [f"{name}.html" for name in pages], width=390)
+    assert set(seen.pages) == {f"{name}.html" for name in pages}
+    too_wide = {name: page for name, page in seen.pages.items() if page.scroll_width > 390}
+    assert too_wide == {}
+    for name, page in seen.pages.items():
+        assert page.background < 80 < 170 < page.ink, (name, page)  # light letters on a dark page
+    assert seen.elsewhere == []
+
+
+def test_a_page_that_is_wide_or_asks_somebody_is_noticed(tmp_path: Path) -> None:
+    browser = Browser.find()
+    if browser is None:
+        pytest.skip("no chromium or chrome on this machine")
+    wide = '<body><div style="width: 600px">wide</div><img src="http://example.org/a.png"></body>'
+    (tmp_path / "wide.html").write_text(wide, encoding="utf-8")
+    seen = narrow_pages(browser, tmp_path, ["wide.html"], width=390)
+    assert seen.pages["wide.html"].scroll_width > 600
+    assert seen.elsewhere == ["http://example.org/a.png"]

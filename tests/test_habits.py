@@ -1,0 +1,99 @@
+"""What people expect of a project: files that hosts read are valid, and the wheel runs by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import adfs
+from browser import Browser, narrow_pages
+
+ROOT = Path(__file__).parents[1]
+SCHEMAS = {
+    "github-workflows": ".github/workflows/*.yml",
+    "github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
+    "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "citation-file-format": "CITATION.cff",
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_files_for_hosts_are_valid(schema: str) -> None:
+    if find_spec("check_jsonschema") is None:
+        pytest.skip("check-jsonschema is not installed: pip install 'adfs[lint]'")
+    files = [str(path) for path in ROOT.glob(SCHEMAS[schema])]
+    if not files and not (ROOT / ".github").exists():
+        pytest.skip("an archive of the sources has no files for hosts")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_version_has_its_part_of_the_changelog() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(adfs.__version__)}\b", changes, flags=re.MULTILINE)
+
+
+def install_wheel(folder: Path) -> Path:
+    """Build the wheel, install it in an environment that has nothing else, and return the Python of it."""
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-W", "ignore", "-m", "build", "--no-isolation", "--wheel", "--outdir"]
+    subprocess.run([*build, str(folder), str(ROOT)], capture_output=True, timeout=120, check=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "env", symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, *install, str(wheel)], timeout=120, check=True)
+    return python
+
+
+def run_demo(python: Path, folder: Path) -> str:
+    """Run the demo's first two steps from elsewhere, and check that it used the environment's own package."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    code = "import adfs; print(adfs.__file__, adfs.__version__)"
+    where = subprocess.run(
+        [str(python), "-c", code], cwd=folder, env=clean, capture_output=True, text=True, check=True
+    )
+    place, version = where.stdout.split()
+    assert Path(place).is_relative_to(folder / "env"), place
+    assert version == adfs.__version__
+    command = [str(python), str(ROOT / "examples" / "demo.py"), "--steps", "2", "--out", "page"]
+    told = subprocess.run(
+        command, cwd=folder, env=clean, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert (folder / "page" / "index.html").read_text(encoding="utf-8").count("<section>") == 2
+    return told.stdout
+
+
+def test_the_wheel_runs_the_demo_by_itself(tmp_path: Path) -> None:
+    python = install_wheel(tmp_path)
+    # What the package needs is borrowed from here, behind the environment's own: a .pth file within is not
+    # read again, so that an editable install of ours is not found.
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")
+    assert "gap below 1e-8" in run_demo(python, tmp_path)
+    browser = Browser.find()
+    if browser is not None:
+        seen = narrow_pages(browser, tmp_path / "page", ["index.html"], width=390)
+        page = seen.pages["index.html"]
+        assert page.scroll_width == 390
+        assert page.background < 80 < 170 < page.ink
+        assert seen.elsewhere == []
+
+
+@pytest.mark.soak
+def test_the_wheel_and_what_it_needs_come_from_an_index(tmp_path: Path) -> None:
+    python = install_wheel(tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", str(wheel)]
+    subprocess.run(command, timeout=900, check=True)
+    assert "gap below 1e-8" in run_demo(python, tmp_path)
