@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -329,7 +330,7 @@ class _Assembly:
 
     def run(self, monitor: Monitor | None) -> Run:
         """Put the run together, go through it, and tell what came out."""
-        cluster, options = self.cluster, self.options
+        cluster, options, begun = self.cluster, self.options, time.perf_counter()
         if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
@@ -354,6 +355,7 @@ class _Assembly:
         cluster.in_turns(lambda: execution.compile(self.method, setting), "to compile")
         execution.open()
         show = options.progress if cluster.rank == 0 else False
+        execution.times.setting_up = time.perf_counter() - begun
         with ProgressBar(self.method.name, show=show, budget=plan.budget, last=plan.last) as bar:
             result = run_loop(execution, plan, monitor or bar, rows, spent)
         run = self._tell(execution, result, constants)

@@ -19,6 +19,8 @@ class ProcessTimes:
 
     Attributes
     ----------
+    setting_up : float
+        Before the first event: the summary of the data, parameters, tables, kernels.
     computing, communicating, waiting, evaluating : float
         Local events; packing, posting and taking messages; waiting for messages; certificates, records and
         agreements between ranks.
@@ -26,6 +28,7 @@ class ProcessTimes:
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
+        self.setting_up = 0.0
         self.computing = self.communicating = self.waiting = self.evaluating = 0.0
         self.for_whom: dict[int, float] = {}
         self._waits: list[tuple[float, float, int]] = []
@@ -51,6 +54,7 @@ class ProcessTimes:
         """Return everything as what JSON can hold."""
         longest = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
         return {
+            "setting_up": self.setting_up,
             "computing": self.computing,
             "communicating": self.communicating,
             "waiting": self.waiting,
@@ -71,13 +75,14 @@ def rank_table(details: dict[str, Any]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    names = ("nodes", "computing", "communicating", "waiting", "evaluating", "total", "messages", "bytes")
+    times = ("setting_up", "computing", "communicating", "waiting", "evaluating", "total")
+    names = ("nodes", *times, "messages", "bytes")
     rows = []
     for number, rank in enumerate(details["ranks"]):
         longest = max(rank["waited_for"].items(), key=lambda item: item[1], default=("", 0.0))
         row = {name: len(rank["nodes"]) if name == "nodes" else rank[name] for name in names}
         rows.append({"rank": number} | row | {"waited most for": longest[0]})
-    return pd.DataFrame(rows).set_index("rank")
+    return pd.DataFrame(rows).set_index("rank").rename(columns={"setting_up": "setting up"})
 
 
 def edge_table(details: dict[str, Any]) -> pd.DataFrame:
