@@ -184,6 +184,10 @@ class _Rounds:
         point = run.coef.reshape(self.outputs, -1).copy()
         if run.dual is not None:
             point[:, :-1] = -total[:, :-1] / sigma
+        if problem.smooth and problem.loss.translates:  # to the best intercept, where the loss is a square
+            pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)
+            if weight > 0.0:
+                point[:, -1] -= pull / (problem.loss.beta * weight * self.scale)
         parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
         free = point.copy()
         free[:, -1] = 0.0
