@@ -46,8 +46,8 @@ NOTES = (
     "each; time 1 is the computation of a sample. The planner's constants were taken from other graphs, "
     "sizes and seeds of the same kind of data; which methods are piloted, and in what order, was settled "
     "after looking at these settings, so they are no blind test. The pilot's column is its "
-    "share of the samples that the recommended run processes. By default methods that solve whole local problems, counted as "
-    "one pass, are not recommended."
+    "share of the samples that the recommended run processes. By default methods that "
+    "solve whole local problems, counted as one pass, are not recommended."
 )
 
 
