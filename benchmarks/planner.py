@@ -23,7 +23,7 @@ from adfs.planning.predictions import LOCAL_SOLVERS, best_of_each
 from benchmarks.measure import DATA, RESULTS, machine
 
 TOL = 1e-6
-# None of these graphs, sizes and seeds is among those that the planner's constants were taken from.
+# The planner's constants were taken from other graphs, sizes and seeds.
 GRAPHS = ("torus:4x4", "path:10", "tree:15")
 TAUS = (2.0, 40.0)
 ROWS = (400, 1600)
@@ -31,7 +31,7 @@ WIDTHS = (12, 30)
 # A method that is not there by this many times the best time found is not the best.
 PATIENCE = 1.5
 # Real data, the rows taken of it at most, and the penalty per row.
-REAL = (("a9a.bz2", 20_000, 1e-3), ("ijcnn1.bz2", 20_000, 1e-3), ("w8a.bz2", 20_000, 1e-3))
+REAL = (("a9a.bz2", 50_000, 1e-4), ("ijcnn1.bz2", 50_000, 1e-4), ("w8a.bz2", 50_000, 1e-4))
 
 # What is left out of the candidates, by what the table is called.
 SUMS = ("newton", "lbfgs", "dagd")
@@ -43,10 +43,11 @@ TABLES = {
 
 NOTES = (
     f"To a certified relative gap of {TOL:g}, logistic loss, Gaussian classes, exponential delays, one seed "
-    "each; time 1 is the computation of a sample. None of these graphs, sizes and seeds is among those that "
-    "the planner's constants were taken from. The pilot's column is its share of the samples that the "
-    "recommended run processes. By default methods that solve whole local problems, counted as "
-    "one pass, are not recommended."
+    "each; time 1 is the computation of a sample. The planner's constants were taken from other graphs, "
+    "sizes and seeds of the same kind of data; which methods are piloted, and in what order, was settled "
+    "after looking at these settings, so they are no blind test. The pilot's column is its "
+    "share of the samples that the recommended run processes. By default methods that "
+    "solve whole local problems, counted as one pass, are not recommended."
 )
 
 
@@ -236,6 +237,10 @@ def on_ranks() -> list[str]:
     """Launch two ranks on this module; return the table, empty where the data is not there."""
     if not all((DATA / name).exists() for name, _, _ in REAL):
         return []
+    busy, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if busy > 0.75 * cores:
+        told = f"Left out: with {busy:.0f} processes at work on {cores} cores, seconds say nothing."
+        return ["## Seconds on two MPI ranks", "", told, ""]
     launcher = Path(sys.executable).with_name("mpiexec")
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [str(launcher), "-n", "2", sys.executable, "-m", "benchmarks.planner", "worker"]
@@ -262,6 +267,7 @@ def on_ranks() -> list[str]:
 
 
 def main() -> str:
+    ranks = on_ranks()  # first: a run of this very program is load too
     begun = time.perf_counter()
     found = []
     for seed, (graph, tau, rows, width) in enumerate(product(GRAPHS, TAUS, ROWS, WIDTHS)):
@@ -274,7 +280,7 @@ def main() -> str:
         *(line for one in tables for line in one),
         NOTES,
         "",
-        *on_ranks(),
+        *ranks,
         f"{machine()} {time.perf_counter() - begun:.0f} s in all.",
     ]
     text = "\n".join(lines) + "\n"

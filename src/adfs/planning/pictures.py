@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["draw", "make_page"]
 
 _MOST_ROWS = 40
+# What takes longer than so many times the best is left out of the figure.
+_SLOWEST = 100.0
 
 
 def draw(plan: Plan, axes: Axes | None = None) -> Axes:
@@ -25,17 +27,18 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+        figure = Figure(figsize=(7.4, 4.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
     scale = 1.0 if plan.seconds_per_sample is None else plan.seconds_per_sample
-    for place, method in enumerate(one.method for one in plan.best_of_each()):
+    shown = [one.method for one in plan.best_of_each() if one.time <= _SLOWEST * plan.best.time]
+    for place, method in enumerate(shown):
         best: dict[int, float] = {}
         for one in plan.predictions:
             if one.method == method:
                 best.setdefault(one.n_nodes, scale * one.time)
         counts = sorted(best)
-        style = "--" if method in plan.passed_over or place >= len(COLORS) else "-"
+        style = ":" if method in plan.passed_over else "--" if place >= len(COLORS) else "-"
         color = COLORS[place % len(COLORS)]
         axes.plot(counts, [best[n] for n in counts], style, marker="o", ms=4, color=color, label=method)
     axes.plot(plan.best.n_nodes, scale * plan.best.time, "o", ms=11, mfc="none", mec="0.3")
@@ -50,7 +53,7 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, ncols=2)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return axes
 
 

@@ -307,8 +307,8 @@ def plan(
         ``"esdacd"`` are then predicted but not recommended, since the clock counts a whole local solve of
         theirs as one pass.
     pilot : bool
-        Put the predictions right by short runs on a few of the rows. They process at most 5 % of the samples
-        that the recommended run will.
+        Put the predictions right by short runs on a few of the rows. They are to process at most 5 % of the
+        samples that the recommended run is predicted to; ``pilot.share`` is what it came to.
     law : str
         Of the delays, ``"exponential"`` or ``"fixed"``.
     seconds_per_sample : float, optional
