@@ -78,7 +78,7 @@ class Formula(NamedTuple):
 
 #: Newton: a few damped steps, then digits double; a row adds its part to half a Hessian.
 #: L-BFGS: between the root of κ_b and its logarithm, as directions differ; one gradient per round.
-#: By eye from ten runs, synthetic and real; they took between a third and three times as many.
+#: By eye from ten runs, synthetic and real; they took between a quarter and three times as many.
 FORMULAS: Mapping[str, Formula] = {
     "newton": Formula(
         lambda facts, tol: 3.0 + math.log2(1.0 + math.log(1.0 / tol)),
