@@ -73,7 +73,7 @@ class Story:
 
     def write(self, folder: Path) -> Path:
         """Write the page and return its path."""
-        css = (resources.files("adfs.experiments") / "page" / "page.css").read_text(encoding="utf-8")
+        css = (resources.files("adfs") / "pages" / "page.css").read_text(encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "index.html"
         page = PAGE.substitute(css=css, version=adfs.__version__, sections="\n".join(self.sections))
@@ -159,7 +159,7 @@ def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs
 def planner_word(problem: adfs.Problem) -> str:
     """Return what the planner says of this problem, nothing where there is no planner."""
     plan = getattr(adfs, "plan", None)
-    return "" if plan is None else str(plan(problem, nodes=[1, 4, 16], graph="torus", tau=5.0))
+    return "" if plan is None else str(plan(problem, nodes=[1, 4, 9], graphs=["grid"], tau=5.0))
 
 
 def tell_comparison(story: Story, problem: adfs.Problem, run: adfs.Run) -> None:
@@ -240,7 +240,7 @@ def main() -> None:
         # The one place of the planner: where the package has it, its word stands here.
         word = planner_word(problem)
         if word:
-            story.tell("What the planner says", "Which method, how many nodes, how long:", shown=word)
+            story.tell("What the planner says", word)
         tell_comparison(story, problem, run)
     if given.steps > 3:
         tell_two_ranks(story, problem)
