@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from adfs.experiments.figures import number
 from adfs.experiments.paper import LEVELS, reproduce
 from adfs.experiments.runs import available_cores
+from adfs.pages import number
 from benchmarks.measure import RESULTS, machine
 
 

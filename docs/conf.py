@@ -77,6 +77,7 @@ PUBLIC = {
     "algorithms": "Methods",
     "schedule": "Schedules",
     "experiments": "Comparisons",
+    "planning": "The planner",
     "data": "Files",
     "errors": "Errors",
 }

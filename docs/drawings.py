@@ -12,14 +12,15 @@ from sklearn.preprocessing import scale
 
 import adfs
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs, draw_edges
-from adfs.experiments.figures import PALETTE, layout
+from adfs.experiments.figures import layout
+from adfs.pages import COLORS
 from adfs.problem.boxes import intervals
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.placement import place
 from adfs.schedule import frame, make_schedule
 from adfs.theory import AugmentedGraph
 
-BLUE, RED, GREEN, PINK, ORANGE, SKY = PALETTE
+BLUE, RED, GREEN, PINK, ORANGE, SKY = COLORS
 SOFT = "0.45"
 
 
