@@ -15,8 +15,11 @@ from adfs.algorithms import METHODS
 from adfs.errors import InputError
 from adfs.problem import Loss
 from adfs.problem.losses import conjugate, get_loss, value
+from adfs.runtimes import RunOptions, run_method
+from adfs.runtimes.joint_problem import join_shards
 from literal_cases import random_network, random_problem
 from loss_cases import ONE_OUTPUT
+from memory_cluster import Threads, on_threads
 
 RNG = np.random.default_rng(11)
 
@@ -166,3 +169,22 @@ def test_a_loss_says_whether_it_takes_an_offset_as_a_target() -> None:
         "smoothed-hinge",
         "hinge",
     }
+
+
+def test_ranks_join_shards_with_offsets() -> None:
+    problem = with_offset("logistic")
+    alone = adfs.simulate("adfs", problem, adfs.Network("path:3"), passes=20, seed=1)
+
+    def one(ranks: Threads) -> Any:
+        own = [tuple(problem.shards[ranks.rank])]
+        joint = join_shards(
+            ranks, own, "path", nodes=None, loss="logistic", sigma=problem.sigma, n_features=None
+        )
+        options = RunOptions(passes=20.0, seed=1, gather=True)
+        return run_method(
+            "adfs", joint.problem, joint.network, options, cluster=ranks, placement=joint.placement
+        )
+
+    for run in on_threads(3, one):
+        assert run.gap == alone.gap
+        assert np.array_equal(run.coef, alone.coef)
