@@ -178,9 +178,9 @@ def test_the_optimum_is_in_every_box_of_many_problems() -> None:
 @pytest.mark.soak
 def test_theorem_2_holds_from_each_restart() -> None:
     """Over 200 seeds, with the new ρ: E error_t ≤ (1 − ρ)^t (σ_A‖λ_0 − λ*‖² + 2(F*(x_0) − F*))."""
-    problem, network = make_problem("logistic", 3), adfs.Network("cycle:4")
+    problem, network = make_problem("logistic", 3, sigma=0.02), adfs.Network("cycle:4")
     method, retuner = watch("adfs")
-    adfs.simulate(method, problem, network, tol=1e-8)
+    adfs.simulate(method, problem, network, tol=1e-10, tau=20.0)
     assert len(retuner.begun) >= 2
     optimum = problem.optimum(1e-14).theta
     for phase in retuner.begun:
