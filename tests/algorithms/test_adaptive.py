@@ -26,6 +26,9 @@ from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
 
 LOSSES = ["logistic", "squared-hinge", "smoothed-hinge", "huber", "smoothed-quantile"]
+# Each kind of kernel takes seconds to compile: the other losses have the same prox, and are soaked.
+QUICK = LOSSES[:2]
+ALL_LOSSES = [*QUICK, *(pytest.param(loss, marks=pytest.mark.soak) for loss in LOSSES[2:])]
 
 
 def make_problem(
@@ -49,38 +52,51 @@ def boxed(problem: adfs.Problem, excess: float) -> tuple[BoxedProblem, np.ndarra
     return view, view.clip_to_domain(tips)
 
 
+def run_boxed(
+    view: BoxedProblem, network: adfs.Network, parameters: Parameters, tips: np.ndarray, stop: int
+) -> Any:
+    process = METHODS["adfs"].start(Setting(view, network, parameters, seed=5))
+    process.place(tips, view.sigma[:, None] * view.primal_from_dual(tips))
+    for end, events in process.schedule.windows(0.0, stop):
+        process.run(events, 0, events.time.size)
+        process.position = end
+    return process
+
+
+@pytest.mark.soak
+def test_dense_and_csr_have_the_same_bits() -> None:
+    network = adfs.Network("cycle:4")
+    view, tips = boxed(make_problem("logistic", 1), 0.05)
+    parameters = Parameters.tuned(view, network)
+    other = BoxedProblem(make_problem("logistic", 1, sparse=True), view.margins)
+    first, second = (run_boxed(one, network, parameters, tips, 4000) for one in (view, other))
+    assert np.array_equal(first.primal(), second.primal())
+    assert np.array_equal(first.dual(), second.dual())
+
+
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ALL_LOSSES)
 def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
     problem, network, stop = make_problem(loss, 1), adfs.Network("cycle:4"), 4000
     view, tips = boxed(problem, 0.05)
     parameters = Parameters.tuned(view, network)
     centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
-    found = []
-    for data in (problem, make_problem(loss, 1, sparse=True))[: 2 if loss == "logistic" else 1]:
-        seen = BoxedProblem(data, view.margins)
-        process = METHODS["adfs"].start(Setting(seen, network, parameters, seed=5))
-        process.place(tips, centers)
-        for end, events in process.schedule.windows(0.0, stop):
-            process.run(events, 0, events.time.size)
-            process.position = end
-        found.append(process)
-    assert np.array_equal(found[0].primal(), found[-1].primal()), "dense and CSR must give the same bits"
+    process = run_boxed(view, network, parameters, tips, stop)
     graph = AugmentedGraph(view, network, parameters)
     twin = MeanLagAdfs(graph)
     start = np.concatenate([centers, (tips[:, None] * problem.X)[graph.tip_rows]])
     state = LagState(start, np.zeros_like(start), np.zeros(graph.n_augmented))
     tip_of_row = {int(row): number for number, row in enumerate(graph.tip_rows)}
-    for _, events in found[0].schedule.windows(0.0, stop):
+    for _, events in process.schedule.windows(0.0, stop):
         for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
             edge = actor - 4 if actor >= 4 else graph.n_communication + tip_of_row[sample]
             state = twin.step(state, edge, time)
     expected = twin.iterates(state, stop)
-    assert relative(found[0].primal() * problem.sigma[:, None], expected.x[:4]) < 1e-12
-    scalars = found[0].dual()
+    assert relative(process.primal() * problem.sigma[:, None], expected.x[:4]) < 1e-12
+    scalars = process.dual()
     assert relative((scalars[:, None] * problem.X)[graph.tip_rows], expected.x[4:]) < 1e-12
     # Every dual variable is in its box, and some rest at its end.
     low, high = (problem.weights * view.boxed.ends[:, side] for side in (2, 3))
@@ -88,7 +104,7 @@ def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
     assert np.any((np.abs(scalars - low) < 1e-9) | (np.abs(scalars - high) < 1e-9))
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("huber", marks=pytest.mark.soak)])
 def test_block_adfs_in_boxes_is_its_twin(loss: str) -> None:
     problem, network = make_problem(loss, 2), adfs.Network("cycle:4")
     view, tips = boxed(problem, 0.05)
@@ -129,17 +145,17 @@ def watch(name: str, share: float = 1.0) -> tuple[Any, Watched]:
     return type(cls.__name__, (cls,), {"retuner": lambda self, problem, choice: retuner})(), retuner
 
 
-def check_optimum_in_boxes(seed: int) -> int:
+def check_optimum_in_boxes(seed: int, losses: list[str]) -> int:
     """Run on a random problem; return how often it re-tuned."""
     rng = np.random.default_rng(seed)
-    loss = LOSSES[seed % len(LOSSES)]
+    loss = losses[seed % len(losses)]
     sigma = float(np.exp(rng.uniform(-4.0, 1.0)))
     problem = make_problem(loss, seed, m=int(rng.integers(3, 40)), sigma=sigma)
     optimum = problem.optimum(1e-14)
     margins, reach = problem.X @ optimum.theta, np.sqrt(2.0 * optimum.gap * problem.value_at_zero)
     slack = reach / np.sqrt(problem.total_sigma) * np.sqrt(problem.row_norms_squared)
-    method, retuner = watch("adfs-block" if loss == "logistic" and seed % 2 else "adfs")
-    run = adfs.simulate(method, problem, adfs.Network("cycle:4"), tol=1e-9, seed=seed)
+    method, retuner = watch("adfs-block" if loss == "logistic" and seed % 4 else "adfs")
+    run = adfs.simulate(method, problem, adfs.Network("cycle:4"), tol=1e-9, tau=20.0, seed=seed)
     assert run.converged
     for phase in retuner.begun:
         view = phase.problem
@@ -151,20 +167,20 @@ def check_optimum_in_boxes(seed: int) -> int:
 
 
 def test_the_optimum_is_in_every_box() -> None:
-    assert sum(check_optimum_in_boxes(seed) for seed in range(20)) >= 20
+    assert sum(check_optimum_in_boxes(seed, QUICK) for seed in range(20)) >= 10
 
 
 @pytest.mark.soak
 def test_the_optimum_is_in_every_box_of_many_problems() -> None:
-    assert sum(check_optimum_in_boxes(seed) for seed in range(20, 220)) >= 200
+    assert sum(check_optimum_in_boxes(seed, LOSSES) for seed in range(20, 220)) >= 100
 
 
 @pytest.mark.soak
 def test_theorem_2_holds_from_each_restart() -> None:
     """Over 200 seeds, with the new ρ: E error_t ≤ (1 − ρ)^t (σ_A‖λ_0 − λ*‖² + 2(F*(x_0) − F*))."""
-    problem, network = make_problem("logistic", 3), adfs.Network("cycle:4")
+    problem, network = make_problem("logistic", 3, sigma=0.02), adfs.Network("cycle:4")
     method, retuner = watch("adfs")
-    adfs.simulate(method, problem, network, tol=1e-8)
+    adfs.simulate(method, problem, network, tol=1e-10, tau=20.0)
     assert len(retuner.begun) >= 2
     optimum = problem.optimum(1e-14).theta
     for phase in retuner.begun:
@@ -205,8 +221,15 @@ def _augmented(process: Any, problem: adfs.Problem, graph: AugmentedGraph) -> tu
 CASES = [(method, choice) for method in ("adfs", "adfs-block") for choice in ("adaptive", "adaptive-safe")]
 
 
+TAU = 30.0
+
+
+def make_case(method: str, choice: str) -> Case:
+    return Case(method=method, parameters=choice, passes=10.0, rows=40, width=1)
+
+
 def simulate(method: str, choice: str, **more: Any) -> Run:
-    return Case(method=method, parameters=choice, passes=30.0, rows=20).simulate(gather=True, **more)
+    return make_case(method, choice).simulate(gather=True, tau=TAU, **more)
 
 
 @pytest.mark.parametrize(("method", "choice"), CASES)
@@ -215,7 +238,7 @@ def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_pa
     retunings = whole.details["retunings"]
     assert retunings
     assert all(found["rho"] > found["rho_before"] for found in retunings)
-    case = Case(method=method, parameters=choice, passes=30.0, rows=20)
+    case = make_case(method, choice)
     network = adfs.Network(case.network)
 
     def run(cluster: Threads) -> Run:
@@ -223,7 +246,7 @@ def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_pa
             joint = join_shards(
                 cluster, case.shard, network, nodes=None, loss=case.loss, sigma=case.sigma(), n_features=None
             )
-            settings = case.options() | {"gather": True}
+            settings = case.options() | {"gather": True, "tau": TAU}
             settings.pop("method")
             asked = RunOptions(**settings)
             return run_method(

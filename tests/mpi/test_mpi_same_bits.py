@@ -41,8 +41,8 @@ def all_cases() -> dict[str, dict[str, Any]]:
     cases["python"] = {"case": Case(schedule="poisson"), "engine": "python"}
     cases["python, iid"] = {"case": Case(network="complete:9"), "engine": "python"}
     for name, choice in (("adfs", "adaptive"), ("adfs-block", "adaptive-safe")):
-        case = Case(method=name, parameters=choice, passes=20.0, rows=20)
-        cases[f"{name} {choice}"] = {"case": case}
+        case = Case(method=name, parameters=choice, rows=40, width=1)
+        cases[f"{name} {choice}"] = {"case": case, "more": {"tau": 30.0}}
     cases["one column"] = {"case": Case(width=1, loss="squared", method="adfs-block")}
     return cases
 

@@ -68,27 +68,34 @@ class Adaptive(Retuner):
     def __init__(self, share: float) -> None:
         self.share = share
         # What later decisions follow from: the gap of the last re-tuning and of the last look, the share that
-        # is used from now on; whether there is nothing more to gain, and whether the intervals of the phase
-        # are proven; and these.
+        # is used from now on; by how much an estimate was wrong; whether there is nothing more to gain, and
+        # whether the intervals of the phase are proven; and these.
         self._tuned, self._looked, self._used = 1.0, math.inf, share
-        self._over, self._proven = False, True
+        self._bias, self._over, self._proven = 1.0, False, True
         self._margins: np.ndarray | None = None
 
     def words(self) -> str:
         return f"adaptive, {self.share}"
 
     def state(self) -> dict[str, np.ndarray]:
-        numbers = {"numbers": np.array([self._tuned, self._looked, self._used, self._over, self._proven])}
-        return numbers if self._margins is None else numbers | {"margins": self._margins}
+        numbers = [self._tuned, self._looked, self._used, self._bias, self._over, self._proven]
+        found = {"numbers": np.array(numbers, dtype=np.float64)}
+        return found if self._margins is None else found | {"margins": self._margins}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
-        self._tuned, self._looked, self._used = (float(number) for number in state["numbers"][:3])
-        self._over, self._proven = (bool(flag) for flag in state["numbers"][3:])
+        self._tuned, self._looked, self._used, self._bias = (float(one) for one in state["numbers"][:4])
+        self._over, self._proven = (bool(flag) for flag in state["numbers"][4:])
         self._margins = state.get("margins")
         if self._margins is None:
             return problem
         assert isinstance(problem, Problem)
         return BoxedProblem(problem, self._margins)
+
+    def prepare(self, problem: FiniteSum) -> None:
+        small = problem.first_samples()
+        if isinstance(small, Problem):
+            radius = np.ones(small.n_samples)
+            BoxedProblem(small, intervals(small, np.zeros(small.n_features), radius, 1.0, radius))
 
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
         at = _FIRST / parameters.contraction
@@ -115,12 +122,15 @@ class Adaptive(Retuner):
         view = BoxedProblem(problem, margins)
         if not look.any(bool(view.active.any())):
             return None  # all are known, and nothing would be left to draw
-        if not left and self._estimate(look, view) > _QUICKER * before:
-            # What a radius of 0 would give is about the best that later looks may find.
-            point = BoxedProblem(problem, np.repeat((problem.X @ look.theta)[:, None], 2, axis=1))
-            self._over = self._proven and self._estimate(look, point) > _HOPED * before
-            return None
-        return self._phase(look, view, before, needed=left)
+        estimate = math.inf if left else self._estimate(look, view)
+        if left or self._bias * estimate <= _QUICKER * before:
+            phase = self._phase(look, view, before, estimate)
+            if phase is not None:
+                return phase
+        # What a radius of 0 would give is about the best that later looks may find.
+        point = BoxedProblem(problem, np.repeat((problem.X @ look.theta)[:, None], 2, axis=1))
+        self._over = self._proven and self._bias * self._estimate(look, point) > _HOPED * before
+        return None
 
     def _outside(self, look: Look, problem: Problem) -> np.ndarray:
         """Return which margins have left their intervals; nobody asks once these are proven.
@@ -171,8 +181,11 @@ class Adaptive(Retuner):
         )
         return predicted_time(look.constants(summary), look.network, look.tau)
 
-    def _phase(self, look: Look, view: BoxedProblem, before: float, *, needed: bool) -> Phase | None:
-        """Return the phase with a view, unless it would not be worth its restart."""
+    def _phase(self, look: Look, view: BoxedProblem, before: float, estimate: float) -> Phase | None:
+        """Return the phase with a view, unless it would not be worth its restart.
+
+        It is begun whatever it is worth where the ``estimate`` is infinite.
+        """
         if look.summary.n_nodes > 1:
             # λ_max(K_i): a row of w entries adds w(w + 1)/2 products to a Gram matrix, and a sample's step is
             # 5w and a prox of about 75; or it takes products with vectors, 8 passes at most.
@@ -182,7 +195,8 @@ class Adaptive(Retuner):
         summary = look.summarize(view)
         constants = look.constants(summary)
         after = predicted_time(constants, look.network, look.tau)
-        if not needed and after > _QUICKER * before:
+        if estimate < math.inf and after > _QUICKER * before:
+            self._bias = after / estimate  # later estimates are mended by it
             return None
         self._tuned, self._margins, self._proven = look.gap, view.margins, self._used == 1.0
         drawn, all_drawn = float(summary.n_active.sum()), float(summary.n_samples.sum())

@@ -142,6 +142,9 @@ class Retuner(ABC):
     def words(self) -> str:
         """Return what its decisions follow from, the same for the same retuner: checkpoints compare it."""
 
+    def prepare(self, problem: FiniteSum) -> None:  # noqa: B027  # most have nothing to compile
+        """Compile what a decision calls, outside the time of the run."""
+
     @abstractmethod
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
         """Yield how far from its beginning to look in a phase with these constants.

@@ -123,6 +123,7 @@ class Phases:
     def begin(self, execution: Execution, clock: Clock | None, time: float, events: float) -> None:
         """Be ready to look; a budget of idealised ``time`` goes by the clock, one of ``events`` does not."""
         self._execution = execution
+        self.nodes.cluster.in_turns(lambda: self.retuner.prepare(self.maker.problem), "to compile")
         if self._summary is None:
             self._summary = self.maker.summarize(self.setting.problem)
         execution.go_on_with(execution.process, self._now.position)
