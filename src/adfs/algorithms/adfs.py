@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
+from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
 from adfs.algorithms.base import (
     EventProcess,
@@ -32,12 +33,14 @@ from adfs.algorithms.base import (
 )
 from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.retuning import Retuner
 from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
+from adfs.problem.boxes import sample_curvature, sample_dual_prox
 from adfs.problem.evaluation import sampling_weights
-from adfs.problem.losses import outputs, weighted_dual_prox
+from adfs.problem.losses import outputs
 from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.rows import kind_of, row_column, row_entry, row_span
 from adfs.theory import NodeSizes, Parameters
@@ -211,13 +214,13 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     tip = state.tips[j]
     half_lag = 0.5 * scale * tip.imag
     weight = samples.weights[j]
-    curvature = weight * constants.beta
+    curvature = weight * sample_curvature(samples.loss, constants.beta, j)
     mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
     h = step * mixing * curvature
     at_v = tip.real + half_lag
     # h·x_s/(wβ) without the division by wβ, which h contains
     zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
-    change = weighted_dual_prox(samples.loss, zeta, h, samples.y[j], weight, margin) - at_v
+    change = sample_dual_prox(samples.loss, j, zeta, h, samples.y[j], weight, margin) - at_v
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
     state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
@@ -444,6 +447,7 @@ ADFS_CHOICES: Mapping[str, Callable[[Source, Network, float], Parameters]] = Map
     {
         "tuned": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
         "paper": lambda problem, network, tau: Parameters.paper(problem, network, tau=tau),
+        **dict.fromkeys(ADAPTIVE, lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau)),
     }
 )
 
@@ -475,6 +479,9 @@ class Adfs(Method[Parameters]):
 
     def start(self, setting: Setting[Parameters]) -> EventProcess:
         return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)
+
+    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
+        return adaptive_retuner(problem, choice)
 
     def position_of(self, parameters: Parameters, sizes: NodeSizes, passes: float) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)

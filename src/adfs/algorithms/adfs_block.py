@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
 from adfs.algorithms.adfs import (
     AdfsConstants,
     AdfsParts,
@@ -26,10 +27,11 @@ from adfs.algorithms.adfs import (
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
 from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
-from adfs.problem import Problem
+from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
@@ -205,6 +207,11 @@ class AdfsBlockProcess(LocalRounds):
     def dual(self) -> np.ndarray:
         return tip_scalars(self.parts.adfs, self.position, -1.0)
 
+    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+        self.state.tips[...] = tips
+        self.state.centers[...] = centers
+        return True
+
     def arrays(self) -> dict[str, np.ndarray]:
         return self.state._asdict()
 
@@ -226,7 +233,10 @@ class AdfsBlock(Method[BlockParameters]):
 
     record = BlockParameters
     choices = MappingProxyType(
-        {"tuned": lambda problem, network, tau: BlockParameters.tuned(problem, network, tau=tau)}
+        dict.fromkeys(
+            ("tuned", *ADAPTIVE),
+            lambda problem, network, tau: BlockParameters.tuned(problem, network, tau=tau),
+        )
     )
 
     def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
@@ -234,6 +244,9 @@ class AdfsBlock(Method[BlockParameters]):
 
     def start(self, setting: Setting[BlockParameters]) -> AdfsBlockProcess:
         return AdfsBlockProcess(setting)
+
+    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
+        return adaptive_retuner(problem, choice)
 
     def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))

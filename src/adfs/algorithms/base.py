@@ -24,6 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.event_kernels import EventKernels
+from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.round_kernels import MatrixRows, RoundKernels, go_on, run_rounds
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
@@ -416,6 +417,13 @@ class Method(ABC, Generic[P]):
         ``total`` is that of `Gossip`; every process calls it equally often.
         """
         return parameters
+
+    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
+        """Return what decides when a run goes on in a new phase, None for a run in one phase.
+
+        ``choice`` is the choice of parameters as users give it; see `adfs.algorithms.retuning`.
+        """
+        return None
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return what a clock must know of an event or a round.

@@ -7,7 +7,7 @@ import math
 from adfs.compilation import compiled, inlined
 from adfs.intrinsics import fma
 
-__all__ = ["log_one_plus", "logistic_dual_prox", "sigmoid"]
+__all__ = ["log_one_plus", "logistic_dual_prox", "logistic_prox_between", "sigmoid"]
 
 # A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
@@ -150,6 +150,43 @@ def _inside_bracket(r: float, c: float, start: float) -> float:
         if c <= 0.0 and (moved != t + step or 2.0 * abs(step) > previous):
             moved = 0.5 * (low + high)
         if moved == t:
+            return p
+        previous = abs(moved - t)
+        t = moved
+    return p
+
+
+@compiled
+def logistic_prox_between(r: float, c: float, start: float, low: float, high: float) -> float:
+    """Return p = sigmoid(−t) at the root of G(t) = t − c·sigmoid(−t) − r between two ends of which G has 0.
+
+    As `_inside_bracket`, for any c with which G rises from ``low`` to ``high``, where its root is: c may be
+    below −4 where the sigmoid is flat. The bracket is bisected whenever a step leaves it or does not halve.
+    """
+    low, high = max(low, min(r, r + c)), min(high, max(r, r + c))
+    t = min(max(start, low), high)
+    previous = 2.0 * (high - low)
+    p = 0.5
+    for _ in range(_MOST_STEPS):
+        small = math.exp(-abs(t))
+        ratio = 1.0 / (1.0 + small)
+        p = small * ratio if t >= 0.0 else ratio
+        spread = small * ratio * ratio
+        g = t - c * p - r
+        if abs(g) <= 2.0 * _ROUNDING * (abs(t) + abs(c) * p + abs(r)):
+            return p
+        if g > 0.0:
+            high = t
+        else:
+            low = t
+        slope = 1.0 + c * spread
+        step = -g / slope if slope > 0.0 else 0.0
+        if _HALF_THIRD_ORDER * abs(c) * step * step <= _ROUNDING * slope and 0.0 < abs(step) < _LAST_STEP:
+            return _moved(p, spread, step)
+        moved = t + step
+        if not low < moved < high or 2.0 * abs(step) > previous or step == 0.0:
+            moved = 0.5 * (low + high)
+        if moved in (t, low, high):
             return p
         previous = abs(moved - t)
         t = moved

@@ -9,6 +9,7 @@ from adfs.compilation import compiled
 from adfs.errors import InputError
 
 __all__ = [
+    "Ends",
     "Loss",
     "box_conjugate",
     "box_divergence",
@@ -16,9 +17,14 @@ __all__ = [
     "entropy_part",
     "hinge_conjugate",
     "inside",
+    "line_curvature",
+    "line_margins",
     "positive",
     "signed_interval",
 ]
+
+#: Two margins, the lower one first, and the slopes ℓ' there.
+Ends = tuple[float, float, float, float]
 
 _NEAR = 0.125  # relative differences below which the entropy is a series
 
@@ -47,6 +53,11 @@ class Loss:
     It may define ``divergence(loss, u, s, b)``, ℓ(u; b) + ℓ*(s; b) − us without cancellation near the s at
     which that is 0 (infinite outside the domain): certificates are then right to the last digits. Without it
     the difference is taken, and its rounding added.
+
+    For constants that a run adapts (`adfs.problem.boxes`) it defines ``curvature_over(loss, low, high, b)``,
+    the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first margin with
+    ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' is not β wherever it is not
+    0, also ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox with another β over a box.
     """
 
     __slots__ = ()
@@ -109,6 +120,22 @@ def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> fl
         return 0.5 * away * away / width
     away = best - s
     return max(away * (r - width * best), 0.0) + 0.5 * width * away * away
+
+
+@compiled
+def line_margins(
+    low: float, high: float, center: float, width: float, bottom: float, top: float
+) -> tuple[float, float]:
+    """Return `Loss.margins_of` of a loss whose slope is (u − center)/width between ``bottom`` and ``top``."""
+    first = -math.inf if low <= bottom else center + width * min(low, top)
+    last = math.inf if high >= top else center + width * max(high, bottom)
+    return first, last
+
+
+@compiled
+def line_curvature(low: float, high: float, center: float, width: float, bottom: float, top: float) -> float:
+    """Return `Loss.curvature_over` of such a loss: 1/width unless the interval misses its curved part."""
+    return 1.0 / width if low < center + width * top and high > center + width * bottom else 0.0
 
 
 @compiled

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adfs.problem.logistic import log_one_plus, logistic_dual_prox, sigmoid
+from adfs.problem.logistic import log_one_plus, logistic_dual_prox, logistic_prox_between, sigmoid
 from adfs.problem.loss_base import (
+    Ends,
     Loss,
     box_conjugate,
     box_divergence,
@@ -14,6 +15,8 @@ from adfs.problem.loss_base import (
     entropy_part,
     hinge_conjugate,
     inside,
+    line_curvature,
+    line_margins,
     positive,
     signed_interval,
 )
@@ -82,6 +85,36 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
     def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
         inverse = 1.0 / h
         return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
+
+    @staticmethod
+    def curvature_over(loss: Logistic, low: float, high: float, b: float) -> float:
+        nearest = clip(0.0, low, high)
+        return sigmoid(nearest) * sigmoid(-nearest)
+
+    @staticmethod
+    def margins_of(loss: Logistic, low: float, high: float, b: float) -> tuple[float, float]:
+        # ℓ' is the probability of +1, less 1 where that is the label.
+        shift = 1.0 if b > 0.0 else 0.0
+        first, last = -math.inf, math.inf
+        if low + shift > 0.0:
+            first = math.log((low + shift) / (1.0 - shift - low)) if low + shift < 1.0 else math.inf
+        if high + shift < 1.0:
+            last = math.log((high + shift) / (1.0 - shift - high)) if high + shift > 0.0 else -math.inf
+        return first, last
+
+    @staticmethod
+    def prox_in_box(
+        loss: Logistic, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends
+    ) -> float:
+        # The derivative rises along the box; in terms of the margin it is u + cℓ'(u) − ζ/h.
+        inverse = 1.0 / h
+        c, target = inverse - 1.0 / beta, zeta * inverse
+        if ends[0] + c * ends[2] >= target:
+            return ends[2]
+        if ends[1] + c * ends[3] <= target:
+            return ends[3]
+        low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
+        return clip(-b * logistic_prox_between(b * target, c, b * start, low, high), ends[2], ends[3])
 
 
 class Squared(NamedTuple("SquaredConstants", []), Loss):
@@ -164,6 +197,16 @@ class SquaredHinge(NamedTuple("SquaredHingeConstants", []), Loss):
     def dual_prox(loss: SquaredHinge, zeta: float, h: float, b: float, start: float) -> float:
         return -b * max(0.0, h - b * zeta)
 
+    @staticmethod
+    def curvature_over(loss: SquaredHinge, low: float, high: float, b: float) -> float:
+        bottom, top = signed_interval(b, math.inf)
+        return line_curvature(low, high, b, 1.0, bottom, top)
+
+    @staticmethod
+    def margins_of(loss: SquaredHinge, low: float, high: float, b: float) -> tuple[float, float]:
+        bottom, top = signed_interval(b, math.inf)
+        return line_margins(low, high, b, 1.0, bottom, top)
+
 
 class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Loss):
     """Hinge whose kink is a parabola of the given width, labels ±1; β = 1/width."""
@@ -209,6 +252,16 @@ class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Lo
     def dual_prox(loss: SmoothedHinge, zeta: float, h: float, b: float, start: float) -> float:
         return -b * clip(h - b * zeta, 0.0, 1.0)
 
+    @staticmethod
+    def curvature_over(loss: SmoothedHinge, low: float, high: float, b: float) -> float:
+        bottom, top = signed_interval(b, 1.0)
+        return line_curvature(low, high, b, loss.width, bottom, top)
+
+    @staticmethod
+    def margins_of(loss: SmoothedHinge, low: float, high: float, b: float) -> tuple[float, float]:
+        bottom, top = signed_interval(b, 1.0)
+        return line_margins(low, high, b, loss.width, bottom, top)
+
 
 class Huber(NamedTuple("HuberConstants", [("delta", float)]), Loss):
     """Huber loss: ½r² for |r| ≤ δ and δ|r| − δ²/2 beyond, r = u − b; β = 1."""
@@ -252,6 +305,16 @@ class Huber(NamedTuple("HuberConstants", [("delta", float)]), Loss):
     @staticmethod
     def dual_prox(loss: Huber, zeta: float, h: float, b: float, start: float) -> float:
         return clip(zeta - h * b, -loss.delta, loss.delta)
+
+    @staticmethod
+    def curvature_over(loss: Huber, low: float, high: float, b: float) -> float:
+        bottom, top = -loss.delta, loss.delta
+        return line_curvature(low, high, b, 1.0, bottom, top)
+
+    @staticmethod
+    def margins_of(loss: Huber, low: float, high: float, b: float) -> tuple[float, float]:
+        bottom, top = -loss.delta, loss.delta
+        return line_margins(low, high, b, 1.0, bottom, top)
 
 
 class SmoothedQuantile(
@@ -301,3 +364,13 @@ class SmoothedQuantile(
     @staticmethod
     def dual_prox(loss: SmoothedQuantile, zeta: float, h: float, b: float, start: float) -> float:
         return clip(zeta - h * b, -loss.quantile, 1.0 - loss.quantile)
+
+    @staticmethod
+    def curvature_over(loss: SmoothedQuantile, low: float, high: float, b: float) -> float:
+        bottom, top = -loss.quantile, 1.0 - loss.quantile
+        return line_curvature(low, high, b, loss.width, bottom, top)
+
+    @staticmethod
+    def margins_of(loss: SmoothedQuantile, low: float, high: float, b: float) -> tuple[float, float]:
+        bottom, top = -loss.quantile, 1.0 - loss.quantile
+        return line_margins(low, high, b, loss.width, bottom, top)

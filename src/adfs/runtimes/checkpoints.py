@@ -14,8 +14,9 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,19 +26,40 @@ from adfs.files import write_whole
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.cluster import Cluster, RefusalError
 
-__all__ = ["CheckpointFile", "CheckpointFolder", "Checkpoints", "fingerprint", "open_checkpoints"]
+__all__ = [
+    "CheckpointFile",
+    "CheckpointFolder",
+    "Checkpoints",
+    "KeptPhases",
+    "fingerprint",
+    "open_checkpoints",
+]
 
 _KIND = "checkpoint-set"
 
 Rows = list[dict[str, float]]
 
 
-def fingerprint(method: str, setting: Setting) -> str:
-    """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed."""
+class KeptPhases(NamedTuple):
+    """What is kept of a run in phases: what JSON can hold, and arrays by name."""
+
+    words: list[dict[str, Any]]
+    arrays: dict[str, np.ndarray]
+
+
+#: Makes the process that a checkpoint is to fill, from the phases that are kept in it (None: there are none).
+Start = Callable[[KeptPhases | None], Process]
+
+
+def fingerprint(method: str, setting: Setting, *also: object) -> str:
+    """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed.
+
+    ``also`` is what else does, and prints the same when it is the same.
+    """
     stamp = hashlib.sha256()
     network = setting.network
     words, arrays = setting.problem.identity()
-    words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words]
+    words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words, *also]
     arrays = [*arrays, setting.block, network.edges, network.weights]
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):
@@ -53,10 +75,12 @@ def fingerprint(method: str, setting: Setting) -> str:
     return stamp.hexdigest()
 
 
-def _save(path: Path, process: Process, mark: str, rows: Rows, seconds: float) -> None:
+def _save(
+    path: Path, process: Process, mark: str, rows: Rows, seconds: float, phases: KeptPhases | None
+) -> None:
     """Write the state of a process, and what the run has recorded so far."""
     columns = list(rows[0]) if rows else []
-    header = {
+    header: dict[str, Any] = {
         "fingerprint": mark,
         "position": process.position,
         "work": list(process.work),
@@ -65,24 +89,35 @@ def _save(path: Path, process: Process, mark: str, rows: Rows, seconds: float) -
     }
     table = np.array([[row[name] for name in columns] for row in rows], dtype=np.float64)
     arrays = {f"state/{name}": value for name, value in process.arrays().items()}
+    if phases is not None:
+        header["phases"] = phases.words
+        arrays |= {f"{_PHASES}{name}": value for name, value in phases.arrays.items()}
     write_container(path, "checkpoint", header, arrays | {"rows": table})
 
 
-def _load(path: Path, process: Process, mark: str) -> tuple[Rows, float]:
-    """Fill a process from a checkpoint; return the rows recorded so far and the seconds of running."""
+_PHASES = "phases/"
+
+
+def _load(path: Path, start: Start, mark: str) -> tuple[Process, Rows, float]:
+    """Fill a process from a checkpoint; return it, the rows recorded so far and the seconds of running."""
     header, arrays = read_container(path, "checkpoint")
     if header["fingerprint"] != mark:
         raise InputError(
             f"{path} is a checkpoint of another run (other data, network, parameters, method or seed); "
             "resume with the same ones, or start anew"
         )
+    phases = None
+    if "phases" in header:
+        kept = {name: value for name, value in arrays.items() if name.startswith(_PHASES)}
+        phases = KeptPhases(header["phases"], {name.removeprefix(_PHASES): kept[name] for name in kept})
+    process = start(phases)
     for name, array in process.arrays().items():
         array[...] = arrays[f"state/{name}"]
     process.position = float(header["position"])
     process.work = Work(*(int(value) for value in header["work"]))
     names = header["columns"]
     rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in arrays["rows"]]
-    return rows, float(header["seconds"])
+    return process, rows, float(header["seconds"])
 
 
 class Checkpoints(ABC):
@@ -93,7 +128,7 @@ class Checkpoints(ABC):
         """Check that a checkpoint could be written, before anything is run."""
 
     @abstractmethod
-    def resume(self, process: Process) -> tuple[Rows, float]:
+    def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the last checkpoint, if there is one; return its rows and seconds."""
 
     @abstractmethod
@@ -101,7 +136,7 @@ class Checkpoints(ABC):
         """Forget what was said of an earlier run's end: this one begins."""
 
     @abstractmethod
-    def save(self, process: Process, rows: Rows, seconds: float) -> None:
+    def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Write a new one; all processes call it at the same position."""
 
     @abstractmethod
@@ -130,16 +165,16 @@ class CheckpointFile(Checkpoints):
             raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
         _check_folder(self.path.parent)
 
-    def resume(self, process: Process) -> tuple[Rows, float]:
+    def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the file, if it is there."""
-        return _load(self.path, process, self.mark) if self.path.exists() else ([], 0.0)
+        return _load(self.path, start, self.mark)[1:] if self.path.exists() else ([], 0.0)
 
     def begin(self) -> None:
         """Leave the file until there is a newer one."""
 
-    def save(self, process: Process, rows: Rows, seconds: float) -> None:
+    def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Replace the file."""
-        _save(self.path, process, self.mark, rows, seconds)
+        _save(self.path, process, self.mark, rows, seconds, phases)
 
     def finish(self, words: dict[str, Any]) -> None:
         """Leave the file: the run itself is at hand."""
@@ -191,14 +226,15 @@ class CheckpointFolder(Checkpoints):
                 generation = int(read_container(self.manifest, _KIND)[0]["generation"])
         self.generation = int(self.cluster.gather(generation, why)[0])
 
-    def save(self, process: Process, rows: Rows, seconds: float) -> None:
+    def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Write a new generation."""
         new = self.generation + 1
         why = f"to write the checkpoint at position {process.position:.17g}"
         trouble = ""
         try:
             with self.cluster.busy():
-                _save(self._file(new), process, self.mark, rows if self.cluster.rank == 0 else [], seconds)
+                own = rows if self.cluster.rank == 0 else []
+                _save(self._file(new), process, self.mark, own, seconds, phases)
         except FileError as error:
             trouble = str(error)
         self._all_well(trouble, new, why)
@@ -230,7 +266,7 @@ class CheckpointFolder(Checkpoints):
             keep = "the checkpoint before is intact" if self.generation else "there is no checkpoint"
             raise FileError(f"rank {failed[0]} {found[failed[0]]}; {keep}")
 
-    def resume(self, process: Process) -> tuple[Rows, float]:
+    def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the last complete generation; all processes, or none."""
         why = "to read the checkpoint"
         header: dict[str, Any] = {}
@@ -254,7 +290,7 @@ class CheckpointFolder(Checkpoints):
             self.generation = int(header["generation"])
             try:
                 with self.cluster.busy():
-                    rows, seconds = _load(self._file(self.generation), process, self.mark)
+                    process, rows, seconds = _load(self._file(self.generation), start, self.mark)
                 if process.position != header["position"]:
                     raise InputError(
                         f"{self._file(self.generation)} is of another position than the manifest says"

@@ -9,7 +9,9 @@ for another τ without running anything:
   for j with the old values on the right;
 - in a gossip round every node waits for its neighbours' messages of that round; there is no other
   barrier;
-- a sum over all nodes waits for the slowest, then for its messages one after another.
+- a sum over all nodes waits for the slowest, then for its messages one after another;
+- a certificate that a run in phases consults is a pass over each node's samples and sums up and down a
+  spanning tree, and so is what its decision takes.
 
 The time of a position is the time by which every event up to it has happened, max_i T_i.
 """
@@ -17,6 +19,7 @@ The time of a position is the time by which every event up to it has happened, m
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +28,7 @@ from numpy.typing import ArrayLike
 from adfs.algorithms.base import EventEffort, Method, get_method
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
-from adfs.network import Network
+from adfs.network import Network, hop_distances
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.delays import (
     ClockState,
@@ -36,16 +39,18 @@ from adfs.runtimes.delays import (
     message_times,
     start_clock,
 )
+from adfs.runtimes.history import Consultation, History
 from adfs.runtimes.result import Run
 from adfs.schedule import Schedule, make_schedule
-from adfs.schedule.philox import seed_key
+from adfs.schedule.philox import phase_seed, seed_key
 from adfs.schedule.rounds import round_coin
 from adfs.theory import NodeSizes, node_sizes
 
-__all__ = ["Clock", "Delays", "Straggler", "Times", "position_at", "retime", "with_times"]
+__all__ = ["Clock", "Delays", "Straggler", "Times", "follow", "position_at", "retime", "with_times"]
 
 
 _LONGEST_WALK = 2.0**48
+_MOST_ROOTS = 1024  # tried as roots of a spanning tree
 
 
 class Times(NamedTuple):
@@ -209,6 +214,7 @@ class Clock:
         chosen = get_method(method)
         single = chosen.kind == "single"
         sizes = node_sizes(problem)
+        self._method, self._kind = chosen, schedule or "iid"
         if single:
             network = Network("path:1")
             sizes = NodeSizes(sizes.n_samples.sum(keepdims=True), sizes.n_active.sum(keepdims=True))
@@ -218,24 +224,49 @@ class Clock:
                 "they must be the same"
             )
         self.network = network
-        self.position = 0.0
-        self._effort = chosen.effort(parameters, sizes, network)
+        self.position = self._base = 0.0
+        self.phase = -1
+        self._seed, self._samples = seed, np.ascontiguousarray(sizes.n_samples, dtype=np.int64)
         self._pace = delays.pace(network, seed, single=single)
         self._state = start_clock(network)
         self._ends = network.edges.astype(np.int64)
-        self._coins = seed_key(seed)
         self._sent = np.empty(network.n_nodes)
-        self._schedule: Schedule | None = None
+        self.begin_phase(parameters, sizes)
         if isinstance(self._effort, EventEffort):
             _all_compute(self._pace, self._state, np.full(network.n_nodes, self._effort.at_start))
+
+    def begin_phase(self, parameters: Any, sizes: NodeSizes) -> None:
+        """Go on in a new phase of a run, with its own constants and its own draws."""
+        self.phase += 1
+        self._base = self.position
+        seed, network = phase_seed(self._seed, self.phase), self.network
+        self._effort = self._method.effort(parameters, sizes, network)
+        self._coins = seed_key(seed)
+        self._schedule: Schedule | None = None
+        if isinstance(self._effort, EventEffort):
             self._schedule = make_schedule(
-                schedule or "iid",
+                self._kind,
                 seed=seed,
                 n_nodes=network.n_nodes,
                 edges=network.ends,
                 node_probability=parameters.node_probability,
                 edge_probability=parameters.edge_probability,
             )
+
+    def charge(self, passes: float, sums: float) -> None:
+        """Let every node go through its samples some times, and all nodes sum up and down a tree."""
+        _all_compute(self._pace, self._state, np.ceil(passes * self._samples).astype(np.int64))
+        tau = self._pace.tau
+        hops = 2 * self._tree_depth * int(sums)
+        _sum_over_all(self._pace, self._state, hops, float(tau.mean()) if tau.size else 0.0)
+
+    @functools.cached_property
+    def _tree_depth(self) -> int:
+        """The depth of the shallowest spanning tree, or the diameter where that takes long to find."""
+        n = self.network.n_nodes
+        if n > _MOST_ROOTS:
+            return self.network.diameter
+        return min(int(hop_distances(self.network, root).max()) for root in range(n))
 
     @property
     def times(self) -> np.ndarray:
@@ -265,7 +296,7 @@ class Clock:
         if isinstance(effort, EventEffort):
             assert self._schedule is not None
             before = np.ascontiguousarray(effort.before_exchange, dtype=np.int64)
-            for _, events in self._schedule.windows(self.position, position):
+            for _, events in self._schedule.windows(self.position - self._base, position - self._base):
                 _walk_events(self._pace, self._state, self._ends, before, events.actor)
         else:
             tau = self._pace.tau
@@ -279,11 +310,12 @@ class Clock:
                 self._coins,
                 self._sent,
             )
-            _walk_rounds(self._pace, self._state, self._ends, plan, int(self.position), int(position))
+            first, last = int(self.position - self._base), int(position - self._base)
+            _walk_rounds(self._pace, self._state, self._ends, plan, first, last)
         self.position = float(position)
 
     def mark(self) -> tuple[float, ClockState]:
-        """Return a copy of where the clock is, for :meth:`back`."""
+        """Return a copy of where the clock is in its phase, for :meth:`back`."""
         return self.position, ClockState(*(array.copy() for array in self._state))
 
     def back(self, mark: tuple[float, ClockState]) -> None:
@@ -303,6 +335,8 @@ def retime(
     *,
     seed: int = 0,
     schedule: str = "iid",
+    history: History | None = None,
+    phases: ArrayLike | None = None,
 ) -> Times:
     """Return the times of some positions of a run, without running it.
 
@@ -312,6 +346,10 @@ def retime(
         As for :class:`Clock`.
     positions : array_like of shape (P,)
         Not decreasing; ``run.columns["position"]`` for instance.
+    history : History, optional
+        Of a run in phases; ``parameters`` are then those of its phase 0.
+    phases : array_like of shape (P,), optional
+        The phase of each position, ``run.columns["phase"]``: it tells on which side of a re-tuning it lies.
 
     Returns
     -------
@@ -322,10 +360,24 @@ def retime(
         raise InputError("positions must be numbers of at least 0 that do not decrease")
     clock = Clock(method, parameters, problem, network, delays, seed=seed, schedule=schedule)
     latest, mean = np.empty(wanted.size), np.empty(wanted.size)
+    phase_of = np.zeros(wanted.size) if phases is None else np.asarray(phases)
+    looks = [] if history is None else list(reversed(history.looks))
     for number, position in enumerate(wanted):
+        while looks and (looks[-1].position, clock.phase) < (position, phase_of[number]):
+            assert history is not None
+            follow(clock, history, looks.pop())
         clock.advance(float(position))
         latest[number], mean[number] = clock.latest, clock.mean
     return Times(latest, mean)
+
+
+def follow(clock: Clock, history: History, look: Consultation) -> None:
+    """Let a clock go through a certificate that a run in phases consulted, and into the phase begun there."""
+    clock.advance(look.position)
+    clock.charge(look.passes, look.sums)
+    if look.began:
+        following = history.phases[clock.phase + 1]
+        clock.begin_phase(following.parameters, following.sizes)
 
 
 def with_times(
@@ -344,15 +396,18 @@ def with_times(
     network : Network
     delays : Delays
     """
+    history = run.history
     times = retime(
         run.method,
-        run.parameters,
+        run.parameters if history is None else history.phases[0].parameters,
         problem,
         network,
         delays,
         run.columns["position"],
         seed=run.seed,
         schedule=run.schedule,
+        history=history,
+        phases=run.columns.get("phase"),
     )
     columns = run.recorded() | {"time": times.latest, "time_mean": times.mean}
     return dataclasses.replace(run, columns=columns, details=run.details | {"delays": repr(delays)})

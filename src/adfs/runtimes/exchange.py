@@ -101,6 +101,10 @@ class EventExchange:
             )
             take_events(*self._taken, self._ready, 0, *self._taken)
 
+    def go_on_with(self, process: EventProcess) -> None:
+        """Execute the events of another process from now on, over the same nodes."""
+        self.process = process
+
     def open(self) -> None:
         """Be ready for messages."""
         if self._links is not None:

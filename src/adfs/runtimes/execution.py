@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from adfs.runtimes.gossip import GossipProduct
 from adfs.runtimes.recording import Record
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
+
+if TYPE_CHECKING:
+    from adfs.runtimes.phases import Phases
 
 __all__ = ["Execution"]
 
@@ -50,6 +53,11 @@ class Execution:
     checkpoints : Checkpoints, optional
     tau : float, optional
         Time of a message in units of a sample's computation, where it is known.
+
+    Attributes
+    ----------
+    phases : Phases or None
+        What checkpoints also hold of a run in phases.
     """
 
     interrupted: bool = False
@@ -67,6 +75,8 @@ class Execution:
         self.alone = self.cluster.size == 1
         self.block = self.placement.block(self.cluster.rank)
         self.times = ProcessTimes()
+        self.phases: Phases | None = None
+        self._base = 0.0
         self._stream: tuple[float, Iterator[tuple[float, Events]]] | None = None
         self._values: tuple[float, np.ndarray] = (-1.0, np.empty(0))
         self._exchange: EventExchange | None = None
@@ -81,13 +91,21 @@ class Execution:
 
     @property
     def position(self) -> float:
-        """Where the run is."""
-        return self.process.position
+        """Where the run is: positions of a process begin at 0 in every phase."""
+        return self._base + self.process.position
 
     @property
     def has_events(self) -> bool:
         """Whether the run executes the events of a schedule."""
         return self._exchange is not None
+
+    def go_on_with(self, process: Process, base: float) -> None:
+        """Go on with the process of another phase, which began at a position of the run."""
+        self.process, self._base = process, base
+        self._stream, self._values = None, (-1.0, np.empty(0))
+        if self._exchange is not None:
+            assert isinstance(process, EventProcess)
+            self._exchange.go_on_with(process)
 
     # ------------------------------------------------------------------ before and after
 
@@ -109,6 +127,8 @@ class Execution:
         if not self.alone:  # others would wait while one compiles at its first certificate
             self.process.primal()
             self.process.dual()
+            # Certificates are of the true problem, whatever the phase sees of it.
+            small = self.nodes.problem.first_samples() or small
             zero = np.zeros(small.n_features)
             small.loss_sums(zero)
             tips = small.clip_to_domain(small.slopes(zero))
@@ -150,9 +170,10 @@ class Execution:
 
     def advance(self, stop: float, deadline: float | None) -> bool:
         """Go on to a position; return False when interrupted, or when the deadline passed first."""
+        stop -= self._base
         while self.process.position < stop:
             begun = time.perf_counter()
-            target = stop if self.alone else min(stop, float(np.ceil(self.position + self._slice)))
+            target = stop if self.alone else min(stop, float(np.ceil(self.process.position + self._slice)))
             self._advance(target, deadline if self.alone else None)
             over = self._out_of_time(deadline)
             if not self.alone:
@@ -179,7 +200,7 @@ class Execution:
     def _advance(self, stop: float, deadline: float | None) -> None:
         """Go on to a position, or in one process until the deadline."""
         process = self.process
-        self.cluster.doing = lambda: f"computing after position {process.position:.17g}"
+        self.cluster.doing = lambda: f"computing after position {self.position:.17g}"
         if isinstance(process, EventProcess):
             self._advance_events(process, stop, deadline)
             return
@@ -213,7 +234,7 @@ class Execution:
     # ------------------------------------------------------------------ agreeing
 
     def _where(self) -> str:
-        return f"at position {self.process.position:.17g} of the schedule"
+        return f"at position {self.position:.17g} of the schedule"
 
     def _share(self, values: np.ndarray, why: str) -> list[np.ndarray]:
         begun = time.perf_counter()
@@ -248,6 +269,16 @@ class Execution:
         self.times.evaluating += time.perf_counter() - begun
         return certificate
 
+    def consult(self) -> tuple[Certificate, np.ndarray]:
+        """Certify the current point for a decision, in one way whatever is recorded; return its tips too."""
+        begun = time.perf_counter()
+        self.nodes.why = f"to certify {self._where()}"
+        certificate = certify(self.process, self.nodes)
+        tips = self.process.dual()
+        assert tips is not None, "only a method with dual variables runs in phases"
+        self.times.evaluating += time.perf_counter() - begun
+        return certificate, self.nodes.problem.clip_to_domain(tips)
+
     def measure(self, record: Record) -> dict[str, float]:
         """Evaluate the nodes' iterates."""
         if set(record.measures) <= {"gap"}:
@@ -276,7 +307,8 @@ class Execution:
         """Write a checkpoint; no message is under way at a position, so the processes' parts fit."""
         if self.checkpoints is not None:
             begun = time.perf_counter()
-            self.checkpoints.save(self.process, rows, seconds)
+            kept = None if self.phases is None else self.phases.kept()
+            self.checkpoints.save(self.process, rows, seconds, kept)
             self.times.evaluating += time.perf_counter() - begun
 
     def save_last(self, rows: list[dict[str, float]], seconds: float) -> None:

@@ -199,45 +199,72 @@ def run_loop(
     rows, seconds
         What a resumed run had already.
     """
-    budget, last = plan.budget, plan.last
-    saved = time.perf_counter()
-    outcome: Outcome | None = None
+    phases = execution.phases
+    pace = _Pace(execution, monitor, rows, seconds)
     with _interrupts(execution, plan.checkpoint_every is not None):
-        for point in plan.points(execution.position, rows):
-            while execution.position < point:
-                begun = time.perf_counter()
-                left = (
-                    _SLICE_SECONDS
-                    if budget.seconds is None
-                    else min(_SLICE_SECONDS, budget.seconds - seconds)
-                )
-                execution.advance(point, begun + left)
-                seconds += time.perf_counter() - begun
-                execution.interrupted |= monitor.stop()
-                due = plan.checkpoint_every is not None and (
-                    time.perf_counter() - saved >= plan.checkpoint_every
-                )
-                spent = budget.seconds is not None and seconds >= budget.seconds
-                due, stopped, spent = execution.agree(due, execution.interrupted, spent)
-                if due:
-                    execution.save(rows, seconds)
-                    saved = time.perf_counter()
-                if stopped or spent:
-                    execution.interrupted |= stopped  # whichever process was told to
-                    outcome = Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
-                    break
-            certificate = _certify(execution, plan, rows, outcome is not None or execution.position >= last)
-            if not rows or rows[-1]["position"] < execution.position:
-                rows.append(_row(execution, plan, certificate, seconds))
-                monitor.update(rows[-1])
-            outcome = outcome or _verdict(certificate, budget)
-            if outcome is None and execution.position >= last:
-                outcome = Outcome.OUT_OF_BUDGET
-            if outcome is not None:
-                if plan.checkpoint_every is not None:
-                    execution.save_last(rows, seconds)
-                return LoopResult(outcome, rows, certificate, seconds)
-    raise AssertionError("the grid has no end")
+        points, last = plan.points(execution.position, rows), plan.last
+        point = next(points)
+        while True:
+            look = math.inf if phases is None else phases.next_look
+            outcome = pace.go_to(min(point, look), plan)
+            ends = outcome is not None or execution.position >= last
+            if ends or execution.position >= point:
+                certificate = _certify(execution, plan, rows, ends)
+                if not rows or rows[-1]["position"] < execution.position:
+                    rows.append(_row(execution, plan, certificate, pace.seconds))
+                    monitor.update(rows[-1])
+                outcome = outcome or _verdict(certificate, plan.budget)
+                if outcome is None and execution.position >= last:
+                    outcome = Outcome.OUT_OF_BUDGET
+                if outcome is not None:
+                    if plan.checkpoint_every is not None:
+                        execution.save_last(rows, pace.seconds)
+                    return LoopResult(outcome, rows, certificate, pace.seconds)
+                point = next(points)
+            if phases is not None and execution.position >= look:
+                # What a run decides by is part of it, and counts in its seconds.
+                pace.seconds += phases.look()
+                changed = phases.plan(plan)
+                if changed is not plan:
+                    plan, last = changed, changed.last
+                    points = plan.points(math.nextafter(execution.position, math.inf), rows)
+                    point = next(points)
+
+
+class _Pace:
+    """Goes from position to position in slices of time, with checkpoints and stops between them."""
+
+    def __init__(
+        self, execution: Execution, monitor: Monitor, rows: list[dict[str, float]], seconds: float
+    ) -> None:
+        self.execution, self.monitor, self.rows, self.seconds = execution, monitor, rows, seconds
+        self._saved = time.perf_counter()
+
+    def go_to(self, point: float, plan: Plan) -> Outcome | None:
+        """Go on to a position; return how the run ends if it does on the way."""
+        execution, budget = self.execution, plan.budget
+        while execution.position < point:
+            begun = time.perf_counter()
+            left = (
+                _SLICE_SECONDS
+                if budget.seconds is None
+                else min(_SLICE_SECONDS, budget.seconds - self.seconds)
+            )
+            execution.advance(point, begun + left)
+            self.seconds += time.perf_counter() - begun
+            execution.interrupted |= self.monitor.stop()
+            due = plan.checkpoint_every is not None and (
+                time.perf_counter() - self._saved >= plan.checkpoint_every
+            )
+            spent = budget.seconds is not None and self.seconds >= budget.seconds
+            due, stopped, spent = execution.agree(due, execution.interrupted, spent)
+            if due:
+                execution.save(self.rows, self.seconds)
+                self._saved = time.perf_counter()
+            if stopped or spent:
+                execution.interrupted |= stopped  # whichever process was told to
+                return Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
+        return None
 
 
 def _certify(execution: Execution, plan: Plan, rows: list[dict[str, float]], ends: bool) -> Certificate:
@@ -261,6 +288,8 @@ def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: fl
         "primal": certificate.value,
         "dual": certificate.lower,
     }
+    if execution.phases is not None:
+        row["phase"] = float(execution.phases.number)
     return row | execution.measure(plan.record)
 
 

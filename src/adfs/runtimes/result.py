@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,28 +11,13 @@ import numpy as np
 
 from adfs._version import __version__
 from adfs.runtimes.array_files import read_container, write_container
+from adfs.runtimes.history import History, constants_in_words, rebuild_constants
 from adfs.runtimes.loop import Outcome
-from adfs.theory import BlockParameters, NonSmoothParameters, Parameters, baselines
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Run", "as_columns"]
-
-_PARAMETER_RECORDS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        Parameters,
-        NonSmoothParameters,
-        BlockParameters,
-        baselines.MsdaParameters,
-        baselines.EsdacdParameters,
-        baselines.DsbaParameters,
-        baselines.ExtraParameters,
-        baselines.PointSagaParameters,
-        baselines.AgdParameters,
-    )
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +48,8 @@ class Run:
     dual : ndarray of shape (N,) or (N, k), or None
         The dual variables at the end, one number (or vector) per row of this process's problem, where the
         method has them: what ``start`` takes. Not kept in a file.
+    history : History or None
+        The phases of a run in phases, whose last constants are ``parameters``.
     """
 
     method: str
@@ -78,6 +64,7 @@ class Run:
     schedule: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     dual: np.ndarray | None = field(default=None, repr=False)
+    history: History | None = field(default=None, repr=False)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -101,7 +88,8 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file; :meth:`load` brings it back."""
         recorded = self.recorded()
-        header = {
+        words, own = constants_in_words(self.parameters)
+        header: dict[str, Any] = {
             "version": __version__,
             "method": self.method,
             "outcome": str(self.outcome),
@@ -111,16 +99,22 @@ class Run:
             "schedule": self.schedule,
             "details": self.details,
             "columns": list(recorded),
-            "parameters": _describe(self.parameters),
+            "parameters": words,
         }
         arrays = {"theta": self.theta, "coef": self.coef, "frame": np.column_stack(list(recorded.values()))}
-        arrays |= {f"parameters/{name}": value for name, value in _parameter_arrays(self.parameters).items()}
+        arrays |= {f"parameters/{name}": value for name, value in own.items()}
+        if self.history is not None:
+            header["phases"], kept = self.history.kept()
+            arrays |= {f"phases/{name}": value for name, value in kept.items()}
         write_container(path, "run", header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Read a run back from its file; anything else is refused with one sentence."""
         header, arrays = read_container(path, "run")
+        history = None
+        if "phases" in header:
+            history = History.from_kept(header["phases"], _under("phases/", arrays))
         return cls(
             method=header["method"],
             outcome=Outcome(header["outcome"]),
@@ -128,11 +122,12 @@ class Run:
             coef=arrays["coef"],
             gap=header["gap"],
             columns=dict(zip(header["columns"], np.ascontiguousarray(arrays["frame"].T), strict=True)),
-            parameters=_rebuild(header["parameters"], arrays),
+            parameters=rebuild_constants(header["parameters"], _under("parameters/", arrays)),
             seed=header["seed"],
             seconds=header["seconds"],
             schedule=header["schedule"],
             details=header["details"],
+            history=history,
         )
 
     def __repr__(self) -> str:
@@ -149,32 +144,6 @@ def as_columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
     return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
 
 
-def _fields(parameters: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(parameters) or isinstance(parameters, type):
-        return {}
-    return {item.name: getattr(parameters, item.name) for item in dataclasses.fields(parameters)}
-
-
-def _parameter_arrays(parameters: Any) -> dict[str, np.ndarray]:
-    return {name: value for name, value in _fields(parameters).items() if isinstance(value, np.ndarray)}
-
-
-def _describe(parameters: Any) -> dict[str, Any]:
-    """Return a record's name, plain fields and text; arrays go beside."""
-    plain = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in _fields(parameters).items()
-        if isinstance(value, str | int | float | bool | tuple)
-    }
-    return {"record": type(parameters).__name__, "fields": plain, "text": str(parameters)}
-
-
-def _rebuild(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-    """Return the record of a known kind; the text of any other."""
-    cls = _PARAMETER_RECORDS.get(description["record"])
-    if cls is None:
-        return description["text"]
-    prefix = "parameters/"
-    values = {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in description["fields"].items()}
-    return cls(**plain, **values)
+def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

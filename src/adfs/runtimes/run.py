@@ -23,18 +23,19 @@ from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes
-from adfs.runtimes.checkpoints import Checkpoints, fingerprint, open_checkpoints
+from adfs.runtimes.checkpoints import Checkpoints, KeptPhases, fingerprint, open_checkpoints
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.execution import Execution
 from adfs.runtimes.loop import Budget, LoopResult, Monitor, Outcome, Plan, run_loop
+from adfs.runtimes.phases import Phases
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.progress import ProgressBar, wanted_on_screen
 from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run, as_columns
 from adfs.schedule import SCHEDULES
-from adfs.schedule.philox import check_seed
+from adfs.schedule.philox import check_seed, phase_seed
 from adfs.theory import NodeSummary, smoothness_limit, summarize
 
 __all__ = ["RunOptions", "describe", "run_method", "simulate", "takes_run_options"]
@@ -323,6 +324,7 @@ class _Assembly:
     own: dict[str, Any]
     cluster: Cluster
     placement: Placement
+    tau: float | None = None
 
     def run(self, monitor: Monitor | None) -> Run:
         """Put the run together, go through it, and tell what came out."""
@@ -330,35 +332,63 @@ class _Assembly:
         if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
-        summary = gather_summary(cluster, self.placement, self.problem)
+        summary = self.summarize(self.problem)
         nodes = AllNodes(cluster, self.placement, self.problem)
-        tau = self._tau()
-        constants = self._constants(summary, tau)
-        block = None if cluster.size == 1 else self.placement.block(cluster.rank)
-        setting = Setting(
-            self.problem, self.network, constants, options.seed, options.schedule, block, self.own
-        )
+        self.tau = self._tau()
+        constants = self._constants(summary, options.parameters)
+        setting = self.setting(self.problem, constants, 0)
         process = cluster.attempt("to start", lambda: self.method.start(setting))
-        self._place(process, nodes)
-        checkpoints, rows, spent = self._checkpoints(setting, process)
+        self._start(process, nodes)
+        retuner = self.method.retuner(self.problem, options.parameters)
+        phases = None if retuner is None else Phases(self, retuner, nodes, summary, constants)
+        checkpoints, process, rows, spent = self._checkpoints(setting, process, phases)
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
                 cluster.say(line)
-        execution = Execution(process, nodes, options.read, checkpoints, tau)
+        execution = Execution(process, nodes, options.read, checkpoints, self.tau)
+        plan = self._plan(summary, constants)
+        if phases is not None:
+            plan = self._in_phases(phases, execution, plan, constants)
+            setting = phases.setting
         cluster.in_turns(lambda: execution.compile(self.method, setting), "to compile")
-        plan = self._plan(summary, constants, tau)
         execution.open()
         show = options.progress if cluster.rank == 0 else False
         with ProgressBar(self.method.name, show=show, budget=plan.budget, last=plan.last) as bar:
             result = run_loop(execution, plan, monitor or bar, rows, spent)
-        run = self._tell(execution, result, constants, tau)
+        run = self._tell(execution, result, constants)
         execution.close()
         if checkpoints is not None:
             ending = {"outcome": str(run.outcome), "gap": run.gap, "position": execution.position}
             checkpoints.finish(ending)
         if options.delays is None and options.time is None:
             return run
-        return with_times(run, self.problem, self.network, self._delays(tau))
+        return with_times(run, self.problem, self.network, self._delays())
+
+    # ------------------------------------------------------------------ what phases are made of
+
+    def summarize(self, problem: FiniteSum) -> NodeSummary:
+        """Return the summary of the nodes of all processes."""
+        return gather_summary(self.cluster, self.placement, problem)
+
+    def constants(self, summary: NodeSummary) -> Any:
+        """Return the constants of a later phase: those of the chosen name, or the method's default."""
+        choice = self.options.parameters
+        return self._constants(summary, choice if isinstance(choice, str) else None)
+
+    def setting(self, problem: FiniteSum, constants: Any, phase: int) -> Setting:
+        """Return what the process of a phase starts from."""
+        options = self.options
+        block = None if self.cluster.size == 1 else self.placement.block(self.cluster.rank)
+        seed = phase_seed(options.seed, phase)
+        return Setting(problem, self.network, constants, seed, options.schedule, block, self.own)
+
+    def _in_phases(self, phases: Phases, execution: Execution, plan: Plan, constants: Any) -> Plan:
+        """Return the plan of a run in phases, which is ready to look."""
+        execution.phases = phases
+        clock = None if self.options.time is None else self._clock(constants)
+        events = math.inf if self.options.events is None else self.options.events
+        phases.begin(execution, clock, math.inf if self.options.time is None else self.options.time, events)
+        return phases.plan(dataclasses.replace(plan, position_of=phases.position_of))
 
     def _tau(self) -> float | None:
         """Return τ, measured if that was asked for."""
@@ -370,12 +400,12 @@ class _Assembly:
         assert not isinstance(tau, str)
         return tau
 
-    def _constants(self, summary: NodeSummary, tau: float | None) -> Any:
+    def _constants(self, summary: NodeSummary, choice: Any) -> Any:
         """Return the method's constants; process 0's, as eigenvalues may differ between machines."""
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
-        used = None if self.problem.steps_below_smoothness else tau
+        used = None if self.problem.steps_below_smoothness else self.tau
 
-        why, choice = "to compute the parameters", self.options.parameters
+        why = "to compute the parameters"
         found = self.cluster.attempt(
             why, lambda: self.method.parameters(summary, self.network, choice=choice, tau=used)
         )
@@ -386,14 +416,8 @@ class _Assembly:
         adapted = self.cluster.attempt(why, lambda: self.method.adapt(found, self.own))
         return _from_first(self.cluster, adapted)
 
-    def _place(self, process: Process, nodes: AllNodes) -> None:
-        """Put the process at the dual point it is to start from.
-
-        APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
-        connected graph Aλ_0 is any choice of tips and centres whose sum over all nodes is zero. So tips s fix
-        the total of the centres, −Σ x_ij s_ij, and the natural share of node i is σ_i/Σσ of it: every node
-        then starts at the same θ(s).
-        """
+    def _start(self, process: Process, nodes: AllNodes) -> None:
+        """Put the process at the dual point it is to start from."""
         start = self.options.start
         if not self.cluster.any(start is not None, "to start"):
             return
@@ -407,36 +431,56 @@ class _Assembly:
                 raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
             return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
 
-        tips = self.cluster.attempt("to start", clip)
-        process.place(tips, problem.sigma[:, None] * nodes.primal_from_dual(tips))
+        self.place(process, self.cluster.attempt("to start", clip), nodes)
+
+    def place(self, process: Process, tips: np.ndarray, nodes: AllNodes) -> bool:
+        """Put a process at a dual point; return whether it can start there.
+
+        APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
+        connected graph Aλ_0 is any choice of tips and centres whose sum over all nodes is zero. So tips s fix
+        the total of the centres, −Σ x_ij s_ij, and the natural share of node i is σ_i/Σσ of it: every node
+        then starts at the same θ(s).
+        """
+        return process.place(tips, self.problem.sigma[:, None] * nodes.primal_from_dual(tips))
 
     def _checkpoints(
-        self, setting: Setting, process: Process
-    ) -> tuple[Checkpoints | None, list[dict[str, float]], float]:
-        """Return where checkpoints go, and what an earlier run had recorded and spent."""
+        self, setting: Setting, process: Process, phases: Phases | None
+    ) -> tuple[Checkpoints | None, Process, list[dict[str, float]], float]:
+        """Return where checkpoints go, the process, and what an earlier run had recorded and spent."""
         if self.options.checkpoint is None:
-            return None, [], 0.0
-        mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting))
+            return None, process, [], 0.0
+        also = () if phases is None else (phases.retuner.words(),)
+        mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting, *also))
         checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark)
         checkpoints.start()
-        rows, spent = checkpoints.resume(process) if self.options.resume else ([], 0.0)
-        checkpoints.begin()
-        return checkpoints, rows, spent
+        found = [process]
 
-    def _plan(self, summary: NodeSummary, constants: Any, tau: float | None) -> Plan:
+        def start(kept: KeptPhases | None) -> Process:
+            if kept is not None and phases is not None:
+                found.append(phases.resume(kept))
+            return found[-1]
+
+        rows, spent = checkpoints.resume(start) if self.options.resume else ([], 0.0)
+        checkpoints.begin()
+        return checkpoints, found[-1], rows, spent
+
+    def _clock(self, constants: Any) -> Clock:
+        options = self.options
+        return Clock(
+            self.method,
+            constants,
+            self.problem,
+            self.network,
+            self._delays(),
+            seed=options.seed,
+            schedule=options.schedule,
+        )
+
+    def _plan(self, summary: NodeSummary, constants: Any) -> Plan:
         options = self.options
         events = options.events
         if options.time is not None:
-            clock = Clock(
-                self.method,
-                constants,
-                self.problem,
-                self.network,
-                self._delays(tau),
-                seed=options.seed,
-                schedule=options.schedule,
-            )
-            within = position_at(clock, options.time)
+            within = position_at(self._clock(constants), options.time)
             events = within if events is None else min(events, within)
         return Plan(
             Budget(options.tol, options.passes, events, options.seconds),
@@ -447,22 +491,27 @@ class _Assembly:
             sparing=options.record is None and options.tol is not None,
         )
 
-    def _delays(self, tau: float | None) -> Delays:
+    def _delays(self) -> Delays:
         """Return the delays of the idealised clock: those given, or fixed ones."""
-        return self.options.delays or Delays(tau=0.0 if tau is None else tau, law="fixed")
+        return self.options.delays or Delays(tau=0.0 if self.tau is None else self.tau, law="fixed")
 
-    def _tell(self, execution: Execution, result: LoopResult, constants: Any, tau: float | None) -> Run:
+    def _tell(self, execution: Execution, result: LoopResult, constants: Any) -> Run:
         options, cluster, process = self.options, self.cluster, execution.process
         theta = process.primal(options.read)
         if options.gather:
             execution.nodes.why = "to gather the iterates"
             theta = execution.nodes.collect(theta)
         details: dict[str, Any] = {
-            "tau": tau,
+            "tau": self.tau,
             "read": options.read,
             "loss": self.problem.loss_name,
             "network": self.network.name or f"{self.network.n_nodes} nodes, {self.network.n_edges} edges",
         }
+        history = None
+        if execution.phases is not None:
+            history = execution.phases.history
+            constants = history.phases[-1].parameters
+            details["retunings"] = history.retunings()
         if not cluster.one_file:
             count = self.network.n_nodes
             details |= {
@@ -482,6 +531,7 @@ class _Assembly:
             schedule=options.schedule if execution.has_events else "",
             details=details | execution.account(),
             dual=process.dual(),
+            history=history,
         )
 
 

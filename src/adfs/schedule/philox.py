@@ -10,6 +10,8 @@ that two uses never share a bit.
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,3 +108,16 @@ def check_seed(seed: object) -> int:
 def seed_key(seed: int) -> np.uint64:
     """Return a checked seed as the key of the compiled functions: its low 32 bits are the first word."""
     return np.uint64(check_seed(seed))
+
+
+def phase_seed(seed: int, phase: int) -> int:
+    """Return the seed of a phase of a run: a hash of both, and for phase 0 the run's own.
+
+    Examples
+    --------
+    >>> phase_seed(7, 0), phase_seed(7, 1) == phase_seed(8, 0)
+    (7, False)
+    """
+    if phase == 0:
+        return check_seed(seed)
+    return int.from_bytes(hashlib.sha256(f"seed {int(seed)}, phase {phase}".encode()).digest()[:8], "little")

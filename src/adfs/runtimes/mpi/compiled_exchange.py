@@ -253,7 +253,6 @@ class CompiledExchange(EventExchange):
         from mpi4py import MPI
 
         self._watch = ranks.team.watch
-        self._parts = process.parts
         count = links.edges.size
         self._status = np.zeros(max(256, MPI._sizeof(MPI.Status)), dtype=np.uint8)
         flag = np.zeros(1, dtype=np.int32)
@@ -284,7 +283,7 @@ class CompiledExchange(EventExchange):
 
     def compile(self) -> None:
         """Compile what will be called, without a message."""
-        run_window(self._parts, self.board, room_for(0), self._taken, self._at_once, self._ahead, 0.0)
+        run_window(self.process.parts, self.board, room_for(0), self._taken, self._at_once, self._ahead, 0.0)
         _now()
 
     def _execute(self, events: Events, size: int) -> None:
@@ -292,7 +291,8 @@ class CompiledExchange(EventExchange):
         board.counts[_DONE] = board.counts[_WAITING] = 0
         patience = _CROWDED_SECONDS if watch.crowded else _LOOK_SECONDS
         before, begun, finished = watch.doing, time.perf_counter(), -1
-        while not run_window(self._parts, board, events, self._taken, self._at_once, self._ahead, patience):
+        parts, taken = self.process.parts, self._taken
+        while not run_window(parts, board, events, taken, self._at_once, self._ahead, patience):
             if board.counts[_FINISHED] != finished:
                 finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
                 watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"

@@ -1,0 +1,301 @@
+"""A problem seen near its solution: each sample's margin in an interval, its dual variable in a box.
+
+Where the optimal margin of a sample is known to lie in an interval I, its loss may be replaced outside I by
+the tangents at its ends. The optimum stays the same, the loss is smooth with β_j = max ℓ'' over I in place of
+β, and its conjugate is ℓ* on the box wℓ'(I) and infinite outside. A sample with β_j = 0 is a line: its dual
+variable is known, and it is left out of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+
+from adfs.compilation import compiled, overloads
+from adfs.errors import InputError
+from adfs.problem import evaluation
+from adfs.problem.loss_base import Ends, Loss, clip
+from adfs.problem.losses import derivative, dual_prox, weighted_dual_prox
+from adfs.problem.problem import Problem
+from adfs.problem.rows import kind_of
+from adfs.problem.samples import Samples
+from adfs.problem.shards import Shard
+from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.terms import LinearTerm
+
+__all__ = ["Boxed", "BoxedProblem", "can_be_boxed", "intervals", "sample_curvature", "sample_dual_prox"]
+
+_ROUNDING = 1e-12  # of a margin, relative to itself and to 1
+
+
+class Boxed(
+    NamedTuple("BoxedParts", [("loss", Loss), ("curvature", np.ndarray), ("ends", np.ndarray)]), Loss
+):
+    """A loss with an interval of its own for every sample.
+
+    Attributes
+    ----------
+    loss : Loss
+    curvature : ndarray of shape (N,)
+        β_j.
+    ends : ndarray of shape (N, 4)
+        The ends of the interval of margins, and the slopes ℓ' there, the lower one first.
+    """
+
+    __slots__ = ()
+
+    @property
+    def beta(self) -> float:
+        """β of the loss itself, which no β_j is above."""
+        return self.loss.beta
+
+
+def can_be_boxed(loss: Loss) -> bool:
+    """Whether a loss says what its curvature is over an interval."""
+    return hasattr(type(loss), "curvature_over")
+
+
+# --------------------------------------------------------------------------- what kernels call
+
+
+def sample_curvature(loss: Loss, beta: float, j: int | np.uint64) -> float:
+    """Return the smoothness of row j's loss: β, or β_j where it has an interval."""
+    return float(loss.curvature[j]) if isinstance(loss, Boxed) else beta
+
+
+def sample_dual_prox(
+    loss: Loss, j: int | np.uint64, zeta: float, h: float, b: float, weight: float, start: float
+) -> float:
+    """Return the dual prox of row j's term, inside its box where it has one."""
+    raise NotImplementedError("compiled code only")
+
+
+def _clipped(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
+    # For losses whose curvature is β wherever it is not 0: what is convex everywhere is only to be clipped.
+    return clip(dual_prox(loss, zeta, h, b, start), ends[2], ends[3])
+
+
+def _prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(_prox_in_box)
+def _compiled_prox_in_box(
+    loss: types.Type,
+    zeta: types.Type,
+    h: types.Type,
+    b: types.Type,
+    start: types.Type,
+    beta: types.Type,
+    ends: types.Type,
+) -> Callable[..., object] | None:
+    return getattr(kind_of(loss), "prox_in_box", _clipped)
+
+
+@overloads(sample_curvature)
+def _sample_curvature(loss: types.Type, beta: types.Type, j: types.Type) -> Callable[..., object] | None:
+    if kind_of(loss) is Boxed:
+        return lambda loss, beta, j: loss.curvature[j]
+    return lambda loss, beta, j: beta
+
+
+@overloads(sample_dual_prox)
+def _sample_dual_prox(
+    loss: types.Type,
+    j: types.Type,
+    zeta: types.Type,
+    h: types.Type,
+    b: types.Type,
+    weight: types.Type,
+    start: types.Type,
+) -> Callable[..., object] | None:
+    def boxed(loss: Boxed, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+        inverse = 1.0 / weight
+        ends = (loss.ends[j, 0], loss.ends[j, 1], loss.ends[j, 2], loss.ends[j, 3])
+        return weight * _prox_in_box(
+            loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends
+        )
+
+    def plain(loss: Loss, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+        return weighted_dual_prox(loss, zeta, h, b, weight, start)
+
+    return boxed if kind_of(loss) is Boxed else plain
+
+
+# --------------------------------------------------------------------------- intervals
+
+
+def _curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
+    raise NotImplementedError("compiled code only")
+
+
+def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
+    raise NotImplementedError("compiled code only")
+
+
+overloads(_curvature_over)(lambda loss, low, high, b: getattr(kind_of(loss), "curvature_over", None))
+overloads(_margins_of)(lambda loss, low, high, b: getattr(kind_of(loss), "margins_of", None))
+
+
+@compiled
+def _intervals(
+    samples: Samples,
+    active: np.ndarray,
+    theta: np.ndarray,
+    tips: np.ndarray,
+    radius: np.ndarray,
+    reach: float,
+) -> np.ndarray:
+    loss = samples.loss
+    out = np.empty((samples.y.size, 2))
+    margin = np.empty(1)
+    norms = evaluation.row_norms_squared(samples.rows, samples.y.size)
+    for j in range(samples.y.size):
+        b = samples.y[j]
+        evaluation.fill_margins(samples.rows, j, theta, margin)
+        u = margin[0]
+        slack = _ROUNDING * (1.0 + abs(u))
+        away = radius[j] * np.sqrt(norms[j]) + slack
+        low, high = u - away, u + away
+        if active[j]:
+            # |s − s*| ≤ √(2Gwβ), here of s/w
+            far = reach / np.sqrt(samples.weights[j])
+            s = tips[j] / samples.weights[j]
+            first, last = _margins_of(loss, s - far, s + far, b)
+            low, high = max(low, first - slack), min(high, last + slack)
+            if low > high:  # by rounding: both hold of the optimum
+                low = high = 0.5 * (low + high)
+        out[j, 0], out[j, 1] = low, high
+    return out
+
+
+def intervals(
+    problem: Problem, theta: np.ndarray, tips: np.ndarray, excess: float, radius: np.ndarray
+) -> np.ndarray:
+    """Return intervals of margins around those of a certified pair; shape (N, 2).
+
+    Parameters
+    ----------
+    problem : Problem
+    theta : ndarray of shape (d,)
+    tips : ndarray of shape (N,)
+    excess : float
+        A bound of F(θ) − D(s): |s_j − s_j*| ≤ √(2·excess·wβ).
+    radius : ndarray of shape (N,)
+        How far from θ the optimum is taken to be, for each sample: ‖θ − θ*‖ where nothing else is said.
+    """
+    reach = float(np.sqrt(2.0 * excess * problem.loss.beta))
+    return _intervals(problem.samples, problem.active, theta, tips, radius, reach)
+
+
+@compiled
+def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, ends: np.ndarray) -> None:
+    for j in range(curvature.size):
+        low, high, b = margins[j, 0], margins[j, 1], samples.y[j]
+        curvature[j] = _curvature_over(samples.loss, low, high, b)
+        ends[j, 0], ends[j, 1] = low, high
+        ends[j, 2], ends[j, 3] = derivative(samples.loss, low, b), derivative(samples.loss, high, b)
+
+
+# --------------------------------------------------------------------------- the view
+
+
+class BoxedProblem(Problem):
+    """A problem whose samples' margins lie in intervals, as a method runs on it.
+
+    It is evaluated and certified as the problem that it was made from, never as itself.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem itself.
+    margins : ndarray of shape (N, 2)
+        The ends of the intervals.
+    """
+
+    def __init__(self, problem: Problem, margins: np.ndarray) -> None:
+        if not can_be_boxed(problem.loss):
+            raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
+        data = Shard(problem.X, problem.y, problem.weights)
+        self._set(problem.loss, data, problem.offsets, problem.sigma, problem._row_index)
+        self.whole, self.margins = problem, margins
+        curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
+        _fill_boxes(problem.samples, margins, curvature, ends)
+        self.boxed = Boxed(problem.loss, curvature, ends)
+
+    @property
+    def samples(self) -> Samples:
+        """The samples in the form kernels take, each with its interval."""
+        return Samples(self.boxed, self.rows, self.y, self.weights, self.offsets)
+
+    @cached_property
+    def active(self) -> np.ndarray:
+        """Which samples are drawn: those that are neither constants nor known."""
+        return np.asarray(self.whole.active & (self.boxed.curvature > 0.0))
+
+    @property
+    def smoothness(self) -> np.ndarray:
+        """L_ij = w β_j q, shape (N,)."""
+        return np.asarray(self.weights * self.boxed.curvature * self.row_norms_squared)
+
+    @cached_property
+    def batch_smoothness(self) -> np.ndarray:
+        """λ_max(X_iᵀ W_i diag(β_j) X_i), shape (n,)."""
+        return batch_smoothness(self.X, self.weights * self.boxed.curvature, self.offsets, 1.0)
+
+    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+        """Move tips (N,) into their boxes; constants have 0."""
+        low, high = self.weights * self.boxed.ends[:, 2], self.weights * self.boxed.ends[:, 3]
+        moved = np.where(self.whole.active, np.clip(tips, low, high), 0.0)
+        if in_place:
+            tips[...] = moved
+            return tips
+        return moved
+
+    def first_samples(self) -> BoxedProblem | None:
+        """Return the problem of each node's first sample alone; None where all are constants."""
+        small = self.whole.first_samples()
+        if small is None:
+            return None
+        rows = self.offsets[:-1][np.diff(self.offsets) > 0]
+        return BoxedProblem(small, self.margins[rows])
+
+    def term(self, row: int) -> BoxedTerm:
+        """Return one sample's term as an object."""
+        whole = self.whole.term(row)
+        assert isinstance(whole, LinearTerm)
+        return BoxedTerm(whole, self.margins[row], float(self.boxed.curvature[row]))
+
+
+class BoxedTerm(LinearTerm):
+    """The term of one sample, its loss replaced by tangents outside an interval of margins."""
+
+    def __init__(self, whole: LinearTerm, margins: np.ndarray, beta: float) -> None:
+        super().__init__(whole.x, whole.label, whole.weight, whole.loss)
+        self.low, self.high, self.beta = float(margins[0]), float(margins[1]), beta
+
+    @property
+    def smoothness(self) -> float:
+        return self.weight * self.beta * self.norm_squared
+
+    def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
+        """Bisect the derivative, which rises along the margins: u + (w/h − 1/β_j)ℓ'(u) − ζ/h."""
+        scalar, h = float(self.x @ z) / self.norm_squared, step / self.norm_squared
+        factor = self.weight / h - 1.0 / self.beta
+
+        def slope(u: float) -> float:
+            return u + factor * derivative(self.loss, u, self.label) - scalar / h
+
+        low, high = max(self.low, -1e3), min(self.high, 1e3)
+        if slope(low) >= 0.0:
+            high = low
+        if slope(high) <= 0.0:
+            low = high
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if slope(middle) > 0.0 else (middle, high)
+        return self.weight * derivative(self.loss, 0.5 * (low + high), self.label) * self.x
