@@ -55,9 +55,14 @@ def liblinear(kind: str, name: str, intercept: bool) -> Any:
 def test_smooth_classifiers_agree_with_liblinear(loss: str, name: str, n_nodes: int) -> None:
     X, y = classification(name)
     for intercept in (False, True):
-        model = ADFSClassifier(loss, fit_intercept=intercept, n_nodes=n_nodes, tol=2e-14, random_state=0).fit(
-            X, y
-        )
+        model = ADFSClassifier(
+            loss,
+            fit_intercept=intercept,
+            intercept_scaling=1.0,
+            n_nodes=n_nodes,
+            tol=2e-14,
+            random_state=0,
+        ).fit(X, y)
         reference = liblinear(loss, name, intercept)
         check(model, reference.coef_, reference.intercept_, SMOOTH)
 
@@ -66,7 +71,9 @@ def test_smooth_classifiers_agree_with_liblinear(loss: str, name: str, n_nodes: 
 @pytest.mark.parametrize("name", CLASSIFICATION)
 def test_the_hinge_agrees_with_liblinear(name: str, n_nodes: int) -> None:
     X, y = classification(name)
-    model = ADFSClassifier("hinge", n_nodes=n_nodes, graph="complete", tol=1e-6, random_state=0).fit(X, y)
+    model = ADFSClassifier(
+        "hinge", intercept_scaling=1.0, n_nodes=n_nodes, graph="complete", tol=1e-6, random_state=0
+    ).fit(X, y)
     reference = liblinear("hinge", name, True)
     check(model, reference.coef_, reference.intercept_, KINKED)
 
@@ -125,6 +132,7 @@ def test_other_regressions_agree_with_another_solver(loss: str, name: str, n_nod
     model = ADFSRegressor(
         loss,
         alpha=1.3,
+        intercept_scaling=1.0,
         n_nodes=n_nodes,
         graph="complete",
         tol=tol,
@@ -199,7 +207,14 @@ def test_ten_classes_agree_with_scikit_learn() -> None:
         rows, y
     )
     for n_nodes in (1, 4):
-        model = ADFSClassifier(n_nodes=n_nodes, graph="complete", tol=1e-13, random_state=0).fit(rows, y)
+        model = ADFSClassifier(
+            intercept_scaling=1.0,
+            multi_class="ovr",
+            n_nodes=n_nodes,
+            graph="complete",
+            tol=1e-13,
+            random_state=0,
+        ).fit(rows, y)
         assert model.coef_.shape == (10, 64)
         for row, one in zip(model.coef_, reference.estimators_, strict=True):
             assert np.abs(row - one.coef_.ravel()).max() <= 3e-6

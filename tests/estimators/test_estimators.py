@@ -128,9 +128,7 @@ def test_class_weights_are_sample_weights() -> None:
     by_sample = ADFSClassifier(random_state=0).fit(X, y, weights)
     assert np.array_equal(by_class.coef_, by_sample.coef_)
     balanced = ADFSClassifier(class_weight="balanced", tol=1e-13, random_state=0).fit(X, y)
-    reference = LogisticRegression(solver="liblinear", class_weight="balanced", tol=1e-14, max_iter=1000).fit(
-        X, y
-    )
+    reference = LogisticRegression(class_weight="balanced", tol=1e-12, max_iter=1000).fit(X, y)
     assert np.abs(balanced.coef_ - reference.coef_).max() <= 1e-6
 
 

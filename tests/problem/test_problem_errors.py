@@ -119,14 +119,14 @@ def test_targets_that_are_no_classes_are_not_split_by_label() -> None:
     ("shards", "sentence"),
     [
         ([], "no shards were given; there must be at least one node"),
-        ([(X, Y), (X,)], "shard 1 must be (X, y) or (X, y, weights), got 1 parts"),
+        ([(X, Y), (X,)], "shard 1 must be (X, y), (X, y, weights) or (X, y, weights, offset), got 1 parts"),
         ([(X, Y), (X[:, :2], Y)], "shards have different numbers of features ([2, 3])"),
         ([(X, Y), (X, Y[:3])], "shard 1: y must have one entry per row of X: X has 4 rows, y has shape (3,)"),
         ([(X, Y), (changed(np.nan), Y)], "shard 1: X contains NaN or infinity"),
         ([(X, 2 * Y)], "shard 0: y: the loss 'logistic' wants labels −1 and +1, but row 0 has 2"),
         ([(X, Y, -Y)], "shard 0: sample_weight must be finite and at least 0, row 0 has -1"),
         ([Shard(X, Y, np.ones(3))], "shard 0: sample_weight must have one entry per row of X"),
-        ([7], "shard 0 must be (X, y) or (X, y, weights), got int"),
+        ([7], "shard 0 must be (X, y), (X, y, weights) or (X, y, weights, offset), got int"),
     ],
 )
 def test_bad_shards(shards: list[Any], sentence: str) -> None:

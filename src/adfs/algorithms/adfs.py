@@ -40,6 +40,7 @@ from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.boxes import sample_curvature, sample_dual_prox
 from adfs.problem.evaluation import sampling_weights
+from adfs.problem.labels import add_shift, label_at, plain_label
 from adfs.problem.losses import outputs
 from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.rows import kind_of, row_column, row_entry, row_span
@@ -220,7 +221,7 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     at_v = tip.real + half_lag
     # h·x_s/(wβ) without the division by wβ, which h contains
     zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
-    change = sample_dual_prox(samples.loss, j, zeta, h, samples.y[j], weight, margin) - at_v
+    change = sample_dual_prox(samples.loss, j, zeta, h, label_at(samples.y, j), weight, margin) - at_v
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
     state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
@@ -265,7 +266,9 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
         half_lag = 0.5 * scale * tip.imag
         at_v[output] = tip.real + half_lag
         moved[output] = at_v[output] + h * margins[output] - step * mixing * (tip.real - half_lag)
-    multinomial_dual_prox(moved, h, int(samples.y[j]), weight, parts.room)
+    add_shift(samples.y, j, h, moved)
+    add_shift(samples.y, j, 1.0, margins)
+    multinomial_dual_prox(moved, h, int(plain_label(samples.y, j)), weight, parts.room)
     for output in range(n_outputs):
         first = np.uint64(output * width)
         change = moved[output] - at_v[output]

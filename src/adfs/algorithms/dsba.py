@@ -14,6 +14,7 @@ from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Problem, Samples
+from adfs.problem.labels import label_at
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
@@ -73,7 +74,7 @@ def literal_dsba(
             def excess(
                 u: float, row: int = row, c: float = alpha * weight * q / shrink, target: float = target
             ) -> float:
-                return u + c * derivative(loss, u, float(problem.y[row])) - target
+                return u + c * derivative(loss, u, label_at(problem.labels, row)) - target
 
             reach = 1.0
             while excess(target - reach) > 0.0 or excess(target + reach) < 0.0:
@@ -82,7 +83,7 @@ def literal_dsba(
             for _ in range(200):
                 u = 0.5 * (low + high)
                 low, high = (low, u) if excess(u) > 0.0 else (u, high)
-            pull = weight * derivative(loss, 0.5 * (low + high), float(problem.y[row])) * x
+            pull = weight * derivative(loss, 0.5 * (low + high), label_at(problem.labels, row)) * x
             following[i] = (psi - alpha * pull) / shrink
             change[i] = pull - table[row]
             table[row] = pull
@@ -151,7 +152,8 @@ def _end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
                 norm += entry * entry
             target = (along + step * m * known * norm) * shrink
             curvature = step * m * weights[j] * norm * shrink
-            change = weights[j] * prox_slope(loss, parts.beta, target, curvature, y[j], guess) - known
+            found = prox_slope(loss, parts.beta, target, curvature, label_at(y, j), guess)
+            change = weights[j] * found - known
             state.table[j] = known + change
             for k in range(start, stop):
                 psi[row_column(rows, j, k)] -= step * m * change * row_entry(rows, j, k)

@@ -18,6 +18,7 @@ import numpy as np
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
+from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative
 from adfs.problem.rows import Rows, row_column, row_entry, row_span
 
@@ -95,7 +96,8 @@ def make_solver(problem: FiniteSum, dense_features: int = DENSE_FEATURES) -> Dua
 
 def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.ndarray:
     """Return ∇f_i*(x) to rounding, shape (d,): Newton's method in NumPy, the twin of the kernel."""
-    rows, y, w = problem.shards[node]
+    shard = problem.shards[node]
+    rows, y, w = shard.X, shard.labels(problem.loss), shard.weights
     X = rows.toarray() if problem.sparse else rows
     sigma, theta = problem.sigma[node], point / problem.sigma[node]
 
@@ -151,8 +153,8 @@ def _slope(
             margin += entry * theta[row_column(rows, j, k)]
             norm += entry * entry
         margins[j - first] = margin
-        curvatures[j - first] = samples.weights[j] * curvature(samples.loss, margin, samples.y[j])
-        pull = samples.weights[j] * derivative(samples.loss, margin, samples.y[j])
+        curvatures[j - first] = samples.weights[j] * curvature(samples.loss, margin, label_at(samples.y, j))
+        pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
         size += abs(pull) * math.sqrt(norm)
         for k in range(start, stop):
             gradient[row_column(rows, j, k)] += pull * row_entry(rows, j, k)
@@ -315,7 +317,7 @@ def _step_length(
         at = fixed + t * growing
         for j in range(first, last):
             turn = turns[j - first]
-            slope = derivative(samples.loss, margins[j - first] + t * turn, samples.y[j])
+            slope = derivative(samples.loss, margins[j - first] + t * turn, label_at(samples.y, j))
             at += samples.weights[j] * slope * turn
         if at > 0.0:
             high = t

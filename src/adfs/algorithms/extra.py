@@ -30,7 +30,9 @@ def literal_extra(problem: Problem, network: Network, parameters: ExtraParameter
     def gradients(x: np.ndarray) -> np.ndarray:
         found = []
         for shard, sigma, theta in zip(problem.shards, problem.sigma, x, strict=True):
-            slopes = shard.weights * loss_derivatives(problem.loss, shard.X @ theta, shard.y)
+            slopes = shard.weights * loss_derivatives(
+                problem.loss, shard.X @ theta, shard.labels(problem.loss)
+            )
             found.append(shard.X.T @ slopes + sigma * theta)
         return np.array(found)
 

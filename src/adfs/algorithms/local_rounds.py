@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from adfs.algorithms.base import RoundProcess, Setting, Work
 from adfs.compilation import inlined, kernel
 from adfs.problem import Samples
+from adfs.problem.labels import Label, label_at
 from adfs.problem.losses import Loss, derivative, dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 
@@ -26,13 +27,13 @@ def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: 
             margin = 0.0
             for k in range(start, stop):
                 margin += row_entry(rows, j, k) * theta[i, row_column(rows, j, k)]
-            pull = samples.weights[j] * derivative(samples.loss, margin, samples.y[j])
+            pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
             for k in range(start, stop):
                 out[i, row_column(rows, j, k)] += pull * row_entry(rows, j, k)
 
 
 @inlined
-def prox_slope(loss: Loss, beta: float, target: float, step: float, b: float, start: float) -> float:
+def prox_slope(loss: Loss, beta: float, target: float, step: float, b: Label, start: float) -> float:
     """Return ℓ'(u) at the root of u + step·ℓ'(u) = target: the prox of any smooth ℓ, through its dual."""
     h = 1.0 / (step + 1.0 / beta)
     return dual_prox(loss, target * h, h, b, start)

@@ -18,6 +18,7 @@ from adfs.compilation import inlined, kernel
 from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
+from adfs.problem.labels import label_at
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes, NonSmoothParameters
@@ -121,7 +122,9 @@ def _compute(
     h = increment * constants.sample_weight[i] / norm
     tip = state.tips[j]
     zeta, weight = tip.real + h * margin, samples.weights[j]
-    moved = weighted_conjugate_prox(samples.loss, constants.beta, zeta, h, samples.y[j], weight, margin)
+    moved = weighted_conjugate_prox(
+        samples.loss, constants.beta, zeta, h, label_at(samples.y, j), weight, margin
+    )
     change = moved - tip.real
     to_u = (increment * constants.sample_mixing[i] - weight_after) * change
     state.tips[j] = complex(moved, tip.imag + to_u)

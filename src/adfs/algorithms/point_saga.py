@@ -13,6 +13,7 @@ from adfs.algorithms.local_rounds import prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
+from adfs.problem.labels import Label, label_at
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
@@ -52,14 +53,14 @@ def literal_point_saga(problem: Problem, parameters: PointSagaParameters, sample
     table = np.zeros((problem.n_samples, problem.n_features))
     if not parameters.zero_table:
         for row in np.flatnonzero(problem.active):
-            table[row] = problem.weights[row] * derivative(loss, 0.0, float(problem.y[row])) * X[row]
+            table[row] = problem.weights[row] * derivative(loss, 0.0, label_at(problem.labels, row)) * X[row]
     mean = table.sum(axis=0) / parameters.n_terms
     for row in samples:
         z, shrink = x + gamma * (table[row] - mean), 1.0 + gamma * mu
-        a, weight, b = X[row], float(problem.weights[row]), float(problem.y[row])
+        a, weight, b = X[row], float(problem.weights[row]), label_at(problem.labels, row)
         c, target = gamma * weight * float(a @ a) / shrink, float(a @ z) / shrink
 
-        def excess(u: float, b: float = b, c: float = c, target: float = target) -> float:
+        def excess(u: float, b: Label = b, c: float = c, target: float = target) -> float:
             return u + c * derivative(loss, u, b) - target
 
         reach = 1.0
@@ -119,7 +120,8 @@ def _run(
         margin = a * along + b * along_mean
         known = state.table[j]
         target = (margin + step * (known * norm - along_mean)) * shrink
-        found = weights[j] * prox_slope(loss, beta, target, step * weights[j] * norm * shrink, y[j], margin)
+        bend = step * weights[j] * norm * shrink
+        found = weights[j] * prox_slope(loss, beta, target, bend, label_at(y, j), margin)
         change = found - known
         state.table[j] = found
         a *= shrink

@@ -10,6 +10,7 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
+from adfs.problem.labels import ShiftedLabels
 from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
 from adfs.problem.samples import Samples
@@ -41,11 +42,15 @@ def _fetch_span(array: np.ndarray, start: np.int64, stop: np.int64) -> None:
 
 @overloads(fetch_early)
 def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callable[..., object] | None:
+    shifted = kind_of(samples.types[samples.fields.index("y")]) is ShiftedLabels
     pointers = kind_of(samples.types[samples.fields.index("rows")]) is SparseRows
 
     def fetch(samples: Any, tips: np.ndarray, j: int) -> None:
         if j >= 0:
-            prefetch(samples.y, np.int64(j))
+            if shifted:
+                prefetch(samples.y.values, np.int64(j))
+            else:
+                prefetch(samples.y, np.int64(j))
             prefetch(samples.weights, np.int64(j))
             # A tip is K complex numbers of 16 bytes.
             for k in range(0, outputs(samples.loss), _LINE // 16):

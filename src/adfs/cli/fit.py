@@ -49,14 +49,23 @@ def run(
         bool,
         typer.Option(
             "--intercept/--no-intercept",
-            help="Learn an intercept: penalised as in liblinear, exact for squared.",
+            help="Learn an intercept, which is not penalised.",
         ),
     ] = True,
     intercept_scaling: Annotated[
-        float, typer.Option("--intercept-scaling", help="The larger, the less the intercept is penalised.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            "--intercept-scaling", help="Penalise the intercept as liblinear does: a column that holds this."
+        ),
+    ] = None,
+    standardize: Annotated[
+        bool,
+        typer.Option(
+            "--standardize", help="Scale the columns first; coefficients are those of the columns as given."
+        ),
+    ] = False,
     class_weight: Annotated[str | None, typer.Option("--class-weight", help="balanced, or nothing.")] = None,
-    multi_class: Annotated[str, typer.Option("--multi-class", help="ovr, or multinomial.")] = "ovr",
+    multi_class: Annotated[str, typer.Option("--multi-class", help="auto, ovr, or multinomial.")] = "auto",
     delta: Annotated[float, typer.Option("--delta", help="Of the huber loss.")] = 1.0,
     quantile: Annotated[float, typer.Option("--quantile", help="Of the quantile losses.")] = 0.5,
     width: Annotated[float, typer.Option("--width", help="Of the smoothed losses.")] = 0.5,
@@ -64,6 +73,7 @@ def run(
     form: options.Form = "auto",
     label: options.Label = None,
     weight: options.Weight = None,
+    offset: options.Offset = None,
     n_features: options.NFeatures = None,
     index_base: options.IndexBase = None,
     nodes: options.Nodes = None,
@@ -149,7 +159,7 @@ def run(
     )
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
-    read = options.read_options(form, label, weight, n_features, index_base)
+    read = options.read_options(form, label, weight, n_features, index_base, offset)
 
     from adfs.cli.fitting import FitRequest, fit_files
 
@@ -164,6 +174,7 @@ def run(
         penalty=penalty,
         intercept=intercept,
         intercept_scaling=intercept_scaling,
+        standardize=standardize,
         class_weight=class_weight,
         multi_class=multi_class,
         nodes=nodes,

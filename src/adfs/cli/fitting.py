@@ -46,9 +46,10 @@ class FitRequest:
     alpha: float | None = None
     penalty: str = "l2"
     intercept: bool = True
-    intercept_scaling: float = 1.0
+    intercept_scaling: float | None = None
+    standardize: bool = False
     class_weight: str | None = None
-    multi_class: str = "ovr"
+    multi_class: str = "auto"
     nodes: int | None = None
     graph: str = "cycle"
     partition: str | None = None
@@ -142,7 +143,7 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
             resume=request.resume,
             progress=request.progress,
         )
-        model = estimator._fit(table.X, y, table.weights, options, nodes)
+        model = estimator._fit(table.X, y, table.weights, table.offset, options, nodes)
         summary = _summary(request, task, model, n_samples)
         account = model.runs[-1].details
         if cluster.size > 1:
@@ -167,7 +168,7 @@ def _task_of(request: FitRequest) -> str:
         raise InputError(f"the loss {name!r} takes -C (the weight of the data), not --alpha")
     if task == "regression" and request.C is not None:
         raise InputError(f"the loss {name!r} takes --alpha (the weight of the penalty), not -C")
-    if task == "regression" and (request.class_weight is not None or request.multi_class != "ovr"):
+    if task == "regression" and (request.class_weight is not None or request.multi_class != "auto"):
         raise InputError(
             f"--class-weight and --multi-class are for classification, not for the loss {name!r}"
         )
@@ -183,6 +184,7 @@ def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor
         "penalty": request.penalty,
         "fit_intercept": request.intercept,
         "intercept_scaling": request.intercept_scaling,
+        "standardize": request.standardize,
         "tol": request.tol,
         "max_iter": request.max_passes,
         "algorithm": request.algorithm,
@@ -368,6 +370,8 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         **weight,
         **request.constants,
         "intercept": request.intercept,
+        **({"standardized": True} if request.standardize else {}),
+        **({"offset": request.read.offset} if request.read.offset is not None else {}),
         "method": worst.method,
         "n_nodes": n_nodes,
         "graph": request.graph if n_nodes > 1 else None,
@@ -388,7 +392,8 @@ def _linear_model(
         coef=model.coef,
         intercept=model.intercept,
         classes=classes,
-        softmax=request.multi_class == "multinomial",
+        softmax=request.multi_class == "multinomial"
+        or (request.multi_class == "auto" and request.loss_name == "logistic" and len(model.coef) > 1),
         feature_names=table.feature_names,
         index_base=table.index_base,
         label=request.read.label,

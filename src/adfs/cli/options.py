@@ -22,6 +22,10 @@ Label = Annotated[
     ),
 ]
 Weight = Annotated[str | None, typer.Option("--weight", help="Column of sample weights of CSV and parquet.")]
+Offset = Annotated[
+    str | None,
+    typer.Option("--offset", help="Column of CSV and parquet that is added to xᵀθ + b, as log exposure."),
+]
 NFeatures = Annotated[
     int | None, typer.Option("--n-features", min=1, help="Number of features of LIBSVM text.")
 ]
@@ -98,6 +102,7 @@ def read_options(
     weight: str | None = None,
     n_features: int | None = None,
     index_base: int | None = None,
+    offset: str | None = None,
 ) -> ReadOptions:
     """Return the options of reading, checked."""
     from adfs.data import ReadOptions
@@ -105,7 +110,7 @@ def read_options(
 
     if index_base not in (None, 0, 1):
         raise InputError(f"--index-base must be 0 or 1, got {index_base}")
-    return ReadOptions(form, label, weight, n_features, index_base)
+    return ReadOptions(form, label, weight, n_features, index_base, offset=offset)
 
 
 def load_imports(names: list[str] | None) -> None:

@@ -37,6 +37,7 @@ def run(
     ] = False,
     form: options.Form = "auto",
     label: options.Label = None,
+    offset: options.Offset = None,
     ignore_extra: options.IgnoreExtra = False,
     as_json: options.Json = False,
 ) -> None:
@@ -49,15 +50,15 @@ def run(
         raise InputError("--proba and --decision are two different outputs: take one")
     check_outputs({"MODEL": model, "FILE": file}, {"--out": out})
     fitted = LinearModel.load(model)
-    table = read_for(fitted, file, form, label, ignore_extra, labels_needed=False)
+    table = read_for(fitted, file, (form, label, offset), ignore_extra, labels_needed=False)
     header: list[Any] = []
     if proba:
-        values, header = fitted.proba(table.X), list(fitted.classes or [])
+        values, header = fitted.proba(table.X, table.offset), list(fitted.classes or [])
     elif decision:
-        values = fitted.decision(table.X)
+        values = fitted.decision(table.X, table.offset)
         header = list(fitted.classes or []) if values.ndim == 2 else []
     else:
-        values = fitted.predict(table.X)
+        values = fitted.predict(table.X, table.offset)
     if as_json:
         text = json.dumps({"columns": header or None, "predictions": values.tolist()}) + "\n"
     else:
@@ -74,16 +75,22 @@ def _line(row: Any) -> str:
 
 
 def read_for(
-    model: LinearModel, file: str, form: str, label: str | None, ignore_extra: bool, *, labels_needed: bool
+    model: LinearModel,
+    file: str,
+    asked: tuple[str, str | None, str | None],
+    ignore_extra: bool,
+    *,
+    labels_needed: bool,
 ) -> Table:
-    """Read a file as a model wants it: its features, in its order."""
+    """Read a file as a model wants it, its features in its order, by --format, --label and --offset."""
     from dataclasses import replace
 
     from adfs.data import ReadOptions, align, read_table
     from adfs.errors import InputError
 
-    options_read = ReadOptions(form, label if label is not None else model.label, labels_needed=labels_needed)
-    table = read_table(file, options_read)
+    form, label, offset = asked
+    own_label = label if label is not None else model.label
+    table = read_table(file, ReadOptions(form, own_label, labels_needed=labels_needed, offset=offset))
     if table.feature_names is not None and model.feature_names is not None:
         places = {name: place for place, name in enumerate(table.feature_names)}
         missing = [name for name in model.feature_names if name not in places]
@@ -118,6 +125,7 @@ def score(
     file: Annotated[str, typer.Argument(help="Samples with labels, in any format of adfs fit.")],
     form: options.Form = "auto",
     label: options.Label = None,
+    offset: options.Offset = None,
     ignore_extra: options.IgnoreExtra = False,
     as_json: options.Json = False,
 ) -> None:
@@ -131,9 +139,9 @@ def score(
     from adfs.errors import InputError
 
     fitted = LinearModel.load(model)
-    table = read_for(fitted, file, form, label, ignore_extra, labels_needed=True)
+    table = read_for(fitted, file, (form, label, offset), ignore_extra, labels_needed=True)
     assert table.y is not None
-    predicted = fitted.predict(table.X)
+    predicted = fitted.predict(table.X, table.offset)
     if (table.y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
         raise InputError(f"{file}: its labels and those of the model are not of one kind (numbers, or text)")
     weights = np.ones(table.n_samples) if table.weights is None else table.weights

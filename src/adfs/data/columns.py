@@ -24,7 +24,12 @@ _LINES_LOOKED_AT = 20
 
 
 def read_csv(
-    path: Path, *, label: str | None = None, weight: str | None = None, labels_needed: bool = True
+    path: Path,
+    *,
+    label: str | None = None,
+    weight: str | None = None,
+    offset: str | None = None,
+    labels_needed: bool = True,
 ) -> Table:
     """Read text in columns, with or without a first line of names.
 
@@ -36,8 +41,8 @@ def read_csv(
     label : str, optional
         Name of the label column, or its number counted from 0 (from the end when negative).
         By default a column named label, target, y or class.
-    weight : str, optional
-        The column of sample weights, likewise.
+    weight, offset : str, optional
+        The columns of sample weights and of offsets, likewise.
     labels_needed : bool
         Whether a file without the label column is refused.
 
@@ -82,11 +87,16 @@ def read_csv(
     if named:
         _check_names(fields, path)
         frame = frame.rename(columns=str.strip)
-    return _split_columns(frame, path, label, weight, labels_needed, named)
+    return _split_columns(frame, path, (label, weight, offset), labels_needed, named)
 
 
 def read_parquet(
-    path: Path, *, label: str | None = None, weight: str | None = None, labels_needed: bool = True
+    path: Path,
+    *,
+    label: str | None = None,
+    weight: str | None = None,
+    offset: str | None = None,
+    labels_needed: bool = True,
 ) -> Table:
     """Read a parquet file; the arguments are those of `read_csv`."""
     try:
@@ -102,7 +112,7 @@ def read_parquet(
         raise InputError(
             f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
         ) from None
-    return _split_columns(frame, path, label, weight, labels_needed, True)
+    return _split_columns(frame, path, (label, weight, offset), labels_needed, True)
 
 
 def _separator(content: bytes) -> str:
@@ -149,22 +159,30 @@ def _check_names(fields: list[str], path: Path) -> None:
 
 
 def _split_columns(
-    frame: pd.DataFrame, path: Path, label: str | None, weight: str | None, labels_needed: bool, named: bool
+    frame: pd.DataFrame,
+    path: Path,
+    wanted: tuple[str | None, str | None, str | None],
+    labels_needed: bool,
+    named: bool,
 ) -> Table:
+    """Return a table of named columns; those ``wanted`` are the label, the weights and the offsets."""
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")
     columns = [str(column) for column in frame.columns]
     frame.columns = columns
+    label, weight, offset = wanted
     label_column = _find(columns, label, path, "label", labels_needed, named)
     weight_column = None if weight is None else _find(columns, weight, path, "weight", labels_needed, named)
-    features = [column for column in columns if column not in (label_column, weight_column)]
+    offset_column = None if offset is None else _find(columns, offset, path, "offset", True, named)
+    features = [column for column in columns if column not in (label_column, weight_column, offset_column)]
     if not features:
         raise InputError(f"{path} has no column besides the label")
     X = np.column_stack([_numeric(frame[column], column, path) for column in features])
     y = None if label_column is None else _labels(frame[label_column], label_column, path)
     weights = None if weight_column is None else _numeric(frame[weight_column], weight_column, path)
+    added = None if offset_column is None else _numeric(frame[offset_column], offset_column, path)
     names = tuple(features) if named else None
-    return Table(np.ascontiguousarray(X), y, weights, str(path), feature_names=names)
+    return Table(np.ascontiguousarray(X), y, weights, str(path), feature_names=names, offset=added)
 
 
 def _find(

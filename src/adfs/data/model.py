@@ -57,6 +57,14 @@ def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
     return np.asarray(np.where(total > 0.0, each / np.where(total > 0.0, total, 1.0), 1.0 / scores.shape[1]))
 
 
+def add_offset(scores: np.ndarray, offset: Any) -> np.ndarray:
+    """Return decision values with an offset each."""
+    added = np.asarray(offset, dtype=np.float64)
+    if added.shape != scores.shape:
+        raise InputError(f"offset must have shape {scores.shape}, as the decision values, got {added.shape}")
+    return scores + added
+
+
 @dataclass(frozen=True, eq=False)
 class LinearModel:
     """A fitted linear model.
@@ -103,26 +111,27 @@ class LinearModel:
         """The dimension d."""
         return int(self.coef.shape[1])
 
-    def decision(self, X: Any) -> np.ndarray:
-        """Return xᵀθ + b, shape (N,) or, for more than two classes, (N, n_classes)."""
+    def decision(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
+        """Return xᵀθ + b and the offset, shape (N,) or, for more than two classes, (N, n_classes)."""
         scores = np.asarray(X @ self.coef.T) + self.intercept
-        return np.asarray(scores.ravel() if scores.shape[1] == 1 else scores)
+        scores = scores.ravel() if scores.shape[1] == 1 else scores
+        return np.asarray(scores) if offset is None else add_offset(scores, offset)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
         """Return targets, or classes as they were in the training data; shape (N,)."""
-        scores = self.decision(X)
+        scores = self.decision(X, offset)
         if self.classes is None:
             return scores
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(np.asarray(self.classes)[codes])
 
-    def proba(self, X: Any) -> np.ndarray:
+    def proba(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
         """Return probabilities, shape (N, n_classes); for the logistic loss only."""
         if self.loss != "logistic":
             raise InputError(
                 f"a model with the loss {self.loss!r} has no probabilities; fit with --loss logistic"
             )
-        return probabilities(self.decision(X), softmax=self.softmax)
+        return probabilities(self.decision(X, offset), softmax=self.softmax)
 
     # ------------------------------------------------------------------ the file
 

@@ -52,7 +52,10 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     weights = arrays.get("sample_weight")
     if weights is not None:
         weights = _numbers(_column(weights, X.shape[0], "sample_weight", path), "sample_weight", path)
-    return Table(X, y, weights, str(path))
+    offset = arrays.get("offset")
+    if offset is not None:
+        offset = _numbers(_column(offset, X.shape[0], "offset", path), "offset", path)
+    return Table(X, y, weights, str(path), offset=offset)
 
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Any:
@@ -122,8 +125,8 @@ class ReadOptions:
     ----------
     form : str
         ``"auto"`` or one of `FORMATS`.
-    label, weight : str, optional
-        The columns with the labels and the sample weights, for CSV and parquet.
+    label, weight, offset : str, optional
+        The columns with the labels, the sample weights and the offsets, for CSV and parquet.
     n_features : int, optional
         d, where the files do not say it.
     index_base : int, optional
@@ -137,6 +140,7 @@ class ReadOptions:
     n_features: int | None = None
     index_base: int | None = None
     labels_needed: bool = True
+    offset: str | None = None
 
     def __post_init__(self) -> None:
         if self.form != "auto" and self.form not in FORMATS:
@@ -168,7 +172,13 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
     if form == "npz":
         return read_npz(path, labels_needed=options.labels_needed)
     reader = read_csv if form == "csv" else read_parquet
-    return reader(path, label=options.label, weight=options.weight, labels_needed=options.labels_needed)
+    return reader(
+        path,
+        label=options.label,
+        weight=options.weight,
+        offset=options.offset,
+        labels_needed=options.labels_needed,
+    )
 
 
 def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> list[Table]:

@@ -84,6 +84,8 @@ class Table:
         The lowest index of LIBSVM text; None for formats whose columns are settled.
     index_base : int or None
         Where counting started in LIBSVM text (0 or 1), once `align` has settled it.
+    offset : ndarray of shape (N,), or None
+        What is added to a model's xᵀθ + b.
     """
 
     X: Any
@@ -93,6 +95,7 @@ class Table:
     feature_names: tuple[str, ...] | None = None
     lowest_index: int | None = None
     index_base: int | None = None
+    offset: np.ndarray | None = None
 
     @property
     def n_samples(self) -> int:
@@ -209,6 +212,9 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
         raise InputError("some of the files have numbers as labels and others text; give them the same")
     weighted = any(table.weights is not None for table in tables)
     weights = [np.ones(t.n_samples) if t.weights is None else t.weights for t in tables] if weighted else []
+    shifts = [table.offset for table in tables if table.offset is not None]
+    if shifts and len(shifts) != len(tables):
+        raise InputError("some of the files have offsets and others do not")
     X: Any
     if any(sp.issparse(table.X) for table in tables):
         X = sp.csr_array(sp.vstack([sp.csr_array(table.X) for table in tables], format="csr"))
@@ -219,6 +225,7 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
         X=X,
         y=np.concatenate(labels) if labels else None,
         weights=np.concatenate(weights) if weighted else None,
+        offset=np.concatenate(shifts) if shifts else None,
         source=f"{tables[0].source} and {len(tables) - 1} more",
     )
     return whole, parts

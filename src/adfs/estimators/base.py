@@ -12,10 +12,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError, unknown_name
-from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, fit_model
+from adfs.estimators.inference import Summary, summary_of
+from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, Start, fit_model
 from adfs.network import Network
 from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
@@ -23,7 +24,7 @@ from adfs.problem.losses import LOSSES, get_loss
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.joint_problem import numbered
 
-__all__ = ["READ_OPTIONS", "LinearEstimator", "check_weights", "count_nodes", "positive"]
+__all__ = ["READ_OPTIONS", "LinearEstimator", "check_weights", "count_nodes", "positive", "read_offset"]
 
 #: How scikit-learn is asked to check rows.
 READ_OPTIONS: dict[str, Any] = {
@@ -56,6 +57,18 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     """Return one weight per row."""
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return np.asarray(weights)
+
+
+def read_offset(offset: Any, n_rows: int) -> np.ndarray | None:
+    """Return offsets as numbers, one per row or one row of them per row."""
+    if offset is None:
+        return None
+    values = np.asarray(offset, dtype=np.float64)
+    if values.ndim not in (1, 2) or len(values) != n_rows:
+        raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
+    if not np.isfinite(values).all():
+        raise InputError("offset contains NaN or infinity")
+    return values
 
 
 def check_penalty(penalty: str) -> None:
@@ -103,8 +116,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     random_state: Any
     warm_start: bool
     verbose: int
-    intercept_scaling: float
+    intercept_scaling: float | None
     fit_intercept: bool
+    standardize: bool
+    inference: bool
 
     _task: str
 
@@ -113,7 +128,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         tags.input_tags.sparse = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Fit the model.
 
         Parameters
@@ -122,12 +137,14 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             With a ``cluster``, the rows of this process.
         y : array-like of shape (N,)
         sample_weight : array-like of shape (N,), optional
+        offset : array-like of shape (N,), or (N, n_classes) for more than two classes, optional
+            What is added to xᵀθ + b in the loss: the logarithm of an exposure, or what another model says.
 
         Returns
         -------
         self
         """
-        self._warn(self._fit(X, y, sample_weight), interrupt=True)
+        self._warn(self._fit(X, y, sample_weight, offset), interrupt=True)
         return self
 
     @abstractmethod
@@ -147,6 +164,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         X: Any,
         y: Any,
         sample_weight: Any = None,
+        offset: Any = None,
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
@@ -157,35 +175,83 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """
         with self.cluster or OneProcess() as cluster:
 
-            def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray]:
+            def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray, np.ndarray | None]:
                 spec = self._spec(self._loss())
-                return spec, *self._read_data(X, y, sample_weight)
+                rows, targets, weights = self._read_data(X, y, sample_weight)
+                return spec, rows, targets, weights, read_offset(offset, rows.shape[0])
 
-            spec, rows, targets, weights = cluster.attempt("to check the data", check)
+            spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
+            if cluster.any(shift is not None, "to check the data") and shift is None:
+                raise InputError("some processes have an offset and others have none; give all of them one")
             seed = self._seed(cluster, options)
             count, solver = self._solver(cluster, options, seed, nodes)
             parts = cluster.attempt(
                 "to split the data", lambda: split(self.partition, targets, count, seed=seed)
             )
             order = np.concatenate(parts)
-            data = _local_data(rows, targets, weights, parts, order)
+            data = _local_data(LocalData(rows, targets, weights, np.array([0]), shift), parts)
             key: tuple[Any, ...] = (rows.shape, spec.loss.name, spec.intercept, spec.softmax)
             if self.warm_start and spec.classifies:
                 key += tuple(np.unique(targets).tolist())
-            warm = self._warm_duals(cluster, key, order)
+            warm = self._warm_start(cluster, key, order)
             model = fit_model(data, spec, solver, warm)
             self._take(model)
+            self._take_inference(model)
             self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
             self.dual_gap_ = model.gap
             self.history_ = model.history
-            self._save_warm(key, order, model.duals)
+            self._save_warm(key, order, model)
         return model
+
+    def _take_inference(self, model: FittedModel) -> None:
+        """Set the standard errors, where they were asked for."""
+        self._inference = model.inference
+        names = ("standard_errors_", "robust_standard_errors_", "intercept_standard_error_")
+        for name in names:
+            self.__dict__.pop(name, None)
+        if model.inference is None:
+            return
+        width = model.coef.shape[1]
+        errors = np.array([one.errors() for one in model.inference])
+        robust = np.array([one.errors(robust=True) for one in model.inference])
+        shape = self.coef_.shape
+        self.standard_errors_ = errors[:, :width].reshape(shape)
+        self.robust_standard_errors_ = robust[:, :width].reshape(shape)
+        if self.fit_intercept:
+            own = errors[:, width]
+            self.intercept_standard_error_ = own if len(shape) == 2 else float(own[0])
+
+    def summary(self, *, robust: bool = False, confidence: float = 0.95) -> Summary:
+        """Return the table of coefficients, standard errors, z and p values and confidence intervals.
+
+        Parameters
+        ----------
+        robust : bool
+            Standard errors that hold where the model does not (sandwich).
+        confidence : float
+            Of the intervals.
+        """
+        check_is_fitted(self)
+        if self._inference is None:
+            raise InputError("there are no standard errors: fit with inference=True")
+        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        names = names or [f"x{k}" for k in range(self.n_features_in_)]
+        coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
+        lines = np.column_stack([coef, intercept]) if self.fit_intercept else coef
+        several = getattr(self, "classes_", ()) if len(lines) > 1 else ("",)
+        models = {
+            str(name): (line.astype(np.float64), found)
+            for name, line, found in zip(several, lines, self._inference, strict=True)
+        }
+        return summary_of(models, [*names, "intercept"] if self.fit_intercept else names, robust, confidence)
 
     def _loss(self) -> Loss:
         """Return the loss with its constants, after checking what both kinds of model take."""
         check_penalty(self.penalty)
-        for name in ("tol", "max_iter", "intercept_scaling"):
+        for name in ("tol", "max_iter"):
             positive(getattr(self, name), name)
+        if self.intercept_scaling is not None:
+            positive(self.intercept_scaling, "intercept_scaling")
         other = "ADFSRegressor" if self._task == "classification" else "ADFSClassifier"
         if isinstance(self.loss, Loss):
             chosen = self.loss
@@ -256,27 +322,27 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             stacklevel=3,
         )
 
-    def _warm_duals(
-        self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray
-    ) -> list[np.ndarray] | None:
-        """Return the dual variables of the last fit, when it was on data of the same shape everywhere."""
+    def _warm_start(self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray) -> Start | None:
+        """Return what the last fit ended with, when it was on data of the same shape everywhere."""
         mine = self.warm_start and getattr(self, "_warm_key", None) == key
         if not all(cluster.gather(mine, "to start from the last fit")):
             return None
-        return [one[order] for one in self._warm_saved]
+        saved: Start = self._warm_saved
+        return replace(saved, duals=[one[order] for one in saved.duals])
 
-    def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, duals: list[np.ndarray | None]) -> None:
-        """Keep the dual variables in the order of the rows that were given."""
-        kept = [one for one in duals if one is not None]
-        if not self.warm_start or len(kept) < len(duals):
+    def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, model: FittedModel) -> None:
+        """Keep what the next fit may start from, the dual variables in the order of the rows given."""
+        kept = [one for one in model.duals if one is not None]
+        if not self.warm_start or len(kept) < len(model.duals):
             self.__dict__.pop("_warm_key", None)
             self.__dict__.pop("_warm_saved", None)
             return
-        self._warm_key, self._warm_saved = key, []
+        duals = []
         for one in kept:
             out = np.empty_like(one)
             out[order] = one
-            self._warm_saved.append(out)
+            duals.append(out)
+        self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept)
 
 
 def _network(graph: Any, n_nodes: int, seed: int) -> Network:
@@ -286,11 +352,11 @@ def _network(graph: Any, n_nodes: int, seed: int) -> Network:
     return graph if isinstance(graph, Network) else Network(graph, n_nodes=n_nodes, seed=seed)
 
 
-def _local_data(
-    X: Any, y: np.ndarray, weights: np.ndarray, parts: list[np.ndarray], order: np.ndarray
-) -> LocalData:
+def _local_data(data: LocalData, parts: list[np.ndarray]) -> LocalData:
     """Return the rows node after node; not copied when they stand so already."""
+    order = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
     if np.array_equal(order, np.arange(order.size)):
-        return LocalData(X, y, weights, offsets)
-    return LocalData(X[order], y[order], weights[order], offsets)
+        return replace(data, offsets=offsets)
+    shift = None if data.offset is None else data.offset[order]
+    return LocalData(data.X[order], data.y[order], data.weights[order], offsets, shift)

@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.data.model import probabilities
+from adfs.data.model import add_offset, probabilities
 from adfs.errors import InputError, unknown_name
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
@@ -19,7 +19,7 @@ from adfs.runtimes import Cluster
 
 __all__ = ["ADFSClassifier"]
 
-_MULTI_CLASS = ("ovr", "multinomial")
+_MULTI_CLASS = ("auto", "ovr", "multinomial")
 
 
 def _is_logistic(estimator: ADFSClassifier) -> bool:
@@ -45,15 +45,21 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     penalty : str
         ``"l2"``; there is no other.
     fit_intercept : bool
-        Learn an intercept as liblinear does: a column that holds ``intercept_scaling`` everywhere,
-        penalised like the others.
-    intercept_scaling : float
-        The larger, the less the intercept is penalised, and the worse the condition.
+        Learn an intercept, which is not penalised.
+    intercept_scaling : float, optional
+        When given, the intercept is liblinear's: a column that holds this everywhere, penalised like the
+        others.
+    standardize : bool
+        Scale the columns to a standard deviation of 1 before the fit, by sums over the nodes; coefficients
+        are those of the columns as they were. Sparse rows stay sparse, constant columns as they are.
+    inference : bool
+        Compute standard errors too; see `summary`. For the logistic loss with two classes or one-versus-rest.
     class_weight : dict, "balanced" or None
         Factors of the classes' sample weights.
     multi_class : str
-        ``"ovr"``, one classifier per class against all others; or ``"multinomial"``, one softmax model
-        (logistic loss only).
+        ``"ovr"``, one classifier per class against all others; ``"multinomial"``, one softmax model
+        (logistic loss only); ``"auto"``, a softmax model for the logistic loss with more than two classes
+        and otherwise one-versus-rest.
     width : float
         Width of the rounded kink of the smoothed hinge.
     tol : float
@@ -98,6 +104,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     node_intercept_ : ndarray of shape (n_nodes,) or (n_classes, n_nodes)
     history_ : DataFrame
         The recorded rows; with a column ``class`` when there are several runs.
+    standard_errors_, robust_standard_errors_ : ndarray, shaped as coef_
+        With ``inference=True``; robust ones hold where the model does not.
+    intercept_standard_error_ : ndarray, shaped as intercept_
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
@@ -119,9 +128,11 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         C: float = 1.0,
         penalty: str = "l2",
         fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
+        intercept_scaling: float | None = None,
+        standardize: bool = False,
+        inference: bool = False,
         class_weight: Any = None,
-        multi_class: str = "ovr",
+        multi_class: str = "auto",
         width: float = 0.5,
         tol: float = 1e-6,
         max_iter: float = 10_000,
@@ -143,6 +154,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.penalty = penalty
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
+        self.standardize = standardize
+        self.inference = inference
         self.class_weight = class_weight
         self.multi_class = multi_class
         self.width = width
@@ -164,7 +177,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def _spec(self, loss: Loss) -> ModelSpec:
         if self.multi_class not in _MULTI_CLASS:
             raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
-        softmax = self.multi_class == "multinomial"
+        softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
+        if loss.name != "logistic" and softmax is None:
+            softmax = False
         if softmax and loss.name != "logistic":
             raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
         # scikit-learn's squared hinge has no ½ and ours has.
@@ -173,7 +188,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             loss=loss,
             data_weight=positive(self.C, "C") * factor,
             intercept=bool(self.fit_intercept),
-            intercept_scaling=float(self.intercept_scaling),
+            intercept_scaling=self.intercept_scaling,
+            standardize=bool(self.standardize),
+            inference=bool(self.inference),
             class_weight=self.class_weight,
             softmax=softmax,
         )
@@ -191,28 +208,32 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.node_coef_ = model.node_coef[0] if single else model.node_coef
         self.node_intercept_ = model.node_intercept[0] if single else model.node_intercept
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return xᵀθ + b: (N,) for two classes (positive is ``classes_[1]``), else (N, n_classes)."""
+    def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
+        """Return xᵀθ + b: (N,) for two classes (positive is ``classes_[1]``), else (N, n_classes).
+
+        An ``offset`` of the same shape is added.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         scores = np.asarray(X @ self.coef_.T) + self.intercept_
-        return np.asarray(scores.ravel() if scores.shape[1] == 1 else scores)
+        scores = scores.ravel() if scores.shape[1] == 1 else scores
+        return np.asarray(scores if offset is None else add_offset(scores, offset))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the class of each row, shape (N,)."""
-        scores = self.decision_function(X)
+        scores = self.decision_function(X, offset)
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
     @available_if(_is_logistic)  # type: ignore[untyped-decorator, unused-ignore]
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the probabilities of the classes, shape (N, n_classes); for the logistic loss only.
 
         One-versus-rest probabilities are scaled to sum to one.
         """
-        return probabilities(self.decision_function(X), softmax=self.multi_class == "multinomial")
+        return probabilities(self.decision_function(X, offset), softmax=self.multi_class != "ovr")
 
     @available_if(_is_logistic)  # type: ignore[untyped-decorator, unused-ignore]
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the logarithms of the probabilities, shape (N, n_classes)."""
-        return np.asarray(np.log(self.predict_proba(X)))
+        return np.asarray(np.log(self.predict_proba(X, offset)))

@@ -1,176 +1,249 @@
-"""The intercept of the squared loss: exact and not penalised."""
+"""An intercept that is not penalised, for every loss and on every cluster.
+
+The rows get one more column, so the intercept is penalised a little, around where it was before. Solve, move
+the centre to what was found, repeat from the same dual variables: the proximal-point method in the intercept
+alone, which a long column makes quick. What is certified is the problem without that penalty. Its dual asks
+that the tips sum to 0, and any tips can be made to.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sp
 
-from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, append_column, joined_frames
-from adfs.problem import get_loss
-from adfs.problem.evaluation import node_sums, weighted_row_sums
-from adfs.problem.rows import rows_of
+from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
+from adfs.problem import Loss, Problem
+from adfs.problem.evaluation import close_gap, loss_domains, node_sums
 from adfs.runtimes import Outcome, Run
+from adfs.runtimes.certificates import AllNodes
 
-__all__ = ["fit_centered_squares"]
+__all__ = ["solve_with_intercept"]
 
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
+_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
+_EPS = float(np.finfo(np.float64).eps)
 
 
-def fit_centered_squares(
-    data: LocalData, spec: ModelSpec, solver: Solver, start: np.ndarray | None
-) -> FittedModel:
-    """Minimise Σ w ½(xᵀθ + b − y)² + (α/2)‖θ‖² over θ and b, b not penalised.
-
-    Dense rows are centred. Sparse rows would become dense: they get a column for b instead, penalised
-    around where b was before, which moves until it rests there (the proximal-point method in b alone). Both
-    are certified by the gap of the problem in θ alone, to which tips with Σ s = 0 are feasible.
+def solve_with_intercept(
+    data: LocalData,
+    loss: Loss,
+    alpha: float,
+    y: np.ndarray,
+    solver: Solver,
+    start: np.ndarray | None,
+    center: np.ndarray | None = None,
+) -> Run:
+    """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² over θ and b, b not penalised.
 
     Parameters
     ----------
     data : LocalData
         With the weights of the objective.
-    spec : ModelSpec
+    loss : Loss
+    alpha : float
+    y : ndarray of shape (N,)
+        The labels as the loss takes them.
     solver : Solver
-    start : ndarray of shape (N,), optional
+    start : ndarray of shape (N,) or (N, K), optional
         Tips to start from.
+    center : ndarray of shape (K,), optional
+        Intercepts to start from.
+
+    Returns
+    -------
+    Run
+        Of all rounds together, certified for this problem. ``coef`` (K·(p + 1),) and ``theta`` end with the
+        intercept, or each output's with its own.
     """
-    total, center, middle = _means(data, solver)
-    if sp.issparse(data.X):
-        return _fit_sparse(data, spec, solver, start, total, center)
-    sigma = spec.penalty_weight / solver.network.n_nodes
-    run = solver.solve(data.problem(spec.loss, sigma, data.y - center, data.X - middle), start)
-    return _model(
-        run, run.coef, float(center - run.coef @ middle), run.theta, center - run.theta @ middle, data
-    )
-
-
-def _means(data: LocalData, solver: Solver) -> tuple[float, float, np.ndarray]:
-    """Return the total weight, and the weighted means of the targets and of dense rows."""
-    weights, offsets = np.ascontiguousarray(data.weights, dtype=np.float64), data.offsets
-    sums = [node_sums(weights, offsets)[:, None], node_sums(weights * data.y, offsets)[:, None]]
-    if not sp.issparse(data.X):
-        rows = rows_of(np.ascontiguousarray(data.X, dtype=np.float64))
-        sums.append(weighted_row_sums(rows, offsets, weights[:, None], data.X.shape[1]))
-    found = solver.add(np.hstack(sums))
-    total = float(found[0])
-    if total == 0.0:
-        return 0.0, 0.0, np.zeros(found.size - 2)
-    return total, float(found[1] / total), found[2:] / total
-
-
-def _model(
-    run: Run,
-    theta: np.ndarray,
-    intercept: float,
-    node_theta: np.ndarray,
-    node_intercept: np.ndarray,
-    data: LocalData,
-) -> FittedModel:
-    divisor = np.where(data.weights > 0.0, data.weights, 1.0)
-    dual = None if run.dual is None else run.dual / divisor
-    return FittedModel(
-        theta[None, :],
-        np.array([intercept]),
-        node_theta[None],
-        np.asarray(node_intercept)[None],
-        None,
-        [run],
-        [dual],
-    )
-
-
-def _fit_sparse(
-    data: LocalData,
-    spec: ModelSpec,
-    solver: Solver,
-    start: np.ndarray | None,
-    total: float,
-    center: float,
-) -> FittedModel:
-    alpha, tol = spec.penalty_weight, solver.options.tol
+    tol = solver.options.tol
     assert tol is not None
-    squares = np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
-    # As long as the rows, so as not to worsen their condition; longer where α is so large that b would
-    # hardly move.
-    typical = solver.total(data.weights * squares, data.offsets) / total if total > 0.0 else 0.0
-    scale = float(np.sqrt(max(typical, 10.0 * alpha / total if total > 0.0 else 0.0))) or 1.0
-    rows = append_column(data.X, scale)
-    certificate = _Certificate(data, alpha, solver)
-    found: list[Run] = []
-    best: tuple[float, np.ndarray, float] | None = None
-    around, next_tol = center, _FIRST_TOLERANCE
-    most = solver.options.passes
+    scale, mean = _column(data, loss, alpha, y, solver)
+    center = mean if center is None else center
+    sigma = alpha / solver.network.n_nodes
+    plain = data.problem(loss, sigma, y, append_column(data.X, scale))
+    rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, 0.5 * tol)
+    best: _Point | None = None
     for _ in range(_MOST_ROUNDS):
-        part = solver.part(found)
-        left = None if most is None else max(most - sum(float(r.columns["passes"][-1]) for r in found), 1.0)
-        part = replace(part, options=replace(part.options, tol=max(next_tol, 0.1 * tol), passes=left))
-        sigma = alpha / solver.network.n_nodes
-        run = part.solve(data.problem(spec.loss, sigma, data.y - around, rows), start)
-        found.append(run)
-        if run.dual is None:
+        problem = rounds.problem(center)
+        part = solver.part(rounds.runs) if rounds.runs else solver
+        run = replace(part, options=replace(part.options, tol=next_tol, passes=left)).solve(problem, start)
+        rounds.runs.append(run)
+        start, around = run.dual, center
+        if not np.isfinite(run.coef).all():
             break
-        start = run.dual
-        gap, theta, intercept = certificate(run.dual, run.coef[:-1])
-        if best is None or gap < best[0]:
-            best = gap, theta, intercept
-        if gap <= tol or run.outcome is not Outcome.CONVERGED:
+        found = rounds.certify(problem, run, around, tol)
+        best = found if best is None or found.gap < best.gap else best
+        if best.gap <= tol or run.outcome is not Outcome.CONVERGED:
             break
-        next_tol = 0.1 * min(next_tol, gap)
-        around += scale * float(run.coef[-1])
-    last = found[-1]
-    if best is None:  # a method without dual variables: its own certificate, of the penalised column
-        best = last.gap, last.coef[:-1], around + scale * float(last.coef[-1])
-    gap, theta, intercept = best
-    if gap <= tol:
-        outcome = Outcome.CONVERGED
-    else:
-        outcome = last.outcome if last.outcome is not Outcome.CONVERGED else Outcome.OUT_OF_BUDGET
-    joined = replace(
-        last,
-        gap=gap,
-        outcome=outcome,
-        coef=theta,
-        columns=joined_frames(found, gap),
-        seconds=sum(run.seconds for run in found),
+        next_tol = max(0.2 * tol, 0.1 * min(next_tol, found.gap))
+        center = around + scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
+        if left is not None:
+            left = max(left - float(run.columns["passes"][-1]), 1.0)
+    return rounds.joined(best, around, tol)
+
+
+def _column(
+    data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver
+) -> tuple[float, np.ndarray]:
+    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression."""
+    squares = (
+        np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
+        if data.sparse
+        else np.einsum("jk,jk->j", data.X, data.X)
     )
-    node_intercept = around + scale * last.theta[:, -1]
-    return _model(joined, theta, intercept, last.theta[:, :-1], node_intercept, data)
+    shifted = y if data.offset is None or not loss.translates else y - data.offset
+    sums = [data.weights, data.weights * squares, data.weights * shifted]
+    total, typical, middle = solver.totals(np.column_stack(sums), data.offsets)
+    if not total > 0.0:
+        return 1.0, np.zeros(loss.n_outputs)
+    # So long that its penalty is well below the curvature, where the penalty of the others is large.
+    curvature = loss.beta if loss.smooth else 1.0
+    scale = math.sqrt(max(_COLUMN * typical / total, 10.0 * alpha / (curvature * total)))
+    return scale or 1.0, np.full(loss.n_outputs, middle / total if loss.translates else 0.0)
 
 
-class _Certificate:
-    """The relative gap of the problem whose intercept is not penalised, summed over all processes."""
+@dataclass(frozen=True)
+class _Point:
+    """Coefficients with the intercepts at the end, (K, p + 1), and their certified relative gap."""
 
-    def __init__(self, data: LocalData, alpha: float, solver: Solver) -> None:
-        self.data, self.alpha, self.solver = data, alpha, solver
-        self.plain = data.problem(get_loss("squared"), alpha / solver.network.n_nodes, data.y)
-        self.used = data.weights > 0.0
-        self.divisor = np.where(self.used, data.weights, 1.0)
-        self.total = self._sum(data.weights)
-        self.center = self._sum(data.weights * data.y) / self.total if self.total > 0.0 else 0.0
-        self.at_zero = 0.5 * self._sum(data.weights * (data.y - self.center) ** 2)
+    theta: np.ndarray
+    gap: float
 
-    def _sum(self, values: np.ndarray) -> float:
-        return self.solver.total(values, self.data.offsets)
 
-    def __call__(self, tips: np.ndarray, theta: np.ndarray) -> tuple[float, np.ndarray, float]:
-        """Return the lesser of the gaps at ``theta`` and at θ(s), that θ, and its intercept."""
-        data, weights = self.data, self.data.weights
-        if self.total == 0.0:
-            return 0.0, np.zeros(data.X.shape[1]), 0.0
-        tips = np.where(self.used, tips, 0.0)
-        tips = tips - weights * (self._sum(tips) / self.total)
-        own = -self.solver.add(self.plain.row_sums(tips)) / self.alpha
-        found: list[tuple[float, np.ndarray, float]] = []
-        for point in (own, theta):
-            residual = self.plain.slopes(point)  # times the weights
-            intercept = -self._sum(residual) / self.total
-            # F − D is Σ wℓ(u) + wℓ*(s/w) − us, for squares Σ ½w(r − s/w)², and (α/2)‖θ − θ(s)‖²: nothing
-            # cancels.
-            misfit = residual + intercept * weights - tips
-            away = point - own
-            gap = 0.5 * self._sum(misfit * misfit / self.divisor) + 0.5 * self.alpha * float(away @ away)
-            found.append((gap / self.at_zero if self.at_zero > 0.0 else gap, point, intercept))
-        return min(found, key=lambda one: one[0])
+class _Rounds:
+    """What the rounds share: the rows with the column, the runs so far, and the certificate."""
+
+    def __init__(
+        self, plain: Problem, solver: Solver, scale: float, offset: np.ndarray | None, mean: np.ndarray
+    ) -> None:
+        self.plain, self.solver, self.scale, self.offset = plain, solver, scale, offset
+        self.outputs = plain.n_outputs
+        self.runs: list[Run] = []
+        # F at θ = 0 and the mean of the targets: what gaps are relative to.
+        self.at_zero = AllNodes(solver.cluster, solver.placement, self.problem(mean)).value_at_zero
+
+    def problem(self, center: np.ndarray) -> Problem:
+        """Return the problem whose intercepts are penalised around ``center`` (K,)."""
+        shape = (self.plain.n_samples, *self.plain.tip_shape)
+        shift = np.broadcast_to(center if self.plain.tip_shape else center[0], shape)
+        return self.plain.with_offset(shift if self.offset is None else shift + self.offset)
+
+    def certify(self, problem: Problem, run: Run, around: np.ndarray, tol: float) -> _Point:
+        """Return the better of the run's point and that of its tips, as the problem without penalty has it.
+
+        F − D is the sum of the samples' wℓ(u) + wℓ*(s/w) − us and (α/2)‖θ − θ(s)‖², where tips sum to 0.
+        """
+        nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
+        tips = run.dual if run.dual is not None else problem.slopes(run.coef)
+        tips = problem.clip_to_domain(balanced(problem, tips, nodes))
+        total = nodes.add_rows(tips).reshape(self.outputs, -1)
+        sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
+        column = run.coef.reshape(self.outputs, -1)[:, -1:]
+        own = np.hstack([-total[:, :-1] / sigma, column])
+        found: list[_Point] = []
+        for point in (run.coef.reshape(self.outputs, -1), own):
+            parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
+            free = point.copy()
+            free[:, -1] = 0.0
+            residual = total + sigma * free
+            residual[:, -1] = 0.0
+            gap = close_gap(parts, free.ravel(), residual.ravel(), sigma).gap
+            intercept = around + self.scale * point[:, -1]
+            # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
+            gap += float(sums @ (1.0 + np.abs(intercept)))
+            whole = np.column_stack([point[:, :-1], intercept])
+            found.append(_Point(whole, gap / (self.at_zero if self.at_zero > 0.0 else 1.0)))
+            if found[0].gap <= tol:
+                break
+        return min(found, key=lambda one: one.gap)
+
+    def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
+        """Return one run of all rounds, whose last one was ``around`` these intercepts."""
+        last = self.runs[-1]
+        theta = last.theta.reshape(len(last.theta), self.outputs, -1).copy()
+        theta[:, :, -1] = around + self.scale * theta[:, :, -1]
+        coef, gap, outcome = last.coef, last.gap, last.outcome
+        if best is not None:
+            coef, gap = best.theta.ravel(), best.gap
+            if gap <= tol:
+                outcome = Outcome.CONVERGED
+            elif outcome is Outcome.CONVERGED:
+                outcome = Outcome.OUT_OF_BUDGET
+        return replace(
+            last,
+            coef=coef,
+            theta=theta.reshape(len(theta), -1),
+            gap=gap,
+            outcome=outcome,
+            columns=joined_frames(self.runs, gap),
+            seconds=sum(run.seconds for run in self.runs),
+        )
+
+
+# --------------------------------------------------------------------------- tips that sum to 0
+
+
+def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Return tips in their domains that sum to 0 over all nodes (up to rounding), near those given.
+
+    Parameters
+    ----------
+    problem : Problem
+    tips : ndarray of shape (N,) or (N, K)
+        In their domains.
+    nodes : AllNodes
+    """
+    return _balanced_classes(problem, tips, nodes) if problem.tip_shape else _balanced(problem, tips, nodes)
+
+
+def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:
+    """Return the sums of columns (N,) over the rows of all nodes, node by node."""
+    return nodes.add(np.stack([node_sums(one, problem.offsets) for one in columns], axis=1))
+
+
+def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Move each tip in proportion to its way to the nearer end of its domain: one at an end stays there."""
+    weights = problem.weights
+    used = weights > 0.0
+    low, high = loss_domains(problem.loss, problem.labels, problem.n_samples)
+    tips = np.where(used, tips, 0.0)
+    with np.errstate(invalid="ignore"):
+        room = np.minimum(tips - weights * low, weights * high - tips)
+    room = np.where(used, np.where(np.isfinite(room), np.maximum(room, 0.0), weights), 0.0)
+    total, space = _sums([tips, room], problem, nodes)
+    if abs(total) < space:
+        return np.asarray(tips - (total / space) * room)
+    # Too far for that: the heavier side is scaled down, which every domain that holds 0 allows.
+    above, below = _sums([np.maximum(tips, 0.0), np.minimum(tips, 0.0)], problem, nodes)
+    if above > -below:
+        return np.where(tips > 0.0, tips * (-below / above), tips)
+    return np.where(tips < 0.0, tips * (above / -below), tips) if below < 0.0 else tips
+
+
+def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Tips are w(p − e): each p moves by its own curvature, p(1 − c + p·c); else it is mixed with others."""
+    weights, classes = problem.weights[:, None], tips.shape[1]
+    truth = np.zeros_like(tips)
+    truth[np.arange(len(tips)), problem.y.astype(np.int64)] = 1.0
+    share = truth + np.divide(tips, weights, out=np.zeros_like(tips), where=weights > 0.0)
+    share = np.clip(share, 0.0, 1.0)
+    mass = weights * share
+    columns = [*(weights * truth).T, *mass.T]
+    columns += [mass[:, k] * share[:, m] for k in range(classes) for m in range(classes)]
+    sums = _sums([np.ascontiguousarray(one) for one in columns], problem, nodes)
+    true, predicted = sums[:classes], sums[classes : 2 * classes]
+    spread = np.diag(predicted) - sums[2 * classes :].reshape(classes, classes)
+    turn = np.linalg.lstsq(spread, predicted - true, rcond=None)[0]
+    factor = 1.0 - turn + (share @ turn)[:, None]
+    if not nodes.cluster.any(not (factor > 0.0).all(), nodes.why):
+        return np.asarray(weights * (share * factor - truth))
+    most = max(0.0, *(1.0 - true[predicted > 0.0] / predicted[predicted > 0.0]))
+    if most == 0.0:
+        return tips
+    others = (true - (1.0 - most) * predicted) / (most * true.sum())
+    return np.asarray(weights * ((1.0 - most) * share + most * others - truth))

@@ -26,7 +26,19 @@ from adfs.runtimes.placement import Placement
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FittedModel", "LocalData", "ModelSpec", "Solver", "append_column", "fit_model", "joined_frames"]
+    from adfs.estimators.inference import Inference
+    from adfs.estimators.scaling import Columns
+
+__all__ = [
+    "FittedModel",
+    "LocalData",
+    "ModelSpec",
+    "Solver",
+    "Start",
+    "append_column",
+    "fit_model",
+    "joined_frames",
+]
 
 
 @dataclass(frozen=True)
@@ -41,21 +53,29 @@ class ModelSpec:
     penalty_weight : float
         Factor of ½‖θ‖²: 1, or alpha.
     intercept : bool
-    intercept_scaling : float
-        What the intercept's column holds, where it has one.
+    intercept_scaling : float or None
+        What the intercept's column holds, which is penalised like the others; None for an intercept that is
+        not penalised.
+    standardize : bool
+        Whether columns are scaled to a standard deviation of 1 first; coefficients are those of the columns
+        as they were.
     class_weight : mapping, "balanced" or None
         Factors of the classes' sample weights.
-    softmax : bool
-        One model of all classes, instead of one per class.
+    softmax : bool or None
+        One model of all classes, instead of one per class; None for one where there are more than two.
+    inference : bool
+        Whether standard errors are wanted.
     """
 
     loss: Loss
     data_weight: float = 1.0
     penalty_weight: float = 1.0
     intercept: bool = True
-    intercept_scaling: float = 1.0
+    intercept_scaling: float | None = None
+    standardize: bool = False
     class_weight: Any = None
-    softmax: bool = False
+    softmax: bool | None = False
+    inference: bool = False
 
     @property
     def classifies(self) -> bool:
@@ -63,9 +83,15 @@ class ModelSpec:
         return self.loss.task == "classification"
 
     @property
-    def centers(self) -> bool:
-        """Whether the intercept is exact, by centring, and not penalised."""
-        return self.intercept and self.loss.name == "squared"
+    def free_intercept(self) -> bool:
+        """Whether there is an intercept that is not penalised."""
+        return self.intercept and self.intercept_scaling is None
+
+    def for_classes(self, classes: np.ndarray | None) -> ModelSpec:
+        """Return the same with it settled whether classes have one model together."""
+        if self.softmax is not None:
+            return self
+        return replace(self, softmax=classes is not None and classes.size > 2)
 
 
 @dataclass(frozen=True)
@@ -79,17 +105,25 @@ class LocalData:
     weights : ndarray of shape (N,)
     offsets : ndarray of shape (k + 1,)
         Its node i holds the rows ``offsets[i]:offsets[i + 1]``.
+    offset : ndarray of shape (N,) or (N, K), or None
+        What is added to the margins, of each model where there are K.
     """
 
     X: Any
     y: np.ndarray
     weights: np.ndarray
     offsets: np.ndarray
+    offset: np.ndarray | None = None
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the rows are stored as CSR."""
+        return bool(sp.issparse(self.X))
 
     def problem(self, loss: Loss, sigma: float, y: np.ndarray, X: Any = None) -> Problem:
         """Return the problem of these rows with other targets, and other columns where they are given."""
         rows = self.X if X is None else X
-        return Problem.stacked(rows, y, self.weights, self.offsets, loss, sigma)
+        return Problem.stacked(rows, y, self.weights, self.offsets, loss, sigma, self.offset)
 
 
 @dataclass(frozen=True)
@@ -137,9 +171,27 @@ class Solver:
         """Return the sum over all nodes of one vector per node of this process."""
         return self.cluster.add(values, self.placement, "to sum up the data")
 
-    def total(self, values: np.ndarray, offsets: np.ndarray) -> float:
-        """Return the sum of one number per row over all rows of all processes, node by node."""
-        return float(self.add(node_sums(values, offsets)[:, None])[0])
+    def totals(self, values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Return the sums of columns (N, k) over all rows of all processes, node by node; shape (k,)."""
+        columns = (np.ascontiguousarray(column, dtype=np.float64) for column in values.T)
+        return self.add(np.stack([node_sums(column, offsets) for column in columns], axis=1))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit starts: at what one before, on data of the same shape, ended with.
+
+    Attributes
+    ----------
+    duals : sequence of ndarray
+        The ``duals`` of a fitted model.
+    coef : ndarray of shape (K, p)
+    intercept : ndarray of shape (K,)
+    """
+
+    duals: Sequence[np.ndarray]
+    coef: np.ndarray
+    intercept: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -164,6 +216,8 @@ class FittedModel:
         The recorded rows; with a column ``class`` when there are several runs.
     duals : list of ndarray or None
         The runs' dual variables over the weights, in the order of this process's rows.
+    inference : list of Inference, or None
+        How certain each model is, where that was asked for.
     """
 
     coef: np.ndarray
@@ -173,6 +227,7 @@ class FittedModel:
     classes: np.ndarray | None
     runs: list[Run]
     duals: list[np.ndarray | None] = field(repr=False)
+    inference: list[Inference] | None = None
 
     @property
     def gap(self) -> float:
@@ -217,9 +272,7 @@ def append_column(X: Any, value: float) -> Any:
     return stacked([X, column], format="csr")
 
 
-def fit_model(
-    data: LocalData, spec: ModelSpec, solver: Solver, warm: Sequence[np.ndarray] | None = None
-) -> FittedModel:
+def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
     """Fit a model; every process of the cluster calls it together.
 
     Parameters
@@ -227,40 +280,67 @@ def fit_model(
     data : LocalData
     spec : ModelSpec
     solver : Solver
-    warm : sequence of ndarray, optional
-        The ``duals`` of a fit before, on data of the same shape.
+    warm : Start, optional
     """
-    from adfs.estimators.intercepts import fit_centered_squares
+    from adfs.estimators.inference import check_inference, infer
+    from adfs.estimators.intercepts import solve_with_intercept
+    from adfs.estimators.scaling import column_scales
 
     data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
-    data = replace(data, weights=_weights(data, spec, classes, solver))
-    starts = [_times_weights(one, data.weights) for one in warm] if warm is not None else None
-    if spec.centers:
-        return fit_centered_squares(data, spec, solver, None if starts is None else starts[0])
-    rows = append_column(data.X, spec.intercept_scaling) if spec.intercept else data.X
-    sigma = spec.penalty_weight / solver.network.n_nodes
-    targets = [data.y] if classes is None else _targets(data.y, classes, spec.softmax)
-
+    spec, given = spec.for_classes(classes), data
+    if spec.inference:
+        check_inference(spec.loss, bool(spec.softmax))
+    # Around their means dense rows are shorter, and an intercept that is not penalised takes what is left.
+    columns = column_scales(data, solver, center=spec.free_intercept, scale=spec.standardize)
+    data = replace(data, X=columns.apply(data.X), weights=_weights(data, spec, classes, solver))
+    starts = None if warm is None else [_times_weights(one, data.weights) for one in warm.duals]
+    around = None if warm is None else columns.intercepts(warm.coef, warm.intercept)
+    targets = [data.y] if classes is None else _targets(data.y, classes, bool(spec.softmax))
+    shifts = _shifts(data.offset, len(targets), spec, classes)
     loss: Loss = spec.loss
     if spec.softmax:
         assert classes is not None
         loss = Multinomial(classes.size)
+    rows = data.X
+    if spec.intercept and spec.intercept_scaling is not None:
+        rows = append_column(data.X, spec.intercept_scaling)
 
-    def problem_of(y: np.ndarray) -> Problem:
-        return data.problem(loss, sigma, y, rows)
+    def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
+        own, alpha = replace(data, offset=shifts[number]), spec.penalty_weight
+        if spec.free_intercept:
+            center = None if around is None else _centers(around, number, len(targets), loss)
+            return solve_with_intercept(own, loss, alpha, targets[number], how, start, center)
+        return how.solve(own.problem(loss, alpha / how.network.n_nodes, targets[number], rows), start)
 
-    runs = _solve_all(targets, problem_of, solver, starts)
+    runs = _solve_all(len(targets), solve, solver, starts)
     if spec.softmax:
         assert classes is not None
         theta, nodes = _softmax_rows(runs[0], classes.size)
     else:
         theta = np.array([run.coef for run in runs])
         nodes = np.array([run.theta for run in runs])
-    coef, intercept = _split(theta, spec)
-    node_coef, node_intercept = _split(nodes, spec)
+    coef, intercept = columns.undo(*_split(theta, spec))
+    node_coef, node_intercept = columns.undo(*_split(nodes, spec))
     duals = [_over_weights(run.dual, data.weights) for run in runs]
-    return FittedModel(coef, intercept, node_coef, node_intercept, classes, runs, duals)
+    found: list[Inference] | None = None
+    if spec.inference:
+        own = replace(given, weights=data.weights / spec.data_weight)
+        found = []
+        for number, y in enumerate(targets):
+            line = np.append(coef[number], intercept[number]) if spec.intercept else coef[number]
+            with_shift = replace(own, offset=shifts[number])
+            found.append(infer(with_shift, loss, y, line, _curvatures(spec, columns, coef.shape[1]), solver))
+    return FittedModel(coef, intercept, node_coef, node_intercept, classes, runs, duals, found)
+
+
+def _curvatures(spec: ModelSpec, columns: Columns, width: int) -> np.ndarray:
+    """Return the penalty's curvature in each coefficient of the columns as given, and in the intercept."""
+    share = spec.penalty_weight / spec.data_weight
+    penalty = np.full(width, share) if columns.spread is None else share * columns.spread**2
+    if not spec.intercept:
+        return penalty
+    return np.append(penalty, 0.0 if spec.intercept_scaling is None else share / spec.intercept_scaling**2)
 
 
 # --------------------------------------------------------------------------- the data of all processes
@@ -314,30 +394,57 @@ def _targets(y: np.ndarray, classes: np.ndarray, softmax: bool) -> list[np.ndarr
     return [as_signs(y, name) for name in (classes[1:] if classes.size == 2 else classes)]
 
 
+def _shifts(
+    offset: np.ndarray | None, count: int, spec: ModelSpec, classes: np.ndarray | None
+) -> list[np.ndarray | None]:
+    """Return the offsets of each of some models: one number per row, and per class where there are more."""
+    if offset is None:
+        return [None] * count
+    several = classes is not None and (count > 1 or (spec.softmax and classes.size > 2))
+    if several:
+        assert classes is not None
+        if offset.ndim != 2 or offset.shape[1] != classes.size:
+            raise InputError(
+                f"offset must have one column per class ({classes.size} of them), got shape {offset.shape}"
+            )
+        return [offset] if count == 1 else [np.ascontiguousarray(column) for column in offset.T]
+    if offset.ndim != 1:
+        raise InputError(f"offset must have one number per row, got shape {offset.shape}")
+    # Two classes of one softmax model: the offset is that of the second against the first.
+    return [np.column_stack([np.zeros_like(offset), offset]) if spec.softmax else offset]
+
+
 # --------------------------------------------------------------------------- solving
 
 
+def _centers(intercepts: np.ndarray, number: int, count: int, loss: Loss) -> np.ndarray:
+    """Return one model's intercepts, (outputs,), from those of all models."""
+    if loss.n_outputs == 2 and intercepts.size == 1:  # of the second class against the first
+        return np.asarray(np.array([-0.5, 0.5]) * intercepts)
+    return intercepts if count == 1 else intercepts[number : number + 1]
+
+
 def _solve_all(
-    targets: list[np.ndarray],
-    problem_of: Callable[[np.ndarray], Problem],
+    count: int,
+    solve: Callable[[Solver, int, np.ndarray | None], Run],
     solver: Solver,
     starts: Sequence[np.ndarray] | None,
 ) -> list[Run]:
-    """Solve one problem per list of targets, with the same rows."""
+    """Solve so many problems, which have the same rows."""
     done: list[Run] = []
 
-    def one(number: int, y: np.ndarray) -> Run:
+    def one(number: int) -> Run:
         # Threads have neither checkpoints nor a limit in seconds: those come from outside.
-        how = solver if len(targets) == 1 else solver.part(done)
-        run = how.solve(problem_of(y), None if starts is None else starts[number])
+        how = solver if count == 1 else solver.part(done)
+        run = solve(how, number, None if starts is None else starts[number])
         done.append(run)
         return run
 
-    if len(targets) == 1 or solver.n_jobs in (None, 1) or solver.cluster.size > 1:
-        return [one(number, y) for number, y in enumerate(targets)]
+    if count == 1 or solver.n_jobs in (None, 1) or solver.cluster.size > 1:
+        return [one(number) for number in range(count)]
     from sklearn.utils.parallel import Parallel, delayed
 
-    jobs = (delayed(one)(number, y) for number, y in enumerate(targets))
+    jobs = (delayed(one)(number) for number in range(count))
     runs: list[Run] = Parallel(n_jobs=solver.n_jobs, require="sharedmem")(jobs)
     return runs
 
@@ -346,7 +453,8 @@ def _split(theta: np.ndarray, spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
     """Return coefficients and intercepts from parameters (…, p) or (…, p + 1)."""
     if not spec.intercept:
         return theta, np.zeros(theta.shape[:-1])
-    return theta[..., :-1].copy(), spec.intercept_scaling * theta[..., -1]
+    scaling = 1.0 if spec.intercept_scaling is None else spec.intercept_scaling
+    return theta[..., :-1].copy(), scaling * theta[..., -1]
 
 
 def _softmax_rows(run: Run, n_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from adfs.data.model import add_offset
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
 from adfs.problem import Loss
@@ -35,10 +36,12 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     penalty : str
         ``"l2"``; there is no other.
     fit_intercept : bool
-        For the squared loss exact and not penalised, by centring (sparse rows stay sparse). For others a
-        column that holds ``intercept_scaling`` everywhere, penalised like the others, as liblinear does:
-        centre y first, or scale up.
-    intercept_scaling : float
+        Learn an intercept, which is not penalised.
+    intercept_scaling : float, optional
+        When given, the intercept is liblinear's: a column that holds this everywhere, penalised like the
+        others.
+    standardize, inference : bool
+        As for `ADFSClassifier`; standard errors are there for the squared and the Huber loss.
     delta, quantile, width, epsilon : float
         Constants of the losses above.
     tol, max_iter, n_nodes, graph, partition, algorithm, parameters, tau, schedule, cluster
@@ -55,6 +58,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)
     history_ : DataFrame
+    standard_errors_, robust_standard_errors_, intercept_standard_error_
+        With ``inference=True``.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
@@ -76,7 +81,9 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         alpha: float = 1.0,
         penalty: str = "l2",
         fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
+        intercept_scaling: float | None = None,
+        standardize: bool = False,
+        inference: bool = False,
         delta: float = 1.0,
         quantile: float = 0.5,
         width: float = 0.5,
@@ -100,6 +107,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.penalty = penalty
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
+        self.standardize = standardize
+        self.inference = inference
         self.delta = delta
         self.quantile = quantile
         self.width = width
@@ -123,7 +132,9 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             loss=loss,
             penalty_weight=positive(self.alpha, "alpha"),
             intercept=bool(self.fit_intercept),
-            intercept_scaling=float(self.intercept_scaling),
+            intercept_scaling=self.intercept_scaling,
+            standardize=bool(self.standardize),
+            inference=bool(self.inference),
         )
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -134,8 +145,9 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
         self.node_coef_, self.node_intercept_ = model.node_coef[0], model.node_intercept[0]
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return xᵀθ + b, shape (N,)."""
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
+        """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,)."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_ + self.intercept_)
+        scores = np.asarray(X @ self.coef_ + self.intercept_)
+        return scores if offset is None else add_offset(scores, offset)

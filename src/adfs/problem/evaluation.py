@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.compilation import compiled, inlined, kernel
+from adfs.problem.labels import Labels, add_shift, label_at, plain_label, shift_product, shift_size
 from adfs.problem.losses import (
     Loss,
     clip_tip,
@@ -19,6 +20,7 @@ from adfs.problem.losses import (
     curvature,
     derivative,
     divergence,
+    domain,
     outputs,
     point_of,
     value,
@@ -37,6 +39,7 @@ __all__ = [
     "gap_parts",
     "loss_curvatures",
     "loss_derivatives",
+    "loss_domains",
     "loss_slopes",
     "loss_sums",
     "loss_sums_at",
@@ -147,6 +150,13 @@ def fill_margins(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> None
         out[output] = margin
 
 
+@inlined
+def _shifted_margins(samples: Samples, j: int, theta: np.ndarray, out: np.ndarray) -> None:
+    """Write the margins of row j with its offsets."""
+    fill_margins(samples.rows, j, theta, out)
+    add_shift(samples.y, j, 1.0, out)
+
+
 @compiled
 def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return Σ_j w_j ℓ(x_jᵀθ; y_j) for each node, shape (n,)."""
@@ -157,8 +167,8 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     for i in range(n):
         total, carry = 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            fill_margins(samples.rows, j, theta, margins)
-            term = samples.weights[j] * value(loss, point_of(loss, margins), samples.y[j])
+            _shifted_margins(samples, j, theta, margins)
+            term = samples.weights[j] * value(loss, point_of(loss, margins), plain_label(samples.y, j))
             total, error = _two_sum(total, term)
             carry += error
         out[i] = _finish(total, carry)
@@ -183,7 +193,7 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
                 for t in range(p):
                     margins[t] += entry * points[column, t]
             for t in range(p):
-                term = samples.weights[j] * value(samples.loss, margins[t], samples.y[j])
+                term = samples.weights[j] * value(samples.loss, margins[t], label_at(samples.y, j))
                 out[i, t], error = _two_sum(out[i, t], term)
                 carry[t] += error
         for t in range(p):
@@ -195,10 +205,10 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
 def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return w_j∇ℓ at the margins of each row, shape (N, K)."""
     loss = samples.loss
-    out = np.empty((samples.y.size, outputs(loss)))
-    for j in range(samples.y.size):
-        fill_margins(samples.rows, j, theta, out[j])
-        write_slope(loss, out[j], samples.y[j], samples.weights[j])
+    out = np.empty((samples.weights.size, outputs(loss)))
+    for j in range(samples.weights.size):
+        _shifted_margins(samples, j, theta, out[j])
+        write_slope(loss, out[j], plain_label(samples.y, j), samples.weights[j])
     return out
 
 
@@ -316,7 +326,8 @@ def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
         for j in range(offsets[i], offsets[i + 1]):
             if active[j]:
                 squares, count = _row_size(samples.rows, j)
-                most = abs(samples.y[j]) + (outputs(samples.loss) - 1)
+                most = abs(plain_label(samples.y, j)) + shift_size(samples.y, j)
+                most += outputs(samples.loss) - 1
                 out[i, 0] += weights[j] * squares
                 out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
                 out[i, 2] += weights[j] * most * most
@@ -378,9 +389,10 @@ def _sum_gap(
         apart, apart_carry, total, total_carry, squares = 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
             weight = weights[j]
+            label = plain_label(y, j)
             if weight > 0.0:
-                fill_margins(samples.rows, j, theta, margins)
-                total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), y[j]))
+                _shifted_margins(samples, j, theta, margins)
+                total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), label))
                 total_carry += error
             if not active[j]:
                 for k in range(scaled.size):
@@ -391,14 +403,15 @@ def _sum_gap(
                 squares += scaled[k] * tips[j, k]
             if kinks:
                 size, count = _row_size(samples.rows, j)
-                shift = _EPS * ((count + 4.0) * math.sqrt(size) * length + 8.0 * abs(y[j]))
+                labels = abs(label) + shift_size(y, j)
+                shift = _EPS * ((count + 4.0) * math.sqrt(size) * length + 8.0 * labels)
                 margins[0] -= shift
-                below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
                 margins[0] += 2.0 * shift
-                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
                 term = max(term, below)
             else:
-                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), y[j])
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
             apart, error = _two_sum(apart, weight * term)
             apart_carry += error
         out[i, _DIVERGENCE] = _finish(apart, apart_carry)
@@ -478,9 +491,12 @@ def conjugate_sums(samples: Samples, active: np.ndarray, tips: np.ndarray) -> np
             if active[j]:
                 for k in range(scaled.size):
                     scaled[k] = tips[j, k] / weights[j]
-                total += weights[j] * conjugate(loss, point_of(loss, scaled), y[j])
+                star = conjugate(loss, point_of(loss, scaled), plain_label(y, j))
+                total += weights[j] * (star - shift_product(y, j, scaled))
             elif weights[j] > 0.0:
-                total -= weights[j] * value(loss, point_of(loss, zero), y[j])
+                zero[:] = 0.0
+                add_shift(y, j, 1.0, zero)
+                total -= weights[j] * value(loss, point_of(loss, zero), plain_label(y, j))
             elif np.any(tips[j] != 0.0):
                 total = math.inf
         out[i] = total
@@ -492,7 +508,7 @@ def clip_to_domain(samples: Samples, active: np.ndarray, tips: np.ndarray) -> No
     """Move each s_j/w_j into the domain of ℓ*(·; y_j), and put 0 on inactive rows, in place; (N, K)."""
     for j in range(tips.shape[0]):
         if active[j]:
-            clip_tip(samples.loss, tips[j], samples.y[j], samples.weights[j])
+            clip_tip(samples.loss, tips[j], plain_label(samples.y, j), samples.weights[j])
         else:
             for k in range(tips.shape[1]):
                 if not math.isnan(tips[j, k]):
@@ -500,27 +516,36 @@ def clip_to_domain(samples: Samples, active: np.ndarray, tips: np.ndarray) -> No
 
 
 @compiled
-def loss_values(loss: Loss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+def loss_values(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
     """Return ℓ(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
     for j in range(margins.size):
-        out[j] = value(loss, margins[j], y[j])
+        out[j] = value(loss, margins[j], label_at(y, j))
     return out
 
 
 @compiled
-def loss_derivatives(loss: Loss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+def loss_derivatives(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
     """Return ℓ'(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
     for j in range(margins.size):
-        out[j] = derivative(loss, margins[j], y[j])
+        out[j] = derivative(loss, margins[j], label_at(y, j))
     return out
 
 
 @compiled
-def loss_curvatures(loss: Loss, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
+def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
     """Return ℓ''(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
     for j in range(margins.size):
-        out[j] = curvature(loss, margins[j], y[j])
+        out[j] = curvature(loss, margins[j], label_at(y, j))
+    return out
+
+
+@compiled
+def loss_domains(loss: Loss, y: Labels, count: int) -> np.ndarray:
+    """Return the ends of the intervals on which ℓ*(·; y_j) is finite, of N = ``count`` rows; shape (2, N)."""
+    out = np.empty((2, count))
+    for j in range(count):
+        out[0, j], out[1, j] = domain(loss, label_at(y, j))
     return out

@@ -40,6 +40,8 @@ class Loss:
         ``"classification"`` (labels −1 and +1) or ``"regression"`` (any finite target).
     beta : float
         Smoothness β = sup ℓ''; ``inf`` when the loss is not smooth.
+    translates : bool
+        Whether it depends on u − b alone, so that an offset of the margin can be taken from the target.
     several_outputs : bool
         Whether it takes more than one margin per sample, ``n_outputs`` of them.
 
@@ -63,6 +65,7 @@ class Loss:
     __slots__ = ()
     name: ClassVar[str]
     task: ClassVar[str]
+    translates: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
 
     @property

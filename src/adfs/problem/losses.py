@@ -10,6 +10,9 @@ The dual prox is that of the strongly convex part removed from the conjugate (β
 
     dual_prox(ζ, h) = argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)
 
+A label may come with an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.labels`): the dispatch puts it
+into the arguments, and no loss knows of it.
+
 A sample weight w (the term is wℓ) needs no second formula: :func:`weighted_dual_prox` is
 w·dual_prox(ζ/w, h/w).
 """
@@ -26,9 +29,11 @@ from numba import types
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
+from adfs.problem.labels import Label, ShiftedLabel
 from adfs.problem.loss_base import Loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.nonsmooth_losses import Absolute, EpsilonInsensitive, Hinge, Quantile
+from adfs.problem.rows import kind_of
 from adfs.problem.smooth_losses import (
     Huber,
     Logistic,
@@ -77,40 +82,54 @@ def _own(loss: Loss, function: str) -> Callable[..., float]:
     return getattr(type(loss), function)  # type: ignore[no-any-return]
 
 
-def value(loss: Loss, u: float | np.ndarray, b: float) -> float:
+def value(loss: Loss, u: float | np.ndarray, b: Label) -> float:
     """Return ℓ(u; b)."""
+    if isinstance(b, ShiftedLabel):
+        return value(loss, u + b.shift, b.label)
     return float(_own(loss, "value")(loss, u, b))
 
 
-def derivative(loss: Loss, u: float, b: float) -> float:
+def derivative(loss: Loss, u: float, b: Label) -> float:
     """Return ℓ'(u; b), or a subgradient where the loss has a kink."""
+    if isinstance(b, ShiftedLabel):
+        return derivative(loss, u + b.shift, b.label)
     return float(_own(loss, "derivative")(loss, u, b))
 
 
-def curvature(loss: Loss, u: float, b: float) -> float:
+def curvature(loss: Loss, u: float, b: Label) -> float:
     """Return ℓ''(u; b) where it exists, one of its one-sided values where it jumps."""
+    if isinstance(b, ShiftedLabel):
+        return curvature(loss, u + b.shift, b.label)
     return float(_own(loss, "curvature")(loss, u, b))
 
 
-def conjugate(loss: Loss, s: float | np.ndarray, b: float) -> float:
+def conjugate(loss: Loss, s: float | np.ndarray, b: Label) -> float:
     """Return ℓ*(s; b) = sup_u s·u − ℓ(u; b), ``inf`` outside the domain."""
+    if isinstance(b, ShiftedLabel):
+        return conjugate(loss, s, b.label) - b.shift * float(s)
     return float(_own(loss, "conjugate")(loss, s, b))
 
 
-def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: float) -> float:
+def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: Label) -> float:
     """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0: without cancellation, or at most its rounding too large."""
+    if isinstance(b, ShiftedLabel):
+        return divergence(loss, u + b.shift, s, b.label)
     own: Callable[..., float] = getattr(type(loss), "divergence", _difference)
     return float(own(loss, u, s, b))
 
 
-def domain(loss: Loss, b: float) -> tuple[float, float]:
+def domain(loss: Loss, b: Label) -> tuple[float, float]:
     """Return the ends of the interval on which ℓ*(·; b) is finite."""
+    if isinstance(b, ShiftedLabel):
+        return domain(loss, b.label)
     lo, hi = cast("tuple[float, float]", _own(loss, "domain")(loss, b))
     return float(lo), float(hi)
 
 
-def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
+def dual_prox(loss: Loss, zeta: float, h: float, b: Label, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)."""
+    if isinstance(b, ShiftedLabel):
+        return dual_prox(loss, zeta + h * b.shift, h, b.label, start + b.shift)
     return float(_own(loss, "dual_prox")(loss, zeta, h, b, start))
 
 
@@ -132,23 +151,42 @@ def _class_of(loss: types.Type) -> type[Loss] | None:
     return cls if isinstance(loss, types.BaseTuple) and cls is not None and issubclass(cls, Loss) else None
 
 
-def _chosen(loss: types.Type, function: str, *default: Callable[..., object]) -> Callable[..., object] | None:
-    """Return the loss's own function for numba to compile, or None when the argument is not a loss."""
+def _chosen(
+    loss: types.Type, b: types.Type, function: str, *default: Callable[..., object]
+) -> Callable[..., object] | None:
+    """Return what numba compiles: the loss's own function, or that with the label's offset put in.
+
+    None when the argument is not a loss.
+    """
     cls = _class_of(loss)
-    return None if cls is None else getattr(cls, function, *default)
+    if cls is None:
+        return None
+    return _WITH_SHIFT[function] if kind_of(b) is ShiftedLabel else getattr(cls, function, *default)
 
 
-overloads(value)(lambda loss, u, b: _chosen(loss, "value"))
-overloads(derivative)(lambda loss, u, b: _chosen(loss, "derivative"))
-overloads(curvature)(lambda loss, u, b: _chosen(loss, "curvature"))
-overloads(conjugate)(lambda loss, s, b: _chosen(loss, "conjugate"))
-overloads(divergence)(lambda loss, u, s, b: _chosen(loss, "divergence", _difference))
-overloads(domain)(lambda loss, b: _chosen(loss, "domain"))
-overloads(dual_prox)(lambda loss, zeta, h, b, start: _chosen(loss, "dual_prox"))
+_WITH_SHIFT: dict[str, Callable[..., object]] = {
+    "value": lambda loss, u, b: value(loss, u + b.shift, b.label),
+    "derivative": lambda loss, u, b: derivative(loss, u + b.shift, b.label),
+    "curvature": lambda loss, u, b: curvature(loss, u + b.shift, b.label),
+    "conjugate": lambda loss, s, b: conjugate(loss, s, b.label) - b.shift * s,
+    "divergence": lambda loss, u, s, b: divergence(loss, u + b.shift, s, b.label),
+    "domain": lambda loss, b: domain(loss, b.label),
+    "dual_prox": lambda loss, zeta, h, b, start: dual_prox(
+        loss, zeta + h * b.shift, h, b.label, start + b.shift
+    ),
+}
+
+overloads(value)(lambda loss, u, b: _chosen(loss, b, "value"))
+overloads(derivative)(lambda loss, u, b: _chosen(loss, b, "derivative"))
+overloads(curvature)(lambda loss, u, b: _chosen(loss, b, "curvature"))
+overloads(conjugate)(lambda loss, s, b: _chosen(loss, b, "conjugate"))
+overloads(divergence)(lambda loss, u, s, b: _chosen(loss, b, "divergence", _difference))
+overloads(domain)(lambda loss, b: _chosen(loss, b, "domain"))
+overloads(dual_prox)(lambda loss, zeta, h, b, start: _chosen(loss, b, "dual_prox"))
 
 
 @compiled
-def weighted_dual_prox(loss: Loss, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+def weighted_dual_prox(loss: Loss, zeta: float, h: float, b: Label, weight: float, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w) − s²/(2wβ), the dual prox of the term wℓ."""
     inverse = 1.0 / weight  # known before ζ is: two divisions would come one after the other
     return weight * dual_prox(loss, zeta * inverse, h * inverse, b, start)
@@ -156,7 +194,7 @@ def weighted_dual_prox(loss: Loss, zeta: float, h: float, b: float, weight: floa
 
 @compiled
 def weighted_conjugate_prox(
-    loss: Loss, beta: float, zeta: float, h: float, b: float, weight: float, start: float
+    loss: Loss, beta: float, zeta: float, h: float, b: Label, weight: float, start: float
 ) -> float:
     """Return argmin_s (s − ζ)²/(2h) + wℓ*(s/w), for methods that leave nothing out of the conjugate.
 
@@ -213,7 +251,7 @@ def _write_slope(
     def one(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
         margins[0] = weight * derivative(loss, margins[0], b)
 
-    return _chosen(loss, "write_slope", one)
+    return _chosen(loss, b, "write_slope", one)
 
 
 @overloads(clip_tip)
@@ -228,7 +266,7 @@ def _clip_tip(
             t *= 1.0 - 2.0**-52
         tip[0] = t
 
-    return _chosen(loss, "clip_tip", one)
+    return _chosen(loss, b, "clip_tip", one)
 
 
 # --------------------------------------------------------------------------- registry

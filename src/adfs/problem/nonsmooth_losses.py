@@ -65,6 +65,7 @@ class Absolute(NamedTuple("AbsoluteConstants", []), Loss):
     __slots__ = ()
     name = "absolute"
     task = "regression"
+    translates = True
 
     @property
     def beta(self) -> float:
@@ -105,6 +106,7 @@ class Quantile(NamedTuple("QuantileConstants", [("quantile", float)]), Loss):
     __slots__ = ()
     name = "quantile"
     task = "regression"
+    translates = True
 
     def __new__(cls, quantile: float = 0.5) -> Quantile:
         return super().__new__(cls, inside("quantile", quantile))
@@ -150,6 +152,7 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
     __slots__ = ()
     name = "epsilon-insensitive"
     task = "regression"
+    translates = True
 
     def __new__(cls, epsilon: float = 0.1) -> EpsilonInsensitive:
         if not (math.isfinite(epsilon) and epsilon >= 0.0):

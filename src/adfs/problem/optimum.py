@@ -105,7 +105,8 @@ def _newton(problem: Problem, best: Optimum, tol: float, steps: int) -> Optimum:
     steepest, least = 0.0, np.inf
     for _ in range(steps):
         gradient = problem.gradient(theta)
-        slopes = problem.weights * evaluation.loss_derivatives(problem.loss, problem.X @ theta, problem.y)
+        margins, labels = problem.X @ theta, problem.labels
+        slopes = problem.weights * evaluation.loss_derivatives(problem.loss, margins, labels)
         found = _certified(problem, slopes, method, theta)
         norm = float(np.linalg.norm(gradient))
         if best.gap <= tol and norm >= 0.5 * least:
@@ -115,7 +116,7 @@ def _newton(problem: Problem, best: Optimum, tol: float, steps: int) -> Optimum:
         least = min(least, norm)
         if norm == 0.0:
             break
-        curvatures = problem.weights * evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.y)
+        curvatures = problem.weights * evaluation.loss_curvatures(problem.loss, margins, labels)
         steepest = steepest or norm
         # Solved about as well as the step deserves: the last ones to many digits, the first to two.
         accuracy = min(1e-2, norm / steepest)
@@ -159,7 +160,7 @@ def _line_search(
     low, high = 0.0, 1.0
     while high - low > 1e-3 * high and high > _SHORTEST_STEP:
         middle = 0.5 * (low + high) if low > 0.0 else 0.25 * high
-        slopes = evaluation.loss_derivatives(problem.loss, margins + middle * turns, problem.y)
+        slopes = evaluation.loss_derivatives(problem.loss, margins + middle * turns, problem.labels)
         if inner + middle * curve + float((problem.weights * slopes) @ turns) > 0.0:
             high = middle
         else:

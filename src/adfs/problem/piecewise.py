@@ -13,7 +13,9 @@ import numpy as np
 import scipy.linalg
 
 from adfs.compilation import compiled
-from adfs.problem.losses import Loss, conjugate, domain, weighted_conjugate_prox
+from adfs.problem.evaluation import loss_domains
+from adfs.problem.labels import Labels, label_at, label_rows
+from adfs.problem.losses import Loss, conjugate, weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.problem.samples import Samples
 
@@ -43,7 +45,7 @@ def _ascend(
         for k in range(start, stop):
             margin += row_entry(rows, j, k) * theta[row_column(rows, j, k)]
         h = sigma / norms[j]
-        moved = weighted_conjugate_prox(loss, beta, s[j] + h * margin, h, y[j], weights[j], margin)
+        moved = weighted_conjugate_prox(loss, beta, s[j] + h * margin, h, label_at(y, j), weights[j], margin)
         change = -(moved - s[j]) / sigma
         s[j] = moved
         for k in range(start, stop):
@@ -76,18 +78,10 @@ class Pieces(NamedTuple):
 
 
 @compiled
-def _conjugates(loss: Loss, s: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _conjugates(loss: Loss, s: np.ndarray, y: Labels) -> np.ndarray:
     out = np.empty(s.size)
     for j in range(s.size):
-        out[j] = conjugate(loss, s[j], y[j])
-    return out
-
-
-@compiled
-def _domains(loss: Loss, y: np.ndarray) -> np.ndarray:
-    out = np.empty((2, y.size))
-    for j in range(y.size):
-        out[0, j], out[1, j] = domain(loss, y[j])
+        out[j] = conjugate(loss, s[j], label_at(y, j))
     return out
 
 
@@ -97,8 +91,8 @@ def quadratic_pieces(problem: Problem) -> Pieces | None:
     A conjugate with a kink at 0 has two pieces. Its minimiser needs at most one of them away from 0.
     """
     rows = np.flatnonzero(problem.active)
-    y, weights = problem.y[rows], problem.weights[rows]
-    low, high = _domains(problem.loss, y)
+    y, weights = label_rows(problem.labels, rows), problem.weights[rows]
+    low, high = loss_domains(problem.loss, y, rows.size)
     if not np.all(np.isfinite(low) & np.isfinite(high) & (low <= 0.0) & (high >= 0.0)):
         return None
     left, right = _fit_side(problem.loss, y, low), _fit_side(problem.loss, y, high)
@@ -121,7 +115,7 @@ def quadratic_pieces(problem: Problem) -> Pieces | None:
     )
 
 
-def _fit_side(loss: Loss, y: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def _fit_side(loss: Loss, y: Labels, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the slope at 0 and the curvature of ℓ* between 0 and ``end``, or None when it is no parabola."""
     points = [_conjugates(loss, share * end, y) for share in (0.25, 0.5, 0.75, 1.0)]
     length = np.where(end == 0.0, 1.0, end)

@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
+from adfs.problem.labels import Labels, label_at
 from adfs.problem.losses import Loss, Multinomial, get_loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.partitions import split
 from adfs.problem.rows import Matrix, Rows, rows_of
 from adfs.problem.samples import Samples
-from adfs.problem.shards import Shard, make_shard, stack_shards
+from adfs.problem.shards import Shard, check_offset, make_shard, stack_shards
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
@@ -30,6 +31,8 @@ _WIDE = 16  # entries per row
 
 class Problem(FiniteSum):
     """Minimise F(θ) = Σ_i [ Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖² ] over nodes i and their samples j.
+
+    With an ``offset`` the loss of a sample is ℓ(x_ijᵀθ + o_ij; y_ij).
 
     The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
     and a sample's margins are Θx.
@@ -52,13 +55,15 @@ class Problem(FiniteSum):
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
     sample_weight : array-like of shape (N,), optional
         w, 1 when not given.
+    offset : array-like of shape (N,), or (N, K) for K outputs, optional
+        o, what is added to the margins: 0 when not given.
     seed : int, optional
         Seed of a random partition.
 
     Attributes
     ----------
-    X, y, weights
-        The samples, node after node.
+    X, y, weights, offset
+        The samples, node after node; ``offset`` is None when none was given.
     offsets : ndarray of shape (n_nodes + 1,)
         Node i holds the rows ``offsets[i]:offsets[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
@@ -85,11 +90,12 @@ class Problem(FiniteSum):
         *,
         partition: str | Sequence[ArrayLike] = "contiguous",
         sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
         seed: int | None = 0,
         **partition_options: float,
     ) -> None:
         chosen = get_loss(loss)
-        whole = make_shard(X, y, sample_weight, chosen, "")
+        whole = make_shard(X, y, sample_weight, chosen, "", offset)
         if whole.y.size == 0:
             raise InputError("X has no rows")
         if n_nodes is None:
@@ -100,8 +106,7 @@ class Problem(FiniteSum):
         if np.array_equal(order, np.arange(order.size)):
             self._set(chosen, whole, offsets, sigma, None)
         else:
-            moved = Shard(whole.X[order], whole.y[order], whole.weights[order])
-            self._set(chosen, moved, offsets, sigma, order)
+            self._set(chosen, whole.take(order), offsets, sigma, order)
         self._check_range(lambda j: f"row {int(order[j])}")
 
     @classmethod
@@ -111,7 +116,10 @@ class Problem(FiniteSum):
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
     ) -> Problem:
-        """Build a problem from data that is already split, one ``(X, y)`` or ``(X, y, weights)`` per node.
+        """Build a problem from data that is already split, one ``(X, y)`` per node.
+
+        Weights and offsets of the margins may follow: ``(X, y, weights)``, ``(X, y, weights, offset)``; None
+        stands for none.
 
         Examples
         --------
@@ -123,19 +131,18 @@ class Problem(FiniteSum):
         checked: list[Shard] = []
         for number, shard in enumerate(shards):
             parts = tuple(shard) if isinstance(shard, Sequence) else ()
-            if len(parts) not in (2, 3):
+            if len(parts) not in (2, 3, 4):
                 got = f"{len(parts)} parts" if parts else type(shard).__name__
-                raise InputError(f"shard {number} must be (X, y) or (X, y, weights), got {got}")
-            checked.append(
-                make_shard(
-                    parts[0], parts[1], parts[2] if len(parts) == 3 else None, chosen, f"shard {number}: "
+                raise InputError(
+                    f"shard {number} must be (X, y), (X, y, weights) or (X, y, weights, offset), got {got}"
                 )
-            )
+            X, y, weights, offset = (*parts, None, None)[:4]
+            checked.append(make_shard(X, y, weights, chosen, f"shard {number}: ", offset))
         if not checked:
             raise InputError("no shards were given; there must be at least one node")
-        X, y, weights, offsets = stack_shards(checked)
+        stacked, offsets = stack_shards(checked)
         problem = cls.__new__(cls)
-        problem._set(chosen, Shard(X, y, weights), offsets, sigma, None)
+        problem._set(chosen, stacked, offsets, sigma, None)
         node = problem.node_of_row
         problem._check_range(lambda j: f"shard {node[j]}: row {j - offsets[node[j]]}")
         return problem
@@ -149,27 +156,33 @@ class Problem(FiniteSum):
         offsets: np.ndarray,
         loss: Loss,
         sigma: float | Sequence[float] | np.ndarray,
+        offset: np.ndarray | None = None,
     ) -> Problem:
         """Build a problem from rows that stand node after node, node i at ``offsets[i]:offsets[i + 1]``."""
         problem = cls.__new__(cls)
-        problem._set(loss, make_shard(X, y, weights, loss, ""), np.array(offsets), sigma, None)
+        problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(offsets), sigma, None)
         return problem
 
     def _set(
         self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
-            loss = Multinomial(int(data.y.max(initial=0.0)) + 1)
+            counted = int(data.y.max(initial=0.0)) + 1
+            loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
+            if loss.n_classes < counted:
+                raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
         self.loss = loss
         self.X: Matrix = data.X
         self.y = data.y
         self.weights = data.weights
+        self.offset = data.offset
         self.offsets = offsets
         self._row_index = row_index  # None: as they were given
         self._norms: np.ndarray | None = None
         self.sigma = check_sigma(sigma, offsets.size - 1)
-        for array in (self.y, self.weights, self.offsets, self.sigma):
-            array.setflags(write=False)
+        for array in (self.y, self.weights, self.offset, self.offsets, self.sigma):
+            if array is not None:
+                array.setflags(write=False)
 
     def _check_range(self, name: Callable[[int], str]) -> None:
         """Raise where squares, weights or their products leave the range of doubles; ``name`` names a row."""
@@ -234,7 +247,16 @@ class Problem(FiniteSum):
     @property
     def samples(self) -> Samples:
         """The samples in the form kernels take."""
-        return Samples(self.loss, self.rows, self.y, self.weights, self.offsets)
+        return Samples(self.loss, self.rows, self.labels, self.weights, self.offsets)
+
+    @property
+    def labels(self) -> Labels:
+        """The labels or targets in the form kernels take, with the offsets of the margins."""
+        return self._data.labels(self.loss)
+
+    @property
+    def _data(self) -> Shard:
+        return Shard(self.X, self.y, self.weights, self.offset)
 
     @property
     def entries_per_row(self) -> float | None:
@@ -250,7 +272,7 @@ class Problem(FiniteSum):
     def shards(self) -> list[Shard]:
         """What each node holds, as views (copies of the index arrays when sparse)."""
         cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
-        return [Shard(self.X[a:b], self.y[a:b], self.weights[a:b]) for a, b in cuts]
+        return [self._data.take(slice(a, b)) for a, b in cuts]
 
     @property
     def row_index(self) -> np.ndarray:
@@ -294,14 +316,23 @@ class Problem(FiniteSum):
             return self
         whole = Problem.__new__(Problem)
         offsets = np.array([0, self.n_samples], dtype=np.int64)
-        data = Shard(self.X, self.y, self.weights)
-        whole._set(self.loss, data, offsets, self.total_sigma, self._row_index)
+        whole._set(self.loss, self._data, offsets, self.total_sigma, self._row_index)
         return whole
+
+    def with_offset(self, offset: np.ndarray) -> Problem:
+        """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
+        moved = Problem.__new__(Problem)
+        data = self._data._replace(offset=check_offset(offset, self.n_samples, self.loss, ""))
+        moved._set(self.loss, data, self.offsets, self.sigma, self._row_index)
+        for name in ("active", "kappa", "batch_smoothness"):  # which offsets do not change
+            if name in self.__dict__:
+                moved.__dict__[name] = self.__dict__[name]
+        return moved
 
     def first_samples(self) -> Problem | None:
         """Return the problem of each node's first sample alone; None where all are constants."""
-        shards = [tuple(part[:1] for part in shard) for shard in self.shards]
-        small = Problem.from_shards(shards, self.loss, self.sigma)
+        first = [shard.take(slice(1)) for shard in self.shards]
+        small = Problem.from_shards(first, self.loss, self.sigma)
         return small if small.active.any() else None
 
     def widened(self, n_features: int) -> Problem:
@@ -316,20 +347,22 @@ class Problem(FiniteSum):
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
         wider = Problem.__new__(Problem)
-        wider._set(self.loss, Shard(X, self.y, self.weights), self.offsets, self.sigma, self._row_index)
+        wider._set(self.loss, self._data._replace(X=X), self.offsets, self.sigma, self._row_index)
         return wider
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
-        return [self.loss], [self.offsets, self.sigma, *self.rows, self.y, self.weights]
+        arrays = [self.offsets, self.sigma, *self.rows, self.y, self.weights]
+        return [self.loss], arrays if self.offset is None else [*arrays, self.offset]
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
         """Return one sample's term as an object (for the literal algorithms and for tests)."""
         x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
         weight = float(self.weights[row])
         if self.loss.several_outputs:
-            return MultinomialLogisticTerm(x, int(self.y[row]), self.n_outputs, weight)
-        return LinearTerm(x, float(self.y[row]), weight, self.loss)
+            shift = None if self.offset is None else self.offset[row]
+            return MultinomialLogisticTerm(x, int(self.y[row]), self.n_outputs, weight, shift)
+        return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
 
     @staticmethod
     def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
@@ -364,7 +397,7 @@ class Problem(FiniteSum):
         theta = self._checked(theta, "theta", self.n_features)
         if self.loss.several_outputs:
             return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self.total_sigma * theta)
-        slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.y)
+        slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.labels)
         return np.asarray(self.X.T @ slopes + self.total_sigma * theta)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
@@ -372,7 +405,7 @@ class Problem(FiniteSum):
         if self.loss.several_outputs:
             raise InputError(f"the loss {self.loss.name!r} has several outputs: no Hessian is formed")
         theta = self._checked(theta, "theta", self.n_features)
-        curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.y)
+        curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.labels)
         return self.curvature_matrix(curvatures)
 
     def curvature_matrix(self, curvatures: np.ndarray) -> np.ndarray:

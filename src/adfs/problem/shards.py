@@ -1,4 +1,4 @@
-"""A shard is what one node holds: rows, labels and sample weights. Here they are checked, once."""
+"""A shard is what one node holds: rows, labels, sample weights and offsets. Here they are checked, once."""
 
 from __future__ import annotations
 
@@ -9,18 +9,49 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
+from adfs.problem.labels import Labels, labels_of
 from adfs.problem.losses import Loss, check_labels
 from adfs.problem.rows import Matrix, sparse
 
-__all__ = ["Shard", "as_numbers", "as_rows", "as_signs", "check_weights", "make_shard", "stack_shards"]
+_LARGEST_OFFSET = 1e150  # can be squared
+
+__all__ = [
+    "Shard",
+    "as_numbers",
+    "as_rows",
+    "as_signs",
+    "check_offset",
+    "check_weights",
+    "make_shard",
+    "stack_shards",
+]
 
 
 class Shard(NamedTuple):
-    """Rows ``X`` (m, d), labels or targets ``y`` (m,) and sample weights ``weights`` (m,) of one node."""
+    """What one node holds.
+
+    Attributes
+    ----------
+    X : ndarray or csr_array of shape (m, d)
+    y, weights : ndarray of shape (m,)
+        Labels or targets, and sample weights.
+    offset : ndarray of shape (m,) or (m, K), or None
+        What is added to the margins.
+    """
 
     X: Matrix
     y: np.ndarray
     weights: np.ndarray
+    offset: np.ndarray | None = None
+
+    def take(self, rows: np.ndarray | slice) -> Shard:
+        """Return some of the rows."""
+        offset = None if self.offset is None else self.offset[rows]
+        return Shard(self.X[rows], self.y[rows], self.weights[rows], offset)
+
+    def labels(self, loss: Loss) -> Labels:
+        """Return the labels as kernels take them."""
+        return labels_of(loss, self.y, self.offset)
 
 
 def as_numbers(values: ArrayLike, where: str) -> np.ndarray:
@@ -92,7 +123,33 @@ def check_weights(weights: ArrayLike | None, n_samples: int, where: str) -> np.n
     return masses
 
 
-def make_shard(X: Matrix, y: ArrayLike, weights: ArrayLike | None, loss: Loss, where: str) -> Shard:
+def check_offset(offset: ArrayLike | None, n_samples: int, loss: Loss, where: str) -> np.ndarray | None:
+    """Return offsets of the margins as an array of its own, one per row, or one per row and output."""
+    if offset is None:
+        return None
+    values = as_numbers(offset, f"{where}offset").copy()
+    if loss.several_outputs:
+        fits = values.ndim == 2 and values.shape == (n_samples, loss.n_outputs or values.shape[1])
+        shape = f"({n_samples}, {loss.n_outputs or 'K'}), one per row and class"
+    else:
+        fits, shape = values.shape == (n_samples,), f"({n_samples},), one per row"
+    if not fits:
+        raise InputError(f"{where}offset must have shape {shape}, got {values.shape}")
+    beyond = ~(np.abs(values) <= _LARGEST_OFFSET)
+    if beyond.any():
+        row = int(np.argwhere(beyond)[0, 0])
+        raise InputError(f"{where}offset must be finite, row {row} has {np.ravel(values[row])[0]:g}")
+    return values
+
+
+def make_shard(
+    X: Matrix,
+    y: ArrayLike,
+    weights: ArrayLike | None,
+    loss: Loss,
+    where: str,
+    offset: ArrayLike | None = None,
+) -> Shard:
     """Check one node's data against each other and against the loss."""
     rows = as_rows(X, f"{where}X")
     labels = as_numbers(y, f"{where}y").copy()
@@ -104,16 +161,17 @@ def make_shard(X: Matrix, y: ArrayLike, weights: ArrayLike | None, loss: Loss, w
     if not np.all(np.isfinite(labels)):
         raise InputError(f"{where}y contains NaN or infinity")
     check_labels(loss, labels, f"{where}y")
-    return Shard(rows, labels, check_weights(weights, labels.size, where))
+    masses = check_weights(weights, labels.size, where)
+    return Shard(rows, labels, masses, check_offset(offset, labels.size, loss, where))
 
 
-def stack_shards(shards: list[Shard]) -> tuple[Matrix, np.ndarray, np.ndarray, np.ndarray]:
+def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
     """Put shards one below the other; CSR as soon as one of them is sparse.
 
     Returns
     -------
-    X, y, weights, offsets
-        With the rows of node i at ``offsets[i]:offsets[i + 1]``.
+    Shard, ndarray
+        With the rows of node i at ``offsets[i]:offsets[i + 1]`` of the second.
     """
     widths = {int(shard.X.shape[1]) for shard in shards}
     if len(widths) > 1:
@@ -130,4 +188,14 @@ def stack_shards(shards: list[Shard]) -> tuple[Matrix, np.ndarray, np.ndarray, n
         X = np.ascontiguousarray(np.vstack([shard.X for shard in shards]))
     y = np.concatenate([shard.y for shard in shards])
     weights = np.concatenate([shard.weights for shard in shards])
-    return X, y, weights, offsets
+    return Shard(X, y, weights, _stacked_offset(shards)), offsets
+
+
+def _stacked_offset(shards: list[Shard]) -> np.ndarray | None:
+    """Return the offsets of all rows; a shard without any has zeros where another has some."""
+    given = next((shard.offset for shard in shards if shard.offset is not None), None)
+    if given is None:
+        return None
+    missing = [np.zeros((shard.y.size, *given.shape[1:])) for shard in shards]
+    pairs = zip(shards, missing, strict=True)
+    return np.concatenate([zeros if shard.offset is None else shard.offset for shard, zeros in pairs])

@@ -123,6 +123,7 @@ class Squared(NamedTuple("SquaredConstants", []), Loss):
     __slots__ = ()
     name = "squared"
     task = "regression"
+    translates = True
 
     @property
     def beta(self) -> float:
@@ -269,6 +270,7 @@ class Huber(NamedTuple("HuberConstants", [("delta", float)]), Loss):
     __slots__ = ()
     name = "huber"
     task = "regression"
+    translates = True
 
     def __new__(cls, delta: float = 1.0) -> Huber:
         return super().__new__(cls, positive("huber", "delta", delta))
@@ -325,6 +327,7 @@ class SmoothedQuantile(
     __slots__ = ()
     name = "smoothed-quantile"
     task = "regression"
+    translates = True
 
     def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
         return super().__new__(

@@ -12,7 +12,7 @@ from adfs.compilation import compiled
 from adfs.problem.rows import Matrix, Rows, row_column, row_entry, row_span, rows_of, sparse
 from adfs.threads import single_threaded
 
-__all__ = ["batch_smoothness"]
+__all__ = ["batch_smoothness", "gram_matrices"]
 
 _SMALL_DIMENSION = 64  # up to here Gram matrices are summed row by row: the same bits for dense and CSR rows
 _GRAM_ENTRIES = 1 << 22  # entries of Gram matrices held at once
@@ -35,7 +35,7 @@ def batch_smoothness(X: Matrix, weights: np.ndarray, offsets: np.ndarray, beta: 
 
 
 @compiled
-def _gram_matrices(rows: Rows, weights: np.ndarray, offsets: np.ndarray, n_features: int) -> np.ndarray:
+def gram_matrices(rows: Rows, weights: np.ndarray, offsets: np.ndarray, n_features: int) -> np.ndarray:
     """Return X_iᵀW_iX_i of consecutive nodes, the lower triangle; shape (n, d, d)."""
     n = offsets.size - 1
     out = np.zeros((n, n_features, n_features))
@@ -55,7 +55,7 @@ def _by_gram_matrices(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np
     together = max(1, _GRAM_ENTRIES // (d * d))
     parts = []
     for first in range(0, offsets.size - 1, together):
-        grams = _gram_matrices(rows, weights, offsets[first : first + together + 1], d)
+        grams = gram_matrices(rows, weights, offsets[first : first + together + 1], d)
         parts.append(np.linalg.eigvalsh(grams, UPLO="L")[:, -1])
     return np.asarray(np.maximum(np.concatenate(parts), 0.0))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.problem import losses
+from adfs.problem.labels import Label
 from adfs.problem.losses import Loss
 
 __all__ = ["LinearTerm", "MultinomialLogisticTerm", "Term"]
@@ -91,14 +92,14 @@ class LinearTerm(Term):
     Parameters
     ----------
     x : ndarray of shape (d,)
-    label : float
-        Label or target b.
+    label : float or ShiftedLabel
+        Label or target b, with the offset of its margin where it has one.
     weight : float
         Sample weight w.
     loss : Loss
     """
 
-    def __init__(self, x: np.ndarray, label: float, weight: float, loss: Loss) -> None:
+    def __init__(self, x: np.ndarray, label: Label, weight: float, loss: Loss) -> None:
         self.x = x
         self.label = label
         self.weight = weight
@@ -179,9 +180,18 @@ class MultinomialLogisticTerm(Term):
         K.
     weight : float
         Sample weight w.
+    shift : ndarray of shape (K,), optional
+        What is added to the margins u.
     """
 
-    def __init__(self, x: np.ndarray, label: int, n_classes: int, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        x: np.ndarray,
+        label: int,
+        n_classes: int,
+        weight: float = 1.0,
+        shift: np.ndarray | None = None,
+    ) -> None:
         if not 0 <= label < n_classes:
             raise InputError(
                 f"multinomial label {label} is not one of the {n_classes} classes 0 … {n_classes - 1}"
@@ -190,17 +200,18 @@ class MultinomialLogisticTerm(Term):
         self.label = int(label)
         self.n_classes = int(n_classes)
         self.weight = float(weight)
+        self.shift = np.zeros(self.n_classes) if shift is None else np.asarray(shift, dtype=np.float64)
         self.norm_squared = float(self.x @ self.x)
 
     def identity(self) -> tuple[object, ...]:
-        return self.x, self.label, self.n_classes, self.weight
+        return self.x, self.label, self.n_classes, self.weight, self.shift
 
     @property
     def smoothness(self) -> float:
         return 0.5 * self.weight * self.norm_squared
 
     def _margins(self, theta: np.ndarray) -> np.ndarray:
-        return np.asarray(theta.reshape(self.n_classes, self.x.size) @ self.x)
+        return np.asarray(theta.reshape(self.n_classes, self.x.size) @ self.x + self.shift)
 
     def _softmax(self, u: np.ndarray) -> np.ndarray:
         e = np.exp(u - u.max())
@@ -257,7 +268,7 @@ class MultinomialLogisticTerm(Term):
         if self.constant:
             return np.zeros_like(z)
         scale = self.weight * self.norm_squared * (1.0 / step - 1.0 / smoothness)
-        return self._dual_vector(self._prox_probabilities(self._margins(z) / step, scale))
+        return self._dual_vector(self._prox_probabilities(self._margins(z / step), scale))
 
     def _probabilities(self, s: np.ndarray) -> np.ndarray:
         """Return the p of a dual vector s = w·(p − e_label)xᵀ, up to rounding."""
@@ -267,7 +278,7 @@ class MultinomialLogisticTerm(Term):
 
     def conjugate(self, s: np.ndarray) -> float:
         if self.constant:
-            return -self.weight * float(np.log(self.n_classes)) if not s.any() else np.inf
+            return -self.value(np.zeros_like(s)) if not s.any() else np.inf
         p = self._probabilities(s)
         line = np.outer(s.reshape(self.n_classes, -1) @ self.x / self.norm_squared, self.x).ravel()
         if p.min() < -_OUTSIDE or abs(p.sum() - 1.0) > _OUTSIDE:
@@ -276,7 +287,8 @@ class MultinomialLogisticTerm(Term):
             return np.inf
         p = np.clip(p, 0.0, None)
         p /= p.sum()
-        return float(self.weight * np.sum(p[p > 0] * np.log(p[p > 0])))
+        entropy = float(np.sum(p[p > 0] * np.log(p[p > 0])))
+        return self.weight * (entropy - float(p @ self.shift) + float(self.shift[self.label]))
 
     def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
         if self.constant:

@@ -177,9 +177,10 @@ def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[t
         given = [shards[k] for k in order]
     parts = []
     for node, shard in zip(block, given, strict=True):
-        if len(shard) not in (2, 3):
+        if len(shard) not in (2, 3, 4):
             raise InputError(
-                f"the shard of node {node} must be (X, y) or (X, y, weights), got {len(shard)} parts"
+                f"the shard of node {node} must be (X, y), (X, y, weights) or (X, y, weights, offset), "
+                f"got {len(shard)} parts"
             )
         parts.append((as_rows(shard[0], f"the X of node {node}"), *shard[1:]))
     return parts
@@ -196,7 +197,9 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
         found = problem
         if as_csr and isinstance(problem, Problem) and not problem.sparse:
             rows, loss = sp.csr_array(problem.X), problem.loss
-            found = Problem.stacked(rows, problem.y, problem.weights, problem.offsets, loss, problem.sigma)
+            found = Problem.stacked(
+                rows, problem.y, problem.weights, problem.offsets, loss, problem.sigma, problem.offset
+            )
         return found.widened(width)
 
     return cluster.attempt("to compare the data", fit)

@@ -47,9 +47,9 @@ def fit_mpi(
     comm : mpi4py.MPI.Intracomm
         For instance ``MPI.COMM_WORLD``; it is duplicated.
     shards : sequence, Problem, GeneralProblem or callable
-        This rank's data. A sequence holds one ``(X, y)`` or ``(X, y, weights)`` per node; a problem holds its
-        nodes; a callable is asked for the shard of a node, and only for this rank's nodes, which are then
-        placed so that few edges are cut.
+        This rank's data. A sequence holds one ``(X, y)``, ``(X, y, weights)`` or ``(X, y, weights, offset)``
+        per node; a problem holds its nodes; a callable is asked for the shard of a node, and only for this
+        rank's nodes, which are then placed so that few edges are cut.
     network : Network or str, optional
         Links the nodes of all ranks; a name may leave out its sizes. Complete when left out.
     loss, sigma

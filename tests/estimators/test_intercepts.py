@@ -1,0 +1,213 @@
+"""Intercepts that are not penalised, offsets and standardised columns, on one process and on several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.datasets import load_wine
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+
+import adfs
+from adfs.errors import InputError
+from adfs.estimators import ADFSClassifier, ADFSRegressor
+from adfs.estimators.intercepts import balanced
+from adfs.problem.losses import get_loss, value
+from adfs.runtimes import OneProcess
+from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.placement import Placement
+from estimators.agreement_cases import classification, regression
+from memory_cluster import Threads, on_threads
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "digits", "texts"])
+def test_two_classes_are_those_of_logistic_regression(name: str) -> None:
+    X, y = classification(name)
+    reference = LogisticRegression(tol=1e-12, max_iter=10_000).fit(X, y)
+    model = ADFSClassifier(n_nodes=3, graph="complete", tol=1e-14, random_state=0).fit(X, y)
+    assert model.dual_gap_ <= 1e-14
+    assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
+    assert np.abs(model.intercept_ - reference.intercept_).max() <= 1e-6
+    assert np.abs(model.node_intercept_ - reference.intercept_).max() <= 1e-4
+
+
+def test_softmax_is_that_of_logistic_regression() -> None:
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X) + 1.0
+    reference = LogisticRegression(tol=1e-13, max_iter=10_000).fit(X, y)
+    for rows in (X, sp.csr_array(X)):
+        model = ADFSClassifier(multi_class="multinomial", tol=1e-14, random_state=0).fit(rows, y)
+        assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
+        away = model.intercept_ - reference.intercept_  # which all may have one number more
+        assert np.abs(away - away.mean()).max() <= 1e-6
+
+
+@pytest.mark.parametrize("loss", ["huber", "squared_hinge"])
+def test_other_losses_are_those_of_another_solver(loss: str) -> None:
+    X, y = regression("diabetes") if loss == "huber" else classification("breast_cancer")
+    X, y = X[:150, :6], y[:150]
+    offset = np.sin(np.arange(150.0))
+    if loss == "huber":
+        model: Any = ADFSRegressor(loss, alpha=0.7, delta=0.8, tol=1e-13, random_state=0)
+    else:
+        model = ADFSClassifier(loss, C=0.7, tol=1e-13, random_state=0)
+    model.fit(X, y, offset=offset)
+
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        u = X @ theta[:-1] + theta[-1] + offset
+        if loss == "huber":
+            slope = np.clip(u - y, -0.8, 0.8)
+            parts, weight, alpha = slope * (u - y) - 0.5 * slope**2, 1.0, 0.7
+        else:
+            sign = np.where(y == 1, 1.0, -1.0)
+            short = np.maximum(0.0, 1.0 - sign * u)
+            parts, slope, weight, alpha = short**2, -2.0 * sign * short, 0.7, 1.0
+        gradient = np.append(X.T @ slope, slope.sum()) * weight
+        gradient[:-1] += alpha * theta[:-1]
+        return weight * parts.sum() + 0.5 * alpha * theta[:-1] @ theta[:-1], gradient
+
+    found = minimize(objective, np.zeros(7), jac=True, method="BFGS", options={"gtol": 1e-10}).x
+    assert np.abs(np.ravel(model.coef_) - found[:-1]).max() <= 1e-6
+    assert abs(np.ravel(model.intercept_)[0] - found[-1]) <= 1e-6
+    if loss == "huber":
+        assert np.allclose(model.predict(X, offset), model.predict(X) + offset, atol=1e-12)
+
+
+def test_weights_are_repeated_rows_and_raw_columns_are_no_trouble() -> None:
+    X, y = regression("diabetes")
+    X, y = X * 3.0 + 50.0, y * 2.0 - 300.0
+    weights = np.arange(len(y)) % 3
+    reference = Ridge(alpha=2.0, solver="svd").fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    model = ADFSRegressor(alpha=2.0, tol=1e-14, random_state=0).fit(X, y, weights)
+    assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
+    assert abs(model.intercept_ - reference.intercept_) <= 1e-4
+
+
+def test_a_kinked_loss_is_certified_without_the_penalty() -> None:
+    X, y = regression("diabetes")
+    model = ADFSRegressor("absolute", alpha=5.0, tol=1e-4, random_state=0).fit(X, y + 100.0)
+    assert model.dual_gap_ <= 1e-4
+    assert abs(model.intercept_ - 100.0) < 0.5  # the penalty would have kept it at 98
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_standardised_columns_are_a_pipeline(kind: str) -> None:
+    X, y = classification("breast_cancer")
+    X = X * np.geomspace(1e-3, 1e4, 30) + 5.0 * (kind == "dense")
+    X[:, 3] = 7.0  # constant
+    weights = 1.0 + np.arange(len(y)) % 2
+    scaler = StandardScaler().fit(X, sample_weight=weights)
+    reference = LogisticRegression(tol=1e-12, max_iter=10_000).fit(scaler.transform(X), y, weights)
+    rows = X if kind == "dense" else sp.csr_array(X)
+    model = ADFSClassifier(standardize=True, n_nodes=3, tol=1e-14, random_state=0).fit(rows, y, weights)
+    assert np.abs(model.coef_ * scaler.scale_ - reference.coef_).max() <= 1e-6
+    shift = model.intercept_ + model.coef_ @ scaler.mean_
+    assert np.abs(shift - reference.intercept_).max() <= 1e-5
+    assert (
+        np.abs(model.decision_function(rows) - reference.decision_function(scaler.transform(X))).max() <= 1e-5
+    )
+
+
+CASES: dict[str, tuple[Any, bool]] = {
+    "softmax": (ADFSClassifier(multi_class="multinomial", standardize=True, random_state=1), False),
+    "logistic": (ADFSClassifier(random_state=1), True),
+    "hinge": (ADFSClassifier("hinge", tol=1e-2, standardize=True, random_state=1), True),
+    "squared": (ADFSRegressor(random_state=1), True),
+}
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", CASES)
+def test_three_ranks_have_the_bits_of_one_process(name: str, kind: str) -> None:
+    estimator, shifted = CASES[name]
+    rng = np.random.default_rng(0)
+    X: Any = rng.standard_normal((60, 4)) * (rng.random((60, 4)) < 0.7) + (kind == "dense")
+    scores = X @ rng.standard_normal((4, 3)) + 0.5 * rng.standard_normal((60, 3))
+    y = {"softmax": scores.argmax(axis=1), "squared": scores[:, 0] + 9.0}.get(name, scores[:, 0] > 1.0)
+    offset = rng.standard_normal(60) if shifted else None
+    X = sp.csr_array(X) if kind == "sparse" else X
+    alone = clone(estimator).set_params(n_nodes=3, graph="complete").fit(X, y, offset=offset)
+
+    def one(ranks: Threads) -> Any:
+        own = slice(20 * ranks.rank, 20 * ranks.rank + 20)
+        mine = None if offset is None else offset[own]
+        together = clone(estimator).set_params(graph="complete").set_params(cluster=ranks)
+        return together.fit(X[own], y[own], offset=mine)
+
+    for model in on_threads(3, one):
+        assert model.dual_gap_ == alone.dual_gap_
+        for part in ("coef_", "intercept_", "node_coef_", "node_intercept_"):
+            assert np.array_equal(getattr(model, part), getattr(alone, part))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["logistic", "hinge", "squared", "absolute", "multinomial"]))
+def test_balanced_tips_sum_to_zero_inside_their_domains(seed: int, name: str) -> None:
+    rng = np.random.default_rng(seed)
+    m = 12
+    task = get_loss(name).task
+    y = rng.choice([-1.0, 1.0], m) if task == "classification" else rng.standard_normal(m)
+    if name == "multinomial":
+        y = np.concatenate([np.arange(3), rng.integers(0, 3, m - 3)]).astype(float)
+    weights = rng.uniform(0.1, 3.0, m) * (rng.random(m) < 0.9)
+    problem = adfs.Problem(np.ones((m, 1)), y, name, 1.0, 2, sample_weight=weights)
+    shape = (m, *problem.tip_shape)
+    tips = problem.clip_to_domain(
+        weights.reshape(-1, *[1] * len(problem.tip_shape)) * rng.normal(0, 2, shape)
+    )
+    nodes = AllNodes(OneProcess(), Placement(np.zeros(2, int), np.empty((0, 2), int), 1), problem)
+    found = balanced(problem, tips, nodes)
+    assert np.abs(found.sum(axis=0)).max() <= 1e-12 * (1.0 + np.abs(tips).sum())
+    inside = problem.clip_to_domain(found)
+    assert np.allclose(inside, found, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["logistic", "squared", "huber"]), st.floats(-3.0, 3.0))
+def test_no_certificate_is_below_the_true_error(seed: int, name: str, log_alpha: float) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((14, 2)) * np.exp(rng.uniform(-3.0, 3.0, 2)) + rng.normal(0.0, 3.0, 2)
+    offset, alpha = rng.normal(0.0, 2.0, 14), float(np.exp(log_alpha))
+    if name == "logistic":
+        y: Any = rng.permutation(np.arange(14) % 2)
+        model: Any = ADFSClassifier(C=1.0 / alpha, tol=1e-3, random_state=0)
+        weight, scale, signs = 1.0 / alpha, 1.0, np.where(y == 1, 1.0, -1.0)
+    else:
+        y = rng.normal(5.0, 1.0, 14)
+        model = ADFSRegressor(name, alpha=alpha, tol=1e-3, random_state=0)
+        weight, scale, signs = 1.0, alpha, y
+    loss = get_loss(name)
+
+    def objective(theta: np.ndarray) -> float:
+        u = X @ theta[:-1] + theta[-1] + offset
+        losses = sum(value(loss, float(a), float(b)) for a, b in zip(u, signs, strict=True))
+        return weight * losses + 0.5 * scale * float(theta[:-1] @ theta[:-1])
+
+    model.fit(X, y, offset=offset)
+    found = np.append(model.coef_, model.intercept_)
+    start = found.copy()
+    for _ in range(2):
+        start = minimize(objective, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12}).x
+    middle = 0.0 if name == "logistic" else float((y - offset).mean())
+    at_zero = objective(np.array([0.0, 0.0, middle]))
+    assert objective(found) - objective(start) <= model.dual_gap_ * at_zero * (1.0 + 1e-9) + 1e-12 * at_zero
+
+
+def test_bad_offsets_are_refused() -> None:
+    X, y = np.eye(4), np.array([0, 1, 2, 1])
+    with pytest.raises(InputError, match="offset must have one entry per row: X has 4 rows"):
+        ADFSClassifier().fit(X, y, offset=np.zeros(3))
+    with pytest.raises(InputError, match="one column per class"):
+        ADFSClassifier().fit(X, y, offset=np.zeros(4))
+    with pytest.raises(InputError, match="offset contains NaN"):
+        ADFSRegressor().fit(X, y, offset=[0.0, 0.0, np.nan, 0.0])
+    model = ADFSClassifier().fit(X, y == 1)
+    with pytest.raises(InputError, match="offset must have shape"):
+        model.predict(X, offset=[1.0])
