@@ -23,6 +23,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.boxes import BoxedProblem, can_be_boxed, intervals
+from adfs.problem.labels import ShiftedLabels
 from adfs.theory import BlockParameters, NodeSummary, Parameters
 
 __all__ = ["ADAPTIVE", "Adaptive", "adaptive_retuner", "predicted_time"]
@@ -112,7 +113,9 @@ class Adaptive(Retuner):
         """Return which margins have left their intervals: none of a phase without, or with proven ones."""
         if self._margins is None or self.share == 1.0:
             return np.zeros(problem.n_samples, dtype=np.bool_)
-        margins = problem.X @ look.theta
+        margins, labels = problem.X @ look.theta, problem.labels
+        if isinstance(labels, ShiftedLabels):
+            margins = margins + labels.shift
         slack = 1e-9 * (1.0 + np.abs(margins))
         return np.asarray((margins < self._margins[:, 0] - slack) | (margins > self._margins[:, 1] + slack))
 

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
-from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
+from adfs.algorithms.adaptive import ADAPTIVE
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
+from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import (
     EventProcess,
     Method,
@@ -476,6 +477,7 @@ class Adfs(Method[Parameters]):
     kind = "events"
     general = True
     several_outputs = True
+    assumes_curvature = True
 
     record = Parameters
     choices = ADFS_CHOICES
@@ -484,7 +486,7 @@ class Adfs(Method[Parameters]):
         return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return adaptive_retuner(problem, choice)
+        return retuner_for(problem, choice)
 
     def position_of(self, parameters: Parameters, sizes: NodeSizes, passes: float) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)

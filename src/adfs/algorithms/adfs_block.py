@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
+from adfs.algorithms.adaptive import ADAPTIVE
 from adfs.algorithms.adfs import (
     AdfsConstants,
     AdfsParts,
@@ -24,6 +24,7 @@ from adfs.algorithms.adfs import (
     node_constants,
     tip_scalars,
 )
+from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
 from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.prefetch import fetch_early, fetch_late
@@ -230,6 +231,7 @@ class AdfsBlock(Method[BlockParameters]):
 
     name = "adfs-block"
     kind = "rounds"
+    assumes_curvature = True
 
     record = BlockParameters
     choices = MappingProxyType(
@@ -246,7 +248,7 @@ class AdfsBlock(Method[BlockParameters]):
         return AdfsBlockProcess(setting)
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return adaptive_retuner(problem, choice)
+        return retuner_for(problem, choice)
 
     def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))

@@ -362,6 +362,8 @@ class Method(ABC, Generic[P]):
         Whether it also runs on general terms.
     several_outputs : bool
         Whether it also runs on models with several outputs.
+    assumes_curvature : bool
+        Whether it also runs on losses whose curvature has no bound.
     options : tuple of str
         The names of its own options.
     record : type
@@ -376,6 +378,7 @@ class Method(ABC, Generic[P]):
     smooth_only: ClassVar[bool] = True
     general: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
+    assumes_curvature: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -446,7 +449,12 @@ class Method(ABC, Generic[P]):
                 f"method {self.name!r} takes one output per sample and the loss {problem.loss_name!r} has "
                 f"{problem.n_outputs}; use 'adfs', or 'apcg' on one machine"
             )
-        if self.smooth_only and not problem.smooth:
+        if problem.assumes_curvature and not self.assumes_curvature:
+            raise InputError(
+                f"method {self.name!r} needs a bound of the curvature, which the loss {problem.loss_name!r} "
+                "has not; use 'adfs' or 'adfs-block'"
+            )
+        if self.smooth_only and not (problem.smooth or problem.assumes_curvature):
             raise InputError(
                 f"method {self.name!r} needs a smooth loss and {problem.loss_name!r} is not; "
                 "use 'ns-adfs', or a smoothed loss (smoothed-hinge, huber, smoothed-quantile)"

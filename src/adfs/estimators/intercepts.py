@@ -16,6 +16,7 @@ import numpy as np
 
 from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
 from adfs.problem import Loss, Problem
+from adfs.problem.curvatures import common_margin
 from adfs.problem.evaluation import close_gap, loss_domains, node_sums
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes
@@ -90,21 +91,30 @@ def solve_with_intercept(
 def _column(
     data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver
 ) -> tuple[float, np.ndarray]:
-    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression."""
+    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression.
+
+    With a log link, at that mean's logarithm.
+    """
     squares = (
         np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
         if data.sparse
         else np.einsum("jk,jk->j", data.X, data.X)
     )
     shifted = y if data.offset is None or not loss.translates else y - data.offset
-    sums = [data.weights, data.weights * squares, data.weights * shifted]
-    total, typical, middle = solver.totals(np.column_stack(sums), data.offsets)
+    parts = [shifted]
+    if loss.link == "log":
+        parts += loss.level_parts(y, np.zeros_like(y) if data.offset is None else data.offset)
+    sums = [data.weights, data.weights * squares, *(data.weights * part for part in parts)]
+    total, typical, middle, *level = solver.totals(np.column_stack(sums), data.offsets)
     if not total > 0.0:
         return 1.0, np.zeros(loss.n_outputs)
     # So long that its penalty is well below the curvature, where the penalty of the others is large.
     curvature = loss.beta if loss.smooth else 1.0
-    scale = math.sqrt(max(_COLUMN * typical / total, 10.0 * alpha / (curvature * total)))
-    return scale or 1.0, np.full(loss.n_outputs, middle / total if loss.translates else 0.0)
+    if loss.name == "poisson":
+        curvature = middle / total
+    scale = math.sqrt(max(_COLUMN * typical / total, 10.0 * alpha / ((curvature or 1.0) * total)))
+    center = middle / total if loss.translates else 0.0
+    return scale or 1.0, np.full(loss.n_outputs, common_margin(*level) if level else center)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class Solver:
 
     def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
-        name = ("adfs" if problem.smooth else "ns-adfs") if self.algorithm == "auto" else self.algorithm
+        smooth = problem.smooth or problem.assumes_curvature
+        name = ("adfs" if smooth else "ns-adfs") if self.algorithm == "auto" else self.algorithm
         options = replace(self.options, start=start, gather=True)
         return run_method(
             name, problem, self.network, options, cluster=self.cluster, placement=self.placement

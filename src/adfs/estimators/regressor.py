@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.data.model import add_offset
+from adfs.data.model import add_offset, deviance_score
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
 from adfs.problem import Loss
@@ -31,6 +32,10 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         ``"smoothed_quantile"``, the pinball loss of
         ``quantile`` with its kink rounded over ``width``. Not smooth, hence by NS-ADFS, whose gap falls as
         1/t² only: ``"absolute"`` |r|, ``"quantile"``, ``"epsilon_insensitive"`` max(0, |r| − ``epsilon``).
+        With u = xᵀθ the logarithm of the mean: ``"poisson"`` eᵘ − yu for counts, ``"gamma"`` u + ye⁻ᵘ for
+        amounts above 0, both less their least value (half the deviance); give the logarithm of an exposure
+        as ``offset``. `PoissonRegressor` and `GammaRegressor` divide by the sum of the weights, so their
+        ``alpha`` times that sum is the one here.
     alpha : float
         Above 0.
     penalty : str
@@ -41,7 +46,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         When given, the intercept is liblinear's: a column that holds this everywhere, penalised like the
         others.
     standardize, inference : bool
-        As for `ADFSClassifier`; standard errors are there for the squared and the Huber loss.
+        As for `ADFSClassifier`; standard errors are there for the squared, Huber, Poisson and Gamma losses.
     delta, quantile, width, epsilon : float
         Constants of the losses above.
     tol, max_iter, n_nodes, graph, partition, algorithm, parameters, tau, schedule, cluster
@@ -146,8 +151,19 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.node_coef_, self.node_intercept_ = model.node_coef[0], model.node_intercept[0]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
-        """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,)."""
+        """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,).
+
+        For the losses ``"poisson"`` and ``"gamma"`` the mean, the exponential of that.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         scores = np.asarray(X @ self.coef_ + self.intercept_)
-        return scores if offset is None else add_offset(scores, offset)
+        scores = scores if offset is None else add_offset(scores, offset)
+        return np.exp(scores) if self._loss().link == "log" else scores
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return R², or D² for the losses ``"poisson"`` and ``"gamma"``: 1 less the share of the deviance left."""
+        predicted, loss = self.predict(X, offset), self._loss()
+        if loss.link == "log":
+            return deviance_score(loss.name, y, predicted, check_weights(sample_weight, X))
+        return float(r2_score(y, predicted, sample_weight=sample_weight))

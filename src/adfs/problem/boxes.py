@@ -18,12 +18,12 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
+from adfs.problem.labels import Label, ShiftedLabel, add_shift, plain_label
 from adfs.problem.loss_base import Ends, Loss, clip
 from adfs.problem.losses import derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
 from adfs.problem.rows import kind_of
 from adfs.problem.samples import Samples
-from adfs.problem.shards import Shard
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 
@@ -68,7 +68,7 @@ def sample_curvature(loss: Loss, beta: float, j: int | np.uint64) -> float:
 
 
 def sample_dual_prox(
-    loss: Loss, j: int | np.uint64, zeta: float, h: float, b: float, weight: float, start: float
+    loss: Loss, j: int | np.uint64, zeta: float, h: float, b: Label, weight: float, start: float
 ) -> float:
     """Return the dual prox of row j's term, inside its box where it has one."""
     raise NotImplementedError("compiled code only")
@@ -120,10 +120,17 @@ def _sample_dual_prox(
             loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends
         )
 
-    def plain(loss: Loss, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+    def shifted(
+        loss: Boxed, j: int, zeta: float, h: float, b: ShiftedLabel, weight: float, start: float
+    ) -> float:
+        return sample_dual_prox(loss, j, zeta + h * b.shift, h, b.label, weight, start + b.shift)
+
+    def plain(loss: Loss, j: int, zeta: float, h: float, b: Label, weight: float, start: float) -> float:
         return weighted_dual_prox(loss, zeta, h, b, weight, start)
 
-    return boxed if kind_of(loss) is Boxed else plain
+    if kind_of(loss) is not Boxed:
+        return plain
+    return shifted if kind_of(b) is ShiftedLabel else boxed
 
 
 # --------------------------------------------------------------------------- intervals
@@ -151,12 +158,14 @@ def _intervals(
     reach: float,
 ) -> np.ndarray:
     loss = samples.loss
-    out = np.empty((samples.y.size, 2))
+    count = samples.weights.size
+    out = np.empty((count, 2))
     margin = np.empty(1)
-    norms = evaluation.row_norms_squared(samples.rows, samples.y.size)
-    for j in range(samples.y.size):
-        b = samples.y[j]
+    norms = evaluation.row_norms_squared(samples.rows, count)
+    for j in range(count):
+        b = plain_label(samples.y, j)
         evaluation.fill_margins(samples.rows, j, theta, margin)
+        add_shift(samples.y, j, 1.0, margin)
         u = margin[0]
         slack = _ROUNDING * (1.0 + abs(u))
         away = radius[j] * np.sqrt(norms[j]) + slack
@@ -195,7 +204,7 @@ def intervals(
 @compiled
 def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, ends: np.ndarray) -> None:
     for j in range(curvature.size):
-        low, high, b = margins[j, 0], margins[j, 1], samples.y[j]
+        low, high, b = margins[j, 0], margins[j, 1], plain_label(samples.y, j)
         curvature[j] = _curvature_over(samples.loss, low, high, b)
         ends[j, 0], ends[j, 1] = low, high
         ends[j, 2], ends[j, 3] = derivative(samples.loss, low, b), derivative(samples.loss, high, b)
@@ -214,14 +223,13 @@ class BoxedProblem(Problem):
     problem : Problem
         The problem itself.
     margins : ndarray of shape (N, 2)
-        The ends of the intervals.
+        The ends of the intervals, of margins as the loss takes them: with offsets.
     """
 
     def __init__(self, problem: Problem, margins: np.ndarray) -> None:
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
-        data = Shard(problem.X, problem.y, problem.weights)
-        self._set(problem.loss, data, problem.offsets, problem.sigma, problem._row_index)
+        self._set(problem.loss, problem._data, problem.offsets, problem.sigma, problem._row_index)
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)
@@ -230,7 +238,7 @@ class BoxedProblem(Problem):
     @property
     def samples(self) -> Samples:
         """The samples in the form kernels take, each with its interval."""
-        return Samples(self.boxed, self.rows, self.y, self.weights, self.offsets)
+        return Samples(self.boxed, self.rows, self.labels, self.weights, self.offsets)
 
     @cached_property
     def active(self) -> np.ndarray:
@@ -276,7 +284,8 @@ class BoxedTerm(LinearTerm):
 
     def __init__(self, whole: LinearTerm, margins: np.ndarray, beta: float) -> None:
         super().__init__(whole.x, whole.label, whole.weight, whole.loss)
-        self.low, self.high, self.beta = float(margins[0]), float(margins[1]), beta
+        shift = whole.label.shift if isinstance(whole.label, ShiftedLabel) else 0.0
+        self.low, self.high, self.beta = float(margins[0]) - shift, float(margins[1]) - shift, beta
 
     @property
     def smoothness(self) -> float:

@@ -73,12 +73,15 @@ class FiniteSum(ABC):
         Whether the terms are losses of linear functions of θ, which `samples` gives.
     steps_below_smoothness : bool
         Whether a dual step must be below L; see `with_smoothness_above`.
+    assumes_curvature : bool
+        Whether terms have a curvature without a bound, so that a run assumes one for each of them.
     """
 
     offsets: np.ndarray
     sigma: np.ndarray
     linear: bool = True
     steps_below_smoothness: bool = False
+    assumes_curvature: bool = False
 
     # ------------------------------------------------------------------ sizes and constants
 

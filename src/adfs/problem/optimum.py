@@ -57,7 +57,8 @@ def find_optimum(problem: Problem, tol: float) -> Optimum:
         if problem.loss.several_outputs:
             found = _several_outputs(problem, found, tol)
         else:
-            found = _smooth(problem, found, tol) if problem.loss.smooth else _nonsmooth(problem, found, tol)
+            curved = problem.loss.smooth or problem.assumes_curvature
+            found = _smooth(problem, found, tol) if curved else _nonsmooth(problem, found, tol)
     if not found.gap <= tol:
         warnings.warn(
             f"the reference optimum reached a relative duality gap of {found.gap:.1e}, not {tol:.1e}; "
@@ -92,7 +93,7 @@ def _smooth(problem: Problem, best: Optimum, tol: float) -> Optimum:
     """Newton; where it is slow (losses with pieces, σ small) interior points, then Newton from there."""
     best = _newton(problem, best, tol, _FIRST_STEPS)
     if best.gap > tol:
-        best = _interior(problem, best, tol)
+        best = _interior(problem, best, tol) if problem.loss.smooth else best
         best = _newton(problem, best, tol, _MORE_STEPS)
     return best
 
@@ -122,7 +123,7 @@ def _newton(problem: Problem, best: Optimum, tol: float, steps: int) -> Optimum:
         accuracy = min(1e-2, norm / steepest)
         move = _newton_move(problem, curvatures, gradient, dense, careful, accuracy)
         size, trial, trial_value = _line_search(problem, theta, value, gradient, move)
-        if size < _SHORT_STEP:
+        if size < _SHORT_STEP and problem.loss.smooth:
             # Where few samples bend, Newton's step is far too long. The largest curvature never is.
             largest = problem.loss.beta * problem.weights
             move = _newton_move(problem, largest, gradient, dense, careful, accuracy)

@@ -42,11 +42,13 @@ class Problem(FiniteSum):
     X : array-like or sparse matrix of shape (N, d)
         All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
     y : array-like of shape (N,)
-        Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for regression.
+        Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for
+        regression: counts of at least 0 for ``"poisson"``, above 0 for ``"gamma"``, whose xᵀθ is the
+        logarithm of the mean.
     loss : str or Loss
         ``"logistic"``, ``"squared"``, ``"squared-hinge"``, ``"smoothed-hinge"``, ``"huber"``,
         ``"smoothed-quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon-insensitive"``,
-        ``"multinomial"``, or an instance with its constants.
+        ``"poisson"``, ``"gamma"``, ``"multinomial"``, or an instance with its constants.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
     n_nodes : int, optional
@@ -56,7 +58,7 @@ class Problem(FiniteSum):
     sample_weight : array-like of shape (N,), optional
         w, 1 when not given.
     offset : array-like of shape (N,), or (N, K) for K outputs, optional
-        o, what is added to the margins: 0 when not given.
+        o, what is added to the margins: 0 when not given. The logarithm of an exposure, for counts.
     seed : int, optional
         Seed of a random partition.
 
@@ -172,6 +174,7 @@ class Problem(FiniteSum):
             if loss.n_classes < counted:
                 raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
         self.loss = loss
+        self.assumes_curvature = loss.assumes_curvature
         self.X: Matrix = data.X
         self.y = data.y
         self.weights = data.weights

@@ -332,15 +332,18 @@ class _Assembly:
         if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
-        summary = self.summarize(self.problem)
         nodes = AllNodes(cluster, self.placement, self.problem)
+        start = self._start_tips()
+        retuner = self.method.retuner(self.problem, options.parameters)
+        view = self.problem if retuner is None else retuner.first_view(self.problem, start, nodes.add)
+        summary = self.summarize(view)
         self.tau = self._tau()
         constants = self._constants(summary, options.parameters)
-        setting = self.setting(self.problem, constants, 0)
+        setting = self.setting(view, constants, 0)
         process = cluster.attempt("to start", lambda: self.method.start(setting))
-        self._start(process, nodes)
-        retuner = self.method.retuner(self.problem, options.parameters)
-        phases = None if retuner is None else Phases(self, retuner, nodes, summary, constants)
+        if start is not None:
+            self.place(process, view.clip_to_domain(start), nodes)
+        phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
         checkpoints, process, rows, spent = self._checkpoints(setting, process, phases)
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
@@ -416,11 +419,11 @@ class _Assembly:
         adapted = self.cluster.attempt(why, lambda: self.method.adapt(found, self.own))
         return _from_first(self.cluster, adapted)
 
-    def _start(self, process: Process, nodes: AllNodes) -> None:
-        """Put the process at the dual point it is to start from."""
+    def _start_tips(self) -> np.ndarray | None:
+        """Return the tips that the run is to start from, in their domains; None for zero everywhere."""
         start = self.options.start
         if not self.cluster.any(start is not None, "to start"):
-            return
+            return None
         problem = self.problem
         shape = (problem.n_samples, *problem.tip_shape)
 
@@ -431,7 +434,7 @@ class _Assembly:
                 raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
             return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
 
-        self.place(process, self.cluster.attempt("to start", clip), nodes)
+        return self.cluster.attempt("to start", clip)
 
     def place(self, process: Process, tips: np.ndarray, nodes: AllNodes) -> bool:
         """Put a process at a dual point; return whether it can start there.
