@@ -34,6 +34,7 @@ from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import sampling_weights
+from adfs.problem.penalties import shrunk
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
 
@@ -132,7 +133,8 @@ def _all_iterates(parts: AdfsParts, time: float, out: np.ndarray) -> None:
         half = 0.5 * decay(parts, i, time)
         for k in range(out.shape[1]):
             pair = state.centers[i, k]
-            out[i, k] = (pair.real - half * pair.imag) * constants.nodes[i, 0]
+            at_center = shrunk(constants.penalty, i, k, pair.real - half * pair.imag)
+            out[i, k] = at_center * constants.nodes[i, 0]
 
 
 @kernel
@@ -186,6 +188,7 @@ class AdfsBlockProcess(LocalRounds):
             edge_mixing=np.empty(0),
             ends=setting.network.ends,
             slot=block_slots(setting.network, block),
+            penalty=problem.penalty,
         )
         roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, parameters.sigma[block])
         tables = AliasTables.build(roots, problem.offsets, node_ids=block)
@@ -232,6 +235,7 @@ class AdfsBlock(Method[BlockParameters]):
     name = "adfs-block"
     kind = "rounds"
     assumes_curvature = True
+    l1 = True
 
     record = BlockParameters
     choices = MappingProxyType(

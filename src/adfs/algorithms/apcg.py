@@ -32,6 +32,7 @@ class Apcg(Method[Parameters]):
     kind = "single"
     several_outputs = True
     assumes_curvature = True
+    l1 = True
 
     record = Parameters
     choices = ADFS_CHOICES

@@ -3,17 +3,22 @@
 A loss whose curvature has no bound (Poisson, Gamma) is given one for every sample
 (`adfs.problem.curvatures`). Where a certificate finds margins beyond, the curvatures of those samples are
 doubled, and the run goes on from its dual variables with constants for the new ones.
+
+An ℓ1 term takes the curvature of the centres away where θ is 0, and with it the proof of the linear rate:
+σ_A is then an assumption too. Where the certified gap does not fall, the run goes on from its dual variables
+with a tenth of σ_A, and the ρ that follows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from adfs.algorithms.adaptive import adaptive_retuner
+from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
 from adfs.algorithms.retuning import Look, Phase, Retuner
 from adfs.errors import InputError
 from adfs.problem import FiniteSum, Problem
@@ -24,23 +29,33 @@ from adfs.theory import NodeSummary
 __all__ = ["Assumptions", "retuner_for"]
 
 _FIRST, _APART = 1.0, 1.5  # looks at 1/ρ, 1.5/ρ, 2.25/ρ, …
+_EVERY = 2.0  # with an ℓ1 term, at 2/ρ, 4/ρ, 6/ρ, …
 _MORE = 2.0
+_STALLED = 0.5  # a gap above this share of the one before has not fallen: exp(−2) was expected
+_LESS = 0.1
+_LEAST = 1e-6  # of what σ_A was tuned to
+_LEAST_GAP = 1e-13  # relative; below it rounding decides
 
 
 class Assumptions(Retuner):
     """Checks what constants rest on at certificates, and corrects it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, l1: bool) -> None:
+        self._l1 = l1
+        # What later decisions follow from: the curvatures assumed, the share of σ_A, the gap of the last look.
         self._beta: np.ndarray | None = None
+        self._share, self._looked = 1.0, math.inf
 
     def words(self) -> str:
-        return "assumptions"
+        return f"assumptions, l1 {self._l1}"
 
     def state(self) -> dict[str, np.ndarray]:
-        return {} if self._beta is None else {"beta": self._beta}
+        numbers = {"numbers": np.array([self._share, self._looked])}
+        return numbers if self._beta is None else numbers | {"beta": self._beta}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
         self._beta = state.get("beta")
+        self._share, self._looked = (float(number) for number in state["numbers"])
         return self._view(problem)
 
     def first_view(
@@ -58,32 +73,47 @@ class Assumptions(Retuner):
         return view_with(problem, self._beta)
 
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
-        at = _FIRST / parameters.contraction
+        stride = (_EVERY if self._l1 else _FIRST) / parameters.contraction
+        at = stride
         while math.isfinite(at):
             yield float(math.ceil(at))
-            at = max(_APART * at, math.ceil(at) + 1.0)
+            at = max(at + stride if self._l1 else _APART * at, math.ceil(at) + 1.0)
 
     def decide(self, look: Look) -> Phase | None:
-        if self._beta is None:
+        beyond_now = 0.0 if self._beta is None else self._double(look, self._beta)
+        stalled = self._l1 and _LEAST_GAP < look.gap and look.gap > _STALLED * self._looked
+        self._looked = look.gap
+        if stalled and beyond_now == 0.0 and self._share > _LEAST:
+            self._share *= _LESS
+        elif beyond_now == 0.0:
             return None
-        assert isinstance(look.problem, Problem)
-        found = beyond(look.problem, look.theta, self._beta)
-        here = node_sums(found.astype(np.float64), look.problem.offsets)
-        count = float(look.total(here[:, None])[0])
-        if count == 0.0:
-            return None
-        self._beta = np.where(found, _MORE * self._beta, self._beta)
         view = self._view(look.problem)
         look.charge(passes=1.0, sums=1)
         summary = look.summarize(view)
         constants = look.constants(summary)
-        return Phase(view, summary, constants, view.clip_to_domain(look.tips), {"beyond": count})
+        if self._l1:
+            constants = dataclasses.replace(
+                constants,
+                contraction=math.sqrt(self._share) * constants.contraction,
+                dual_curvature=self._share * constants.dual_curvature,
+            )
+        told = {"beyond": beyond_now, "share": self._share}
+        return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
+
+    def _double(self, look: Look, beta: np.ndarray) -> float:
+        """Double the curvatures of samples whose margins are beyond; return how many there are anywhere."""
+        assert isinstance(look.problem, Problem)
+        found = beyond(look.problem, look.theta, beta)
+        here = node_sums(found.astype(np.float64), look.problem.offsets)
+        self._beta = np.where(found, _MORE * beta, beta)
+        return float(look.total(here[:, None])[0])
 
 
 def retuner_for(problem: FiniteSum, choice: object) -> Retuner | None:
     """Return what a run of ADFS is re-tuned by: a choice that adapts, or what its constants assume."""
-    if not problem.assumes_curvature:
+    if not problem.assumes_curvature and problem.l1 is None:
         return adaptive_retuner(problem, choice)
-    if isinstance(choice, str) and choice.startswith("adaptive"):
-        raise InputError(f"parameters={choice!r} does not take the loss {problem.loss_name!r}; use 'tuned'")
-    return Assumptions()
+    if isinstance(choice, str) and choice in ADAPTIVE:
+        what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
+        raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
+    return Assumptions(l1=problem.l1 is not None)

@@ -364,6 +364,8 @@ class Method(ABC, Generic[P]):
         Whether it also runs on models with several outputs.
     assumes_curvature : bool
         Whether it also runs on losses whose curvature has no bound.
+    l1 : bool
+        Whether it also runs on problems with an ℓ1 term.
     options : tuple of str
         The names of its own options.
     record : type
@@ -379,6 +381,7 @@ class Method(ABC, Generic[P]):
     general: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
     assumes_curvature: ClassVar[bool] = False
+    l1: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -448,6 +451,11 @@ class Method(ABC, Generic[P]):
             raise InputError(
                 f"method {self.name!r} takes one output per sample and the loss {problem.loss_name!r} has "
                 f"{problem.n_outputs}; use 'adfs', or 'apcg' on one machine"
+            )
+        if problem.l1 is not None and not self.l1:
+            raise InputError(
+                f"method {self.name!r} takes no l1 term (elastic net); use 'adfs', 'adfs-block', or 'apcg' "
+                "on one machine"
             )
         if problem.assumes_curvature and not self.assumes_curvature:
             raise InputError(

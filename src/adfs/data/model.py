@@ -64,20 +64,18 @@ def deviance_score(loss: str, y: np.ndarray, means: np.ndarray, weights: np.ndar
     """Return D² of a Poisson or Gamma model: 1 less its deviance over that of the targets' mean."""
     y = np.asarray(y, dtype=np.float64)
     if np.any(y < 0.0 if loss == "poisson" else y <= 0.0):
-        raise InputError(
-            f"D² of the loss {loss!r} wants targets {'of at least' if loss == 'poisson' else 'above'} 0"
-        )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(y > 0.0, np.log(np.where(y > 0.0, y, 1.0)), 0.0)
+        least = "of at least 0" if loss == "poisson" else "above 0"
+        raise InputError(f"D² of the loss {loss!r} wants targets {least}, got {y.min():g}")
+    logs = np.log(np.where(y > 0.0, y, 1.0))
 
     def deviance(m: np.ndarray) -> float:
         if loss == "poisson":
             return float(weights @ (y * (logs - np.log(m)) - y + m))
         return float(weights @ (np.log(m) - logs + y / m - 1.0))
 
-    least = deviance(np.full_like(y, np.average(y, weights=weights)))
+    of_mean = deviance(np.full_like(y, np.average(y, weights=weights)))
     own = deviance(means)
-    return 1.0 - own / least if least > 0.0 else float(own <= 0.0)
+    return 1.0 - own / of_mean if of_mean > 0.0 else float(own <= 0.0)
 
 
 def add_offset(scores: np.ndarray, offset: Any) -> np.ndarray:
@@ -141,7 +139,7 @@ class LinearModel:
         return np.asarray(scores) if offset is None else add_offset(scores, offset)
 
     def predict(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
-        """Return targets (means, where their logarithm is linear), or classes as they were given; shape (N,)."""
+        """Return targets (means, of a log link), or classes as they were in the training data; shape (N,)."""
         scores = self.decision(X, offset)
         if self.classes is None:
             return np.exp(scores) if self.loss in _LOG_LINK else scores

@@ -40,7 +40,8 @@ def check_inference(loss: Loss, softmax: bool) -> None:
     """Raise unless there are standard errors for such a model."""
     if loss.name not in _WITH_ERRORS:
         raise InputError(
-            f"the loss {loss.name!r} has no standard errors: use {', '.join(_WITH_ERRORS)}, or inference=False"
+            f"the loss {loss.name!r} has no standard errors: use {', '.join(_WITH_ERRORS)}, "
+            "or inference=False"
         )
     if softmax:
         raise InputError(

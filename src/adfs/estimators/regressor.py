@@ -162,7 +162,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         return np.exp(scores) if self._loss().link == "log" else scores
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
-        """Return R², or D² for the losses ``"poisson"`` and ``"gamma"``: 1 less the share of the deviance left."""
+        """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
         predicted, loss = self.predict(X, offset), self._loss()
         if loss.link == "log":
             return deviance_score(loss.name, y, predicted, check_weights(sample_weight, X))

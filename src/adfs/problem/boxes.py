@@ -230,6 +230,7 @@ class BoxedProblem(Problem):
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
         self._set(problem.loss, problem._data, problem.offsets, problem.sigma, problem._row_index)
+        self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)

@@ -66,8 +66,8 @@ class Loss:
     the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first margin with
     ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' is not β wherever it is not
     0, also ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox with another β over a box.
-    One that ``assumes_curvature`` has all of these, and ``flatter(loss, beta, b)``, the interval of margins at
-    which ℓ'' is at most β.
+    One that ``assumes_curvature`` has all of these, and ``flatter(loss, beta, b)``, the interval of margins
+    at which ℓ'' is at most β.
     """
 
     __slots__ = ()

@@ -442,9 +442,10 @@ class _Assembly:
         APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
         connected graph Aλ_0 is any choice of tips and centres whose sum over all nodes is zero. So tips s fix
         the total of the centres, −Σ x_ij s_ij, and the natural share of node i is σ_i/Σσ of it: every node
-        then starts at the same θ(s).
+        then starts at the same θ(s). With an ℓ1 term node i has σ_iθ(s) and λ_i/Σλ of the rest.
         """
-        return process.place(tips, self.problem.sigma[:, None] * nodes.primal_from_dual(tips))
+        centers = nodes.penalty.centers(nodes.add_rows(tips), self.problem.sigma, self.problem.l1)
+        return process.place(tips, centers)
 
     def _checkpoints(
         self, setting: Setting, process: Process, phases: Phases | None
