@@ -48,6 +48,7 @@ class FitRequest:
     intercept: bool = True
     intercept_scaling: float | None = None
     standardize: bool = False
+    l1_ratio: float = 0.0
     class_weight: str | None = None
     multi_class: str = "auto"
     nodes: int | None = None
@@ -185,6 +186,7 @@ def _estimator(request: FitRequest, task: str) -> ADFSClassifier | ADFSRegressor
         "fit_intercept": request.intercept,
         "intercept_scaling": request.intercept_scaling,
         "standardize": request.standardize,
+        "l1_ratio": request.l1_ratio,
         "tol": request.tol,
         "max_iter": request.max_passes,
         "algorithm": request.algorithm,
@@ -371,6 +373,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         **request.constants,
         "intercept": request.intercept,
         **({"standardized": True} if request.standardize else {}),
+        **({"l1_ratio": request.l1_ratio} if request.l1_ratio else {}),
         **({"offset": request.read.offset} if request.read.offset is not None else {}),
         "method": worst.method,
         "n_nodes": n_nodes,

@@ -36,8 +36,12 @@ _NO_INFORMATION = 1e-12  # an eigenvalue of the scaled information that passes f
 _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
 
-def check_inference(loss: Loss, softmax: bool) -> None:
+def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
     """Raise unless there are standard errors for such a model."""
+    if l1_ratio > 0.0:
+        raise InputError(
+            "coefficients that an l1 term puts to 0 have no standard errors: use l1_ratio=0, or inference=False"
+        )
     if loss.name not in _WITH_ERRORS:
         raise InputError(
             f"the loss {loss.name!r} has no standard errors: use {', '.join(_WITH_ERRORS)}, "

@@ -32,20 +32,21 @@ _EPS = float(np.finfo(np.float64).eps)
 def solve_with_intercept(
     data: LocalData,
     loss: Loss,
-    alpha: float,
+    weights: tuple[float, float],
     y: np.ndarray,
     solver: Solver,
     start: np.ndarray | None,
     center: np.ndarray | None = None,
 ) -> Run:
-    """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² over θ and b, b not penalised.
+    """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² + λ‖θ‖₁ over θ and b, b not penalised.
 
     Parameters
     ----------
     data : LocalData
         With the weights of the objective.
     loss : Loss
-    alpha : float
+    weights : tuple
+        α and λ.
     y : ndarray of shape (N,)
         The labels as the loss takes them.
     solver : Solver
@@ -62,10 +63,15 @@ def solve_with_intercept(
     """
     tol = solver.options.tol
     assert tol is not None
+    alpha, l1 = weights
     scale, mean = _column(data, loss, alpha, y, solver)
     center = mean if center is None else center
-    sigma = alpha / solver.network.n_nodes
-    plain = data.problem(loss, sigma, y, append_column(data.X, scale))
+    n_nodes = solver.network.n_nodes
+    plain = data.problem(loss, alpha / n_nodes, y, append_column(data.X, scale))
+    if l1 > 0.0:
+        columns = np.ones((plain.n_outputs, plain.n_features // plain.n_outputs))
+        columns[:, -1] = 0.0
+        plain = plain.with_l1(l1 / n_nodes, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
     left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, 0.5 * tol)
     best: _Point | None = None
@@ -154,15 +160,17 @@ class _Rounds:
         total = nodes.add_rows(tips).reshape(self.outputs, -1)
         sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
         column = run.coef.reshape(self.outputs, -1)[:, -1:]
-        own = np.hstack([-total[:, :-1] / sigma, column])
+        own = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)
+        own = np.hstack([own[:, :-1], column])
         found: list[_Point] = []
         for point in (run.coef.reshape(self.outputs, -1), own):
             parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
             free = point.copy()
             free[:, -1] = 0.0
-            residual = total + sigma * free
+            found_apart, *l1 = nodes.penalty.apart(total.ravel(), free.ravel())
+            residual = found_apart.reshape(self.outputs, -1)
             residual[:, -1] = 0.0
-            gap = close_gap(parts, free.ravel(), residual.ravel(), sigma).gap
+            gap = close_gap(parts, free.ravel(), residual.ravel(), sigma, *l1).gap
             intercept = around + self.scale * point[:, -1]
             # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
             gap += float(sums @ (1.0 + np.abs(intercept)))

@@ -22,8 +22,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """Linear regression that minimises Σ_j w_j ℓ(x_jᵀθ; y_j) + (alpha/2)‖θ‖² to a certified duality gap.
 
     For the squared loss ½(xᵀθ − y)² this is half of Ridge's objective, so ``alpha`` means what it means
-    there; for the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see
-    `ADFSClassifier`.
+    there; ElasticNet divides by the number of samples, so its ``alpha`` times that number is the one here; for
+    the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see `ADFSClassifier`.
 
     Parameters
     ----------
@@ -39,7 +39,10 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     alpha : float
         Above 0.
     penalty : str
-        ``"l2"``; there is no other.
+        ``"l2"`` or ``"elasticnet"``; ``l1_ratio`` alone says which of them it is.
+    l1_ratio : float
+        Share of the ℓ1 norm in the penalty, at least 0 and below 1: l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
+        stands for ½‖θ‖², as in scikit-learn. For smooth losses.
     fit_intercept : bool
         Learn an intercept, which is not penalised.
     intercept_scaling : float, optional
@@ -85,6 +88,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         *,
         alpha: float = 1.0,
         penalty: str = "l2",
+        l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         intercept_scaling: float | None = None,
         standardize: bool = False,
@@ -110,6 +114,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.loss = loss
         self.alpha = alpha
         self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.standardize = standardize
@@ -139,6 +144,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             intercept=bool(self.fit_intercept),
             intercept_scaling=self.intercept_scaling,
             standardize=bool(self.standardize),
+            l1_ratio=float(self.l1_ratio),
             inference=bool(self.inference),
         )
 
