@@ -1,7 +1,8 @@
-"""The elastic net: against scikit-learn, on every cluster, certified, re-tuned where it must be, and refused."""
+"""The elastic net: against scikit-learn, on every cluster, certified, re-tuned where needed, and refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sklearn.linear_model import ElasticNet, LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import adfs
+from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.data import LinearModel
 from adfs.errors import InputError
@@ -59,7 +61,13 @@ def test_classifiers_are_those_of_logistic_regression(name: str) -> None:
 def test_ranks_have_the_bits_of_one_process() -> None:
     X, y = wide()
     parts = np.array_split(np.arange(len(X)), 3)
-    options: dict[str, Any] = {"alpha": 3.0, "l1_ratio": 0.9, "tol": 1e-9, "random_state": 0, "graph": "complete"}
+    options: dict[str, Any] = {
+        "alpha": 3.0,
+        "l1_ratio": 0.9,
+        "tol": 1e-9,
+        "random_state": 0,
+        "graph": "complete",
+    }
     for algorithm in ("adfs", "adfs-block"):
         model = ADFSRegressor(n_nodes=3, partition=parts, algorithm=algorithm, **options).fit(X, y)
 
@@ -97,7 +105,9 @@ def test_a_node_starts_where_its_dual_variables_say(method: str) -> None:
     log_sigma=st.floats(-4.0, 0.0),
 )
 @settings(max_examples=25, deadline=None)
-def test_no_certificate_is_below_the_true_error(seed: int, loss: str, log_l1: float, log_sigma: float) -> None:
+def test_no_certificate_is_below_the_true_error(
+    seed: int, loss: str, log_l1: float, log_sigma: float
+) -> None:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((12, 5)) * 10.0 ** rng.uniform(-1.0, 1.0, 5)
     y = X @ rng.normal(size=5)
@@ -146,3 +156,20 @@ def test_files_are_fitted(tmp_path: Path) -> None:
     expected = ADFSRegressor(alpha=3.0, l1_ratio=0.9, tol=1e-10, random_state=0).fit(X, y)
     assert np.array_equal(found.coef[0] != 0.0, expected.coef_ != 0.0)
     assert found.training["l1_ratio"] == 0.9
+
+
+@pytest.mark.parametrize("method", ["adfs", "adfs-block"])
+def test_a_gap_that_does_not_fall_makes_sigma_smaller(method: str) -> None:
+    """A σ_A that is far too large stands for one that does not hold off the support."""
+    X, y = wide()
+    problem = adfs.Problem(X, y - y.mean(), loss="squared", sigma=0.1, l1=2.0, n_nodes=4)
+    network = adfs.Network("cycle:4")
+    tuned = METHODS[method].parameters(problem, network)
+    assert adfs.simulate(method, problem, network, tol=1e-6).details["retunings"] == []
+    wrong = replace(tuned, dual_curvature=300.0 * tuned.dual_curvature, contraction=17.0 * tuned.contraction)
+    run = adfs.simulate(method, problem, network, parameters=wrong, tol=1e-8, passes=3000)
+    assert run.gap <= 1e-8
+    (told,) = run.details["retunings"]
+    assert told["share"] == 0.1
+    assert run.parameters.dual_curvature == pytest.approx(0.1 * tuned.dual_curvature)
+    assert run.parameters.contraction == pytest.approx(np.sqrt(0.1) * tuned.contraction)

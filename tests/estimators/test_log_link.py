@@ -1,4 +1,4 @@
-"""Poisson and Gamma regression with a log link: against scikit-learn, on every cluster, and what is refused."""
+"""Poisson and Gamma regression: against scikit-learn, on every cluster, and what is refused."""
 
 from __future__ import annotations
 

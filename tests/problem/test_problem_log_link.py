@@ -1,4 +1,4 @@
-"""The losses with a log link: their functions fit each other, proxes solve what they say, certificates hold."""
+"""Losses with a log link: their functions fit each other, proxes solve what they say, certificates hold."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Assumptions(Retuner):
 
     def __init__(self, *, l1: bool) -> None:
         self._l1 = l1
-        # What later decisions follow from: the curvatures assumed, the share of σ_A, the gap of the last look.
+        # What later decisions follow from: the curvatures assumed, the share of σ_A, the last look's gap.
         self._beta: np.ndarray | None = None
         self._share, self._looked = 1.0, math.inf
 
@@ -81,7 +81,7 @@ class Assumptions(Retuner):
 
     def decide(self, look: Look) -> Phase | None:
         beyond_now = 0.0 if self._beta is None else self._double(look, self._beta)
-        stalled = self._l1 and _LEAST_GAP < look.gap and look.gap > _STALLED * self._looked
+        stalled = self._l1 and look.gap > _LEAST_GAP and look.gap > _STALLED * self._looked
         self._looked = look.gap
         if stalled and beyond_now == 0.0 and self._share > _LEAST:
             self._share *= _LESS

@@ -82,7 +82,7 @@ def check_penalty(penalty: str, l1_ratio: Any) -> None:
         raise InputError(f"l1_ratio must be a number of at least 0 and below 1, got {l1_ratio!r}")
     if l1_ratio == 1.0:
         raise InputError(
-            "l1_ratio=1 leaves no strong convexity, which ADFS needs at every node; take l1_ratio=0.99 or less"
+            "l1_ratio=1 leaves no strong convexity, which ADFS needs at every node; take 0.99 or less"
         )
     if not 0.0 <= l1_ratio < 1.0:
         raise InputError(f"l1_ratio must be at least 0 and below 1, got {l1_ratio!r}")

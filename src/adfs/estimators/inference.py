@@ -40,7 +40,8 @@ def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
     """Raise unless there are standard errors for such a model."""
     if l1_ratio > 0.0:
         raise InputError(
-            "coefficients that an l1 term puts to 0 have no standard errors: use l1_ratio=0, or inference=False"
+            "coefficients that an l1 term puts to 0 have no standard errors: use l1_ratio=0, "
+            "or inference=False"
         )
     if loss.name not in _WITH_ERRORS:
         raise InputError(

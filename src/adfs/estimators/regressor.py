@@ -22,8 +22,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """Linear regression that minimises Σ_j w_j ℓ(x_jᵀθ; y_j) + (alpha/2)‖θ‖² to a certified duality gap.
 
     For the squared loss ½(xᵀθ − y)² this is half of Ridge's objective, so ``alpha`` means what it means
-    there; ElasticNet divides by the number of samples, so its ``alpha`` times that number is the one here; for
-    the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see `ADFSClassifier`.
+    there; ElasticNet divides by the number of samples, so its ``alpha`` times that number is the one here;
+    for the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see `ADFSClassifier`.
 
     Parameters
     ----------

@@ -260,7 +260,9 @@ def _proximal_newton(problem: Problem, best: Optimum, tol: float) -> Optimum:
     return best
 
 
-def _minimized_model(model: np.ndarray, gradient: np.ndarray, theta: np.ndarray, l1: np.ndarray) -> np.ndarray:
+def _minimized_model(
+    model: np.ndarray, gradient: np.ndarray, theta: np.ndarray, l1: np.ndarray
+) -> np.ndarray:
     """Return the minimiser of gᵀ(t − θ) + ½(t − θ)ᵀM(t − θ) + Σ Λ_k|t_k|, shape (d,)."""
     point, slopes = theta.copy(), gradient.copy()
     for _ in range(_MODEL_ROUNDS):

@@ -53,7 +53,7 @@ def _shrunk(penalty: types.Type, i: types.Type, k: types.Type, x: types.Type) ->
     def net(penalty: ElasticNet, i: int, k: int, x: float) -> float:
         threshold = penalty.l1[i] * penalty.columns[k]
         if x > threshold:
-            return x - threshold
+            return x - threshold  # type: ignore[no-any-return]
         return x + threshold if x < -threshold else 0.0
 
     return net if kind_of(penalty) is ElasticNet else (lambda penalty, i, k, x: x)
@@ -113,9 +113,7 @@ class WholePenalty:
         extra = float(np.abs(theta) @ (self.l1 - cut * np.sign(theta)))
         return self.sigma * (theta - self.minimizer(row_total)), self.sizes(theta), extra
 
-    def centers(
-        self, row_total: np.ndarray, sigma: np.ndarray, l1: np.ndarray | None
-    ) -> np.ndarray:
+    def centers(self, row_total: np.ndarray, sigma: np.ndarray, l1: np.ndarray | None) -> np.ndarray:
         """Return where centres start, (n, d): each at θ̂, with the sum −(row total), from σ_i and λ_i."""
         theta = self.minimizer(row_total)
         if self.l1 is None or l1 is None:
