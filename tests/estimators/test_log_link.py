@@ -45,7 +45,7 @@ def test_coefficients_are_those_of_scikit_learn(name: str, loss: str) -> None:
         reference = GammaRegressor(**options).fit(X, y / exposure)
         alpha = 0.1 * len(X)
     model = ADFSRegressor(loss, alpha=alpha, n_nodes=3, tol=1e-15, random_state=0)
-    model.fit(sp.csr_array(X) if name == "generated" else X, y, offset=np.log(exposure))
+    model.fit(sp.csr_array(X) if name == "diabetes" and loss == "gamma" else X, y, offset=np.log(exposure))
     assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
     assert abs(model.intercept_ - reference.intercept_) <= 1e-6
     predicted = model.predict(X, offset=np.log(exposure))
@@ -70,8 +70,9 @@ def test_ranks_have_the_bits_of_one_process(loss: str) -> None:
     assert {found.tobytes() for found in on_threads(3, run)} == {whole.coef_.tobytes()}
 
 
-@pytest.mark.parametrize("method", ["adfs", "adfs-block", "apcg"])
-@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+@pytest.mark.parametrize(
+    ("method", "loss"), [("adfs", "poisson"), ("adfs", "gamma"), ("adfs-block", "gamma"), ("apcg", "poisson")]
+)
 def test_curvatures_that_were_assumed_too_small_are_doubled(method: str, loss: str) -> None:
     """Counts far from their mean: their curvature at the optimum is many times what was assumed."""
     rng = np.random.default_rng(0)
@@ -80,7 +81,7 @@ def test_curvatures_that_were_assumed_too_small_are_doubled(method: str, loss: s
     y = rng.poisson(mean).astype(float) if loss == "poisson" else mean * rng.gamma(1.0, 1.0, 80)
     if loss == "poisson":
         y[np.argsort(mean)[-4]] = 0.0
-    problem = adfs.Problem(X, y, loss=loss, sigma=0.5, n_nodes=2)
+    problem = adfs.Problem(X, y, loss=loss, sigma=0.5, n_nodes=2, offset=0.1 * X[:, 1])
     run = adfs.simulate(method, problem, "path:2", tol=1e-10, passes=20_000)
     assert run.gap <= 1e-10
     retunings = run.details["retunings"]
