@@ -207,8 +207,8 @@ def test_a_checkpoint_of_other_data_is_refused(folder: Path, capsys: pytest.Capt
 
 
 REQUESTS = {
-    "l1": (["--penalty", "l1"], "L1 and elastic net are not part of this package"),
-    "elasticnet": (["--penalty", "elasticnet"], "L1 and elastic net are not part of this package"),
+    "l1": (["--penalty", "l1"], "ADFS needs a strongly convex penalty at every node"),
+    "lasso": (["--l1-ratio", "1"], "l1_ratio=1 leaves no strong convexity"),
     "loss": (["--loss", "logstic"], "did you mean 'logistic'?"),
     "alpha": (["--alpha", "1"], "takes -C"),
     "C": (["--loss", "squared", "-C", "1"], "takes --alpha"),

@@ -244,8 +244,8 @@ def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SENTENCES = [
-    (ADFSClassifier(penalty="l1"), "L1 and elastic net are not part of this package"),
-    (ADFSRegressor(penalty="elasticnet"), "L1 and elastic net are not part of this package"),
+    (ADFSClassifier(penalty="l1"), "ADFS needs a strongly convex penalty at every node"),
+    (ADFSRegressor(l1_ratio=1.0), "l1_ratio=1 leaves no strong convexity"),
     (ADFSClassifier(loss="logstic"), "did you mean 'logistic'"),
     (ADFSClassifier(loss="huber"), "loss='huber' is for regression: use ADFSRegressor"),
     (ADFSRegressor(loss="hinge"), "use ADFSClassifier"),

@@ -88,7 +88,7 @@ def test_a_penalty_that_there_is_not_is_refused_once(tmp_path: Path) -> None:
     result = fit_over_ranks(2, str(tmp_path / "a-{rank}.npz"), "--penalty", "l1")
     assert result.code == 2
     (sentence,) = result.sentences
-    assert "L1 and elastic net are not part of this package" in sentence
+    assert "ADFS needs a strongly convex penalty at every node" in sentence
 
 
 @pytest.fixture

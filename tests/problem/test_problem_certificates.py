@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adfs
-from adfs.problem.losses import LOSSES, divergence, get_loss
+from adfs.problem.losses import divergence, get_loss
 from adfs.runtimes import Outcome
+from loss_cases import ONE_OUTPUT
 
 LONG = np.longdouble
 
@@ -165,7 +166,7 @@ def test_no_certificate_of_a_thousand_problems_is_below_the_true_error(loss: str
             assert true_error(problem, run.coef) <= run.gap * (1.0 + 1e-12) + 1e-18, (seed, method)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, cls in LOSSES.items() if not cls.several_outputs))
+@pytest.mark.parametrize("name", sorted(ONE_OUTPUT))
 def test_divergences_are_value_plus_conjugate_less_product(name: str) -> None:
     loss = get_loss(name)
     rng = np.random.default_rng(1)

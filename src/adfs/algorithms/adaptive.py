@@ -24,6 +24,7 @@ from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.boxes import BoxedProblem, can_be_boxed, intervals
 from adfs.problem.evaluation import node_sums, sampling_weights
+from adfs.problem.labels import ShiftedLabels
 from adfs.theory import BlockParameters, NodeSummary, Parameters
 
 __all__ = ["ADAPTIVE", "Adaptive", "adaptive_retuner", "predicted_time"]
@@ -128,7 +129,7 @@ class Adaptive(Retuner):
             if phase is not None:
                 return phase
         # What a radius of 0 would give is about the best that later looks may find.
-        point = BoxedProblem(problem, np.repeat((problem.X @ look.theta)[:, None], 2, axis=1))
+        point = BoxedProblem(problem, np.repeat(_margins(problem, look.theta)[:, None], 2, axis=1))
         self._over = self._proven and self._bias * self._estimate(look, point) > _HOPED * before
         return None
 
@@ -147,7 +148,7 @@ class Adaptive(Retuner):
             self._proven = not look.any(bool((problem.active & ~inside).any()))
         if self._proven:
             return nothing
-        margins = problem.X @ look.theta
+        margins = _margins(problem, look.theta)
         slack = 1e-9 * (1.0 + np.abs(margins))
         return np.asarray((margins < self._margins[:, 0] - slack) | (margins > self._margins[:, 1] + slack))
 
@@ -220,3 +221,10 @@ def adaptive_retuner(problem: FiniteSum, choice: object) -> Adaptive | None:
             f"smoothed-hinge or smoothed-quantile, not {problem.loss_name!r}; use 'tuned'"
         )
     return Adaptive(ADAPTIVE[choice])
+
+
+def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:
+    """Return xᵀθ of each sample with its offset, as the loss takes it; shape (N,)."""
+    labels = problem.labels
+    margins = problem.X @ theta
+    return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
-from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
+from adfs.algorithms.adaptive import ADAPTIVE
 from adfs.algorithms.adfs_general import GeneralAdfsProcess
+from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import (
     EventProcess,
     Method,
@@ -43,7 +44,8 @@ from adfs.problem.evaluation import sampling_weights
 from adfs.problem.labels import add_shift, label_at, plain_label
 from adfs.problem.losses import outputs
 from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
-from adfs.problem.rows import kind_of, row_column, row_entry, row_span
+from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
+from adfs.problem.rows import Rows, kind_of, row_column, row_entry, row_span
 from adfs.theory import NodeSizes, Parameters
 
 __all__ = [
@@ -107,6 +109,8 @@ class AdfsConstants(NamedTuple):
         The two nodes of each edge.
     slot : (all nodes,)
         The place of each node in the block, −1 when it lives elsewhere.
+    penalty : Ridge or ElasticNet
+        The nodes' own terms, apart from σ_i.
     """
 
     log_decay: float
@@ -116,6 +120,7 @@ class AdfsConstants(NamedTuple):
     edge_mixing: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
+    penalty: Penalty
 
 
 class AdfsParts(NamedTuple):
@@ -135,7 +140,11 @@ def node_constants(
 
 
 def adfs_constants(
-    parameters: Parameters, network: Network, beta: float, nodes: np.ndarray | None = None
+    parameters: Parameters,
+    network: Network,
+    beta: float,
+    nodes: np.ndarray | None = None,
+    penalty: Penalty | None = None,
 ) -> AdfsConstants:
     """Return the constants for a block of nodes (all of them unless told otherwise)."""
     block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
@@ -153,6 +162,7 @@ def adfs_constants(
         edge_mixing=parameters.edge_mixing,
         ends=network.ends,
         slot=block_slots(network, block),
+        penalty=Ridge() if penalty is None else penalty,
     )
 
 
@@ -194,24 +204,127 @@ def compute(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     raise NotImplementedError("compiled code only")
 
 
+def _along(
+    penalty: Penalty, i: np.uint64, rows: Rows, j: np.uint64, center: np.ndarray, half: float
+) -> tuple[float, float]:
+    """Return σ_i times the margin of row j at the centre of node i, and ‖x_j‖²."""
+    raise NotImplementedError("compiled code only")
+
+
+def _along_output(
+    penalty: Penalty,
+    i: np.uint64,
+    rows: Rows,
+    j: np.uint64,
+    center: np.ndarray,
+    half: float,
+    first: np.uint64,
+) -> float:
+    """Return σ_i times that margin of the output whose columns begin at ``first``."""
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(_along)
+def _compiled_along(
+    penalty: types.Type,
+    i: types.Type,
+    rows: types.Type,
+    j: types.Type,
+    center: types.Type,
+    half: types.Type,
+) -> Callable[..., object]:
+    def plain(
+        penalty: Ridge, i: np.uint64, rows: Rows, j: np.uint64, center: np.ndarray, half: float
+    ) -> tuple[float, float]:
+        start, stop = row_span(rows, j)
+        along_mean = 0.0
+        along_lag = 0.0
+        norm = 0.0
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            pair = center[row_column(rows, j, k)]
+            along_mean += entry * pair.real
+            along_lag += entry * pair.imag
+            norm += entry * entry
+        return along_mean - half * along_lag, norm
+
+    def net(
+        penalty: ElasticNet, i: np.uint64, rows: Rows, j: np.uint64, center: np.ndarray, half: float
+    ) -> tuple[float, float]:
+        start, stop = row_span(rows, j)
+        along = 0.0
+        norm = 0.0
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            column = row_column(rows, j, k)
+            pair = center[column]
+            along += entry * shrunk(penalty, i, column, pair.real - half * pair.imag)
+            norm += entry * entry
+        return along, norm
+
+    return net if kind_of(penalty) is ElasticNet else plain
+
+
+@overloads(_along_output)
+def _compiled_along_output(
+    penalty: types.Type,
+    i: types.Type,
+    rows: types.Type,
+    j: types.Type,
+    center: types.Type,
+    half: types.Type,
+    first: types.Type,
+) -> Callable[..., object]:
+    def plain(
+        penalty: Ridge,
+        i: np.uint64,
+        rows: Rows,
+        j: np.uint64,
+        center: np.ndarray,
+        half: float,
+        first: np.uint64,
+    ) -> float:
+        start, stop = row_span(rows, j)
+        along_mean = 0.0
+        along_lag = 0.0
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            pair = center[first + row_column(rows, j, k)]
+            along_mean += entry * pair.real
+            along_lag += entry * pair.imag
+        return along_mean - half * along_lag
+
+    def net(
+        penalty: ElasticNet,
+        i: np.uint64,
+        rows: Rows,
+        j: np.uint64,
+        center: np.ndarray,
+        half: float,
+        first: np.uint64,
+    ) -> float:
+        start, stop = row_span(rows, j)
+        along = 0.0
+        for k in range(start, stop):
+            column = first + row_column(rows, j, k)
+            pair = center[column]
+            value = shrunk(penalty, i, column, pair.real - half * pair.imag)
+            along += row_entry(rows, j, k) * value
+        return along
+
+    return net if kind_of(penalty) is ElasticNet else plain
+
+
 def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     samples, constants, state = parts.samples, parts.constants, parts.state
     rows = samples.rows
     scale = decay(parts, i, time)
     start, stop = row_span(rows, j)
     center = state.centers[i]
-    along_mean = 0.0
-    along_lag = 0.0
-    norm = 0.0
-    for k in range(start, stop):
-        entry = row_entry(rows, j, k)
-        pair = center[row_column(rows, j, k)]
-        along_mean += entry * pair.real
-        along_lag += entry * pair.imag
-        norm += entry * entry
+    along, norm = _along(constants.penalty, i, rows, j, center, 0.5 * scale)
     inverse_sigma = constants.nodes[i, 0]
     step = constants.nodes[i, 2]
-    margin = (along_mean - 0.5 * scale * along_lag) * inverse_sigma
+    margin = along * inverse_sigma
     tip = state.tips[j]
     half_lag = 0.5 * scale * tip.imag
     weight = samples.weights[j]
@@ -254,14 +367,8 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
     first_tip = np.int64(j) * n_outputs
     for output in range(n_outputs):
         first = np.uint64(output * width)
-        along_mean = 0.0
-        along_lag = 0.0
-        for k in range(start, stop):
-            entry = row_entry(rows, j, k)
-            pair = center[first + row_column(rows, j, k)]
-            along_mean += entry * pair.real
-            along_lag += entry * pair.imag
-        margins[output] = (along_mean - 0.5 * scale * along_lag) * inverse_sigma
+        along = _along_output(constants.penalty, i, rows, j, center, 0.5 * scale, first)
+        margins[output] = along * inverse_sigma
         tip = state.tips[first_tip + output]
         half_lag = 0.5 * scale * tip.imag
         at_v[output] = tip.real + half_lag
@@ -304,25 +411,28 @@ def exchange(parts: AdfsParts, edge: int, time: float) -> None:
     inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
     lag = ((1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j)
-    _exchange_vectors(state.centers[i], state.centers[j], half, inverse, step, 0.5 * (1.0 + mixing), lag)
+    pair = (state.centers[i], state.centers[j])
+    _exchange_vectors(pair, half, inverse, step, 0.5 * (1.0 + mixing), lag, constants.penalty, (i, j))
 
 
 @kernel
 def _exchange_vectors(
-    first: np.ndarray,
-    second: np.ndarray,
+    centers: tuple[np.ndarray, np.ndarray],
     half: tuple[float, float],
     inverse: tuple[float, float],
     step: float,
     to_mean: float,
     to_lag: tuple[float, float],
+    penalty: Penalty,
+    nodes: tuple[int, int],
 ) -> None:
     """Move two centres; a function of its own, whose loop LLVM turns into vector instructions."""
+    first, second = centers
     for k in range(first.size):
         a = first[k]
         b = second[k]
-        at_first = fma(-half[0], a.imag, a.real) * inverse[0]
-        at_second = fma(-half[1], b.imag, b.real) * inverse[1]
+        at_first = shrunk(penalty, nodes[0], k, fma(-half[0], a.imag, a.real)) * inverse[0]
+        at_second = shrunk(penalty, nodes[1], k, fma(-half[1], b.imag, b.real)) * inverse[1]
         change = step * (at_first - at_second)
         first[k] = complex(fma(-to_mean, change, a.real), fma(-to_lag[0], change, a.imag))
         second[k] = complex(fma(to_mean, change, b.real), fma(to_lag[1], change, b.imag))
@@ -335,7 +445,8 @@ def center_iterate(parts: AdfsParts, i: int, time: float, out: np.ndarray) -> No
     half = 0.5 * decay(parts, i, time)
     inverse = constants.nodes[i, 0]
     for k in range(out.size):
-        out[k] = fma(-half, state.centers[i, k].imag, state.centers[i, k].real) * inverse
+        at_center = fma(-half, state.centers[i, k].imag, state.centers[i, k].real)
+        out[k] = shrunk(constants.penalty, i, k, at_center) * inverse
 
 
 @kernel
@@ -402,11 +513,11 @@ def tip_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
 
 
 def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, read: str) -> np.ndarray:
-    """Return x_i/σ_i or v_i/σ_i of the block's nodes as of one time, shape (k, d)."""
+    """Return θ_i at x or v of the block's nodes as of one time, x_i/σ_i without an ℓ1 term; shape (k, d)."""
     lag = state.clocks[:, 0] * np.exp(constants.log_decay * (time - state.clocks[:, 1]))
     side = (-0.5 if read == "x" else 0.5) * lag[:, None]
     iterate = state.centers.real + side * state.centers.imag
-    return np.asarray(iterate * constants.nodes[:, 0, None])
+    return np.asarray(shrink_rows(constants.penalty, iterate) * constants.nodes[:, 0, None])
 
 
 # --------------------------------------------------------------------------- the method
@@ -424,7 +535,8 @@ class AdfsProcess(EventProcess):
         super().__init__(
             setting, sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
         )
-        self.constants = adfs_constants(parameters, setting.network, problem.samples.loss.beta, block)
+        beta = problem.samples.loss.beta
+        self.constants = adfs_constants(parameters, setting.network, beta, block, problem.penalty)
         self.parts = adfs_parts(problem, self.constants)
         self.state = self.parts.state
         self._tips_shape = (problem.n_samples, *problem.tip_shape)
@@ -476,6 +588,8 @@ class Adfs(Method[Parameters]):
     kind = "events"
     general = True
     several_outputs = True
+    assumes_curvature = True
+    l1 = True
 
     record = Parameters
     choices = ADFS_CHOICES
@@ -484,7 +598,7 @@ class Adfs(Method[Parameters]):
         return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return adaptive_retuner(problem, choice)
+        return retuner_for(problem, choice)
 
     def position_of(self, parameters: Parameters, sizes: NodeSizes, passes: float) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.adaptive import ADAPTIVE, adaptive_retuner
+from adfs.algorithms.adaptive import ADAPTIVE
 from adfs.algorithms.adfs import (
     AdfsConstants,
     AdfsParts,
@@ -24,6 +24,7 @@ from adfs.algorithms.adfs import (
     node_constants,
     tip_scalars,
 )
+from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
 from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.prefetch import fetch_early, fetch_late
@@ -33,6 +34,7 @@ from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import sampling_weights
+from adfs.problem.penalties import shrunk
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
 
@@ -131,7 +133,8 @@ def _all_iterates(parts: AdfsParts, time: float, out: np.ndarray) -> None:
         half = 0.5 * decay(parts, i, time)
         for k in range(out.shape[1]):
             pair = state.centers[i, k]
-            out[i, k] = (pair.real - half * pair.imag) * constants.nodes[i, 0]
+            at_center = shrunk(constants.penalty, i, k, pair.real - half * pair.imag)
+            out[i, k] = at_center * constants.nodes[i, 0]
 
 
 @kernel
@@ -185,6 +188,7 @@ class AdfsBlockProcess(LocalRounds):
             edge_mixing=np.empty(0),
             ends=setting.network.ends,
             slot=block_slots(setting.network, block),
+            penalty=problem.penalty,
         )
         roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, parameters.sigma[block])
         tables = AliasTables.build(roots, problem.offsets, node_ids=block)
@@ -230,6 +234,8 @@ class AdfsBlock(Method[BlockParameters]):
 
     name = "adfs-block"
     kind = "rounds"
+    assumes_curvature = True
+    l1 = True
 
     record = BlockParameters
     choices = MappingProxyType(
@@ -246,7 +252,7 @@ class AdfsBlock(Method[BlockParameters]):
         return AdfsBlockProcess(setting)
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return adaptive_retuner(problem, choice)
+        return retuner_for(problem, choice)
 
     def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from adfs.algorithms.adfs import ADFS_CHOICES, AdfsProcess
+from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import Method, Setting, passes_in_events, register_method
+from adfs.algorithms.retuning import Retuner
+from adfs.problem import FiniteSum
 from adfs.theory import NodeSizes, Parameters
 
 __all__ = ["Apcg"]
@@ -28,12 +31,17 @@ class Apcg(Method[Parameters]):
     name = "apcg"
     kind = "single"
     several_outputs = True
+    assumes_curvature = True
+    l1 = True
 
     record = Parameters
     choices = ADFS_CHOICES
 
     def start(self, setting: Setting[Parameters]) -> AdfsProcess:
         return AdfsProcess(setting)
+
+    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
+        return retuner_for(problem, None)
 
     def position_of(self, parameters: Parameters, sizes: NodeSizes, passes: float) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)

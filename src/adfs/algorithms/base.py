@@ -384,6 +384,10 @@ class Method(ABC, Generic[P]):
         Whether it also runs on models with several outputs.
     few_rounds : bool
         Whether it takes a few long rounds: a run with a tolerance looks after each.
+    assumes_curvature : bool
+        Whether it also runs on losses whose curvature has no bound.
+    l1 : bool
+        Whether it also runs on problems with an ℓ1 term.
     options : tuple of str
         The names of its own options.
     record : type
@@ -399,6 +403,8 @@ class Method(ABC, Generic[P]):
     general: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
     few_rounds: ClassVar[bool] = False
+    assumes_curvature: ClassVar[bool] = False
+    l1: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -469,7 +475,17 @@ class Method(ABC, Generic[P]):
                 f"method {self.name!r} takes one output per sample and the loss {problem.loss_name!r} has "
                 f"{problem.n_outputs}; use 'adfs', or 'apcg' on one machine"
             )
-        if self.smooth_only and not problem.smooth:
+        if problem.l1 is not None and not self.l1:
+            raise InputError(
+                f"method {self.name!r} takes no l1 term (elastic net); use 'adfs', 'adfs-block', or 'apcg' "
+                "on one machine"
+            )
+        if problem.assumes_curvature and not self.assumes_curvature:
+            raise InputError(
+                f"method {self.name!r} needs a bound of the curvature, which the loss {problem.loss_name!r} "
+                "has not; use 'adfs' or 'adfs-block'"
+            )
+        if self.smooth_only and not (problem.smooth or problem.assumes_curvature):
             raise InputError(
                 f"method {self.name!r} needs a smooth loss and {problem.loss_name!r} is not; "
                 "use 'ns-adfs', or a smoothed loss (smoothed-hinge, huber, smoothed-quantile)"

@@ -22,7 +22,7 @@ To add a retuner:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,6 +144,16 @@ class Retuner(ABC):
 
     def prepare(self, problem: FiniteSum) -> None:  # noqa: B027  # most have nothing to compile
         """Compile what a decision calls, outside the time of the run."""
+
+    def first_view(
+        self, problem: FiniteSum, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
+    ) -> FiniteSum:
+        """Return the view of the first phase, the problem itself unless told otherwise.
+
+        Every process calls it, with the tips that the run starts from (in their domains) and a function that
+        sums one vector per node of this process over all nodes.
+        """
+        return problem
 
     @abstractmethod
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:

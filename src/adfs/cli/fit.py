@@ -46,7 +46,7 @@ def run(
         float | None,
         typer.Option("--alpha", help="Regression: minimise Σ w·loss + (alpha/2)‖θ‖², as Ridge (default 1)."),
     ] = None,
-    penalty: Annotated[str, typer.Option("--penalty", help="l2; there is no other.")] = "l2",
+    penalty: Annotated[str, typer.Option("--penalty", help="l2, or elasticnet with --l1-ratio.")] = "l2",
     intercept: Annotated[
         bool,
         typer.Option(
@@ -60,6 +60,9 @@ def run(
             "--intercept-scaling", help="Penalise the intercept as liblinear does: a column that holds this."
         ),
     ] = None,
+    l1_ratio: Annotated[
+        float, typer.Option("--l1-ratio", help="Share of the l1 norm in the penalty, below 1 (elastic net).")
+    ] = 0.0,
     standardize: Annotated[
         bool,
         typer.Option(
@@ -214,6 +217,7 @@ def run(
         inference=summary,
         cv=cv,
         grid=_grid(loss, C_grid, alpha_grid),
+        l1_ratio=l1_ratio,
         class_weight=class_weight,
         multi_class=multi_class,
         nodes=_nodes(nodes),

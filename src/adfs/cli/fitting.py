@@ -55,6 +55,7 @@ class FitRequest:
     inference: bool = False
     cv: int | None = None
     grid: tuple[float, ...] = ()
+    l1_ratio: float = 0.0
     class_weight: str | None = None
     multi_class: str = "auto"
     nodes: int | str | None = None
@@ -210,6 +211,7 @@ def _estimator(request: FitRequest, task: str) -> Estimator:
         "intercept_scaling": request.intercept_scaling,
         "standardize": request.standardize,
         "inference": request.inference,
+        "l1_ratio": request.l1_ratio,
         "tol": request.tol,
         "max_iter": request.max_passes,
         "algorithm": request.algorithm,
@@ -421,6 +423,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         **request.constants,
         "intercept": request.intercept,
         **({"standardized": True} if request.standardize else {}),
+        **({"l1_ratio": request.l1_ratio} if request.l1_ratio else {}),
         **({"offset": request.read.offset} if request.read.offset is not None else {}),
         "method": worst.method,
         "reason": model.reason,

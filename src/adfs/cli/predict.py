@@ -33,7 +33,7 @@ def run(
         bool, typer.Option("--proba", help="Probabilities of the classes, as CSV; logistic loss only.")
     ] = False,
     decision: Annotated[
-        bool, typer.Option("--decision", help="The values xᵀθ + b instead of classes.")
+        bool, typer.Option("--decision", help="The values xᵀθ + b instead of classes or means.")
     ] = False,
     form: options.Form = "auto",
     label: options.Label = None,
@@ -131,11 +131,12 @@ def score(
 ) -> None:
     """Score a model on samples with labels.
 
-    The score is the share of right classes, or R² for a regression.
+    The score is the share of right classes, R² for a regression, D² for the losses poisson and gamma.
     """
     import numpy as np
 
     from adfs.data import LinearModel
+    from adfs.data.model import deviance_score
     from adfs.errors import InputError
 
     fitted = LinearModel.load(model)
@@ -147,6 +148,8 @@ def score(
     weights = np.ones(table.n_samples) if table.weights is None else table.weights
     if fitted.task == "classification":
         metric, value = "accuracy", float(np.average(predicted == table.y, weights=weights))
+    elif fitted.loss in ("poisson", "gamma"):
+        metric, value = "d2", deviance_score(fitted.loss, table.y, predicted, weights)
     else:
         spread = float(weights @ (table.y - np.average(table.y, weights=weights)) ** 2)
         error = float(weights @ (table.y - predicted) ** 2)

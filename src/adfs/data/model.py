@@ -31,8 +31,11 @@ _LOSSES = {
         "quantile",
         "absolute",
         "epsilon-insensitive",
+        "poisson",
+        "gamma",
     ),
 }
+_LOG_LINK = ("poisson", "gamma")  # their margins are logarithms of means
 
 
 def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
@@ -55,6 +58,24 @@ def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
     each = expit(scores)
     total = each.sum(axis=1, keepdims=True)
     return np.asarray(np.where(total > 0.0, each / np.where(total > 0.0, total, 1.0), 1.0 / scores.shape[1]))
+
+
+def deviance_score(loss: str, y: np.ndarray, means: np.ndarray, weights: np.ndarray) -> float:
+    """Return D² of a Poisson or Gamma model: 1 less its deviance over that of the targets' mean."""
+    y = np.asarray(y, dtype=np.float64)
+    if np.any(y < 0.0 if loss == "poisson" else y <= 0.0):
+        least = "of at least 0" if loss == "poisson" else "above 0"
+        raise InputError(f"D² of the loss {loss!r} wants targets {least}, got {y.min():g}")
+    logs = np.log(np.where(y > 0.0, y, 1.0))
+
+    def deviance(m: np.ndarray) -> float:
+        if loss == "poisson":
+            return float(weights @ (y * (logs - np.log(m)) - y + m))
+        return float(weights @ (np.log(m) - logs + y / m - 1.0))
+
+    of_mean = deviance(np.full_like(y, np.average(y, weights=weights)))
+    own = deviance(means)
+    return 1.0 - own / of_mean if of_mean > 0.0 else float(own <= 0.0)
 
 
 def add_offset(scores: np.ndarray, offset: Any) -> np.ndarray:
@@ -118,10 +139,10 @@ class LinearModel:
         return np.asarray(scores) if offset is None else add_offset(scores, offset)
 
     def predict(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
-        """Return targets, or classes as they were in the training data; shape (N,)."""
+        """Return targets (means, of a log link), or classes as they were in the training data; shape (N,)."""
         scores = self.decision(X, offset)
         if self.classes is None:
-            return scores
+            return np.exp(scores) if self.loss in _LOG_LINK else scores
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(np.asarray(self.classes)[codes])
 

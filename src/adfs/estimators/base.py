@@ -73,13 +73,21 @@ def read_offset(offset: Any, n_rows: int) -> np.ndarray | None:
     return values
 
 
-def check_penalty(penalty: str) -> None:
-    """Raise unless the penalty is the one there is."""
-    if penalty != "l2":
+def check_penalty(penalty: str, l1_ratio: Any) -> None:
+    """Raise unless the penalty is strongly convex."""
+    if penalty not in ("l2", "elasticnet"):
         raise InputError(
-            f"penalty={penalty!r} is not available: ADFS needs a strongly convex "
-            "penalty at every node, so L1 and elastic net are not part of this package; use penalty='l2'"
+            f"penalty={penalty!r} is not available: ADFS needs a strongly convex penalty at every node; "
+            "use 'l2', or 'elasticnet' with l1_ratio"
         )
+    if isinstance(l1_ratio, bool) or not isinstance(l1_ratio, int | float | np.integer | np.floating):
+        raise InputError(f"l1_ratio must be a number of at least 0 and below 1, got {l1_ratio!r}")
+    if l1_ratio == 1.0:
+        raise InputError(
+            "l1_ratio=1 leaves no strong convexity, which ADFS needs at every node; take 0.99 or less"
+        )
+    if not 0.0 <= l1_ratio < 1.0:
+        raise InputError(f"l1_ratio must be at least 0 and below 1, got {l1_ratio!r}")
 
 
 def count_nodes(n_nodes: Any, graph: Any, seed: int) -> int:
@@ -114,6 +122,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     # Set by the classes that derive from this one.
     penalty: str
+    l1_ratio: float
     loss: str | Loss
     tol: float
     max_iter: float
@@ -284,7 +293,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _loss(self) -> Loss:
         """Return the loss with its constants, after checking what both kinds of model take."""
-        check_penalty(self.penalty)
+        check_penalty(self.penalty, self.l1_ratio)
         for name in ("tol", "max_iter"):
             positive(getattr(self, name), name)
         if self.intercept_scaling is not None:

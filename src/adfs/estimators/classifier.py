@@ -46,7 +46,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     C : float
         Weight of the data against the penalty ½‖θ‖².
     penalty : str
-        ``"l2"``; there is no other.
+        ``"l2"`` or ``"elasticnet"``; ``l1_ratio`` alone says which of them it is.
+    l1_ratio : float
+        Share of the ℓ1 norm in the penalty, at least 0 and below 1: l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
+        stands for ½‖θ‖², as in scikit-learn. For smooth losses.
     fit_intercept : bool
         Learn an intercept, which is not penalised.
     intercept_scaling : float, optional
@@ -140,6 +143,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         *,
         C: float = 1.0,
         penalty: str = "l2",
+        l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         intercept_scaling: float | None = None,
         standardize: bool = False,
@@ -165,6 +169,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.loss = loss
         self.C = C
         self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.standardize = standardize
@@ -203,6 +208,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             intercept=bool(self.fit_intercept),
             intercept_scaling=self.intercept_scaling,
             standardize=bool(self.standardize),
+            l1_ratio=float(self.l1_ratio),
             inference=bool(self.inference),
             class_weight=self.class_weight,
             softmax=softmax,

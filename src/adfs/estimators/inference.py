@@ -29,14 +29,20 @@ if TYPE_CHECKING:
 __all__ = ["Inference", "Summary", "check_inference", "infer"]
 
 #: Losses that say how the targets are distributed, so that their curvature is the information.
-_LIKELIHOODS = ("logistic", "squared")
+_LIKELIHOODS = ("logistic", "squared", "poisson", "gamma")
+_DISPERSED = ("squared", "gamma")  # whose variance is the data's to tell
 _WITH_ERRORS = (*_LIKELIHOODS, "huber")
 _NO_INFORMATION = 1e-12  # an eigenvalue of the scaled information that passes for 0
 _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
 
-def check_inference(loss: Loss, softmax: bool) -> None:
+def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
     """Raise unless there are standard errors for such a model."""
+    if l1_ratio > 0.0:
+        raise InputError(
+            "coefficients that an l1 term puts to 0 have no standard errors: use l1_ratio=0, "
+            "or inference=False"
+        )
     if loss.name not in _WITH_ERRORS:
         raise InputError(
             f"the loss {loss.name!r} has no standard errors: they are for {', '.join(_WITH_ERRORS)}"
@@ -56,7 +62,8 @@ class Inference:
     covariance, robust : ndarray of shape (m, m)
         Where the model is right, and where it need not be.
     dispersion : float
-        φ: the variance of the targets around the model for the squared loss, otherwise 1.
+        φ: the variance of the targets around the model for the squared loss, relative to the squared mean for
+        the Gamma loss, otherwise 1.
     notes : tuple of str
         What to know when reading the standard errors.
     """
@@ -92,17 +99,18 @@ def infer(
     X = data.X if theta.size == data.X.shape[1] else append_column(data.X, 1.0)
     X = as_rows(X)
     margins, labels = np.asarray(X @ theta), labels_of(loss, y, data.offset)
-    bends = data.weights * loss_curvatures(loss, margins, labels)
+    # The Gamma loss's curvature depends on the target; its expectation is 1.
+    bends = data.weights * (1.0 if loss.name == "gamma" else loss_curvatures(loss, margins, labels))
     slopes = loss_derivatives(loss, margins, labels)
     squares = data.weights * slopes**2
     information, scores = (_gram(X, values, data, solver) for values in (bends, squares))
     total, misfit = solver.totals(np.column_stack([data.weights, squares]), data.offsets)
-    if loss.name == "squared" and total <= theta.size:
+    if loss.name in _DISPERSED and total <= theta.size:
         raise InputError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "
             "there are standard errors for more samples only"
         )
-    dispersion = misfit / (total - theta.size) if loss.name == "squared" else 1.0
+    dispersion = misfit / (total - theta.size) if loss.name in _DISPERSED else 1.0
     # Columns of different sizes are brought to one, and back.
     size = np.sqrt(np.diag(information) + penalty)
     size = np.where(size > 0.0, size, 1.0)

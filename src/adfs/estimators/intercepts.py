@@ -16,6 +16,7 @@ import numpy as np
 
 from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
 from adfs.problem import Loss, Problem
+from adfs.problem.curvatures import common_margin
 from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
 from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
@@ -34,20 +35,21 @@ _LONGEST_STRIDE = 50.0
 def solve_with_intercept(
     data: LocalData,
     loss: Loss,
-    alpha: float,
+    weights: tuple[float, float],
     y: np.ndarray,
     solver: Solver,
     start: np.ndarray | None,
     center: np.ndarray | None = None,
 ) -> Run:
-    """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² over θ and b, b not penalised.
+    """Minimise Σ wℓ(xᵀθ + b + o; y) + (α/2)‖θ‖² + λ‖θ‖₁ over θ and b, b not penalised.
 
     Parameters
     ----------
     data : LocalData
         With the weights of the objective.
     loss : Loss
-    alpha : float
+    weights : tuple
+        α and λ.
     y : ndarray of shape (N,)
         The labels as the loss takes them.
     solver : Solver
@@ -64,10 +66,15 @@ def solve_with_intercept(
     """
     tol = solver.options.tol
     assert tol is not None
+    alpha, l1 = weights
     scale, mean = _column(data, loss, alpha, y, solver)
     center = mean if center is None else center
-    sigma = alpha / solver.network.n_nodes
-    plain = data.problem(loss, sigma, y, append_column(data.X, scale))
+    n_nodes = solver.network.n_nodes
+    plain = data.problem(loss, alpha / n_nodes, y, append_column(data.X, scale))
+    if l1 > 0.0:
+        columns = np.ones((plain.n_outputs, plain.n_features // plain.n_outputs))
+        columns[:, -1] = 0.0
+        plain = plain.with_l1(l1 / n_nodes, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
     left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
     best: _Point | None = None
@@ -122,22 +129,31 @@ def _stride(
 def _column(
     data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver
 ) -> tuple[float, np.ndarray]:
-    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression."""
+    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression.
+
+    With a log link, at that mean's logarithm.
+    """
     squares = (
         np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
         if data.sparse
         else np.einsum("jk,jk->j", data.X, data.X)
     )
     shifted = y if data.offset is None or not loss.translates else y - data.offset
-    sums = [data.weights, data.weights * squares, data.weights * shifted]
-    total, typical, middle = solver.totals(np.column_stack(sums), data.offsets)
+    parts = [shifted]
+    if loss.link == "log":
+        parts += loss.level_parts(y, np.zeros_like(y) if data.offset is None else data.offset)
+    sums = [data.weights, data.weights * squares, *(data.weights * part for part in parts)]
+    total, typical, middle, *level = solver.totals(np.column_stack(sums), data.offsets)
     if not total > 0.0:
         return 1.0, np.zeros(loss.n_outputs)
     # So long that its penalty is well below the curvature, where the penalty of the others is large.
     curvature = loss.beta if loss.smooth else 1.0
     share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
-    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / (curvature * total)))
-    return scale or 1.0, np.full(loss.n_outputs, middle / total if loss.translates else 0.0)
+    if loss.name == "poisson":
+        curvature = middle / total
+    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / ((curvature or 1.0) * total)))
+    center = middle / total if loss.translates else 0.0
+    return scale or 1.0, np.full(loss.n_outputs, common_margin(*level) if level else center)
 
 
 @dataclass(frozen=True)
@@ -183,7 +199,7 @@ class _Rounds:
         sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
         point = run.coef.reshape(self.outputs, -1).copy()
         if run.dual is not None:
-            point[:, :-1] = -total[:, :-1] / sigma
+            point[:, :-1] = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)[:, :-1]
         if problem.smooth and problem.loss.translates:  # to the best intercept, where the loss is a square
             pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)
             if weight > 0.0:
@@ -191,9 +207,10 @@ class _Rounds:
         parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
         free = point.copy()
         free[:, -1] = 0.0
-        residual = total + sigma * free
+        apart, *l1 = nodes.penalty.apart(total.ravel(), free.ravel())
+        residual = apart.reshape(self.outputs, -1)
         residual[:, -1] = 0.0
-        gap = close_gap(parts, free.ravel(), residual.ravel(), sigma).gap
+        gap = close_gap(parts, free.ravel(), residual.ravel(), sigma, *l1).gap
         point[:, -1] = around + self.scale * point[:, -1]
         # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
         gap += float(sums @ (self.reach + np.abs(point[:, -1])))

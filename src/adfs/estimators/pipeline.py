@@ -54,6 +54,8 @@ class ModelSpec:
         Factor of the samples' weights in the objective: C, or 1.
     penalty_weight : float
         Factor of ½‖θ‖²: 1, or alpha.
+    l1_ratio : float
+        Share of ‖θ‖₁ in the place of ½‖θ‖².
     intercept : bool
     intercept_scaling : float or None
         What the intercept's column holds, which is penalised like the others; None for an intercept that is
@@ -72,6 +74,7 @@ class ModelSpec:
     loss: Loss
     data_weight: float = 1.0
     penalty_weight: float = 1.0
+    l1_ratio: float = 0.0
     intercept: bool = True
     intercept_scaling: float | None = None
     standardize: bool = False
@@ -83,6 +86,16 @@ class ModelSpec:
     def classifies(self) -> bool:
         """Whether the labels are classes."""
         return self.loss.task == "classification"
+
+    @property
+    def ridge(self) -> float:
+        """The factor of ½‖θ‖²."""
+        return self.penalty_weight * (1.0 - self.l1_ratio)
+
+    @property
+    def l1(self) -> float:
+        """The factor of ‖θ‖₁."""
+        return self.penalty_weight * self.l1_ratio
 
     @property
     def free_intercept(self) -> bool:
@@ -161,6 +174,10 @@ class Solver:
 
     def _choose(self, problem: Problem) -> tuple[str, str]:
         """Return the method for a problem and why, the same in every process."""
+        if problem.l1 is not None:
+            return "adfs", "the penalty has an l1 term"
+        if problem.assumes_curvature:
+            return "adfs", "the curvature of the loss has no bound"
         options, X = self.options, problem.X
         stored = float(X.nnz if problem.sparse else X.size)
         counts = self.cluster.gather([stored, problem.n_samples], "to choose a method")
@@ -324,7 +341,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     classes = _classes(data, solver.cluster) if spec.classifies else None
     spec, given = spec.for_classes(classes), data
     if spec.inference:
-        check_inference(spec.loss, bool(spec.softmax))
+        check_inference(spec.loss, bool(spec.softmax), spec.l1_ratio)
     # Around their means dense rows are shorter, and an intercept that is not penalised takes what is left.
     weighted = replace(data, weights=_weights(data, spec, classes, solver))
     own = data if spec.standardize else weighted
@@ -343,11 +360,13 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         rows = append_column(data.X, spec.intercept_scaling)
 
     def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
-        own, alpha = replace(data, offset=shifts[number]), spec.penalty_weight
+        own, y = replace(data, offset=shifts[number]), targets[number]
         if spec.free_intercept:
             center = None if around is None else _centers(around, number, len(targets), loss)
-            return solve_with_intercept(own, loss, alpha, targets[number], how, start, center)
-        return how.solve(own.problem(loss, alpha / how.network.n_nodes, targets[number], rows), start)
+            return solve_with_intercept(own, loss, (spec.ridge, spec.l1), y, how, start, center)
+        n_nodes = how.network.n_nodes
+        problem = own.problem(loss, spec.ridge / n_nodes, y, rows)
+        return how.solve(problem.with_l1(spec.l1 / n_nodes) if spec.l1 > 0.0 else problem, start)
 
     runs = _solve_all(len(targets), solve, solver, starts)
     if spec.softmax:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.data.model import add_offset
+from adfs.data.model import add_offset, deviance_score
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
 from adfs.problem import Loss
@@ -21,8 +22,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """Linear regression that minimises Σ_j w_j ℓ(x_jᵀθ; y_j) + (alpha/2)‖θ‖² to a certified duality gap.
 
     For the squared loss ½(xᵀθ − y)² this is half of Ridge's objective, so ``alpha`` means what it means
-    there; for the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see
-    `ADFSClassifier`.
+    there; ElasticNet divides by the number of samples, so its ``alpha`` times that number is the one here;
+    for the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see `ADFSClassifier`.
 
     Parameters
     ----------
@@ -31,17 +32,24 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         ``"smoothed_quantile"``, the pinball loss of
         ``quantile`` with its kink rounded over ``width``. Not smooth, hence by NS-ADFS, whose gap falls as
         1/t² only: ``"absolute"`` |r|, ``"quantile"``, ``"epsilon_insensitive"`` max(0, |r| − ``epsilon``).
+        With u = xᵀθ the logarithm of the mean: ``"poisson"`` eᵘ − yu for counts, ``"gamma"`` u + ye⁻ᵘ for
+        amounts above 0, both less their least value (half the deviance); give the logarithm of an exposure
+        as ``offset``. `PoissonRegressor` and `GammaRegressor` divide by the sum of the weights, so their
+        ``alpha`` times that sum is the one here.
     alpha : float
         Above 0.
     penalty : str
-        ``"l2"``; there is no other.
+        ``"l2"`` or ``"elasticnet"``; ``l1_ratio`` alone says which of them it is.
+    l1_ratio : float
+        Share of the ℓ1 norm in the penalty, at least 0 and below 1: l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
+        stands for ½‖θ‖², as in scikit-learn. For smooth losses.
     fit_intercept : bool
         Learn an intercept, which is not penalised.
     intercept_scaling : float, optional
         When given, the intercept is liblinear's: a column that holds this everywhere, penalised like the
         others.
     standardize, inference : bool
-        As for `ADFSClassifier`; standard errors are there for the squared and the Huber loss.
+        As for `ADFSClassifier`; standard errors are there for the squared, Huber, Poisson and Gamma losses.
     delta, quantile, width, epsilon : float
         Constants of the losses above.
     tol, max_iter, n_nodes, graph, partition, algorithm, parameters, tau, schedule, cluster
@@ -85,6 +93,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         *,
         alpha: float = 1.0,
         penalty: str = "l2",
+        l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         intercept_scaling: float | None = None,
         standardize: bool = False,
@@ -110,6 +119,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.loss = loss
         self.alpha = alpha
         self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.standardize = standardize
@@ -139,6 +149,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             intercept=bool(self.fit_intercept),
             intercept_scaling=self.intercept_scaling,
             standardize=bool(self.standardize),
+            l1_ratio=float(self.l1_ratio),
             inference=bool(self.inference),
         )
 
@@ -151,8 +162,19 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.node_coef_, self.node_intercept_ = model.node_coef[0], model.node_intercept[0]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
-        """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,)."""
+        """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,).
+
+        For the losses ``"poisson"`` and ``"gamma"`` the mean, the exponential of that.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
         scores = np.asarray(X @ self.coef_ + self.intercept_)
-        return scores if offset is None else add_offset(scores, offset)
+        scores = scores if offset is None else add_offset(scores, offset)
+        return np.exp(scores) if self._loss().link == "log" else scores
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
+        predicted, loss = self.predict(X, offset), self._loss()
+        if loss.link == "log":
+            return deviance_score(loss.name, y, predicted, check_weights(sample_weight, X))
+        return float(r2_score(y, predicted, sample_weight=sample_weight))

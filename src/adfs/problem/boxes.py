@@ -18,7 +18,7 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.labels import Label, ShiftedLabel, label_at
+from adfs.problem.labels import Label, ShiftedLabel, add_shift, plain_label
 from adfs.problem.loss_base import Ends, Loss, clip
 from adfs.problem.losses import derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
@@ -79,7 +79,7 @@ def _clipped(loss: Loss, zeta: float, h: float, b: float, start: float, beta: fl
     return clip(dual_prox(loss, zeta, h, b, start), ends[2], ends[3])
 
 
-def _prox_in_box(loss: Loss, zeta: float, h: float, b: Label, start: float, beta: float, ends: Ends) -> float:
+def _prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
     raise NotImplementedError("compiled code only")
 
 
@@ -93,16 +93,7 @@ def _compiled_prox_in_box(
     beta: types.Type,
     ends: types.Type,
 ) -> Callable[..., object] | None:
-    if kind_of(b) is ShiftedLabel:
-        return _shifted_prox_in_box
     return getattr(kind_of(loss), "prox_in_box", _clipped)
-
-
-def _shifted_prox_in_box(
-    loss: Loss, zeta: float, h: float, b: ShiftedLabel, start: float, beta: float, ends: Ends
-) -> float:
-    moved = (ends[0] + b.shift, ends[1] + b.shift, ends[2], ends[3])
-    return _prox_in_box(loss, zeta + h * b.shift, h, b.label, start + b.shift, beta, moved)
 
 
 @overloads(sample_curvature)
@@ -129,42 +120,32 @@ def _sample_dual_prox(
             loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends
         )
 
-    def plain(loss: Loss, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+    def shifted(
+        loss: Boxed, j: int, zeta: float, h: float, b: ShiftedLabel, weight: float, start: float
+    ) -> float:
+        return sample_dual_prox(loss, j, zeta + h * b.shift, h, b.label, weight, start + b.shift)
+
+    def plain(loss: Loss, j: int, zeta: float, h: float, b: Label, weight: float, start: float) -> float:
         return weighted_dual_prox(loss, zeta, h, b, weight, start)
 
-    return boxed if kind_of(loss) is Boxed else plain
+    if kind_of(loss) is not Boxed:
+        return plain
+    return shifted if kind_of(b) is ShiftedLabel else boxed
 
 
 # --------------------------------------------------------------------------- intervals
 
 
-def _curvature_over(loss: Loss, low: float, high: float, b: Label) -> float:
+def _curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
     raise NotImplementedError("compiled code only")
 
 
-def _margins_of(loss: Loss, low: float, high: float, b: Label) -> tuple[float, float]:
+def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
     raise NotImplementedError("compiled code only")
 
 
-def _shifted_curvature(loss: Loss, low: float, high: float, b: ShiftedLabel) -> float:
-    return _curvature_over(loss, low + b.shift, high + b.shift, b.label)
-
-
-def _shifted_margins(loss: Loss, low: float, high: float, b: ShiftedLabel) -> tuple[float, float]:
-    first, last = _margins_of(loss, low, high, b.label)
-    return first - b.shift, last - b.shift
-
-
-@overloads(_curvature_over)
-def _(loss: types.Type, low: types.Type, high: types.Type, b: types.Type) -> Callable[..., object] | None:
-    own = getattr(kind_of(loss), "curvature_over", None)
-    return _shifted_curvature if own is not None and kind_of(b) is ShiftedLabel else own
-
-
-@overloads(_margins_of)
-def _(loss: types.Type, low: types.Type, high: types.Type, b: types.Type) -> Callable[..., object] | None:
-    own = getattr(kind_of(loss), "margins_of", None)
-    return _shifted_margins if own is not None and kind_of(b) is ShiftedLabel else own
+overloads(_curvature_over)(lambda loss, low, high, b: getattr(kind_of(loss), "curvature_over", None))
+overloads(_margins_of)(lambda loss, low, high, b: getattr(kind_of(loss), "margins_of", None))
 
 
 @compiled
@@ -182,8 +163,9 @@ def _intervals(
     margin = np.empty(1)
     norms = evaluation.row_norms_squared(samples.rows, count)
     for j in range(count):
-        b = label_at(samples.y, j)
+        b = plain_label(samples.y, j)
         evaluation.fill_margins(samples.rows, j, theta, margin)
+        add_shift(samples.y, j, 1.0, margin)
         u = margin[0]
         slack = _ROUNDING * (1.0 + abs(u))
         away = radius[j] * np.sqrt(norms[j]) + slack
@@ -222,7 +204,7 @@ def intervals(
 @compiled
 def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, ends: np.ndarray) -> None:
     for j in range(curvature.size):
-        low, high, b = margins[j, 0], margins[j, 1], label_at(samples.y, j)
+        low, high, b = margins[j, 0], margins[j, 1], plain_label(samples.y, j)
         curvature[j] = _curvature_over(samples.loss, low, high, b)
         ends[j, 0], ends[j, 1] = low, high
         ends[j, 2], ends[j, 3] = derivative(samples.loss, low, b), derivative(samples.loss, high, b)
@@ -241,13 +223,14 @@ class BoxedProblem(Problem):
     problem : Problem
         The problem itself.
     margins : ndarray of shape (N, 2)
-        The ends of the intervals.
+        The ends of the intervals, of margins as the loss takes them: with offsets.
     """
 
     def __init__(self, problem: Problem, margins: np.ndarray) -> None:
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
         self._set(problem.loss, problem._data, problem.offsets, problem.sigma, problem._row_index)
+        self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)
@@ -303,7 +286,8 @@ class BoxedTerm(LinearTerm):
 
     def __init__(self, whole: LinearTerm, margins: np.ndarray, beta: float) -> None:
         super().__init__(whole.x, whole.label, whole.weight, whole.loss)
-        self.low, self.high, self.beta = float(margins[0]), float(margins[1]), beta
+        shift = whole.label.shift if isinstance(whole.label, ShiftedLabel) else 0.0
+        self.low, self.high, self.beta = float(margins[0]) - shift, float(margins[1]) - shift, beta
 
     @property
     def smoothness(self) -> float:

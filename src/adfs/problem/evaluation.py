@@ -26,6 +26,7 @@ from adfs.problem.losses import (
     value,
     write_slope,
 )
+from adfs.problem.penalties import WholePenalty
 from adfs.problem.rows import Rows, row_column, row_entry, row_span
 from adfs.problem.samples import Samples
 
@@ -222,10 +223,13 @@ def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
     return out
 
 
-def add_squares(loss_sums: np.ndarray, total_sigma: float, points: np.ndarray) -> np.ndarray:
+def add_squares(loss_sums: np.ndarray, penalty: WholePenalty, points: np.ndarray) -> np.ndarray:
     """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
     squares = np.einsum("kd,kd->k", points, points)
-    return np.asarray(sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * total_sigma * squares)
+    found = sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * penalty.sigma * squares
+    if penalty.l1 is not None:
+        found += [penalty.sizes(point) for point in points]
+    return np.asarray(found)
 
 
 @compiled
@@ -446,7 +450,14 @@ class Gap(NamedTuple):
         return Gap(self.value, lower, min(self.gap, self.value - lower + 4.0 * _EPS * abs(self.value)))
 
 
-def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None, total_sigma: float) -> Gap:
+def close_gap(
+    parts: np.ndarray,
+    theta: np.ndarray,
+    residual: np.ndarray | None,
+    total_sigma: float,
+    l1_value: float = 0.0,
+    l1_gap: float = 0.0,
+) -> Gap:
     """Return the duality gap at θ from what all nodes contribute.
 
     The gap is never below the true one of the given θ and s: a smooth loss has |wℓ' − s|² ≤ 2wβ·divergence,
@@ -461,16 +472,18 @@ def close_gap(parts: np.ndarray, theta: np.ndarray, residual: np.ndarray | None,
         Σ x s + Σσ·θ; when left out θ is taken to be θ̂.
     total_sigma : float
         Σ_i σ_i.
+    l1_value, l1_gap : float
+        What an ℓ1 term adds to F and to the gap, as `adfs.problem.penalties.WholePenalty.apart` says.
     """
     apart, losses, margins, rows, tips = (float(part) for part in _column_sums(parts))
-    value = losses + 0.5 * total_sigma * squared_norm(theta)
+    value = losses + 0.5 * total_sigma * squared_norm(theta) + l1_value
     root = math.sqrt(apart) + math.sqrt(margins)
     gap = root * root * (1.0 + _OWN_ROUNDING)
     if residual is not None:
         # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
         rounding = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
         miss = math.sqrt(squared_norm(residual)) + rounding
-        gap += miss * miss / (2.0 * total_sigma)
+        gap += miss * miss / (2.0 * total_sigma) + l1_gap
     return Gap(value, value - gap - 4.0 * _EPS * abs(value), gap)
 
 

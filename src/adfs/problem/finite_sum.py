@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem.evaluation import Gap, add_squares, close_gap, node_sums, squared_norm
+from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty
 from adfs.problem.samples import Samples
 from adfs.problem.terms import Term
 
@@ -69,16 +70,25 @@ class FiniteSum(ABC):
         Node i holds the terms ``offsets[i]:offsets[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
         σ_i.
+    l1 : ndarray of shape (n_nodes,), or None
+        λ_i, where every node has a term λ_i‖θ‖₁ too.
+    l1_columns : ndarray of shape (d,), or None
+        Which entries of θ that term counts, and how much; all alike when None.
     linear : bool
         Whether the terms are losses of linear functions of θ, which `samples` gives.
     steps_below_smoothness : bool
         Whether a dual step must be below L; see `with_smoothness_above`.
+    assumes_curvature : bool
+        Whether terms have a curvature without a bound, so that a run assumes one for each of them.
     """
 
     offsets: np.ndarray
     sigma: np.ndarray
+    l1: np.ndarray | None = None
+    l1_columns: np.ndarray | None = None
     linear: bool = True
     steps_below_smoothness: bool = False
+    assumes_curvature: bool = False
 
     # ------------------------------------------------------------------ sizes and constants
 
@@ -168,6 +178,25 @@ class FiniteSum(ABC):
         """Σ_i σ_i, the strong convexity of the whole objective."""
         return float(self.sigma.sum())
 
+    @property
+    def penalty(self) -> Penalty:
+        """The nodes' own terms as kernels take them, apart from σ_i."""
+        if self.l1 is None:
+            return Ridge()
+        return ElasticNet(self.l1, np.ones(self.n_features) if self.l1_columns is None else self.l1_columns)
+
+    @property
+    def whole_penalty(self) -> WholePenalty:
+        """The sum of the nodes' own terms."""
+        return self.penalty_of(self.total_sigma, None if self.l1 is None else float(self.l1.sum()))
+
+    def penalty_of(self, total_sigma: float, total_l1: float | None) -> WholePenalty:
+        """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
+        if total_l1 is None:
+            return WholePenalty(total_sigma)
+        columns = np.ones(self.n_features) if self.l1_columns is None else self.l1_columns
+        return WholePenalty(total_sigma, total_l1 * columns, total_l1)
+
     @cached_property
     def value_at_zero(self) -> float:
         """F(0), the scale of the relative duality gap."""
@@ -180,8 +209,9 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            return float(sums.sum() + 0.5 * self.total_sigma * squared_norm(theta))
-        return add_squares(sums, self.total_sigma, theta)
+            squares = 0.5 * self.total_sigma * squared_norm(theta)
+            return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
+        return add_squares(sums, self.whole_penalty, theta)
 
     @abstractmethod
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
@@ -218,8 +248,11 @@ class FiniteSum(ABC):
         """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 5)."""
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,)."""
-        return np.asarray(-self.row_total(tips) / self.total_sigma)
+        """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,).
+
+        With an ℓ1 term, soft(−Σ tips, Σ λ_i) / Σ σ_i.
+        """
+        return self.whole_penalty.minimizer(self.row_total(tips))
 
     def dual_objective(self, tips: np.ndarray) -> float:
         """Return D = −Σ f*_ij − ‖Σ tips‖²/(2 Σ σ_i), at most F(θ) for every θ.
@@ -236,14 +269,14 @@ class FiniteSum(ABC):
         is.
         """
         total = self.row_total(tips)
-        gap = self.gap_at(tips, total, -total / self.total_sigma).gap
+        gap = self.gap_at(tips, total, self.whole_penalty.minimizer(total)).gap
         scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
         return float(gap / scale)
 
     def gap_at(self, tips: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
         """Return F(θ) − D(tips) and its ends, from `row_total` of the tips."""
-        residual = row_total + self.total_sigma * theta
-        return close_gap(self.gap_parts(tips, theta), theta, residual, self.total_sigma)
+        residual, *l1 = self.whole_penalty.apart(row_total, theta)
+        return close_gap(self.gap_parts(tips, theta), theta, residual, self.total_sigma, *l1)
 
     # ------------------------------------------------------------------ the rest
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import numpy as np
+
 from adfs.compilation import compiled
 from adfs.errors import InputError
 
@@ -44,6 +46,10 @@ class Loss:
         Whether it depends on u − b alone, so that an offset of the margin can be taken from the target.
     several_outputs : bool
         Whether it takes more than one margin per sample, ``n_outputs`` of them.
+    link : str
+        ``"identity"``, or ``"log"`` where the margin is the logarithm of the mean.
+    assumes_curvature : bool
+        Whether it has a curvature everywhere, without a bound: runs then assume one for every sample.
 
     Notes
     -----
@@ -60,6 +66,8 @@ class Loss:
     the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first margin with
     ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' is not β wherever it is not
     0, also ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox with another β over a box.
+    One that ``assumes_curvature`` has all of these, and ``flatter(loss, beta, b)``, the interval of margins
+    at which ℓ'' is at most β.
     """
 
     __slots__ = ()
@@ -67,11 +75,18 @@ class Loss:
     task: ClassVar[str]
     translates: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
+    link: ClassVar[str] = "identity"
+    assumes_curvature: ClassVar[bool] = False
 
     @property
     def beta(self) -> float:
         """β = sup ℓ'', ``inf`` when the loss is not smooth."""
         raise NotImplementedError(f"{type(self).__name__} does not say how smooth it is: define `beta`")
+
+    @staticmethod
+    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is summed, weighted, above and below the fraction that is the mean of a log link."""
+        raise NotImplementedError("for losses with a log link")
 
     @property
     def n_outputs(self) -> int:

@@ -30,6 +30,7 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
 from adfs.problem.labels import Label, ShiftedLabel
+from adfs.problem.log_link_losses import Gamma, Poisson
 from adfs.problem.loss_base import Loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.nonsmooth_losses import Absolute, EpsilonInsensitive, Hinge, Quantile
@@ -47,11 +48,13 @@ __all__ = [
     "LOSSES",
     "Absolute",
     "EpsilonInsensitive",
+    "Gamma",
     "Hinge",
     "Huber",
     "Logistic",
     "Loss",
     "Multinomial",
+    "Poisson",
     "Quantile",
     "SmoothedHinge",
     "SmoothedQuantile",
@@ -295,6 +298,8 @@ for _cls in (
     Absolute,
     Quantile,
     EpsilonInsensitive,
+    Poisson,
+    Gamma,
     Multinomial,
 ):
     register_loss(_cls)
@@ -338,6 +343,13 @@ def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:
                 f"{where}: the loss {loss.name!r} wants labels −1 and +1, but row {bad[0]} has "
                 f"{y[bad[0]]:g}; map your labels to ±1 first"
             )
+    bad = np.flatnonzero(y < 0.0 if loss.name == "poisson" else y <= 0.0)
+    if loss.link == "log" and bad.size:
+        wanted = "counts of at least 0" if loss.name == "poisson" else "targets above 0"
+        raise InputError(
+            f"{where}: the loss {loss.name!r} wants {wanted}, but row {bad[0]} has {y[bad[0]]:g}; "
+            "leave such rows out, or take another loss"
+        )
     if isinstance(loss, Multinomial):
         classes = loss.n_classes or math.inf
         bad = np.flatnonzero((y != np.floor(y)) | (y < 0.0) | (y >= classes))

@@ -9,6 +9,8 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, cg
 
+from adfs.compilation import compiled
+from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.interior_point import interior_point
 from adfs.problem.piecewise import dual_ascent, polish
@@ -23,6 +25,7 @@ _FIRST_STEPS, _MORE_STEPS = 50, 300
 _SHORT_STEP = 2.0**-20
 _SHORTEST_STEP = 2.0**-80
 _DUAL_ROUNDS = 40
+_MODEL_ROUNDS = 2000
 _WORTH_POLISHING = 1e-4  # a gap below which the pieces of most tips are known
 
 
@@ -54,10 +57,13 @@ def find_optimum(problem: Problem, tol: float) -> Optimum:
     """Minimise to a relative duality gap of ``tol``, or as far as rounding lets it; warn if that is more."""
     found = _certified(problem, np.zeros((problem.n_samples, *problem.tip_shape)), "zero")
     if problem.active.any():
-        if problem.loss.several_outputs:
+        if problem.l1 is not None:
+            found = _proximal_newton(problem, found, tol)
+        elif problem.loss.several_outputs:
             found = _several_outputs(problem, found, tol)
         else:
-            found = _smooth(problem, found, tol) if problem.loss.smooth else _nonsmooth(problem, found, tol)
+            curved = problem.loss.smooth or problem.assumes_curvature
+            found = _smooth(problem, found, tol) if curved else _nonsmooth(problem, found, tol)
     if not found.gap <= tol:
         warnings.warn(
             f"the reference optimum reached a relative duality gap of {found.gap:.1e}, not {tol:.1e}; "
@@ -75,7 +81,7 @@ def _certified(problem: Problem, s: np.ndarray, method: str, theta: np.ndarray |
     """
     s = problem.clip_to_domain(s)
     total = problem.row_total(s)
-    point = np.asarray(-total / problem.total_sigma)
+    point = problem.whole_penalty.minimizer(total)
     found = problem.gap_at(s, total, point)
     if theta is not None:
         other = problem.gap_at(s, total, theta)
@@ -92,7 +98,7 @@ def _smooth(problem: Problem, best: Optimum, tol: float) -> Optimum:
     """Newton; where it is slow (losses with pieces, σ small) interior points, then Newton from there."""
     best = _newton(problem, best, tol, _FIRST_STEPS)
     if best.gap > tol:
-        best = _interior(problem, best, tol)
+        best = _interior(problem, best, tol) if problem.loss.smooth else best
         best = _newton(problem, best, tol, _MORE_STEPS)
     return best
 
@@ -122,7 +128,7 @@ def _newton(problem: Problem, best: Optimum, tol: float, steps: int) -> Optimum:
         accuracy = min(1e-2, norm / steepest)
         move = _newton_move(problem, curvatures, gradient, dense, careful, accuracy)
         size, trial, trial_value = _line_search(problem, theta, value, gradient, move)
-        if size < _SHORT_STEP:
+        if size < _SHORT_STEP and problem.loss.smooth:
             # Where few samples bend, Newton's step is far too long. The largest curvature never is.
             largest = problem.loss.beta * problem.weights
             move = _newton_move(problem, largest, gradient, dense, careful, accuracy)
@@ -213,6 +219,86 @@ def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.n
     triangle = scipy.linalg.qr(stacked, mode="r", overwrite_a=True)[0][:order]
     first = scipy.linalg.solve_triangular(triangle, right, trans="T")
     return np.asarray(scipy.linalg.solve_triangular(triangle, first))
+
+
+# --------------------------------------------------------------------------- with an ℓ1 term
+
+
+def _proximal_newton(problem: Problem, best: Optimum, tol: float) -> Optimum:
+    """Newton's method with an ℓ1 term in its model, which is minimised by coordinates and on its support."""
+    curved = problem.loss.smooth or problem.assumes_curvature
+    if problem.loss.several_outputs or not curved or problem.n_features > _DENSE_DIMENSION:
+        raise InputError(
+            "the optimum of a problem with an l1 term is computed for smooth losses of one output and up to "
+            f"{_DENSE_DIMENSION} features; record the gap instead"
+        )
+    whole = problem.whole_penalty
+    assert whole.l1 is not None
+    theta, value = best.theta, best.value
+    for _ in range(_MORE_STEPS):
+        found = _certified(problem, problem.slopes(theta), "proximal-newton", theta)
+        if found.gap >= best.gap and best.gap <= tol and best.method != "zero":
+            break
+        best = found if found.gap < best.gap or best.method == "zero" else best
+        margins, labels = problem.X @ theta, problem.labels
+        slopes = problem.weights * evaluation.loss_derivatives(problem.loss, margins, labels)
+        gradient = np.asarray(problem.X.T @ slopes + whole.sigma * theta)
+        bends = problem.weights * evaluation.loss_curvatures(problem.loss, margins, labels)
+        model = problem.curvature_matrix(bends)
+        move = _minimized_model(model, gradient, theta, whole.l1) - theta
+        slope = float(gradient @ move) + whole.sizes(theta + move) - whole.sizes(theta)
+        size = 1.0
+        while size > _SHORT_STEP:
+            trial_value = problem.objective(theta + size * move)
+            # Near the optimum F no longer resolves the decrease.
+            if trial_value <= value + 0.1 * size * slope + 1e-14 * abs(value):
+                break
+            size *= 0.5
+        else:
+            break
+        theta, value = theta + size * move, trial_value
+    return best
+
+
+def _minimized_model(
+    model: np.ndarray, gradient: np.ndarray, theta: np.ndarray, l1: np.ndarray
+) -> np.ndarray:
+    """Return the minimiser of gᵀ(t − θ) + ½(t − θ)ᵀM(t − θ) + Σ Λ_k|t_k|, shape (d,)."""
+    point, slopes = theta.copy(), gradient.copy()
+    for _ in range(_MODEL_ROUNDS):
+        if _sweep(model, point, slopes, l1) <= 1e-12 * (1e-300 + np.abs(point).max()):
+            break
+        # On the support that coordinates found the model is a plain one.
+        support = np.flatnonzero((point != 0.0) | (l1 == 0.0))
+        signs = np.sign(point[support])
+        own = gradient[support] - model[np.ix_(support, np.arange(theta.size))] @ theta
+        exact = np.zeros_like(point)
+        exact[support] = scipy.linalg.solve(
+            model[np.ix_(support, support)], -(own + l1[support] * signs), assume_a="pos"
+        )
+        at_exact = gradient + model @ (exact - theta)
+        kept = (np.sign(exact[support]) == signs) | (l1[support] == 0.0)
+        if kept.all() and np.all(np.abs(at_exact) <= l1 * (1.0 + 1e-12) + 1e-12 * np.abs(gradient).max()):
+            return exact
+    return point
+
+
+@compiled
+def _sweep(model: np.ndarray, point: np.ndarray, slopes: np.ndarray, l1: np.ndarray) -> float:
+    """Minimise over each coordinate once, in place, the model's slopes following; return the longest move."""
+    longest = 0.0
+    for k in range(point.size):
+        middle = point[k] - slopes[k] / model[k, k]
+        threshold = l1[k] / model[k, k]
+        moved = max(abs(middle) - threshold, 0.0)
+        moved = moved if middle > 0.0 else -moved
+        change = moved - point[k]
+        if change != 0.0:
+            longest = max(longest, abs(change))
+            point[k] = moved
+            for m in range(point.size):
+                slopes[m] += change * model[k, m]
+    return longest
 
 
 # --------------------------------------------------------------------------- several outputs: Newton-CG

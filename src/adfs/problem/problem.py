@@ -17,6 +17,7 @@ from adfs.problem.labels import Labels, label_at
 from adfs.problem.losses import Loss, Multinomial, get_loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.partitions import split
+from adfs.problem.penalties import check_l1
 from adfs.problem.rows import Matrix, Rows, rows_of
 from adfs.problem.samples import Samples
 from adfs.problem.shards import Shard, check_offset, make_shard, stack_shards
@@ -32,6 +33,8 @@ _WIDE = 16  # entries per row
 class Problem(FiniteSum):
     """Minimise F(θ) = Σ_i [ Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖² ] over nodes i and their samples j.
 
+    With ``l1`` every node has a term λ_i‖θ‖₁ too: the elastic net.
+
     With an ``offset`` the loss of a sample is ℓ(x_ijᵀθ + o_ij; y_ij).
 
     The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
@@ -42,11 +45,13 @@ class Problem(FiniteSum):
     X : array-like or sparse matrix of shape (N, d)
         All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
     y : array-like of shape (N,)
-        Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for regression.
+        Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for
+        regression: counts of at least 0 for ``"poisson"``, above 0 for ``"gamma"``, whose xᵀθ is the
+        logarithm of the mean.
     loss : str or Loss
         ``"logistic"``, ``"squared"``, ``"squared-hinge"``, ``"smoothed-hinge"``, ``"huber"``,
         ``"smoothed-quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon-insensitive"``,
-        ``"multinomial"``, or an instance with its constants.
+        ``"poisson"``, ``"gamma"``, ``"multinomial"``, or an instance with its constants.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
     n_nodes : int, optional
@@ -56,7 +61,9 @@ class Problem(FiniteSum):
     sample_weight : array-like of shape (N,), optional
         w, 1 when not given.
     offset : array-like of shape (N,), or (N, K) for K outputs, optional
-        o, what is added to the margins: 0 when not given.
+        o, what is added to the margins: 0 when not given. The logarithm of an exposure, for counts.
+    l1 : float or array-like of shape (n_nodes,), optional
+        λ_i, at least 0, each node's as σ_i is: only the sum over the nodes matters to the solution.
     seed : int, optional
         Seed of a random partition.
 
@@ -91,6 +98,7 @@ class Problem(FiniteSum):
         partition: str | Sequence[ArrayLike] = "contiguous",
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
+        l1: ArrayLike | None = None,
         seed: int | None = 0,
         **partition_options: float,
     ) -> None:
@@ -107,6 +115,7 @@ class Problem(FiniteSum):
             self._set(chosen, whole, offsets, sigma, None)
         else:
             self._set(chosen, whole.take(order), offsets, sigma, order)
+        self.l1 = check_l1(l1, self.n_nodes)
         self._check_range(lambda j: f"row {int(order[j])}")
 
     @classmethod
@@ -115,6 +124,8 @@ class Problem(FiniteSum):
         shards: Iterable[Any],
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
+        *,
+        l1: ArrayLike | None = None,
     ) -> Problem:
         """Build a problem from data that is already split, one ``(X, y)`` per node.
 
@@ -143,6 +154,7 @@ class Problem(FiniteSum):
         stacked, offsets = stack_shards(checked)
         problem = cls.__new__(cls)
         problem._set(chosen, stacked, offsets, sigma, None)
+        problem.l1 = check_l1(l1, problem.n_nodes)
         node = problem.node_of_row
         problem._check_range(lambda j: f"shard {node[j]}: row {j - offsets[node[j]]}")
         return problem
@@ -163,6 +175,13 @@ class Problem(FiniteSum):
         problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(offsets), sigma, None)
         return problem
 
+    def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
+        """Return the same problem with terms λ_i Σ_k c_k|θ_k|; ``columns`` has c (d,), 1 when left out."""
+        moved = Problem.__new__(Problem)
+        moved._set(self.loss, self._data, self.offsets, self.sigma, self._row_index)
+        moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
+        return moved
+
     def _set(
         self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
@@ -172,6 +191,7 @@ class Problem(FiniteSum):
             if loss.n_classes < counted:
                 raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
         self.loss = loss
+        self.assumes_curvature = loss.assumes_curvature
         self.X: Matrix = data.X
         self.y = data.y
         self.weights = data.weights
@@ -317,6 +337,8 @@ class Problem(FiniteSum):
         whole = Problem.__new__(Problem)
         offsets = np.array([0, self.n_samples], dtype=np.int64)
         whole._set(self.loss, self._data, offsets, self.total_sigma, self._row_index)
+        whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
+        whole.l1_columns = self.l1_columns
         return whole
 
     def with_offset(self, offset: np.ndarray) -> Problem:
@@ -324,6 +346,7 @@ class Problem(FiniteSum):
         moved = Problem.__new__(Problem)
         data = self._data._replace(offset=check_offset(offset, self.n_samples, self.loss, ""))
         moved._set(self.loss, data, self.offsets, self.sigma, self._row_index)
+        moved.l1, moved.l1_columns = self.l1, self.l1_columns
         for name in ("active", "kappa", "batch_smoothness"):  # which offsets do not change
             if name in self.__dict__:
                 moved.__dict__[name] = self.__dict__[name]
@@ -332,7 +355,7 @@ class Problem(FiniteSum):
     def first_samples(self) -> Problem | None:
         """Return the problem of each node's first sample alone; None where all are constants."""
         first = [shard.take(slice(1)) for shard in self.shards]
-        small = Problem.from_shards(first, self.loss, self.sigma)
+        small = Problem.from_shards(first, self.loss, self.sigma).with_l1(self.l1, self.l1_columns)
         return small if small.active.any() else None
 
     def widened(self, n_features: int) -> Problem:
@@ -348,12 +371,14 @@ class Problem(FiniteSum):
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
         wider = Problem.__new__(Problem)
         wider._set(self.loss, self._data._replace(X=X), self.offsets, self.sigma, self._row_index)
+        wider.l1 = self.l1
         return wider
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
         arrays = [self.offsets, self.sigma, *self.rows, self.y, self.weights]
-        return [self.loss], arrays if self.offset is None else [*arrays, self.offset]
+        arrays += [one for one in (self.offset, self.l1, self.l1_columns) if one is not None]
+        return [self.loss], arrays
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
         """Return one sample's term as an object (for the literal algorithms and for tests)."""
@@ -396,9 +421,14 @@ class Problem(FiniteSum):
         """Return ∇F(θ) (a subgradient when the loss is not smooth), shape (d,)."""
         theta = self._checked(theta, "theta", self.n_features)
         if self.loss.several_outputs:
-            return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self.total_sigma * theta)
+            return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self._penalty_gradient(theta))
         slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.labels)
-        return np.asarray(self.X.T @ slopes + self.total_sigma * theta)
+        return np.asarray(self.X.T @ slopes + self._penalty_gradient(theta))
+
+    def _penalty_gradient(self, theta: np.ndarray) -> np.ndarray:
+        whole = self.whole_penalty
+        gradient = whole.sigma * theta
+        return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""

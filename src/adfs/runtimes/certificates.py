@@ -55,6 +55,8 @@ class AllNodes:
         self.why = "to sum up the data"
         self.sigma = self.collect(problem.sigma)
         self.total_sigma = float(self.sigma.sum())
+        total_l1 = None if problem.l1 is None else float(self.collect(problem.l1).sum())
+        self.penalty = problem.penalty_of(self.total_sigma, total_l1)
         self._at_zero: float | None = None
         self._dual_at_zero: float | None = None
 
@@ -93,7 +95,7 @@ class AllNodes:
 
     def objectives(self, points: np.ndarray) -> np.ndarray:
         """Return F at each of some points (p, d), shape (p,)."""
-        return add_squares(self.collect(self.problem.loss_sums(points)), self.total_sigma, points)
+        return add_squares(self.collect(self.problem.loss_sums(points)), self.penalty, points)
 
     def certificate(self, theta: np.ndarray, found: Gap, lower: float) -> Certificate:
         """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
@@ -102,8 +104,8 @@ class AllNodes:
         return Certificate(theta, found.value, found.lower, found.gap / (at_zero if at_zero > 0.0 else 1.0))
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,)."""
-        return np.asarray(-self.add_rows(tips) / self.total_sigma)
+        """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,); with an ℓ1 term that moved towards 0."""
+        return self.penalty.minimizer(self.add_rows(tips))
 
 
 def certify(
@@ -123,9 +125,11 @@ def certify(
     lower : float
         An earlier lower bound of F*.
     """
-    problem, sigma = nodes.problem, nodes.total_sigma
+    problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
     tips = process.dual() if problem.certifiable and not process.from_primal else None
-    if tips is not None and enough is not None and not process.at_iterate:
+    # With an ℓ1 term the iterates do not tell the centres.
+    direct = enough is not None and not process.at_iterate and penalty.l1 is None
+    if tips is not None and enough is not None and direct:
         tips = _inside(process, tips, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
         parts = nodes.collect(problem.gap_parts(tips, theta))
@@ -137,7 +141,7 @@ def certify(
     if tips is not None:
         tips = _inside(process, tips, problem)
         total = nodes.add_rows(tips)
-        theta = np.asarray(-total / sigma)
+        theta = penalty.minimizer(total)
         if process.at_iterate:
             theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
     else:
@@ -149,7 +153,8 @@ def certify(
         # Far from the optimum θ's own dual variables may say less than none at all.
         lower = max(lower, nodes.dual_at_zero)
     parts = nodes.collect(problem.gap_parts(tips, theta))
-    return nodes.certificate(theta, close_gap(parts, theta, total + sigma * theta, sigma), lower)
+    residual, *l1 = penalty.apart(total, theta)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower)
 
 
 def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:

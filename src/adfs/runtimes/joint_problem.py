@@ -199,7 +199,7 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
             rows, loss = sp.csr_array(problem.X), problem.loss
             found = Problem.stacked(
                 rows, problem.y, problem.weights, problem.offsets, loss, problem.sigma, problem.offset
-            )
+            ).with_l1(problem.l1, problem.l1_columns)
         return found.widened(width)
 
     return cluster.attempt("to compare the data", fit)

@@ -59,9 +59,10 @@ class Phases:
     retuner : Retuner
     nodes : AllNodes
         Of the true problem.
+    setting : Setting
+        Of phase 0, with its view of the problem.
     summary : NodeSummary
-    constants : object
-        Of phase 0.
+        Of that view.
 
     Attributes
     ----------
@@ -73,11 +74,11 @@ class Phases:
     """
 
     def __init__(
-        self, maker: Maker, retuner: Retuner, nodes: AllNodes, summary: NodeSummary, constants: Any
+        self, maker: Maker, retuner: Retuner, nodes: AllNodes, setting: Setting, summary: NodeSummary
     ) -> None:
         self.maker, self.retuner, self.nodes = maker, retuner, nodes
-        self.setting = maker.setting(maker.problem, constants, 0)
-        self.history = History([PhaseRecord(0.0, 0.0, constants, _sizes(summary))])
+        self.setting = setting
+        self.history = History([PhaseRecord(0.0, 0.0, setting.parameters, _sizes(summary))])
         self.next_look = 0.0
         self._summary: NodeSummary | None = summary
         self._execution: Execution | None = None

@@ -334,15 +334,18 @@ class _Assembly:
         if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
-        summary = self.summarize(self.problem)
         nodes = AllNodes(cluster, self.placement, self.problem)
+        start = self._start_tips()
+        retuner = self.method.retuner(self.problem, options.parameters)
+        view = self.problem if retuner is None else retuner.first_view(self.problem, start, nodes.add)
+        summary = self.summarize(view)
         self.tau = self._tau()
         constants = self._constants(summary, options.parameters)
-        setting = self.setting(self.problem, constants, 0)
+        setting = self.setting(view, constants, 0)
         process = cluster.attempt("to start", lambda: self.method.start(setting))
-        self._start(process, nodes)
-        retuner = self.method.retuner(self.problem, options.parameters)
-        phases = None if retuner is None else Phases(self, retuner, nodes, summary, constants)
+        if start is not None:
+            self.place(process, view.clip_to_domain(start), nodes)
+        phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
         checkpoints, process, rows, spent = self._checkpoints(setting, process, phases)
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
@@ -419,11 +422,11 @@ class _Assembly:
         adapted = self.cluster.attempt(why, lambda: self.method.adapt(found, self.own))
         return _from_first(self.cluster, adapted)
 
-    def _start(self, process: Process, nodes: AllNodes) -> None:
-        """Put the process at the dual point it is to start from."""
+    def _start_tips(self) -> np.ndarray | None:
+        """Return the tips that the run is to start from, in their domains; None for zero everywhere."""
         start = self.options.start
         if not self.cluster.any(start is not None, "to start"):
-            return
+            return None
         problem = self.problem
         shape = (problem.n_samples, *problem.tip_shape)
 
@@ -434,7 +437,7 @@ class _Assembly:
                 raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
             return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
 
-        self.place(process, self.cluster.attempt("to start", clip), nodes)
+        return self.cluster.attempt("to start", clip)
 
     def place(self, process: Process, tips: np.ndarray, nodes: AllNodes) -> bool:
         """Put a process at a dual point; return whether it can start there.
@@ -442,11 +445,13 @@ class _Assembly:
         APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
         connected graph Aλ_0 is any choice of tips and centres whose sum over all nodes is zero. So tips s fix
         the total of the centres, −Σ x_ij s_ij, and the natural share of node i is σ_i/Σσ of it: every node
-        then starts at the same θ(s). A method that goes by θ alone starts there if it is better than 0.
+        then starts at the same θ(s). With an ℓ1 term node i has σ_iθ(s) and λ_i/Σλ of the rest. A method that
+        goes by θ alone starts there if it is better than 0.
         """
-        theta = nodes.primal_from_dual(tips)
+        total = nodes.add_rows(tips)
         if not process.from_primal:
-            return process.place(tips, self.problem.sigma[:, None] * theta)
+            return process.place(tips, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
+        theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
             process.place_primal(theta)
         return True

@@ -1,0 +1,148 @@
+"""Losses with a log link: their functions fit each other, proxes solve what they say, certificates hold."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+
+import adfs
+from adfs.algorithms import METHODS, Setting
+from adfs.algorithms.adfs_literal import MeanLagAdfs
+from adfs.problem import losses
+from adfs.problem.curvatures import first_curvatures, view_with
+from adfs.problem.labels import ShiftedLabel
+from adfs.problem.log_link_losses import exponential_root
+from adfs.problem.losses import Loss, get_loss
+from adfs.theory import AugmentedGraph, Parameters
+
+CASES = [("poisson", 0.0), ("poisson", 3.0), ("poisson", 250.0), ("gamma", 0.02), ("gamma", 7.0)]
+every = pytest.mark.parametrize(("name", "b"), CASES)
+
+
+@every
+def test_functions_fit_each_other(name: str, b: float) -> None:
+    loss = get_loss(name)
+    for u in np.linspace(-6.0, 6.0, 41):
+        step = 1e-6
+        scale = 1.0 + losses.curvature(loss, u + step, b)
+        slope = (losses.value(loss, u + step, b) - losses.value(loss, u - step, b)) / (2 * step)
+        assert slope == pytest.approx(losses.derivative(loss, u, b), abs=1e-8 * scale + 1e-8 * b)
+        bend = (losses.derivative(loss, u + step, b) - losses.derivative(loss, u - step, b)) / (2 * step)
+        assert bend == pytest.approx(losses.curvature(loss, u, b), abs=1e-7 * scale + 1e-7 * b)
+        s = losses.derivative(loss, u, b)
+        size = 1.0 + abs(s * u) + losses.value(loss, u, b) + b
+        assert losses.value(loss, u, b) + losses.conjugate(loss, s, b) == pytest.approx(
+            s * u, abs=1e-13 * size
+        )
+        for other in (s + 0.1 * scale, s - 0.1 * scale):
+            plain = losses.value(loss, u, b) + losses.conjugate(loss, other, b) - u * other
+            assert losses.divergence(loss, u, other, b) == pytest.approx(plain, rel=1e-9, abs=1e-12 * size)
+        first, last = type(loss).margins_of(loss, s, s, b)  # type: ignore[attr-defined]
+        assert first == last == pytest.approx(u, abs=1e-12 * (1.0 + b / losses.curvature(loss, u, b)))
+
+
+@pytest.mark.parametrize("name", ["poisson", "gamma"])
+def test_divergences_have_their_digits_near_equality(name: str) -> None:
+    loss, rng = get_loss(name), np.random.default_rng(2)
+    with localcontext() as context:
+        context.prec = 120
+        for _ in range(100):
+            b = float(rng.integers(1, 20)) if name == "poisson" else float(rng.gamma(1.0))
+            u = float(rng.normal() * 2.0)
+            away = losses.curvature(loss, u, b) * float(rng.uniform(-1.0, 1.0) * 10.0 ** rng.uniform(-14, 0))
+            s = losses.derivative(loss, u, b) + away
+            mean = Decimal(u).exp() if name == "poisson" else Decimal(b) * Decimal(-u).exp()
+            own = Decimal(s) + Decimal(b) if name == "poisson" else 1 - Decimal(s)
+            true = float(own * (own / mean).ln() - own + mean)
+            slack = 16.0 * np.finfo(float).eps * math.sqrt(float(mean)) * (1.0 + b)
+            found = losses.divergence(loss, u, s, b)
+            assert math.sqrt(true) <= math.sqrt(found) * (1.0 + 1e-13) + slack
+            assert math.sqrt(found) <= math.sqrt(true) * (1.0 + 1e-13) + slack
+
+
+@given(
+    r=st.floats(-600.0, 600.0),
+    log_c=st.floats(-300.0, 300.0),
+    start=st.floats(-1e3, 1e3),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_root_is_found_from_anywhere(r: float, log_c: float, start: float) -> None:
+    c = math.exp(log_c)
+    m = exponential_root(r, c, start)
+    rounding = 16.0 * np.finfo(float).eps * (1.0 + abs(r) + abs(log_c))
+    if m > 1e-250:
+        # In logarithms, where nothing overflows: w + log w = r + log c for w = c·m.
+        w = math.exp(log_c + math.log(m)) if log_c + math.log(m) < 700.0 else math.inf
+        assert w + math.log(m) - r == pytest.approx(0.0, abs=rounding * (1.0 + w))
+    if r <= -log_c - 1.5:
+        m = exponential_root(r, -c, start)
+        if m > 1e-250:
+            assert math.log(m) - c * m - r == pytest.approx(0.0, abs=rounding)
+
+
+@every
+def test_the_prox_solves_what_it_says(name: str, b: float) -> None:
+    loss: Loss = get_loss(name)
+    offset, weight = 0.3, 1.7
+    for h in (0.01, 1.0, 30.0):
+        for zeta in (-3.0, -0.2, 0.4, 5.0):
+
+            def slope(u: float, h: float = h, zeta: float = zeta) -> float:
+                """Of the step's objective, at the tip whose margin is u."""
+                return (weight * losses.derivative(loss, u, b) - zeta) / h + u - offset
+
+            best = brentq(slope, -600.0, 600.0, xtol=1e-13)
+            found = losses.weighted_dual_prox(loss, zeta, h, ShiftedLabel(b, offset), weight, 0.0)
+            assert found == pytest.approx(weight * losses.derivative(loss, best, b), rel=1e-9, abs=1e-9)
+
+
+def test_kernels_have_the_prox_of_the_terms() -> None:
+    """One computation of ADFS and of its literal twin, on boxed samples with offsets."""
+    rng = np.random.default_rng(5)
+    for name in ("poisson", "gamma"):
+        X, y = rng.standard_normal((12, 3)), rng.gamma(2.0, 1.0, 12)
+        plain = adfs.Problem(X, y, loss=name, sigma=0.5, n_nodes=3, offset=rng.normal(size=12))
+        view = view_with(plain, first_curvatures(plain, None, lambda values: values.sum(axis=0)))
+        network = adfs.Network("path:3")
+        parameters = Parameters.tuned(view, network)
+        process = METHODS["adfs"].start(Setting(view, network, parameters, seed=0))
+        graph = AugmentedGraph(view, network, parameters)
+        twin = MeanLagAdfs(graph)
+        state = twin.start()
+        tip_of_row = np.full(12, -1)
+        tip_of_row[graph.tip_rows] = np.arange(graph.n_tips)
+        for end, events in process.schedule.windows(0.0, 400.0):
+            process.run(events, 0, events.time.size)
+            process.position = end
+            for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
+                edge = actor - 3 if actor >= 3 else graph.n_communication + tip_of_row[sample]
+                state = twin.step(state, edge, time)
+        expected = twin.iterates(state, 400.0).x[:3]
+        assert process.primal() * 0.5 == pytest.approx(expected, rel=1e-9, abs=1e-11)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), name=st.sampled_from(["poisson", "gamma"]), spread=st.floats(-2.0, 1.0)
+)
+@settings(max_examples=25, deadline=None)
+def test_no_certificate_is_below_the_true_error(seed: int, name: str, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((12, 3)) * 10.0 ** (spread * rng.uniform(size=3))
+    offset = rng.normal(size=12)
+    mean = np.exp(np.clip(X @ rng.normal(size=3) + offset, -3.0, 4.0))
+    y = rng.poisson(mean).astype(float) if name == "poisson" else mean * rng.gamma(1.0, 1.0, 12) + 1e-9
+    if not y.any():
+        y[0] = 1.0
+    problem = adfs.Problem(X, y, loss=name, sigma=float(10.0 ** rng.uniform(-4, 1)), n_nodes=3, offset=offset)
+    best = problem.optimum()
+    assert best.gap <= 1e-11
+    for tol in (1e-2, 1e-5, 1e-9):
+        run = adfs.simulate("adfs", problem, "path:3", tol=tol, passes=200)
+        error = (problem.objective(run.coef) - best.value) / problem.value_at_zero
+        assert error <= run.gap + 1e-13
