@@ -19,6 +19,7 @@ from adfs.network import Network
 from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.shards import as_signs
+from adfs.problem.smoothing import can_be_smoothed
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.joint_problem import all_labels, widen, widest
 from adfs.runtimes.placement import Placement
@@ -168,6 +169,8 @@ class Solver:
         smooth = problem.smooth or problem.assumes_curvature
         name = ("adfs" if smooth else "ns-adfs") if self.algorithm == "auto" else self.algorithm
         options = replace(self.options, start=start, gather=True)
+        if self.algorithm == "auto" and not smooth and can_be_smoothed(problem.loss):
+            options = replace(options, parameters=options.parameters or "smoothing")
         return run_method(
             name, problem, self.network, options, cluster=self.cluster, placement=self.placement
         )
