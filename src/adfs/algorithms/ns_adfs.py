@@ -270,8 +270,8 @@ class NsAdfs(Method[Any]):
     Algorithm
         The paper's non-smooth variant, with α_t in the x-update (erratum 8) and a start that keeps the
         iterates in the domain of the conjugates (erratum 9).
-        With ``parameters="smoothing"`` it is ADFS on the loss with rounded kinks, whose width shrinks with the
-        certified gap (`adfs.algorithms.smoothing`).
+        With ``parameters="smoothing"`` it is ADFS on the loss with rounded kinks, whose width shrinks with
+        the certified gap (`adfs.algorithms.smoothing`).
     Guarantee
         Theorem 3: the dual error falls as 1/t², in expectation. None is proven with smoothing, and the gap is
         certified all the same.

@@ -1,10 +1,10 @@
-"""Losses that are not smooth, by ADFS on smooth ones: the rounding of their kinks shrinks with the certified gap.
+"""Losses that are not smooth, by ADFS on smooth ones: kinks are rounded, ever less as the gap falls.
 
-A run is on the loss with its kinks rounded over a width. When that is solved to a share of the gap of the loss
-itself, which certificates are of, the width shrinks. Near the optimum most samples are far from their kinks:
-one whose margin is further from there than margins have moved since the look before is taken to stay, its dual
-variable is known, and it is not drawn (`adfs.problem.boxes`). A margin that leaves its interval all the same
-makes the next look draw new intervals, and no certificate is fooled.
+A run is on the loss with its kinks rounded over a width. When that is solved to a share of the gap of the
+loss itself, which certificates are of, the width shrinks. Near the optimum most samples are far from their
+kinks: one whose margin is further from there than margins have moved since the look before is taken to stay,
+its dual variable is known, and it is not drawn (`adfs.problem.boxes`). A margin that leaves its interval all
+the same makes the next look draw new intervals, and no certificate is fooled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Smoothing(Retuner):
     """Shrinks the width of rounded kinks."""
 
     def __init__(self) -> None:
-        # What later decisions follow from: the widths, first and now, the margins of the last look, intervals.
+        # What later decisions follow from: the widths at first and now, the last look's margins, intervals.
         self._first, self._width = 1.0, 1.0
         self._before: np.ndarray | None = None
         self._intervals: np.ndarray | None = None
@@ -44,11 +44,9 @@ class Smoothing(Retuner):
         return "smoothing"
 
     def state(self) -> dict[str, np.ndarray]:
-        found = {"widths": np.array([self._first, self._width])}
-        for name, values in (("before", self._before), ("intervals", self._intervals)):
-            if values is not None:
-                found[name] = values
-        return found
+        kept = {"before": self._before, "intervals": self._intervals}
+        widths = {"widths": np.array([self._first, self._width])}
+        return widths | {name: values for name, values in kept.items() if values is not None}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
         self._first, self._width = (float(number) for number in state["widths"])
@@ -63,6 +61,13 @@ class Smoothing(Retuner):
         sums = total(np.stack([losses, node_sums(problem.weights, problem.offsets)], axis=1))
         # The mean loss at θ = 0 is about how far margins are from their kinks.
         self._first = self._width = float(sums[0] / sums[1]) or 1.0
+        if start is not None:
+            # A narrower width the better the start is, but not so narrow that the first phase takes long.
+            row_total = total(problem.row_sums(start))
+            theta = -row_total / float(total(problem.sigma[:, None])[0])
+            excess = float(total(problem.gap_parts(start, theta))[0])
+            self._width *= min(1.0, math.pow(excess / sums[0], 0.25)) if sums[0] > 0.0 else 1.0
+        self._width = max(self._width, _LEAST * self._first)
         return self._view(problem)
 
     def _view(self, problem: FiniteSum) -> Problem:

@@ -71,7 +71,7 @@ def can_be_smoothed(loss: Loss) -> bool:
 
 
 def smoothed(problem: Problem, width: float) -> Problem:
-    """Return the problem with the kinks of its loss rounded over a width; every dual variable has its domain."""
+    """Return the problem with kinks rounded over a width; dual variables keep their domains."""
     loss, weights = problem.loss, problem.weights
     found: Loss
     if isinstance(loss, Hinge):
