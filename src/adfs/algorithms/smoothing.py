@@ -31,6 +31,12 @@ _WIDTHS = 5.0  # that an interval has besides what margins have moved
 _LEAST = 1e-14  # of the first width
 
 
+def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:
+    """Return the margins as the loss takes them, shape (N,)."""
+    margins, labels = problem.X @ theta, problem.labels
+    return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
+
+
 class Smoothing(Retuner):
     """Shrinks the width of rounded kinks."""
 
@@ -62,12 +68,18 @@ class Smoothing(Retuner):
         # The mean loss at θ = 0 is about how far margins are from their kinks.
         self._first = self._width = float(sums[0] / sums[1]) or 1.0
         if start is not None:
-            # A narrower width the better the start is, but not so narrow that the first phase takes long.
+            # As a run that has come so far would be: the gap falls about as the square of the width.
             row_total = total(problem.row_sums(start))
             theta = -row_total / float(total(problem.sigma[:, None])[0])
             excess = float(total(problem.gap_parts(start, theta))[0])
-            self._width *= min(1.0, math.pow(excess / sums[0], 0.25)) if sums[0] > 0.0 else 1.0
-        self._width = max(self._width, _LEAST * self._first)
+            self._width *= min(1.0, math.sqrt(excess / sums[0])) if sums[0] > 0.0 else 1.0
+            self._width = max(self._width, _LEAST * self._first)
+            self._before = _margins(problem, theta)
+            reach = 2.0 * _WIDTHS * self._width
+            self._intervals = np.column_stack([self._before - reach, self._before + reach])
+            drawn = node_sums(self._view(problem).active.astype(np.float64), problem.offsets)
+            if total(drawn[:, None])[0] == 0.0:
+                self._intervals = None
         return self._view(problem)
 
     def _view(self, problem: FiniteSum) -> Problem:
@@ -85,9 +97,7 @@ class Smoothing(Retuner):
     def decide(self, look: Look) -> Phase | None:
         problem = look.problem
         assert isinstance(problem, Problem)
-        margins, labels = problem.X @ look.theta, problem.labels
-        if isinstance(labels, ShiftedLabels):
-            margins = margins + labels.shift
+        margins = _margins(problem, look.theta)
         parts = smoothed(problem, self._width).gap_parts(look.tips, look.theta)
         look.charge(passes=1.0, sums=2)
         own = float(look.total(parts)[0])
