@@ -7,21 +7,26 @@ so does u = A_t(x − v).
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from adfs.algorithms.adfs import AdfsProcess
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
 from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.retuning import Retuner
+from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import inlined, kernel
+from adfs.errors import InputError
 from adfs.intrinsics import fma
 from adfs.network import Network
-from adfs.problem import FiniteSum, Samples
+from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.labels import label_at
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.theory import NodeSizes, NonSmoothParameters
+from adfs.problem.smoothing import can_be_smoothed
+from adfs.theory import NodeSizes, NonSmoothParameters, Parameters
 
 __all__ = [
     "NsAdfs",
@@ -259,14 +264,17 @@ class NsAdfsProcess(EventProcess):
         return self.state._asdict()
 
 
-class NsAdfs(Method[NonSmoothParameters]):
+class NsAdfs(Method[Any]):
     """NS-ADFS: ADFS for losses that need not be smooth, such as the hinge or the absolute loss.
 
     Algorithm
         The paper's non-smooth variant, with α_t in the x-update (erratum 8) and a start that keeps the
         iterates in the domain of the conjugates (erratum 9).
+        With ``parameters="smoothing"`` it is ADFS on the loss with rounded kinks, whose width shrinks with
+        the certified gap (`adfs.algorithms.smoothing`).
     Guarantee
-        Theorem 3: the dual error falls as 1/t², in expectation.
+        Theorem 3: the dual error falls as 1/t², in expectation. None is proven with smoothing, and the gap is
+        certified all the same.
     """
 
     name = "ns-adfs"
@@ -279,13 +287,26 @@ class NsAdfs(Method[NonSmoothParameters]):
         {
             "paper": lambda problem, network, tau: NonSmoothParameters.paper(problem, network),
             "tuned": lambda problem, network, tau: NonSmoothParameters.paper(problem, network),
+            "smoothing": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
         }
     )
 
-    def start(self, setting: Setting[NonSmoothParameters]) -> NsAdfsProcess:
-        return NsAdfsProcess(setting)
+    def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
+        return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
 
-    def position_of(self, parameters: NonSmoothParameters, sizes: NodeSizes, passes: float) -> float:
+    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
+        if choice != "smoothing":
+            return None
+        if not isinstance(problem, Problem) or not can_be_smoothed(problem.loss):
+            raise InputError(
+                "parameters='smoothing' takes the losses absolute, quantile, epsilon-insensitive and hinge, "
+                f"not {problem.loss_name!r}"
+            )
+        return Smoothing()
+
+    def position_of(
+        self, parameters: NonSmoothParameters | Parameters, sizes: NodeSizes, passes: float
+    ) -> float:
         return passes_in_events(parameters.node_probability, sizes, passes)
 
 

@@ -41,7 +41,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     ----------
     loss : str or Loss
         ``"logistic"``; ``"squared_hinge"`` (without ½, as in LinearSVC); ``"smoothed_hinge"`` (see
-        ``width``); ``"hinge"``, which is not smooth: it runs NS-ADFS, whose gap falls as 1/t² only;
+        ``width``); ``"hinge"``, which is not smooth and takes some hundred passes;
         a registered name, or an instance with its constants.
     C : float
         Weight of the data against the penalty ½‖θ‖².

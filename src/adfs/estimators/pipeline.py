@@ -20,6 +20,7 @@ from adfs.network import Network
 from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.shards import as_signs
+from adfs.problem.smoothing import can_be_smoothed
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.joint_problem import all_labels, widen, widest
 from adfs.runtimes.placement import Placement
@@ -169,6 +170,8 @@ class Solver:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
         name, reason = self._choose(problem) if self.algorithm == "auto" else (self.algorithm, "")
         options = replace(self.options, start=start, gather=True)
+        if self.algorithm == "auto" and name == "ns-adfs" and can_be_smoothed(problem.loss):
+            options = replace(options, parameters=options.parameters or "smoothing")
         run = run_method(name, problem, self.network, options, cluster=self.cluster, placement=self.placement)
         return replace(run, details=run.details | {"reason": reason}) if reason else run
 

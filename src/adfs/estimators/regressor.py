@@ -30,8 +30,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     loss : str or Loss
         With r = xᵀθ − y: ``"squared"`` ½r²; ``"huber"`` ½r² up to ``delta`` and linear beyond;
         ``"smoothed_quantile"``, the pinball loss of
-        ``quantile`` with its kink rounded over ``width``. Not smooth, hence by NS-ADFS, whose gap falls as
-        1/t² only: ``"absolute"`` |r|, ``"quantile"``, ``"epsilon_insensitive"`` max(0, |r| − ``epsilon``).
+        ``quantile`` with its kink rounded over ``width``. Not smooth, hence some hundred passes:
+        ``"absolute"`` |r|, ``"quantile"``, ``"epsilon_insensitive"`` max(0, |r| − ``epsilon``).
         With u = xᵀθ the logarithm of the mean: ``"poisson"`` eᵘ − yu for counts, ``"gamma"`` u + ye⁻ᵘ for
         amounts above 0, both less their least value (half the deviance); give the logarithm of an exposure
         as ``offset``. `PoissonRegressor` and `GammaRegressor` divide by the sum of the weights, so their
