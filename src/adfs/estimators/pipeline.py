@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import InputError
-from adfs.estimators.choosing import Facts, choose_method
 from adfs.network import Network
+from adfs.planning.auto_method import FitFacts, choose_method
 from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.shards import as_signs
@@ -184,7 +184,7 @@ class Solver:
         options, X = self.options, problem.X
         stored = float(X.nnz if problem.sparse else X.size)
         counts = self.cluster.gather([stored, problem.n_samples], "to choose a method")
-        facts = Facts(
+        facts = FitFacts(
             smooth=problem.smooth,
             n_outputs=problem.n_outputs,
             n_features=problem.n_features,

@@ -1,5 +1,6 @@
 """The planner: which method, how many nodes, which graph, how long, before anything is run."""
 
+from adfs.planning.auto_method import FitFacts, choose_method
 from adfs.planning.choice import Choice, choose
 from adfs.planning.facts import Facts
 from adfs.planning.pilot import Pilot
@@ -12,10 +13,12 @@ __all__ = [
     "Calibration",
     "Choice",
     "Facts",
+    "FitFacts",
     "Pilot",
     "Plan",
     "Prediction",
     "choose",
+    "choose_method",
     "networks_of",
     "plan",
     "predict",

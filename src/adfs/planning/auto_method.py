@@ -1,4 +1,8 @@
-"""Which method ``algorithm="auto"`` stands for."""
+"""Which method ``algorithm="auto"`` stands for, given its network: the one that is least work here.
+
+`adfs.planning.choose` asks another question, which network and method are soonest on the idealised clock of
+a cluster that is to be set up; here the nodes are what they are, and all work is counted in the same unit.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from adfs.algorithms.newton import MOST_FEATURES
 from adfs.network import Network
 from adfs.theory import NewtonParameters, NodeSummary, Parameters
 
-__all__ = ["Facts", "choose_method"]
+__all__ = ["FitFacts", "choose_method"]
 
 # What things take, in units of one multiplication and addition: a step of ADFS (the draw, the prox, the
 # cache) and what each entry of its row adds, a look at a row beside its entries, and how many products of a
@@ -17,7 +21,7 @@ __all__ = ["Facts", "choose_method"]
 _STEP, _ENTRY, _LOOK, _AT_ONCE = 120.0, 3.0, 60.0, 4.0
 
 
-class Facts(NamedTuple):
+class FitFacts(NamedTuple):
     """What the choice is made from, the same in every process.
 
     Attributes
@@ -52,7 +56,7 @@ class Facts(NamedTuple):
     curved: bool
 
 
-def choose_method(facts: Facts) -> tuple[str, str]:
+def choose_method(facts: FitFacts) -> tuple[str, str]:
     """Return the name of a method, and why it was chosen, in words.
 
     Newton's method where the Hessians and factors of the rounds that it is expected to take cost less than
@@ -61,7 +65,7 @@ def choose_method(facts: Facts) -> tuple[str, str]:
 
     Parameters
     ----------
-    facts : Facts
+    facts : FitFacts
     """
     if not facts.smooth:
         return "ns-adfs", "the loss is not smooth"
@@ -81,7 +85,7 @@ def choose_method(facts: Facts) -> tuple[str, str]:
     return name, f"{passes:.0f} predicted passes: {rounds * theirs / ours:.2g} times less work than newton"
 
 
-def first_order(facts: Facts) -> tuple[str, float, float]:
+def first_order(facts: FitFacts) -> tuple[str, float, float]:
     """Return the method that goes from sample to sample, its predicted passes and what they take."""
     parameters = Parameters.tuned(facts.summary, facts.network)
     events = math.log(1.0 / min(facts.tol, 0.5)) / parameters.contraction
@@ -96,7 +100,7 @@ def first_order(facts: Facts) -> tuple[str, float, float]:
     return "qning", fewer, work * fewer / passes
 
 
-def newton_round(facts: Facts) -> float:
+def newton_round(facts: FitFacts) -> float:
     """Return what a round of Newton's method takes: a Hessian and a look per row, sums, and the factors."""
     d, entries = float(facts.n_features), facts.entries
     products = 0.5 * entries * (entries + 1.0) / (1.0 if facts.sparse else _AT_ONCE)

@@ -8,12 +8,12 @@ import scipy.sparse as sp
 
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
-from adfs.estimators.choosing import Facts, choose_method
+from adfs.planning.auto_method import FitFacts, choose_method
 from memory_cluster import Threads, on_threads
 
 
-def facts_of(problem: adfs.Problem, network: str = "path:1", **changes: object) -> Facts:
-    facts = Facts(
+def facts_of(problem: adfs.Problem, network: str = "path:1", **changes: object) -> FitFacts:
+    facts = FitFacts(
         smooth=problem.smooth,
         n_outputs=problem.n_outputs,
         n_features=problem.n_features,
