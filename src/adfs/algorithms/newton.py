@@ -114,10 +114,13 @@ class NewtonProcess(RoundProcess):
         if not self.state[_KNOWN] or self.stuck:
             self.state[_VALUE], self.gradient[:] = self._look(gossip, self.theta)
             self.state[_KNOWN] = 1.0
-        if not self.stuck and not self._step(gossip, self._direction(gossip), _FEW_TRIES):
+        beta = float(self.samples.loss.beta)
+        bounded = math.isfinite(beta)
+        tries = _FEW_TRIES if bounded else _MOST_TRIES
+        if not self.stuck and not self._step(gossip, self._direction(gossip), tries):
             # Where few samples bend, Newton's step is far too long. That of the largest curvature never is.
-            self.curves[:] = float(self.samples.loss.beta) * self.samples.weights
-            if not self._step(gossip, self._direction(gossip), _MOST_TRIES):
+            self.curves[:] = beta * self.samples.weights if bounded else self.curves
+            if not bounded or not self._step(gossip, self._direction(gossip), _MOST_TRIES):
                 self.state[_STUCK] = 1.0
         self.position += 1.0
 
@@ -215,6 +218,7 @@ class Newton(Method[NewtonParameters]):
 
     name = "newton"
     kind: ClassVar[str] = "rounds"
+    assumes_curvature = True  # it asks for none
     few_rounds = True
 
     record = NewtonParameters

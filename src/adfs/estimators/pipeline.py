@@ -44,6 +44,9 @@ __all__ = [
 ]
 
 
+_FEW_FEATURES = 500
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """What is to be fitted.
@@ -179,9 +182,11 @@ class Solver:
         """Return the method for a problem and why, the same in every process."""
         if problem.l1 is not None:
             return "adfs", "the penalty has an l1 term"
-        if problem.assumes_curvature:
-            return "adfs", "the curvature of the loss has no bound"
         options, X = self.options, problem.X
+        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
+        if problem.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
+            name = "adfs" if asked or problem.n_features > _FEW_FEATURES else "newton"
+            return name, "the curvature of the loss has no bound"
         stored = float(X.nnz if problem.sparse else X.size)
         counts = self.cluster.gather([stored, problem.n_samples], "to choose a method")
         facts = FitFacts(
@@ -193,7 +198,7 @@ class Solver:
             summary=gather_summary(self.cluster, self.placement, problem),
             network=self.network,
             tol=1e-6 if options.tol is None else options.tol,
-            asked=options.parameters is not None or options.tau is not None or options.schedule != "iid",
+            asked=asked,
             curved=problem.loss_name in ("logistic", "squared"),
         )
         chosen = self.cluster.attempt("to choose a method", lambda: list(choose_method(facts)))

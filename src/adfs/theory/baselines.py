@@ -377,8 +377,8 @@ class NewtonParameters(Record):
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> NewtonParameters:
-        """Return what the rounds take."""
-        _read(problem, network)
+        """Return what the rounds take; losses whose curvature has no bound may have them too."""
+        check_network(summarize(problem), network)
         return cls(0.5, getattr(problem, "n_features", 0), 2 * tree_depth(network))
 
     @property
