@@ -32,6 +32,12 @@ def main() -> None:
             adfs.ADFSRegressor(standardize=True, inference=True, random_state=1),
             3.0 + scores[:, 0],
         ),
+        "logistic": (adfs.ADFSClassifier(algorithm="adfs", random_state=1), scores[:, 0] > 0.0),
+        "poisson": (
+            adfs.ADFSRegressor("poisson", random_state=1),
+            np.round(np.exp(0.3 * scores[:, 1])),
+        ),
+        "elastic net": (adfs.ADFSRegressor(alpha=3.0, l1_ratio=0.5, random_state=1), scores[:, 2]),
     }
     found: dict[str, bool] = {}
     for name, (estimator, y) in cases.items():

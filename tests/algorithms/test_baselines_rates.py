@@ -22,7 +22,7 @@ from baseline_cases import drive, make_case, setting_of, start
 TARGET = 1e-10
 # ns-adfs is for losses that are not smooth: its rate is 1/t², and 1e-10 is out of its reach. Newton's method
 # is there before a rate can be told.
-LINEAR = sorted(name for name in METHODS if name not in ("ns-adfs", "newton"))
+LINEAR = sorted(name for name in METHODS if name not in ("ns-adfs", "newton", "qning"))
 RANDOM = {"adfs", "adfs-block", "apcg", "dsba", "esdacd", "point-saga"}
 
 

@@ -21,6 +21,7 @@ from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
 from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.checkpoints import tell_ending
 
 __all__ = ["solve_with_intercept"]
 
@@ -83,7 +84,8 @@ def solve_with_intercept(
     for _ in range(_MOST_ROUNDS):
         problem = rounds.problem(center)
         part = solver.part(rounds.runs) if rounds.runs else solver
-        run = replace(part, options=replace(part.options, tol=next_tol, passes=left)).solve(problem, start)
+        limits = replace(part.options, tol=next_tol, passes=left)
+        run = replace(part, options=limits, whole=False).solve(problem, start)
         rounds.runs.append(run)
         start, around = run.dual, center
         if not np.isfinite(run.coef).all():
@@ -108,7 +110,11 @@ def solve_with_intercept(
         before = around, step
         if left is not None:
             left = max(left - passes, 1.0)
-    return rounds.joined(best, around, tol)
+    joined = rounds.joined(best, around, tol)
+    if solver.options.checkpoint is not None and solver.whole:
+        ending = {"outcome": str(joined.outcome), "gap": joined.gap, "rounds": len(rounds.runs)}
+        tell_ending(solver.cluster, solver.options.checkpoint, ending)
+    return joined
 
 
 def _stride(

@@ -160,6 +160,8 @@ class Solver:
         ``"auto"`` is what `choose_method` says.
     n_jobs : int or None
         Threads for problems that do not depend on each other, in one process.
+    whole : bool
+        Whether a solved problem is all there is to a fit, which its checkpoint folder may tell.
     """
 
     cluster: Cluster
@@ -168,6 +170,7 @@ class Solver:
     options: RunOptions
     algorithm: str = "auto"
     n_jobs: int | None = None
+    whole: bool = True
 
     def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
@@ -175,7 +178,15 @@ class Solver:
         options = replace(self.options, start=start, gather=True)
         if self.algorithm == "auto" and name == "ns-adfs" and can_be_smoothed(problem.loss):
             options = replace(options, parameters=options.parameters or "smoothing")
-        run = run_method(name, problem, self.network, options, cluster=self.cluster, placement=self.placement)
+        run = run_method(
+            name,
+            problem,
+            self.network,
+            options,
+            cluster=self.cluster,
+            placement=self.placement,
+            whole=self.whole,
+        )
         return replace(run, details=run.details | {"reason": reason}) if reason else run
 
     def _choose(self, problem: Problem) -> tuple[str, str]:

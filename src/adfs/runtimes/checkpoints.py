@@ -316,6 +316,11 @@ class CheckpointFolder(Checkpoints):
 
         Launchers' exit codes do not tell. What ended otherwise is told in ``ended.json``.
         """
-        if self.cluster.rank == 0:
-            name = "finished.json" if words["outcome"] == "converged" else "ended.json"
-            write_whole(self.folder / name, json.dumps(words, sort_keys=True) + "\n")
+        tell_ending(self.cluster, self.folder, words)
+
+
+def tell_ending(cluster: Cluster, folder: str | os.PathLike[str], words: dict[str, Any]) -> None:
+    """Write into the checkpoint folder of several processes how a run, or a fit of several runs, ended."""
+    if cluster.rank == 0 and not cluster.one_file:
+        name = "finished.json" if words["outcome"] == "converged" else "ended.json"
+        write_whole(Path(folder) / name, json.dumps(words, sort_keys=True) + "\n")

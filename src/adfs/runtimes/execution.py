@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
@@ -118,9 +119,8 @@ class Execution:
                 return
         if setting.block.size > _MOST_NODES_TRIED or not setting.problem.linear:
             return
-        # What decides what is compiled, near enough; for a thousand rows the trial is a part of the time.
-        samples = setting.problem.samples
-        kind = (method.name, samples.loss, *(array.dtype.str for array in samples.rows))
+        # What decides what is compiled; for a thousand rows the trial is a part of the time.
+        kind = (method.name, numba.typeof(setting.problem.samples))
         if self.alone and kind in _TRIED:
             return
         _TRIED.add(kind)

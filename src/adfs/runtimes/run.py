@@ -216,6 +216,7 @@ def run_method(
     cluster: Cluster | None = None,
     placement: Placement | None = None,
     monitor: Monitor | None = None,
+    whole: bool = True,
 ) -> Run:
     """Run a method; every process of a cluster calls it together.
 
@@ -234,6 +235,8 @@ def run_method(
         Which process holds which nodes; left out, this one holds all.
     monitor : Monitor, optional
         Watches the run; a progress bar when left out.
+    whole : bool
+        Whether the run says in its checkpoint folder how it ended; if not, it is a part of a fit that does.
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
@@ -255,7 +258,7 @@ def run_method(
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", lambda: chosen.check(problem, own))
-        return _Assembly(chosen, problem, graph, options, own, team, spread).run(monitor)
+        return _Assembly(chosen, problem, graph, options, own, team, spread, whole).run(monitor)
 
 
 def _check(
@@ -326,6 +329,7 @@ class _Assembly:
     own: dict[str, Any]
     cluster: Cluster
     placement: Placement
+    whole: bool = True
     tau: float | None = None
 
     def run(self, monitor: Monitor | None) -> Run:
@@ -363,7 +367,7 @@ class _Assembly:
             result = run_loop(execution, plan, monitor or bar, rows, spent)
         run = self._tell(execution, result, constants)
         execution.close()
-        if checkpoints is not None:
+        if checkpoints is not None and self.whole:
             ending = {"outcome": str(run.outcome), "gap": run.gap, "position": execution.position}
             checkpoints.finish(ending)
         if options.delays is None and options.time is None:
