@@ -113,9 +113,10 @@ def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
         adfs.Problem(X, [1.0, 1.0, 0.0], loss="poisson", offset=[0.0, -np.inf, 0.0])
     with pytest.raises(InputError, match="all counts are 0"):
         adfs.simulate("adfs", adfs.Problem(X, np.zeros(3), loss="poisson"), passes=1)
-    for intercept in (True, False):
-        with pytest.raises(InputError, match="all counts are 0"):
-            ADFSRegressor("poisson", fit_intercept=intercept).fit(X, np.zeros(3))
+    with pytest.raises(InputError, match="all counts are 0"):
+        ADFSRegressor("poisson").fit(X, np.zeros(3))
+    # Without an intercept the penalty keeps the coefficients finite, and newton needs no mean to begin with.
+    assert np.isfinite(ADFSRegressor("poisson", fit_intercept=False).fit(X, np.zeros(3)).coef_).all()
     with pytest.raises(InputError, match="needs a bound of the curvature"):
         adfs.simulate("extra", adfs.Problem(X, np.ones(3), loss="poisson"), passes=1)
     with pytest.raises(InputError, match="does not take the loss 'poisson'"):

@@ -127,7 +127,8 @@ sys.exit(main(["fit", *sys.argv[1:]]))
 
 def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "kept", str(tmp_path / "m.json")
-    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--out", out]
+    one_run = ["--algorithm", "adfs", "--no-intercept"]
+    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", *one_run, "--out", out]
     kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
     command = [sys.executable, "-c", INTERRUPTED_FIT, str(folder), *endless, *kept]
     result = launch(2, command, timeout=150.0)
@@ -140,7 +141,7 @@ def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_pa
 
     # A resume that is refused removes nothing; one that converges leaves `finished.json` alone.
     names = {path.name for path in folder.iterdir()}
-    again = [two_files, "--algorithm", "adfs", "--out", out, "--checkpoint", str(folder), "--resume"]
+    again = [two_files, *one_run, "--out", out, "--checkpoint", str(folder), "--resume"]
     assert fit_over_ranks(2, *again, "--seed", "5").code == 2
     assert {path.name for path in folder.iterdir()} == names
     done = fit_over_ranks(2, *again)

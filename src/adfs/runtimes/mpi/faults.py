@@ -42,6 +42,7 @@ __all__ = [
 _SPINS = 50
 _SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
 _ABORT_SECONDS = 5.0
+_INTERRUPTED = 130
 _OTHERS_SPEAK = 0.3  # seconds for ranks that fail at the same moment
 
 
@@ -268,6 +269,12 @@ def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
         if rank == 0:
             raise
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        if size == 1:
+            raise
+        # Within a run all stop together; here the others would wait for this rank.
+        say(f"rank {rank} was interrupted between runs; the last checkpoint is intact")
+        abort(comm, _INTERRUPTED)
     except Exception as error:
         if size == 1:
             raise
