@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -62,9 +65,15 @@ def tips_as_vectors(problem: Problem, scalars: np.ndarray) -> np.ndarray:
     return (scalars[:, None] * rows)[problem.active]
 
 
+def few_of(losses: Iterable[str]) -> list[Any]:
+    """Return the losses, all but a few for the long tests: each is another kernel to compile."""
+    quick = ("logistic", "squared", "huber", "hinge", "quantile")
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.soak) for name in losses]
+
+
 @pytest.mark.parametrize("n", [1, 4, 9])
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
-@pytest.mark.parametrize("loss", SMOOTH)
+@pytest.mark.parametrize("loss", few_of(SMOOTH))
 def test_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     problem, network = make_problem(loss, n), Network(NETWORKS[n])
     parameters = Parameters.tuned(problem, network)
@@ -124,7 +133,7 @@ def test_adfs_with_several_outputs_is_its_twin(n: int, classes: int, kind: str) 
 
 @pytest.mark.parametrize("n", [1, 4, 9])
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
-@pytest.mark.parametrize("loss", ONE_OUTPUT)
+@pytest.mark.parametrize("loss", few_of(ONE_OUTPUT))
 def test_ns_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     problem, network = make_problem(loss, n), Network(NETWORKS[n])
     parameters = NonSmoothParameters.paper(problem, network)
@@ -154,7 +163,7 @@ def count_rounds(process, network: Network, parameters: BlockParameters, rounds:
 
 
 @pytest.mark.parametrize("n", [1, 4, 9])
-@pytest.mark.parametrize("loss", SMOOTH)
+@pytest.mark.parametrize("loss", few_of(SMOOTH))
 def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
     problem, network = make_problem(loss, n), Network(NETWORKS[n])
     parameters = BlockParameters.tuned(problem, network, tau=3.0)
