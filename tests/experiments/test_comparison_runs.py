@@ -384,7 +384,7 @@ def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert make_network(results.comparison) == Network(graph)
 
 
-@pytest.mark.parametrize("name", ["breast_cancer", "stragglers"])
+@pytest.mark.parametrize("name", ["breast_cancer", pytest.param("stragglers", marks=pytest.mark.soak)])
 def test_examples_run_to_their_targets(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,7 @@ def killed_at_random(times: int, expected: str, tmp_path: Path, seed: int) -> No
 
 
 def test_killed_at_random_and_resumed(expected: str, tmp_path: Path) -> None:
-    killed_at_random(5, expected, tmp_path, seed=1)
+    killed_at_random(3, expected, tmp_path, seed=1)
 
 
 @pytest.mark.soak

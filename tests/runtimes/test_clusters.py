@@ -43,7 +43,7 @@ def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
     return on_threads(size, run)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("method", NETWORKED)
 def test_every_method_has_the_bits_of_one_process(method: str, size: int) -> None:
     loss = "hinge" if method == "ns-adfs" else "logistic"
