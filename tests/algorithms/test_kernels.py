@@ -67,7 +67,7 @@ def tips_as_vectors(problem: Problem, scalars: np.ndarray) -> np.ndarray:
 
 def few_of(losses: Iterable[str]) -> list[Any]:
     """Return the losses, all but a few for the long tests: each is another kernel to compile."""
-    quick = ("logistic", "squared", "huber", "hinge", "quantile")
+    quick = ("logistic", "squared", "hinge")
     return [name if name in quick else pytest.param(name, marks=pytest.mark.soak) for name in losses]
 
 

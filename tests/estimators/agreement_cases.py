@@ -6,10 +6,12 @@ import functools
 from typing import Any
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from sklearn import datasets
 
-NODES = (1, 4)
+# One node is left to the long tests: the same kernels, and less that could go wrong.
+NODES = (pytest.param(1, marks=pytest.mark.soak), 4)
 
 
 def standardised(X: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ def wide() -> tuple[np.ndarray, np.ndarray]:
     return X, X[:, :5] @ [2.0, -1.0, 1.0, 0.5, -0.5] + 0.1 * rng.standard_normal(60) + 3.0
 
 
-@pytest.mark.parametrize("name", ["diabetes", "wide"])
+@pytest.mark.parametrize("name", ["diabetes", pytest.param("wide", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("l1_ratio", [0.5, 0.95])
 def test_regressions_are_those_of_elastic_net(name: str, l1_ratio: float) -> None:
     X, y = load_diabetes(return_X_y=True) if name == "diabetes" else wide()

@@ -58,6 +58,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     np.testing.assert_allclose(last.intercept, ridge.intercept_, rtol=1e-6)
 
 
+@pytest.mark.soak
 def test_three_classes_on_two_nodes_a_rank_are_those_of_one_process(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     centers = rng.standard_normal((3, 5))

@@ -34,6 +34,7 @@ def test_who_does_not_come_is_named_within_the_deadline(kind: str) -> None:
     assert "Traceback" not in result.err
 
 
+@pytest.mark.soak
 def test_a_rank_that_reads_for_longer_than_the_deadline_is_waited_for() -> None:
     result = start("reads long")
     assert result.code == 0, result.err[-3000:]
