@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files run whole in one worker, so that a file which starts MPI processes never meets itself.
-WORKERS ?= 3
+WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest
 
 # One thread a process: more ranks than cores would otherwise fight, and sums must keep their order.

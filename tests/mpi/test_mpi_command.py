@@ -25,6 +25,7 @@ def fit_over_ranks(ranks: int, *arguments: str) -> Launched:
     return launch(ranks, command, timeout=120.0)
 
 
+@pytest.mark.soak
 def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((90, 4)) + 3.0

@@ -117,6 +117,7 @@ def killed_at_random(times: int, expected: str, tmp_path: Path, seed: int) -> No
     assert resumed >= times // 3  # from somewhere on the way, not from the start each time
 
 
+@pytest.mark.soak
 def test_killed_at_random_and_resumed(expected: str, tmp_path: Path) -> None:
     killed_at_random(3, expected, tmp_path, seed=1)
 

@@ -34,6 +34,7 @@ if comm.rank == 0:
 """
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_number_of_ranks() -> None:
     used = {}
     for ranks in (2, 4):

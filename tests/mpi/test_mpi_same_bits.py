@@ -62,7 +62,9 @@ def entries() -> list[dict[str, Any]]:
     return [{"name": name} | entry | {"case": entry["case"].plain()} for name, entry in CASES.items()]
 
 
-@pytest.mark.parametrize("ranks", [2, 4, pytest.param(9, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.soak), 4, pytest.param(9, marks=pytest.mark.soak)]
+)
 def test_ranks_give_the_bits_of_the_simulator(ranks: int, simulated: dict[str, str], tmp_path: Path) -> None:
     found = run_cases(ranks, entries(), tmp_path, timeout=400.0).results
     stamps = {name: result["stamp"] for name, result in found.items()}
