@@ -60,6 +60,7 @@ def test_it_runs_and_gets_near_the_optimum() -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.soak
 def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path) -> None:
     shards = [shard(node) for node in range(4)]
     problem = adfs.Problem.from_shards(shards, "squared", 0.1)

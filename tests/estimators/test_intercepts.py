@@ -90,6 +90,7 @@ def test_weights_are_repeated_rows_and_raw_columns_are_no_trouble() -> None:
     assert abs(model.intercept_ - reference.intercept_) <= 1e-4
 
 
+@pytest.mark.soak
 def test_a_kinked_loss_is_certified_without_the_penalty() -> None:
     X, y = regression("diabetes")
     model = ADFSRegressor("absolute", alpha=5.0, tol=1e-4, random_state=0).fit(X, y + 100.0)

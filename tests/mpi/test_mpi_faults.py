@@ -128,6 +128,7 @@ def test_killed_at_random_often(seed: int, expected: str, tmp_path: Path) -> Non
     killed_at_random(10, expected, tmp_path, seed=100 + seed)
 
 
+@pytest.mark.soak
 def test_a_damaged_or_foreign_checkpoint_is_refused(expected: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     fault = {"rank": 1, "kind": "raise", "position": 8000.0}

@@ -58,6 +58,7 @@ def write_shards(folder: Path, count: int) -> None:
         (folder / f"shard-{node}.svm").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.soak
 def test_the_command_reads_only_its_own_files_and_gives_the_model_of_one_process(tmp_path: Path) -> None:
     write_shards(tmp_path, 4)
     common = ["--graph", "cycle", "--tol", "1e-8", "--class-weight", "balanced", "--no-progress"]
