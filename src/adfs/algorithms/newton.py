@@ -117,11 +117,13 @@ class NewtonProcess(RoundProcess):
         beta = float(self.samples.loss.beta)
         bounded = math.isfinite(beta)
         tries = _FEW_TRIES if bounded else _MOST_TRIES
-        if not self.stuck and not self._step(gossip, self._direction(gossip), tries):
+        found = self.stuck or self._step(gossip, self._direction(gossip), tries)
+        if not found and bounded:
             # Where few samples bend, Newton's step is far too long. That of the largest curvature never is.
-            self.curves[:] = beta * self.samples.weights if bounded else self.curves
-            if not bounded or not self._step(gossip, self._direction(gossip), _MOST_TRIES):
-                self.state[_STUCK] = 1.0
+            self.curves[:] = beta * self.samples.weights
+            found = self._step(gossip, self._direction(gossip), _MOST_TRIES)
+        if not found:
+            self.state[_STUCK] = 1.0
         self.position += 1.0
 
     def _look(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:

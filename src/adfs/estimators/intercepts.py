@@ -22,6 +22,7 @@ from adfs.problem.rows import rows_of
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.checkpoints import tell_ending
+from adfs.threads import single_threaded
 
 __all__ = ["solve_with_intercept"]
 
@@ -77,6 +78,7 @@ def solve_with_intercept(
         columns[:, -1] = 0.0
         plain = plain.with_l1(l1 / n_nodes, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    solver = solver.settled(plain)  # once, for the tolerance asked for and not for that of a round
     left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
     best: _Point | None = None
     before: tuple[np.ndarray, np.ndarray] | None = None
@@ -298,11 +300,13 @@ def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np
     share = truth + np.divide(tips, weights, out=np.zeros_like(tips), where=weights > 0.0)
     share = np.clip(share, 0.0, 1.0)
     mass = weights * share
-    columns = [*(weights * truth).T, *mass.T]
-    columns += [mass[:, k] * share[:, m] for k in range(classes) for m in range(classes)]
-    sums = _sums(columns, problem, nodes)
-    true, predicted = sums[:classes], sums[classes : 2 * classes]
-    spread = np.diag(predicted) - sums[2 * classes :].reshape(classes, classes)
+    sums = _sums([*(weights * truth).T, *mass.T], problem, nodes)
+    true, predicted = sums[:classes], sums[classes:]
+    # K × K numbers per node, not a column of N for each.
+    cuts = zip(problem.offsets[:-1], problem.offsets[1:], strict=True)
+    with single_threaded:
+        products = np.array([(mass[a:b].T @ share[a:b]).ravel() for a, b in cuts])
+    spread = np.diag(predicted) - nodes.add(products).reshape(classes, classes)
     turn = np.linalg.lstsq(spread, predicted - true, rcond=None)[0]
     factor = 1.0 - turn + (share @ turn)[:, None]
     if not nodes.cluster.any(not (factor > 0.0).all(), nodes.why):

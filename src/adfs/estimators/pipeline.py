@@ -162,6 +162,8 @@ class Solver:
         Threads for problems that do not depend on each other, in one process.
     whole : bool
         Whether a solved problem is all there is to a fit, which its checkpoint folder may tell.
+    reason : str
+        Why the algorithm was chosen, where it was.
     """
 
     cluster: Cluster
@@ -171,23 +173,31 @@ class Solver:
     algorithm: str = "auto"
     n_jobs: int | None = None
     whole: bool = True
+    reason: str = ""
 
     def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
-        name, reason = self._choose(problem) if self.algorithm == "auto" else (self.algorithm, "")
-        options = replace(self.options, start=start, gather=True)
-        if self.algorithm == "auto" and name == "ns-adfs" and can_be_smoothed(problem.loss):
-            options = replace(options, parameters=options.parameters or "smoothing")
+        how = self.settled(problem)
         run = run_method(
-            name,
+            how.algorithm,
             problem,
             self.network,
-            options,
+            replace(how.options, start=start, gather=True),
             cluster=self.cluster,
             placement=self.placement,
             whole=self.whole,
         )
-        return replace(run, details=run.details | {"reason": reason}) if reason else run
+        return replace(run, details=run.details | {"reason": how.reason}) if how.reason else run
+
+    def settled(self, problem: Problem) -> Solver:
+        """Return the solver with ``"auto"`` replaced by what it stands for on a problem."""
+        if self.algorithm != "auto":
+            return self
+        name, reason = self._choose(problem)
+        options = self.options
+        if name == "ns-adfs" and can_be_smoothed(problem.loss):
+            options = replace(options, parameters=options.parameters or "smoothing")
+        return replace(self, algorithm=name, options=options, reason=reason)
 
     def _choose(self, problem: Problem) -> tuple[str, str]:
         """Return the method for a problem and why, the same in every process."""

@@ -128,7 +128,7 @@ def certify(
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
     tips = process.dual() if problem.certifiable and not process.from_primal else None
     # With an ℓ1 term the iterates do not tell the centres.
-    direct = enough is not None and not process.at_iterate and penalty.l1 is None
+    direct = not process.at_iterate and penalty.l1 is None
     if tips is not None and enough is not None and direct:
         tips = _inside(process, tips, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
