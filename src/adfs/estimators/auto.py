@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from adfs.algorithms import METHODS
 from adfs.network import Network
 from adfs.planning import GRAPHS, NODES, Facts, choose, networks_of
+from adfs.planning.auto_method import AUTO
 from adfs.problem.finite_sum import check_count
 from adfs.runtimes import Cluster
 from adfs.runtimes.step_time import measured_tau_of
-
-# What algorithm="auto" chooses between.
-_AUTO = ("adfs", "newton", "ns-adfs")
 
 __all__ = ["Request", "Spread", "is_auto", "spread_rows"]
 
@@ -73,8 +70,7 @@ def spread_rows(cluster: Cluster, request: Request, facts: Facts) -> Spread:
     if isinstance(tau, str):
         tau = measured_tau_of(cluster, facts.n_features, facts.entries_per_row, facts.n_samples)
     graphs = GRAPHS if is_auto(graph) else (graph,)
-    open_methods = [name for name in _AUTO if name in METHODS]
-    methods = open_methods if request.algorithm == "auto" else [request.algorithm]
+    methods = AUTO if request.algorithm == "auto" else (request.algorithm,)
 
     def chosen() -> tuple[int, str]:
         networks = networks_of(counts, graphs, facts.n_samples, request.seed)

@@ -12,8 +12,12 @@ from typing import NamedTuple
 from adfs.algorithms.newton import MOST_FEATURES
 from adfs.network import Network
 from adfs.theory import NewtonParameters, NodeSummary, Parameters
+from adfs.theory.baselines import QningParameters
 
-__all__ = ["FitFacts", "choose_method"]
+__all__ = ["AUTO", "FitFacts", "choose_method"]
+
+#: What is chosen between.
+AUTO = ("adfs", "newton", "qning", "ns-adfs")
 
 # What things take, in units of one multiplication and addition: a step of ADFS (the draw, the prox, the
 # cache) and what each entry of its row adds, a look at a row beside its entries, and how many products of a
@@ -95,8 +99,7 @@ def first_order(facts: FitFacts) -> tuple[str, float, float]:
     passes = events * parameters.p_comp / float(facts.summary.n_samples.sum())
     if facts.network.n_nodes > 1 or not facts.curved:
         return "adfs", passes, work
-    # What trials found: half the passes of ADFS where those are few, a tenth where they are many.
-    fewer = min(0.5 * passes, 10.0 + 0.1 * passes)
+    fewer = QningParameters.passes_beside(passes)
     return "qning", fewer, work * fewer / passes
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from adfs.algorithms import METHODS
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.pages import number
@@ -57,7 +56,7 @@ def choose(
     """
     names = candidates(facts, methods)
     if methods is None:
-        names = [name for name in names if name in METHODS and name not in LOCAL_SOLVERS]
+        names = [name for name in names if name not in LOCAL_SOLVERS]
     found = ranked(predict_all(names, facts, networks, Delays(tau=tau, law="fixed"), tol), {})
     if not found:
         raise InputError("none of these methods can run on this problem and these networks")

@@ -112,7 +112,7 @@ def run_pilots(
         close = [one.passes for one in each if one.time <= 2.0 * found[0].time]
         passes = (_PLANNED * min(close) * problem.n_samples - spent) / rows
         # The best so far, or the one that would be the quickest if it were as quick as it may be.
-        rest = [one for one in each if one.method in METHODS and one.method not in tried]
+        rest = [one for one in each if one.method not in tried]
         following = found[0] if found[0] in rest else min(rest, key=_at_best, default=None)
         if following is None or (_at_best(following) >= found[0].time and found[0].calibrated):
             break

@@ -16,8 +16,8 @@ from adfs.network import Network
 from adfs.planning.facts import Facts
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.delays import Delays
-from adfs.theory import NodeSummary, NonSmoothParameters
-from adfs.theory.baselines import AgdParameters
+from adfs.theory import NodeSummary, NonSmoothParameters, Parameters
+from adfs.theory.baselines import AgdParameters, QningParameters
 
 __all__ = [
     "FORMULAS",
@@ -69,7 +69,7 @@ class Formula(NamedTuple):
     """What is stated of a method whose rounds no contraction tells.
 
     ``rounds`` gives their number from the facts and the target, ``samples`` what a row costs in a round, in
-    computations of a sample. A round ends with a sum over all nodes: 2·diameter messages one after another.
+    computations of a sample.
     """
 
     rounds: Callable[[Facts, float], float]
@@ -88,7 +88,16 @@ FORMULAS: Mapping[str, Formula] = {
         lambda facts, tol: 0.3 * math.log(1.0 / tol) * math.cbrt(facts.kappa_b),
         lambda facts: 1.0,
     ),
+    "qning": Formula(
+        lambda facts, tol: QningParameters.passes_beside(_adfs_passes(facts, tol)), lambda facts: 1.0
+    ),
 }
+
+
+def _adfs_passes(facts: Facts, tol: float) -> float:
+    """Return the passes of ADFS on one node that has all the data."""
+    contraction = Parameters.tuned(facts.summary(1), Network("path:1")).contraction
+    return OBSERVED["adfs"] * math.log(1.0 / tol) / (contraction * facts.n_samples)
 
 
 @dataclass(frozen=True)
@@ -149,17 +158,15 @@ class Prediction:
 
 def candidates(facts: Facts, methods: Iterable[str] | None = None) -> list[str]:
     """Return the methods that can run on a problem, of those named or of all there are."""
-    named = list(dict.fromkeys([*METHODS, *FORMULAS])) if methods is None else list(methods)
+    named = list(METHODS if methods is None else methods)
     for name in named:
-        if name not in METHODS and name not in FORMULAS:
-            raise unknown_name("method", name, [*METHODS, *FORMULAS])
+        if name not in METHODS:
+            raise unknown_name("method", name, METHODS)
     return [name for name in named if _fits(name, facts)]
 
 
 def _fits(name: str, facts: Facts) -> bool:
-    method = METHODS.get(name)
-    if method is None:
-        return facts.smooth and facts.n_outputs == 1
+    method = METHODS[name]
     if facts.n_outputs > 1 and not method.several_outputs:
         return False
     # A method for losses that are not smooth is for these: its rate is far worse than a smooth one's.
@@ -231,20 +238,14 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
     """
     summary = facts.summary(network.n_nodes)
     tau = float(np.mean(delays.tau))
-    method = METHODS.get(name)
-    parameters = None if method is None else _constants(method, facts, summary, network, tau)
+    method = METHODS[name]
+    parameters = _constants(method, facts, summary, network, tau)
     promised, rows = reach(name, parameters, facts, summary, tol), facts.n_samples / network.n_nodes
     position = _position(name, promised, (network.n_nodes, rows), tol, _known(name, facts))
-    if method is None:
-        work = FORMULAS[name].samples(facts)
-        hops = 2 * network.diameter if network.n_nodes > 1 else 0
-        time = position * (float(summary.n_samples.max()) * work + hops * tau)
-        passes, messages = position * work, position * 2.0 * (network.n_nodes - 1)
-    else:
-        time = _time(method, parameters, summary, network, delays, position)
-        work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
-        passes = work * position / method.position_of(parameters, summary, 2.0) * 2.0
-        messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
+    time = _time(method, parameters, summary, network, delays, position)
+    work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
+    passes = work * position / method.position_of(parameters, summary, 2.0) * 2.0
+    messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
     return Prediction(
         method=name,
         graph=network.name or f"{network.n_nodes} nodes",
@@ -300,13 +301,12 @@ def predict_all(
     names: Iterable[str], facts: Facts, networks: Iterable[Network], delays: Delays, tol: float
 ) -> list[Prediction]:
     """Predict every method on every network; one-machine methods on one node only."""
-    found = []
-    for network in networks:
-        for name in names:
-            method = METHODS.get(name)
-            if method is None or _runs_on(method, network):
-                found.append(predict(name, facts, network, delays, tol))
-    return found
+    return [
+        predict(name, facts, network, delays, tol)
+        for network in networks
+        for name in names
+        if _runs_on(METHODS[name], network)
+    ]
 
 
 def ranked(found: Iterable[Prediction], known: Mapping[str, Calibration]) -> list[Prediction]:
