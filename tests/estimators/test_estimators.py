@@ -27,7 +27,7 @@ from sklearn.utils import estimator_checks
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
 from adfs.errors import InputError
-from adfs.estimators.pipeline import Solver
+from adfs.estimators.solver import Solver
 from adfs.runtimes import Outcome, simulate
 from estimators.agreement_cases import classification, regression
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
-import pytest
 import scipy.sparse as sp
 
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
-from adfs.planning.auto_method import FitFacts, choose_method
+from adfs.planning import CURVED, Facts, choose
 from memory_cluster import Threads, on_threads
 
 
-def facts_of(problem: adfs.Problem, network: str = "path:1", **changes: object) -> FitFacts:
-    facts = FitFacts(
-        smooth=problem.smooth,
+def chosen(problem: adfs.Problem, network: str = "path:1", **changes: object) -> tuple[str, str]:
+    facts = Facts.of_summary(
+        adfs.theory.summarize(problem),
+        problem.n_features,
+        entries_per_row=problem.entries_per_row,
         n_outputs=problem.n_outputs,
-        n_features=problem.n_features,
-        entries=problem.entries_per_row or float(problem.n_features),
-        sparse=problem.sparse,
-        summary=adfs.theory.summarize(problem),
-        network=adfs.Network(network),
-        tol=1e-6,
-        asked=False,
-        curved=problem.loss_name in ("logistic", "squared"),
+        curved=problem.loss_name in CURVED,
     )
-    return facts._replace(**changes)
+    found = choose(dataclasses.replace(facts, **changes), [adfs.Network(network)], tau=None)
+    return found.method, found.reason
 
 
 def made(n: int, d: int, scale: float = 1.0, loss: str = "logistic", n_nodes: int = 1) -> adfs.Problem:
@@ -35,30 +32,17 @@ def made(n: int, d: int, scale: float = 1.0, loss: str = "logistic", n_nodes: in
 
 
 def test_what_is_less_work_is_chosen():
-    name, reason = choose_method(facts_of(made(2000, 10)))
+    name, reason = chosen(made(2000, 10))
     assert name == "newton"
-    assert "rounds against" in reason
-    assert choose_method(facts_of(made(300, 400, 0.05)))[0] == "qning"
-    assert choose_method(facts_of(made(300, 400, 0.05, "squared-hinge")))[0] == "adfs"
-    assert choose_method(facts_of(made(300, 400, 0.05, n_nodes=2), "path:2"))[0] == "adfs"
+    assert "rounds are predicted" in reason
+    assert "times less work than" in reason
+    assert chosen(made(300, 400, 0.05))[0] == "qning"
+    assert chosen(made(300, 400, 0.05, "squared-hinge"))[0] != "qning"
+    assert chosen(made(300, 400, 0.05, n_nodes=2), "path:2")[0] != "qning"
     # What ADFS needs grows with the condition number, Newton's method is as it was.
-    assert choose_method(facts_of(made(300, 400, 1e3)))[0] == "newton"
-    assert choose_method(facts_of(made(400, 5, n_nodes=4), "cycle:4"))[0] == "newton"
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected", "why"),
-    [
-        ({"smooth": False}, "ns-adfs", "not smooth"),
-        ({"asked": True}, "adfs", "parameters, tau or schedule were given"),
-        ({"n_outputs": 3}, "adfs", "several outputs"),
-        ({"n_features": 5001}, "qning", "more than 5000 features"),
-    ],
-)
-def test_what_decides_before_any_prediction(changes, expected, why):
-    name, reason = choose_method(facts_of(made(50, 3), **changes))
-    assert name == expected
-    assert why in reason
+    assert chosen(made(300, 400, 1e3))[0] == "newton"
+    assert chosen(made(400, 5, n_nodes=4), "cycle:4")[0] == "newton"
+    assert chosen(made(50, 3), n_features=5001)[0] != "newton"
 
 
 def test_estimators_say_what_ran():

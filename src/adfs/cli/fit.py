@@ -114,8 +114,8 @@ def run(
         str,
         typer.Option(
             "--algorithm",
-            help="auto: newton or adfs, whichever is predicted to be less work, or ns-adfs for losses that "
-            "are not smooth; lbfgs, adfs-block, msda, …",
+            help="auto: what is predicted to be the least work of adfs, adfs-block, newton, lbfgs and qning, "
+            "or ns-adfs for losses that are not smooth; msda, …",
         ),
     ] = "auto",
     parameters: options.ParameterChoice = None,

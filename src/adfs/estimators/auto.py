@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 from adfs.network import Network
 from adfs.planning import GRAPHS, NODES, Facts, choose, networks_of
-from adfs.planning.auto_method import AUTO
 from adfs.problem.finite_sum import check_count
 from adfs.runtimes import Cluster
 from adfs.runtimes.step_time import measured_tau_of
 
-__all__ = ["Request", "Spread", "is_auto", "spread_rows"]
+__all__ = ["CANDIDATES", "Request", "Spread", "is_auto", "spread_rows"]
+
+
+#: What ``algorithm="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
+#: path of strengths), which not every method can.
+CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "ns-adfs")
 
 
 class Request(NamedTuple):
@@ -70,7 +74,9 @@ def spread_rows(cluster: Cluster, request: Request, facts: Facts) -> Spread:
     if isinstance(tau, str):
         tau = measured_tau_of(cluster, facts.n_features, facts.entries_per_row, facts.n_samples)
     graphs = GRAPHS if is_auto(graph) else (graph,)
-    methods = AUTO if request.algorithm == "auto" else (request.algorithm,)
+    methods: tuple[str, ...] = (request.algorithm,)
+    if request.algorithm == "auto":  # which is ADFS where tau is given
+        methods = CANDIDATES if request.tau is None else ("adfs", "ns-adfs")
 
     def chosen() -> tuple[int, str]:
         networks = networks_of(counts, graphs, facts.n_samples, request.seed)

@@ -17,7 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from adfs.errors import InputError, unknown_name
 from adfs.estimators.auto import Request, Spread, is_auto, spread_rows
 from adfs.estimators.inference import Summary, summary_of
-from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, Start, fit_model
+from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
+from adfs.estimators.solver import LocalData, Solver
 from adfs.network import Network
 from adfs.planning import Facts
 from adfs.problem import Loss, split

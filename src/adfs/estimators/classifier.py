@@ -81,10 +81,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
     algorithm : str
-        ``"auto"``, or any method's name. Auto is ``"newton"`` where its rounds are predicted to be less work
-        than the passes of ``"adfs"``, which is so with few features or badly scaled ones; otherwise
-        ``"adfs"``, as well as where ``parameters``, ``tau`` or ``schedule`` are given; and ``"ns-adfs"`` for
-        losses that are not smooth.
+        ``"auto"``, or any method's name. Auto is what the planner predicts to be the least work of
+        ``"adfs"``, ``"adfs-block"``, ``"newton"`` (few features, or badly scaled ones), ``"lbfgs"`` (few
+        samples per node and many features) and ``"qning"`` (one node); ``"adfs"`` where ``parameters``,
+        ``tau`` or ``schedule`` are given; and ``"ns-adfs"`` for losses that are not smooth.
     parameters, tau, schedule
         As in `adfs.simulate`.
     cluster : Cluster, optional

@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, Prepared, positive
 from adfs.estimators.classifier import ADFSClassifier
-from adfs.estimators.pipeline import FittedModel, LocalData, ModelSpec, Solver, Start, fit_model
+from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
 from adfs.estimators.regressor import ADFSRegressor
+from adfs.estimators.solver import LocalData, Solver
 from adfs.runtimes import OneProcess, RunOptions
 
 if TYPE_CHECKING:

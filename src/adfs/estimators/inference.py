@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from adfs.errors import InputError
-from adfs.estimators.pipeline import LocalData, Solver, append_column
+from adfs.estimators.solver import LocalData, Solver, append_column
 from adfs.problem import Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.labels import labels_of
@@ -205,12 +205,12 @@ def summary_of(
         errors = found.errors(robust=robust)
         with np.errstate(divide="ignore", invalid="ignore"):
             z = theta / errors
-        reach = norm.isf(tail) * errors
+        reach = -ndtri(tail) * errors
         columns = {
             "coef": theta,
             "std err": errors,
             "z": z,
-            "P>|z|": 2.0 * norm.sf(np.abs(z)),
+            "P>|z|": 2.0 * ndtr(-np.abs(z)),
             f"[{tail:g}": theta - reach,
             f"{1.0 - tail:g}]": theta + reach,
         }

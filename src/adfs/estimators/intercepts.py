@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adfs.estimators.pipeline import LocalData, Solver, append_column, joined_frames
+from adfs.estimators.solver import LocalData, Solver, append_column, joined_frames
 from adfs.problem import Loss, Problem
 from adfs.problem.curvatures import common_margin
 from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums

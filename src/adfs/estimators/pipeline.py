@@ -8,43 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import InputError
-from adfs.network import Network
-from adfs.planning.auto_method import FitFacts, choose_method
-from adfs.problem import Loss, Multinomial, Problem
-from adfs.problem.evaluation import node_sums
+from adfs.estimators.inference import Inference, check_inference, infer
+from adfs.estimators.intercepts import solve_with_intercept
+from adfs.estimators.scaling import Columns, column_scales
+from adfs.estimators.solver import LocalData, Solver, append_column
+from adfs.problem import Loss, Multinomial
 from adfs.problem.shards import as_signs
-from adfs.problem.smoothing import can_be_smoothed
-from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
+from adfs.runtimes import Cluster, Outcome, Run
 from adfs.runtimes.joint_problem import all_labels, widen, widest
-from adfs.runtimes.placement import Placement
-from adfs.runtimes.run import gather_summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from adfs.estimators.inference import Inference
-    from adfs.estimators.scaling import Columns
 
-__all__ = [
-    "FittedModel",
-    "LocalData",
-    "ModelSpec",
-    "Solver",
-    "Start",
-    "append_column",
-    "fit_model",
-    "joined_frames",
-]
-
-
-_FEW_FEATURES = 500
+__all__ = ["FittedModel", "ModelSpec", "Start", "fit_model"]
 
 
 @dataclass(frozen=True)
@@ -111,138 +94,6 @@ class ModelSpec:
         if self.softmax is not None:
             return self
         return replace(self, softmax=classes is not None and classes.size > 2)
-
-
-@dataclass(frozen=True)
-class LocalData:
-    """What this process holds: the rows of its nodes, one node after the other.
-
-    Attributes
-    ----------
-    X : ndarray or csr_array of shape (N, p)
-    y : ndarray of shape (N,)
-    weights : ndarray of shape (N,)
-    offsets : ndarray of shape (k + 1,)
-        Its node i holds the rows ``offsets[i]:offsets[i + 1]``.
-    offset : ndarray of shape (N,) or (N, K), or None
-        What is added to the margins, of each model where there are K.
-    """
-
-    X: Any
-    y: np.ndarray
-    weights: np.ndarray
-    offsets: np.ndarray
-    offset: np.ndarray | None = None
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the rows are stored as CSR."""
-        return bool(sp.issparse(self.X))
-
-    def problem(self, loss: Loss, sigma: float, y: np.ndarray, X: Any = None) -> Problem:
-        """Return the problem of these rows with other targets, and other columns where they are given."""
-        rows = self.X if X is None else X
-        return Problem.stacked(rows, y, self.weights, self.offsets, loss, sigma, self.offset)
-
-
-@dataclass(frozen=True)
-class Solver:
-    """How problems are solved, and by whom.
-
-    Attributes
-    ----------
-    cluster : Cluster
-    network : Network
-        Links the nodes of all processes.
-    placement : Placement
-    options : RunOptions
-    algorithm : str
-        ``"auto"`` is what `choose_method` says.
-    n_jobs : int or None
-        Threads for problems that do not depend on each other, in one process.
-    whole : bool
-        Whether a solved problem is all there is to a fit, which its checkpoint folder may tell.
-    reason : str
-        Why the algorithm was chosen, where it was.
-    """
-
-    cluster: Cluster
-    network: Network
-    placement: Placement
-    options: RunOptions
-    algorithm: str = "auto"
-    n_jobs: int | None = None
-    whole: bool = True
-    reason: str = ""
-
-    def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
-        """Solve one problem to the tolerance asked for, or as far as the budget goes."""
-        how = self.settled(problem)
-        run = run_method(
-            how.algorithm,
-            problem,
-            self.network,
-            replace(how.options, start=start, gather=True),
-            cluster=self.cluster,
-            placement=self.placement,
-            whole=self.whole,
-        )
-        return replace(run, details=run.details | {"reason": how.reason}) if how.reason else run
-
-    def settled(self, problem: Problem) -> Solver:
-        """Return the solver with ``"auto"`` replaced by what it stands for on a problem."""
-        if self.algorithm != "auto":
-            return self
-        name, reason = self._choose(problem)
-        options = self.options
-        if name == "ns-adfs" and can_be_smoothed(problem.loss):
-            options = replace(options, parameters=options.parameters or "smoothing")
-        return replace(self, algorithm=name, options=options, reason=reason)
-
-    def _choose(self, problem: Problem) -> tuple[str, str]:
-        """Return the method for a problem and why, the same in every process."""
-        if problem.l1 is not None:
-            return "adfs", "the penalty has an l1 term"
-        options, X = self.options, problem.X
-        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
-        if problem.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
-            name = "adfs" if asked or problem.n_features > _FEW_FEATURES else "newton"
-            return name, "the curvature of the loss has no bound"
-        stored = float(X.nnz if problem.sparse else X.size)
-        counts = self.cluster.gather([stored, problem.n_samples], "to choose a method")
-        facts = FitFacts(
-            smooth=problem.smooth,
-            n_outputs=problem.n_outputs,
-            n_features=problem.n_features,
-            entries=sum(count[0] for count in counts) / max(1, sum(count[1] for count in counts)),
-            sparse=problem.sparse,
-            summary=gather_summary(self.cluster, self.placement, problem),
-            network=self.network,
-            tol=1e-6 if options.tol is None else options.tol,
-            asked=asked,
-            curved=problem.loss_name in ("logistic", "squared"),
-        )
-        chosen = self.cluster.attempt("to choose a method", lambda: list(choose_method(facts)))
-        name, reason = self.cluster.gather(chosen, "to choose a method")[0]
-        return name, reason
-
-    def part(self, before: Sequence[Run]) -> Solver:
-        """Return the solver of the next of several problems: its own checkpoint, and the time left."""
-        left, path = self.options.seconds, self.options.checkpoint
-        if left is not None:  # told by one process's clock
-            own = max(left - sum(run.seconds for run in before), 0.0)
-            left = self.cluster.gather(own, "to share the time")[0]
-        own_path = None if path is None else Path(path).with_name(f"{Path(path).name}.{len(before)}")
-        return replace(self, options=replace(self.options, checkpoint=own_path, seconds=left))
-
-    def add(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over all nodes of one vector per node of this process."""
-        return self.cluster.add(values, self.placement, "to sum up the data")
-
-    def totals(self, values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Return the sums of columns (N, k) over all rows of all processes, node by node; shape (k,)."""
-        columns = (np.ascontiguousarray(column, dtype=np.float64) for column in values.T)
-        return self.add(np.stack([node_sums(column, offsets) for column in columns], axis=1))
 
 
 @dataclass(frozen=True)
@@ -343,15 +194,6 @@ class FittedModel:
         return pd.concat([run.frame.assign(**{"class": name}) for name, run in named], ignore_index=True)
 
 
-def append_column(X: Any, value: float) -> Any:
-    """Return X with one more column that holds a value everywhere; sparse stays sparse."""
-    column: Any = np.full((X.shape[0], 1), value)
-    if not sp.issparse(X):
-        return np.hstack([X, column])
-    stacked: Any = sp.hstack
-    return stacked([X, column], format="csr")
-
-
 def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
     """Fit a model; every process of the cluster calls it together.
 
@@ -362,10 +204,6 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     solver : Solver
     warm : Start, optional
     """
-    from adfs.estimators.inference import check_inference, infer
-    from adfs.estimators.intercepts import solve_with_intercept
-    from adfs.estimators.scaling import column_scales
-
     data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
     spec, given = spec.for_classes(classes), data
@@ -561,17 +399,3 @@ def _over_weights(tips: np.ndarray | None, weights: np.ndarray) -> np.ndarray | 
 def _times_weights(tips: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return tips from `_over_weights`."""
     return np.asarray(tips * (weights if tips.ndim == 1 else weights[:, None]))
-
-
-def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:
-    """Return the columns of runs one after the other, their work added up, the certified gap in the last."""
-    added = ("passes", "computations", "messages", "bytes", "seconds")
-    parts: list[dict[str, np.ndarray]] = []
-    base = dict.fromkeys(added, 0.0)
-    for run in runs:
-        columns = {name: values + base.get(name, 0.0) for name, values in run.columns.items()}
-        base = {name: float(columns[name][-1]) for name in added}
-        parts.append(columns)
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    joined["gap"][-1] = gap
-    return joined

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.estimators.pipeline import LocalData, Solver
+from adfs.estimators.solver import LocalData, Solver
 from adfs.problem.evaluation import weighted_row_sums
 from adfs.problem.rows import rows_of, sparse
 from adfs.problem.shards import as_rows

@@ -9,7 +9,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.pages import number
 from adfs.planning.facts import Facts
-from adfs.planning.predictions import LOCAL_SOLVERS, Prediction, candidates, predict_all, ranked
+from adfs.planning.predictions import FORMULAS, LOCAL_SOLVERS, Prediction, candidates, predict_all, ranked
 from adfs.runtimes.delays import Delays
 
 __all__ = ["Choice", "choose"]
@@ -28,7 +28,7 @@ def choose(
     facts: Facts,
     networks: Sequence[Network],
     *,
-    tau: float = 1.0,
+    tau: float | None = 1.0,
     tol: float = 1e-6,
     methods: Iterable[str] | None = None,
 ) -> Choice:
@@ -40,8 +40,9 @@ def choose(
         The same in every process, and so is the choice but for the last digits of eigenvalues: let process 0
         tell the others.
     networks : sequence of Network
-    tau : float
-        Time of a message, one sample's computation taking 1.
+    tau : float, optional
+        Time of a message, one sample's computation taking 1. None: nothing is planned, the nodes are what
+        they are, and the least work counts (`predict` without delays).
     tol : float
     methods : iterable of str, optional
         All that are registered and fit the problem when left out, apart from those whose local solves the
@@ -57,7 +58,8 @@ def choose(
     names = candidates(facts, methods)
     if methods is None:
         names = [name for name in names if name not in LOCAL_SOLVERS]
-    found = ranked(predict_all(names, facts, networks, Delays(tau=tau, law="fixed"), tol), {})
+    delays = None if tau is None else Delays(tau=tau, law="fixed")
+    found = ranked(predict_all(names, facts, networks, delays, tol), {})
     if not found:
         raise InputError("none of these methods can run on this problem and these networks")
     best = found[0]
@@ -69,15 +71,20 @@ def _name(network: Network) -> str:
     return network.name or f"{network.n_nodes} nodes"
 
 
-def _reason(found: Sequence[Prediction], tau: float) -> str:
+def _reason(found: Sequence[Prediction], tau: float | None) -> str:
     """Say what the best of some predictions is, and what the next other choice would take."""
     best = found[0]
-    words = (
-        f"{best.method} on {best.graph} is predicted to take {number(best.time)} samples' time at τ = {tau:g}"
-    )
     other = next((one for one in found if one.graph != best.graph), None)
     if other is None:
         other = next((one for one in found if one.method != best.method), None)
-    if other is None:
-        return words
-    return f"{words}, {other.method} on {other.graph} {number(other.time)}"
+    if tau is None:
+        stated = best.method in FORMULAS
+        words = f"{number(best.position)} rounds" if stated else f"{number(best.passes)} passes"
+        behind = (
+            "" if other is None else f", {other.time / best.time:.2g} times less work than {other.method}"
+        )
+        return f"{words} are predicted{behind}"
+    words = (
+        f"{best.method} on {best.graph} is predicted to take {number(best.time)} samples' time at τ = {tau:g}"
+    )
+    return words if other is None else f"{words}, {other.method} on {other.graph} {number(other.time)}"

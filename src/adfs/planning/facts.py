@@ -16,7 +16,10 @@ from adfs.problem.smoothness import batch_smoothness
 from adfs.runtimes.cluster import Cluster
 from adfs.theory import NodeSummary, summarize
 
-__all__ = ["Facts"]
+__all__ = ["CURVED", "Facts"]
+
+#: The losses whose curvature has no jumps, and is not nearly one as a narrowly smoothed hinge's is.
+CURVED = ("logistic", "squared")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,8 @@ class Facts:
     entries_per_row : float, optional
         Non-zeros per row of sparse data.
     n_outputs : int
+    curved : bool
+        Whether the curvature of the loss has no jumps, on which quasi-Newton steps rely.
     own : NodeSummary, optional
         The summary of the nodes that the samples are on already.
 
@@ -58,6 +63,7 @@ class Facts:
     spread: float = 1.0
     entries_per_row: float | None = None
     n_outputs: int = 1
+    curved: bool = True
     own: NodeSummary | None = None
 
     def __post_init__(self) -> None:
@@ -107,21 +113,30 @@ class Facts:
             smoothness=smoothness,
             entries_per_row=problem.entries_per_row,
             n_outputs=problem.n_outputs,
+            curved=problem.loss_name in CURVED,
             own=summarize(problem) if problem.n_nodes > 1 else None,
         )
 
     @classmethod
-    def of_summary(cls, summary: NodeSummary, n_features: int, n_outputs: int = 1) -> Facts:
-        """Return the facts of nodes that have said of their data what parameters are made of."""
+    def of_summary(cls, summary: NodeSummary, n_features: int, **known: Any) -> Facts:
+        """Return the facts of nodes that have said of their data what parameters are made of.
+
+        One node has its κ_b at its upper bound 1 + κ_s: nothing that runs there asks for more, and to compute
+        λ_max would take longer than some fits. What else is known are fields by name.
+        """
         total, sizes = float(summary.sigma.sum()), summary.n_samples
         smooth = bool(np.all(np.isfinite(summary.kappa)))
+        kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
+        batch = kappa_s
+        if smooth and summary.n_nodes > 1:
+            batch = min(kappa_s, float(summary.batch_kappa @ summary.sigma) / total)
         return cls(
             n_samples=int(sizes.sum()),
             n_features=n_features,
-            kappa_s=float(summary.kappa @ summary.sigma) / total if smooth else math.inf,
-            kappa_b=1.0 + float(summary.batch_kappa @ summary.sigma) / total if smooth else math.inf,
-            n_outputs=n_outputs,
+            kappa_s=kappa_s,
+            kappa_b=1.0 + batch,
             own=summary,
+            **known,
         )
 
     @classmethod
@@ -158,6 +173,7 @@ class Facts:
             spread=trace / (total * sigma),
             entries_per_row=sum(entries) / total if min(entries) >= 0 else None,
             n_outputs=outputs,
+            curved=loss.name in CURVED,
         )
 
     def batch_kappa(self, n_nodes: int) -> float:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms import METHODS, EventEffort, Method, RoundEffort
+from adfs.algorithms.newton import MOST_FEATURES
 from adfs.errors import unknown_name
 from adfs.network import Network
 from adfs.planning.facts import Facts
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.delays import Delays
 from adfs.theory import NodeSummary, NonSmoothParameters, Parameters
-from adfs.theory.baselines import AgdParameters, QningParameters
+from adfs.theory.baselines import AgdParameters, NewtonParameters, QningParameters
 
 __all__ = [
     "FORMULAS",
@@ -33,6 +34,7 @@ __all__ = [
     "predict_all",
     "ranked",
     "reach",
+    "work_here",
 ]
 
 #: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
@@ -81,8 +83,7 @@ class Formula(NamedTuple):
 #: By eye from ten runs, synthetic and real; they took between a quarter and three times as many.
 FORMULAS: Mapping[str, Formula] = {
     "newton": Formula(
-        lambda facts, tol: 3.0 + math.log2(1.0 + math.log(1.0 / tol)),
-        lambda facts: 0.5 * (facts.n_features + 1) + 1.0,
+        lambda facts, tol: NewtonParameters.rounds_to(tol), lambda facts: 0.5 * (facts.n_features + 1) + 1.0
     ),
     "lbfgs": Formula(
         lambda facts, tol: 0.3 * math.log(1.0 / tol) * math.cbrt(facts.kappa_b),
@@ -109,7 +110,7 @@ class Prediction:
     method, graph : str
     n_nodes : int
     time : float
-        On the idealised clock: 1 is the computation of one sample.
+        On the idealised clock, or of the work here: 1 is the computation of one sample.
     position : float
         Events or rounds.
     passes, messages : float
@@ -169,6 +170,8 @@ def _fits(name: str, facts: Facts) -> bool:
     method = METHODS[name]
     if facts.n_outputs > 1 and not method.several_outputs:
         return False
+    if (name == "newton" and facts.n_features > MOST_FEATURES) or (name == "qning" and not facts.curved):
+        return False
     # A method for losses that are not smooth is for these: its rate is far worse than a smooth one's.
     return method.smooth_only if facts.smooth else not method.smooth_only
 
@@ -224,7 +227,7 @@ def _position(name: str, promised: float, nodes: tuple[int, float], tol: float, 
     return float(first + math.ceil(known.factor * promised * left))
 
 
-def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
+def predict(name: str, facts: Facts, network: Network, delays: Delays | None, tol: float) -> Prediction:
     """Predict one method on one network, without a pilot run.
 
     Parameters
@@ -232,27 +235,30 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
     name : str
     facts : Facts
     network : Network
-    delays : Delays
+    delays : Delays, optional
+        Without them all nodes are computed in turn by what computes now, and its time is their work.
     tol : float
         The certified relative gap to reach.
     """
     summary = facts.summary(network.n_nodes)
-    tau = float(np.mean(delays.tau))
+    tau = 1.0 if delays is None else float(np.mean(delays.tau))
     method = METHODS[name]
     parameters = _constants(method, facts, summary, network, tau)
     promised, rows = reach(name, parameters, facts, summary, tol), facts.n_samples / network.n_nodes
     position = _position(name, promised, (network.n_nodes, rows), tol, _known(name, facts))
-    time = _time(method, parameters, summary, network, delays, position)
-    work = FORMULAS[name].samples(facts) if name in FORMULAS else 1.0
-    passes = work * position / method.position_of(parameters, summary, 2.0) * 2.0
+    passes = position / method.position_of(parameters, summary, 2.0) * 2.0
     messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
+    if delays is None:
+        time = work_here(name, facts, network.n_nodes, passes, messages)
+    else:
+        time = _time(method, parameters, summary, network, delays, position)
     return Prediction(
         method=name,
         graph=network.name or f"{network.n_nodes} nodes",
         n_nodes=network.n_nodes,
         time=time,
         position=position,
-        passes=passes,
+        passes=passes * (FORMULAS[name].samples(facts) if name in FORMULAS else 1.0),
         messages=messages,
         contraction=math.nan if name in FORMULAS else float(getattr(parameters, "contraction", math.nan)),
         p_comm=float(getattr(parameters, "p_comm", math.nan)),
@@ -272,6 +278,29 @@ def _constants(method: Method[Any], facts: Facts, summary: NodeSummary, network:
     if isinstance(parameters, AgdParameters):  # a run measures the whole objective's smoothness, and so do we
         parameters = parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
     return parameters
+
+
+# What things take here, in units of one multiplication and addition: a step of ADFS (the draw, the prox,
+# the cache) and what each entry of its row adds, a look at a row beside its entries, and how many products
+# of a dense Hessian or of its factors are done at once. Measured on one machine; the order of magnitude
+# matters.
+_STEP, _ENTRY, _LOOK, _AT_ONCE = 120.0, 3.0, 60.0, 4.0
+# These look at every row once per round instead of computing one sample after the other.
+_BY_GRADIENTS = ("agd", "dagd", "extra", "lbfgs", "newton")
+
+
+def work_here(name: str, facts: Facts, n_nodes: int, passes: float, messages: float) -> float:
+    """Return what passes and messages take where one processor does all; a step of ADFS is 1."""
+    width = float(facts.n_features // facts.n_outputs)
+    entries = width if facts.entries_per_row is None else facts.entries_per_row
+    step = facts.n_outputs * (_ENTRY * entries + _STEP)
+    row = facts.n_outputs * (2.0 * entries + _LOOK) if name in _BY_GRADIENTS else step
+    work = passes * facts.n_samples * row
+    if name != "newton":  # both ends of a message go through d numbers
+        return (work + messages * (facts.n_features + _STEP)) / step
+    at_once = 1.0 if facts.entries_per_row is not None else _AT_ONCE
+    products = 0.5 * facts.n_samples * entries * (entries + 1.0) / at_once
+    return (work + passes * (products + n_nodes * width**2 + width**3 / (3.0 * _AT_ONCE))) / step
 
 
 def _time(
@@ -298,7 +327,7 @@ def _messages(effort: EventEffort | RoundEffort, parameters: Any, network: Netwo
 
 
 def predict_all(
-    names: Iterable[str], facts: Facts, networks: Iterable[Network], delays: Delays, tol: float
+    names: Iterable[str], facts: Facts, networks: Iterable[Network], delays: Delays | None, tol: float
 ) -> list[Prediction]:
     """Predict every method on every network; one-machine methods on one node only."""
     return [

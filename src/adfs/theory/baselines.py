@@ -396,14 +396,14 @@ class NewtonParameters(Record):
 
     @staticmethod
     def rounds_to(tol: float) -> float:
-        """Return the rounds to plan for a relative error: 6 on the way, then the digits double.
+        """Return the rounds to plan for a relative error: a few on the way, then the digits double.
 
         Examples
         --------
         >>> round(NewtonParameters.rounds_to(1e-8), 1)
-        10.7
+        7.3
         """
-        return 6.0 + math.log2(max(1.0, -math.log2(tol)))
+        return 3.0 + math.log2(1.0 + math.log(1.0 / tol))
 
 
 _EXACT_NODES = 2000
