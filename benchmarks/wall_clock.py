@@ -69,7 +69,7 @@ def measure(comm: Any, name: str, kappa: float) -> dict[str, Any]:
         return comm.allreduce(time.perf_counter() - begun) / comm.size, run
 
     methods = [one for one in RIVALS if one != "newton" or X.shape[1] <= 5000]
-    best = objective(call("newton" if "newton" in methods else "adfs", tol=1e-13, passes=3000)[1].coef)
+    best = objective(call("newton" if "newton" in methods else "lbfgs", tol=1e-11, passes=1000)[1].coef)
     target = best + ACCURACY * (objective(np.zeros(X.shape[1])) - best)
     found: dict[str, Any] = {}
     for method in methods:
@@ -92,6 +92,9 @@ def measure(comm: Any, name: str, kappa: float) -> dict[str, Any]:
             "evaluating": account["evaluating"],
             "waiting": account["waiting"],
         }
+        if comm.rank == 0:  # a while passes between these
+            told = ", ".join(f"{what} {value:.3g}" for what, value in found[method].items())
+            print(f"{name} {kappa:g} {method}: {told}", file=sys.stderr, flush=True)
     return found
 
 
@@ -111,7 +114,9 @@ def main() -> str:
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [str(launcher), "-n", "2", sys.executable, "-m", "benchmarks.wall_clock", "worker"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=3000)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=environment, timeout=3000
+    )
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     rows = []
     for setting, methods in json.loads(line.removeprefix("RESULT ")).items():

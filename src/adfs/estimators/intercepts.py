@@ -32,6 +32,8 @@ _FIRST_TOLERANCE = 1e-6
 _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
+# Newton's method takes a long column as any other, and many digits at a round or two more.
+_LONGER, _MORE_DIGITS = 30.0, 1e-5
 
 
 def solve_with_intercept(
@@ -68,18 +70,17 @@ def solve_with_intercept(
     """
     tol = solver.options.tol
     assert tol is not None
-    alpha, l1 = weights
-    scale, mean = _column(data, loss, alpha, y, solver)
+    scale, mean = _column(data, loss, weights[0], y, solver)
     center = mean if center is None else center
-    n_nodes = solver.network.n_nodes
-    plain = data.problem(loss, alpha / n_nodes, y, append_column(data.X, scale))
-    if l1 > 0.0:
-        columns = np.ones((plain.n_outputs, plain.n_features // plain.n_outputs))
-        columns[:, -1] = 0.0
-        plain = plain.with_l1(l1 / n_nodes, columns.ravel())
-    rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    plain = _with_column(data, loss, weights, y, scale, solver)
     solver = solver.settled(plain)  # once, for the tolerance asked for and not for that of a round
-    left, next_tol = solver.options.passes, max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
+    share = 1.0
+    if solver.algorithm == "newton":
+        scale, share = _LONGER * scale, _MORE_DIGITS
+        plain = _with_column(data, loss, weights, y, scale, solver)
+    rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    left = solver.options.passes
+    next_tol = share * max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
     best: _Point | None = None
     before: tuple[np.ndarray, np.ndarray] | None = None
     gap = math.inf
@@ -97,14 +98,14 @@ def solve_with_intercept(
         best = found if best is None or found.gap < 2.0 * best.gap else best
         passes = float(run.columns["passes"][-1])
         # Rounding: nothing moves any more, however far the tolerance.
-        at_rest = passes == 0.0 and next_tol <= _LEAST_SHARE * tol and found.gap > 0.9 * gap
+        at_rest = passes == 0.0 and next_tol <= share * _LEAST_SHARE * tol and found.gap > 0.9 * gap
         gap = found.gap
         if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED:
             break
-        if next_tol > _LAST_SHARE * tol:
-            next_tol = max(_LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
+        if next_tol > share * _LAST_SHARE * tol:
+            next_tol = max(share * _LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
         else:  # tips that are not exact enough do not sum to 0, and it costs to make them
-            next_tol = max(_LEAST_SHARE * tol, 0.25 * next_tol)
+            next_tol = max(share * _LEAST_SHARE * tol, 0.25 * next_tol)
         step = scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
         center = around + _stride(around, step, before) * step
         if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
@@ -117,6 +118,19 @@ def solve_with_intercept(
         ending = {"outcome": str(joined.outcome), "gap": joined.gap, "rounds": len(rounds.runs)}
         tell_ending(solver.cluster, solver.options.checkpoint, ending)
     return joined
+
+
+def _with_column(
+    data: LocalData, loss: Loss, weights: tuple[float, float], y: np.ndarray, scale: float, solver: Solver
+) -> Problem:
+    """Return the problem with a column for the intercept, which has the penalty α and none of λ."""
+    (alpha, l1), n_nodes = weights, solver.network.n_nodes
+    problem = data.problem(loss, alpha / n_nodes, y, append_column(data.X, scale))
+    if not l1 > 0.0:
+        return problem
+    columns = np.ones((problem.n_outputs, problem.n_features // problem.n_outputs))
+    columns[:, -1] = 0.0
+    return problem.with_l1(l1 / n_nodes, columns.ravel())
 
 
 def _stride(
