@@ -180,6 +180,8 @@ class Process(ABC):
     from_primal : bool
         Whether all nodes hold the same θ and the dual variables follow from it, s = wℓ'(xᵀθ): it is certified
         at that θ, where the gap is ‖∇F‖²/(2Σσ).
+    seen : tuple of float
+        F and ‖∇F‖² there as far as such a method knows them, in every process alike; 0 and 0 if not.
     """
 
     at_iterate: ClassVar[bool] = False
@@ -215,6 +217,10 @@ class Process(ABC):
     def place_primal(self, theta: np.ndarray) -> None:
         """Put a run at position 0 at θ (d,), where the method is one `from_primal`."""
         raise NotImplementedError(f"{type(self).__name__} starts at dual variables")
+
+    @property
+    def seen(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
     @property
     def stuck(self) -> bool:

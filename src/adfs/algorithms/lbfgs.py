@@ -277,6 +277,10 @@ class LbfgsProcess(LocalRounds):
         }
 
     @property
+    def seen(self) -> tuple[float, float]:
+        return float(self.parts.search[_VALUE]), inner_product(self.parts.slopes[0], self.parts.slopes[0])
+
+    @property
     def stuck(self) -> bool:
         return bool(self.parts.search[_STUCK])
 

@@ -107,6 +107,10 @@ class NewtonProcess(RoundProcess):
         return {"theta": self.theta, "gradient": self.gradient, "curves": self.curves, "state": self.state}
 
     @property
+    def seen(self) -> tuple[float, float]:
+        return float(self.state[_VALUE]), inner_product(self.gradient, self.gradient)
+
+    @property
     def stuck(self) -> bool:
         return bool(self.state[_STUCK])
 

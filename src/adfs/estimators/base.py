@@ -6,7 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -26,6 +26,10 @@ from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import LOSSES, get_loss
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.joint_problem import numbered
+from adfs.threads import single_threaded
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["READ_OPTIONS", "LinearEstimator", "check_weights", "count_nodes", "positive", "read_offset"]
 
@@ -36,6 +40,8 @@ READ_OPTIONS: dict[str, Any] = {
     "order": "C",
     "accept_large_sparse": True,
 }
+
+_ONE_NODE = Network("path:1")
 
 # The constants each loss takes, by the name of the estimator's parameter.
 LOSS_CONSTANTS = {
@@ -95,6 +101,8 @@ def count_nodes(n_nodes: Any, graph: Any, seed: int) -> int:
     """Return the number of nodes: the one given, or the graph's own; 1 where neither says."""
     if n_nodes is not None:
         check_count(n_nodes)
+    if isinstance(graph, str) and ":" not in graph:
+        return int(n_nodes or 1)
     try:
         found = graph.n_nodes if isinstance(graph, Network) else Network(graph, seed=seed).n_nodes
     except InputError:
@@ -183,6 +191,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     def _take(self, model: FittedModel) -> None:
         """Set the fitted attributes."""
 
+    @single_threaded  # once for all that asks for it on the way
     def _fit(
         self,
         X: Any,
@@ -248,7 +257,14 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
         self.dual_gap_ = model.gap
         self.algorithm_ = model.algorithm
-        self.history_ = model.history
+        self._recorded = model.recorded
+
+    @property
+    def history_(self) -> pd.DataFrame:
+        """What was recorded, one row per point (made when asked for: it takes longer than a small fit)."""
+        import pandas as pd
+
+        return pd.DataFrame(self._recorded)
 
     def _take_inference(self, model: FittedModel) -> None:
         """Set the standard errors, where they were asked for."""
@@ -412,7 +428,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 def _network(graph: Any, n_nodes: int, seed: int) -> Network:
     """Return the network of a graph's name or of a user's own graph."""
     if n_nodes == 1:
-        return Network("path:1")
+        return _ONE_NODE
     return graph if isinstance(graph, Network) else Network(graph, n_nodes=n_nodes, seed=seed)
 
 

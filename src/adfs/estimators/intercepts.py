@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adfs.estimators.solver import LocalData, Solver, append_column, joined_frames
+from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
 from adfs.problem.curvatures import common_margin
 from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
@@ -24,7 +24,7 @@ from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
-__all__ = ["solve_with_intercept"]
+__all__ = ["column_length", "solve_with_intercept"]
 
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
@@ -32,8 +32,9 @@ _FIRST_TOLERANCE = 1e-6
 _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
-# Newton's method takes a long column as any other, and many digits at a round or two more.
-_LONGER, _MORE_DIGITS = 30.0, 1e-5
+# Newton's method takes a long column as any other, and many digits at a round or two more. They are what a
+# certificate asks for: one of tips that do not sum to 0 in raw columns says nothing.
+_WHATEVER_THE_UNITS, _LONG, _MORE_DIGITS = ("newton",), 100.0, 1e-5
 
 
 def solve_with_intercept(
@@ -42,6 +43,7 @@ def solve_with_intercept(
     weights: tuple[float, float],
     y: np.ndarray,
     solver: Solver,
+    scale: float,
     start: np.ndarray | None,
     center: np.ndarray | None = None,
 ) -> Run:
@@ -50,13 +52,16 @@ def solve_with_intercept(
     Parameters
     ----------
     data : LocalData
-        With the weights of the objective.
+        With the weights of the objective, and the intercept's column at the end.
     loss : Loss
     weights : tuple
         α and λ.
     y : ndarray of shape (N,)
         The labels as the loss takes them.
     solver : Solver
+        With the method settled.
+    scale : float
+        What the column holds: `column_length`.
     start : ndarray of shape (N,) or (N, K), optional
         Tips to start from.
     center : ndarray of shape (K,), optional
@@ -70,16 +75,13 @@ def solve_with_intercept(
     """
     tol = solver.options.tol
     assert tol is not None
-    scale, mean = _column(data, loss, weights[0], y, solver)
+    mean = _levels(data, loss, y, solver)
     center = mean if center is None else center
-    plain = _with_column(data, loss, weights, y, scale, solver)
-    solver = solver.settled(plain)  # once, for the tolerance asked for and not for that of a round
-    share = 1.0
-    if solver.algorithm == "newton":
-        scale, share = _LONGER * scale, _MORE_DIGITS
-        plain = _with_column(data, loss, weights, y, scale, solver)
+    columns = np.ones((loss.n_outputs, data.X.shape[1]))
+    columns[:, -1] = 0.0
+    plain = penalised(data, loss, weights, y, solver, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
-    left = solver.options.passes
+    left, share = solver.options.passes, _MORE_DIGITS if solver.algorithm in _WHATEVER_THE_UNITS else 1.0
     next_tol = share * max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
     best: _Point | None = None
     before: tuple[np.ndarray, np.ndarray] | None = None
@@ -120,19 +122,6 @@ def solve_with_intercept(
     return joined
 
 
-def _with_column(
-    data: LocalData, loss: Loss, weights: tuple[float, float], y: np.ndarray, scale: float, solver: Solver
-) -> Problem:
-    """Return the problem with a column for the intercept, which has the penalty α and none of λ."""
-    (alpha, l1), n_nodes = weights, solver.network.n_nodes
-    problem = data.problem(loss, alpha / n_nodes, y, append_column(data.X, scale))
-    if not l1 > 0.0:
-        return problem
-    columns = np.ones((problem.n_outputs, problem.n_features // problem.n_outputs))
-    columns[:, -1] = 0.0
-    return problem.with_l1(l1 / n_nodes, columns.ravel())
-
-
 def _stride(
     center: np.ndarray, step: np.ndarray, before: tuple[np.ndarray, np.ndarray] | None
 ) -> np.ndarray | float:
@@ -148,34 +137,42 @@ def _stride(
     return np.where(np.isfinite(found), np.clip(found, 1.0, _LONGEST_STRIDE), 1.0)
 
 
-def _column(
-    data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver
-) -> tuple[float, np.ndarray]:
-    """Return what the column holds, and where the intercepts start: at the targets' mean in a regression.
+def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
+    """Return what the intercept's column holds, for rows that have none yet.
 
-    With a log link, at that mean's logarithm.
+    So much that its penalty is well below the curvature, where the penalty of the others is large; and far
+    more for a method that does not mind, which then needs one round.
     """
     squares = (
         np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
         if data.sparse
         else np.einsum("jk,jk->j", data.X, data.X)
     )
-    shifted = y if data.offset is None or not loss.translates else y - data.offset
-    parts = [shifted]
-    if loss.link == "log":
-        parts += loss.level_parts(y, np.zeros_like(y) if data.offset is None else data.offset)
-    sums = [data.weights, data.weights * squares, *(data.weights * part for part in parts)]
-    total, typical, middle, *level = solver.totals(np.column_stack(sums), data.offsets)
+    sums = np.column_stack([data.weights, data.weights * squares, data.weights * y])
+    total, typical, middle = solver.totals(sums, data.offsets)
     if not total > 0.0:
-        return 1.0, np.zeros(loss.n_outputs)
-    # So long that its penalty is well below the curvature, where the penalty of the others is large.
+        return 1.0
     curvature = loss.beta if loss.smooth else 1.0
-    share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
     if loss.name == "poisson":
         curvature = middle / total
-    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / ((curvature or 1.0) * total)))
-    center = middle / total if loss.translates else 0.0
-    return scale or 1.0, np.full(loss.n_outputs, common_margin(*level) if level else center)
+    share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
+    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / ((curvature or 1.0) * total))) or 1.0
+    return _LONG * scale if solver.algorithm in _WHATEVER_THE_UNITS else scale
+
+
+def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.ndarray:
+    """Return where the intercepts start: in a regression at the targets' mean, or its logarithm; (K,)."""
+    if loss.link == "log":
+        parts = loss.level_parts(y, np.zeros_like(y) if data.offset is None else data.offset)
+    elif loss.translates:
+        parts = (y if data.offset is None else y - data.offset, np.ones_like(y))
+    else:
+        return np.zeros(loss.n_outputs)
+    sums = solver.totals(np.column_stack([data.weights * part for part in parts]), data.offsets)
+    over, under = (float(number) for number in sums)
+    if loss.link == "log":
+        return np.full(loss.n_outputs, common_margin(over, under))
+    return np.full(loss.n_outputs, over / under if under > 0.0 else 0.0)
 
 
 @dataclass(frozen=True)

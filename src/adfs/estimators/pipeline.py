@@ -15,9 +15,9 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
-from adfs.estimators.intercepts import solve_with_intercept
+from adfs.estimators.intercepts import column_length, solve_with_intercept
 from adfs.estimators.scaling import Columns, column_scales
-from adfs.estimators.solver import LocalData, Solver, append_column
+from adfs.estimators.solver import LocalData, Solver, append_column, penalised
 from adfs.problem import Loss, Multinomial
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run
@@ -183,15 +183,22 @@ class FittedModel:
         return next(outcome for outcome in order if outcome in ends)
 
     @property
-    def history(self) -> pd.DataFrame:
-        """The recorded rows of all runs."""
+    def recorded(self) -> dict[str, np.ndarray]:
+        """The recorded columns of all runs, with a column ``class`` when there are several."""
         if len(self.runs) == 1:
-            return self.runs[0].frame
+            return self.runs[0].columns
+        assert self.classes is not None
+        found = {
+            name: np.concatenate([run.columns[name] for run in self.runs]) for name in self.runs[0].columns
+        }
+        return found | {"class": np.repeat(self.classes, [run.columns["gap"].size for run in self.runs])}
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The same, as a data frame."""
         import pandas as pd
 
-        assert self.classes is not None
-        named = zip(self.classes, self.runs, strict=True)
-        return pd.concat([run.frame.assign(**{"class": name}) for name, run in named], ignore_index=True)
+        return pd.DataFrame(self.recorded)
 
 
 def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
@@ -222,18 +229,20 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     if spec.softmax:
         assert classes is not None
         loss = Multinomial(classes.size)
-    rows = data.X
     if spec.intercept and spec.intercept_scaling is not None:
-        rows = append_column(data.X, spec.intercept_scaling)
+        data = replace(data, X=append_column(data.X, spec.intercept_scaling))
+    weights = spec.ridge, spec.l1
+    # Classes share the method, the rows and what is known of them; targets and offsets are their own.
+    solver = solver.settled(penalised(data, loss, weights, targets[0], solver))
+    scale = column_length(data, loss, spec.ridge, targets[0], solver) if spec.free_intercept else 1.0
+    rows = replace(data, X=append_column(data.X, scale)) if spec.free_intercept else data
 
     def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
-        own, y = replace(data, offset=shifts[number]), targets[number]
+        own, y = replace(rows, offset=shifts[number]), targets[number]
         if spec.free_intercept:
             center = None if around is None else _centers(around, number, len(targets), loss)
-            return solve_with_intercept(own, loss, (spec.ridge, spec.l1), y, how, start, center)
-        n_nodes = how.network.n_nodes
-        problem = own.problem(loss, spec.ridge / n_nodes, y, rows)
-        return how.solve(problem.with_l1(spec.l1 / n_nodes) if spec.l1 > 0.0 else problem, start)
+            return solve_with_intercept(own, loss, weights, y, how, scale, start, center)
+        return how.solve(penalised(own, loss, weights, y, how), start)
 
     runs = _solve_all(len(targets), solve, solver, starts)
     if spec.softmax:

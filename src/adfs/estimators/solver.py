@@ -20,7 +20,7 @@ from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
-__all__ = ["LocalData", "Solver", "append_column", "joined_frames"]
+__all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised"]
 
 _FEW_FEATURES = 500
 
@@ -50,11 +50,6 @@ class LocalData:
     def sparse(self) -> bool:
         """Whether the rows are stored as CSR."""
         return bool(sp.issparse(self.X))
-
-    def problem(self, loss: Loss, sigma: float, y: np.ndarray, X: Any = None) -> Problem:
-        """Return the problem of these rows with other targets, and other columns where they are given."""
-        rows = self.X if X is None else X
-        return Problem.stacked(rows, y, self.weights, self.offsets, loss, sigma, self.offset)
 
 
 @dataclass(frozen=True)
@@ -165,6 +160,23 @@ class Solver:
         """Return the sums of columns (N, k) over all rows of all processes, node by node; shape (k,)."""
         columns = (np.ascontiguousarray(column, dtype=np.float64) for column in values.T)
         return self.add(np.stack([node_sums(column, offsets) for column in columns], axis=1))
+
+
+def penalised(
+    data: LocalData,
+    loss: Loss,
+    weights: tuple[float, float],
+    y: np.ndarray,
+    solver: Solver,
+    columns: np.ndarray | None = None,
+) -> Problem:
+    """Return the problem of some rows with other targets; ``weights`` are those of ½‖θ‖² and Σ c_k|θ_k|.
+
+    ``columns`` has c (d,), 1 when left out.
+    """
+    ridge, l1 = (weight / solver.network.n_nodes for weight in weights)
+    problem = Problem.stacked(data.X, y, data.weights, data.offsets, loss, ridge, data.offset)
+    return problem.with_l1(l1, columns) if l1 > 0.0 else problem
 
 
 def append_column(X: Any, value: float) -> Any:

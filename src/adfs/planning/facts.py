@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,11 @@ class Facts:
         smooth = bool(np.all(np.isfinite(summary.kappa)))
         kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
         batch = kappa_s
-        if smooth and summary.n_nodes > 1:
+        if summary.n_nodes == 1:
+            names = [item.name for item in dataclasses.fields(summary) if item.name != "batch_kappa"]
+            own = {name: getattr(summary, name) for name in names}
+            summary = NodeSummary(batch_kappa=summary.kappa, **own)
+        elif smooth:
             batch = min(kappa_s, float(summary.batch_kappa @ summary.sigma) / total)
         return cls(
             n_samples=int(sizes.sum()),

@@ -63,6 +63,8 @@ LOCAL_SOLVERS = ("msda", "esdacd")
 # On one node these are their local solver, or nothing at all.
 _FOR_NETWORKS = (*LOCAL_SOLVERS, "dsba", "extra")
 
+_ONE_NODE = Network("path:1")
+
 # A clock's pace is taken from so many events or rounds, and the rest goes on at it.
 _EVENTS, _ROUNDS = 20_000, 200
 
@@ -97,7 +99,7 @@ FORMULAS: Mapping[str, Formula] = {
 
 def _adfs_passes(facts: Facts, tol: float) -> float:
     """Return the passes of ADFS on one node that has all the data."""
-    contraction = Parameters.tuned(facts.summary(1), Network("path:1")).contraction
+    contraction = Parameters.tuned(facts.summary(1), _ONE_NODE).contraction
     return OBSERVED["adfs"] * math.log(1.0 / tol) / (contraction * facts.n_samples)
 
 

@@ -121,7 +121,8 @@ def certify(
     nodes : AllNodes
     enough : float, optional
         Take θ(s) from the centres of a dual method, which sum to 0 with the tips: one pass over the data, not
-        two. What rounding has made of that sum is added to gaps of at most this, and to no others.
+        two; or the gap of one that goes by θ from the gradient it has: none. What rounding has made of these
+        sums is added to gaps of at most this, and to no others.
     lower : float
         An earlier lower bound of F*.
     """
@@ -148,6 +149,13 @@ def certify(
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
+        if enough is not None and process.from_primal and not process.stuck:
+            value, square = process.seen if theta.any() else (nodes.value_at_zero, np.inf)
+            excess = square / (2.0 * sigma)
+            low = lower if theta.any() else max(lower, nodes.dual_at_zero)
+            certificate = nodes.certificate(theta, Gap(value, value - excess, excess), low)
+            if certificate.gap > enough:
+                return certificate
         tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
         total = nodes.add_rows(tips)
         # Far from the optimum θ's own dual variables may say less than none at all.
