@@ -14,6 +14,7 @@ NAMES = (
     "startup",
     "solvers",
     "one_machine",
+    "stopping",
     "multinomial",
     "mpi",
     "wall_clock",
