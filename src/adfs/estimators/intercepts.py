@@ -24,7 +24,7 @@ from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
-__all__ = ["column_length", "solve_with_intercept"]
+__all__ = ["column_length", "rounds_of", "solve_with_intercept"]
 
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
@@ -32,7 +32,9 @@ _FIRST_TOLERANCE = 1e-6
 _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
-_WHATEVER_THE_UNITS, _LONG = ("newton",), 100.0
+# Of methods that do not mind the units of columns, for which one round is enough; and how many others take.
+_WHATEVER_THE_UNITS, _LONG = ("lbfgs", "newton"), 100.0
+_USUAL_ROUNDS = 3.0
 
 
 def solve_with_intercept(
@@ -91,7 +93,7 @@ def solve_with_intercept(
         limits = replace(part.options, tol=next_tol, passes=left)
         run = replace(part, options=limits, whole=False).solve(problem, start)
         rounds.runs.append(run)
-        start, around = run.dual, center
+        around = center
         if not np.isfinite(run.coef).all():
             break
         found = rounds.certify(problem, run, around)
@@ -112,6 +114,8 @@ def solve_with_intercept(
         if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
             center = center - center.mean()
         before = around, step
+        # Tips that sum to 0 stand for the very centre that the next round has.
+        start = None if run.dual is None else found.tips
         if left is not None:
             left = max(left - passes, 1.0)
     joined = rounds.joined(best, around, tol)
@@ -134,6 +138,11 @@ def _stride(
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (center - before[0]) / (before[1] - step)
     return np.where(np.isfinite(found), np.clip(found, 1.0, _LONGEST_STRIDE), 1.0)
+
+
+def rounds_of(methods: Sequence[str]) -> dict[str, float]:
+    """Return about how many rounds an intercept that is not penalised takes with each of some methods."""
+    return {name: 1.0 if name in _WHATEVER_THE_UNITS else _USUAL_ROUNDS for name in methods}
 
 
 def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
