@@ -33,8 +33,8 @@ _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
 # Of methods that do not mind the units of columns, for which one round is enough; and how many others take.
-_WHATEVER_THE_UNITS, _LONG = ("lbfgs", "newton"), 100.0
-_USUAL_ROUNDS = 3.0
+_WHATEVER_THE_UNITS = ("lbfgs", "newton")
+_USUAL_ROUNDS, _BELOW = 3.0, 1e8
 
 
 def solve_with_intercept(
@@ -148,24 +148,26 @@ def rounds_of(methods: Sequence[str]) -> dict[str, float]:
 def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
     """Return what the intercept's column holds, for rows that have none yet.
 
-    So much that its penalty is well below the curvature, where the penalty of the others is large; and far
-    more for a method that does not mind, which then needs one round.
+    So much that its penalty is well below the curvature: far below it for a method that does not mind, and
+    otherwise as far as rows as long as these hardly notice.
     """
-    squares = (
-        np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
-        if data.sparse
-        else np.einsum("jk,jk->j", data.X, data.X)
-    )
-    sums = np.column_stack([data.weights, data.weights * squares, data.weights * y])
-    total, typical, middle = solver.totals(sums, data.offsets)
+    total, middle = solver.totals(np.column_stack([data.weights, data.weights * y]), data.offsets)
     if not total > 0.0:
         return 1.0
     curvature = loss.beta if loss.smooth else 1.0
     if loss.name == "poisson":
         curvature = middle / total
+    least = alpha / ((curvature or 1.0) * total)
+    if solver.algorithm in _WHATEVER_THE_UNITS:
+        return math.sqrt(_BELOW * least)
+    squares = (
+        np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
+        if data.sparse
+        else np.einsum("jk,jk->j", data.X, data.X)
+    )
+    (typical,) = solver.totals((data.weights * squares)[:, None], data.offsets)
     share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
-    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / ((curvature or 1.0) * total))) or 1.0
-    return _LONG * scale if solver.algorithm in _WHATEVER_THE_UNITS else scale
+    return math.sqrt(max(share * typical / total, 10.0 * least)) or 1.0
 
 
 def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.ndarray:
@@ -225,7 +227,9 @@ class _Rounds:
         total = nodes.add_rows(tips).reshape(self.outputs, -1)
         sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
         point = run.coef.reshape(self.outputs, -1).copy()
-        if run.dual is not None:
+        # Where rows are long, tips that are right to rounding stand for a point that is far off; a method that
+        # goes by points has a better one.
+        if run.dual is not None and self.solver.algorithm not in _WHATEVER_THE_UNITS:
             point[:, :-1] = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)[:, :-1]
         if problem.smooth and problem.loss.translates:  # to the best intercept, where the loss is a square
             pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)
