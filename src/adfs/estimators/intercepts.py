@@ -24,7 +24,7 @@ from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
-__all__ = ["column_length", "solve_with_intercept"]
+__all__ = ["column_length", "rounds_of", "solve_with_intercept"]
 
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE = 1e-6
@@ -32,9 +32,12 @@ _FIRST_TOLERANCE = 1e-6
 _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
-# Newton's method takes a long column as any other, and many digits at a round or two more. They are what a
-# certificate asks for: one of tips that do not sum to 0 in raw columns says nothing.
-_WHATEVER_THE_UNITS, _LONG, _MORE_DIGITS = ("newton",), 100.0, 1e-5
+# Of methods that do not mind the units of columns, for which one round is enough; and how many others take.
+_WHATEVER_THE_UNITS = ("lbfgs", "newton")
+_USUAL_ROUNDS, _BELOW = 3.0, 1e8
+# Newton's method has more digits for a step or two, and a certificate of raw columns asks for them: tips that
+# do not quite sum to 0 say nothing there.
+_MORE_DIGITS = 1e-5
 
 
 def solve_with_intercept(
@@ -81,8 +84,10 @@ def solve_with_intercept(
     columns[:, -1] = 0.0
     plain = penalised(data, loss, weights, y, solver, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
-    left, share = solver.options.passes, _MORE_DIGITS if solver.algorithm in _WHATEVER_THE_UNITS else 1.0
+    left, share = solver.options.passes, _MORE_DIGITS if solver.algorithm == "newton" else 1.0
     next_tol = share * max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
+    if solver.algorithm in _WHATEVER_THE_UNITS:
+        next_tol = min(next_tol, _LAST_SHARE * tol)
     best: _Point | None = None
     before: tuple[np.ndarray, np.ndarray] | None = None
     gap = math.inf
@@ -92,7 +97,7 @@ def solve_with_intercept(
         limits = replace(part.options, tol=next_tol, passes=left)
         run = replace(part, options=limits, whole=False).solve(problem, start)
         rounds.runs.append(run)
-        start, around = run.dual, center
+        around = center
         if not np.isfinite(run.coef).all():
             break
         found = rounds.certify(problem, run, around)
@@ -113,6 +118,8 @@ def solve_with_intercept(
         if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
             center = center - center.mean()
         before = around, step
+        # Tips that sum to 0 stand for the very centre that the next round has.
+        start = None if run.dual is None else found.tips
         if left is not None:
             left = max(left - passes, 1.0)
     joined = rounds.joined(best, around, tol)
@@ -137,27 +144,34 @@ def _stride(
     return np.where(np.isfinite(found), np.clip(found, 1.0, _LONGEST_STRIDE), 1.0)
 
 
+def rounds_of(methods: Sequence[str]) -> dict[str, float]:
+    """Return about how many rounds an intercept that is not penalised takes with each of some methods."""
+    return {name: 1.0 if name in _WHATEVER_THE_UNITS else _USUAL_ROUNDS for name in methods}
+
+
 def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
     """Return what the intercept's column holds, for rows that have none yet.
 
-    So much that its penalty is well below the curvature, where the penalty of the others is large; and far
-    more for a method that does not mind, which then needs one round.
+    So much that its penalty is well below the curvature: far below it for a method that does not mind, and
+    otherwise as far as rows as long as these hardly notice.
     """
-    squares = (
-        np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
-        if data.sparse
-        else np.einsum("jk,jk->j", data.X, data.X)
-    )
-    sums = np.column_stack([data.weights, data.weights * squares, data.weights * y])
-    total, typical, middle = solver.totals(sums, data.offsets)
+    total, middle = solver.totals(np.column_stack([data.weights, data.weights * y]), data.offsets)
     if not total > 0.0:
         return 1.0
     curvature = loss.beta if loss.smooth else 1.0
     if loss.name == "poisson":
         curvature = middle / total
+    least = alpha / ((curvature or 1.0) * total)
+    if solver.algorithm in _WHATEVER_THE_UNITS:
+        return math.sqrt(_BELOW * least)
+    squares = (
+        np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
+        if data.sparse
+        else np.einsum("jk,jk->j", data.X, data.X)
+    )
+    (typical,) = solver.totals((data.weights * squares)[:, None], data.offsets)
     share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
-    scale = math.sqrt(max(share * typical / total, 10.0 * alpha / ((curvature or 1.0) * total))) or 1.0
-    return _LONG * scale if solver.algorithm in _WHATEVER_THE_UNITS else scale
+    return math.sqrt(max(share * typical / total, 10.0 * least)) or 1.0
 
 
 def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.ndarray:
@@ -217,7 +231,9 @@ class _Rounds:
         total = nodes.add_rows(tips).reshape(self.outputs, -1)
         sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
         point = run.coef.reshape(self.outputs, -1).copy()
-        if run.dual is not None:
+        # Where rows are long, tips that are right to rounding stand for a point that is far off; a method that
+        # goes by points has a better one.
+        if run.dual is not None and self.solver.algorithm not in _WHATEVER_THE_UNITS:
             point[:, :-1] = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)[:, :-1]
         if problem.smooth and problem.loss.translates:  # to the best intercept, where the loss is a square
             pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)

@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import InputError
+from adfs.estimators.auto import CANDIDATES
 from adfs.estimators.inference import Inference, check_inference, infer
-from adfs.estimators.intercepts import column_length, solve_with_intercept
+from adfs.estimators.intercepts import column_length, rounds_of, solve_with_intercept
 from adfs.estimators.scaling import Columns, column_scales
 from adfs.estimators.solver import LocalData, Solver, append_column, penalised
 from adfs.problem import Loss, Multinomial
@@ -233,7 +234,8 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         data = replace(data, X=append_column(data.X, spec.intercept_scaling))
     weights = spec.ridge, spec.l1
     # Classes share the method, the rows and what is known of them; targets and offsets are their own.
-    solver = solver.settled(penalised(data, loss, weights, targets[0], solver))
+    rounds = rounds_of(CANDIDATES) if spec.free_intercept else {}
+    solver = solver.settled(penalised(data, loss, weights, targets[0], solver), rounds)
     scale = column_length(data, loss, spec.ridge, targets[0], solver) if spec.free_intercept else 1.0
     rows = replace(data, X=append_column(data.X, scale)) if spec.free_intercept else data
 

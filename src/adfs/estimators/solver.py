@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,17 +96,20 @@ class Solver:
         )
         return replace(run, details=run.details | {"reason": how.reason}) if how.reason else run
 
-    def settled(self, problem: Problem) -> Solver:
-        """Return the solver with ``"auto"`` replaced by what it stands for on a problem."""
+    def settled(self, problem: Problem, rounds: Mapping[str, float] | None = None) -> Solver:
+        """Return the solver with ``"auto"`` replaced by what it stands for on a problem.
+
+        ``rounds`` says of methods how often they will solve it.
+        """
         if self.algorithm != "auto":
             return self
-        name, reason = self._choose(problem)
+        name, reason = self._choose(problem, rounds or {})
         options = self.options
         if name == "ns-adfs" and can_be_smoothed(problem.loss):
             options = replace(options, parameters=options.parameters or "smoothing")
         return replace(self, algorithm=name, options=options, reason=reason)
 
-    def _choose(self, problem: Problem) -> tuple[str, str]:
+    def _choose(self, problem: Problem, rounds: Mapping[str, float]) -> tuple[str, str]:
         """Return the method for a problem and why, the same in every process."""
         if problem.l1 is not None:
             return "adfs", "the penalty has an l1 term"
@@ -136,7 +139,7 @@ class Solver:
                 curved=problem.loss_name in CURVED,
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
-            found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES)
+            found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES, rounds=rounds)
             return [found.method, found.reason]
 
         told = self.cluster.attempt("to choose a method", chosen)

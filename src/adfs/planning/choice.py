@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from adfs.errors import InputError
@@ -31,6 +32,7 @@ def choose(
     tau: float | None = 1.0,
     tol: float = 1e-6,
     methods: Iterable[str] | None = None,
+    rounds: Mapping[str, float] | None = None,
 ) -> Choice:
     """Choose the method and the network that are predicted to be the quickest; nothing is run.
 
@@ -47,6 +49,8 @@ def choose(
     methods : iterable of str, optional
         All that are registered and fit the problem when left out, apart from those whose local solves the
         clock counts as one pass.
+    rounds : mapping, optional
+        How often a method has to solve the problem, once where it does not say.
 
     Examples
     --------
@@ -59,7 +63,9 @@ def choose(
     if methods is None:
         names = [name for name in names if name not in LOCAL_SOLVERS]
     delays = None if tau is None else Delays(tau=tau, law="fixed")
-    found = ranked(predict_all(names, facts, networks, delays, tol), {})
+    often = rounds or {}
+    predicted = predict_all(names, facts, networks, delays, tol)
+    found = ranked((replace(one, time=often.get(one.method, 1.0) * one.time) for one in predicted), {})
     if not found:
         raise InputError("none of these methods can run on this problem and these networks")
     best = found[0]
