@@ -107,9 +107,20 @@ def inlined(function: F) -> F:
 
     LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and a
     loop that holds a call is not vectorised. Such a function makes no arrays (see `kernel`), and is kept on
-    disk inside the kernels that use it.
+    disk inside the kernels that use it. Python cannot call it: the entry would cost more than its own code,
+    for each loss and kind of rows.
     """
-    return cast(F, numba.njit(forceinline=True, _nrt=False, **OPTIONS)(function))
+    dispatcher = numba.njit(forceinline=True, _nrt=False, no_cpython_wrapper=True, **OPTIONS)(function)
+    if isinstance(dispatcher, Dispatcher):
+
+        def refuse(*arguments: object, **named: object) -> None:
+            raise TypeError(
+                f"{function.__name__} is called by compiled code only; its Python form is py_func"
+            )
+
+        # The part of numba that takes calls from Python is told of no compiled form, and asks for one.
+        dispatcher._insert, dispatcher._compile_for_args = (lambda *arguments: None), refuse
+    return cast(F, dispatcher)
 
 
 def overloads(target: Callable[..., object]) -> Callable[[F], F]:
