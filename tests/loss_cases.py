@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 from adfs.problem.losses import LOSSES, Loss, get_loss
 
@@ -60,6 +62,20 @@ CASES: list[Loss] = [
     Expectile(0.8),
 ]
 SMOOTH = [loss for loss in CASES if loss.smooth]
+# Every loss with every kind of rows is another set of kernels to compile, and what walks over rows does not
+# know the loss: sparse rows are tried with a few.
+FEW = frozenset({"logistic", "squared", "hinge"})
+ON_SPARSE_ROWS = [loss for loss in CASES if loss.name in FEW]
+
+
+def with_rows(losses: list[Loss]) -> list[Any]:
+    """Return the cases (loss, whether rows are sparse)."""
+    cases = [(loss, sparse) for sparse in (False, True) for loss in losses]
+    return [
+        pytest.param(loss, sparse, id=f"{'csr' if sparse else 'dense'}-{case_id(loss)}")
+        for loss, sparse in cases
+        if loss.name in FEW or not sparse
+    ]
 
 
 def constants_of(loss: Loss) -> dict[str, float]:

@@ -10,6 +10,7 @@ user's own loss.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import os
 import pickle
@@ -27,6 +28,7 @@ import llvmlite
 import numba
 import numba.extending
 import numpy as np
+from numba.core import event as compiler_events
 from numba.core import sigutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.core.dispatcher import Dispatcher
@@ -45,6 +47,8 @@ OPTIONS: dict[str, object] = {
     "boundscheck": False,
     "error_model": "numpy",
     "nogil": True,
+    # Nothing calls a kernel by its address in C, and the entry for that is a tenth of a compilation.
+    "no_cfunc_wrapper": True,
 }
 
 _PACKAGE = Path(__file__).parent
@@ -103,9 +107,20 @@ def inlined(function: F) -> F:
 
     LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and a
     loop that holds a call is not vectorised. Such a function makes no arrays (see `kernel`), and is kept on
-    disk inside the kernels that use it.
+    disk inside the kernels that use it. Python cannot call it: the entry would cost more than its own code,
+    for each loss and kind of rows.
     """
-    return cast(F, numba.njit(forceinline=True, _nrt=False, **OPTIONS)(function))
+    dispatcher = numba.njit(forceinline=True, _nrt=False, no_cpython_wrapper=True, **OPTIONS)(function)
+    if isinstance(dispatcher, Dispatcher):
+
+        def refuse(*arguments: object, **named: object) -> None:
+            raise TypeError(
+                f"{function.__name__} is called by compiled code only; its Python form is py_func"
+            )
+
+        # The part of numba that takes calls from Python is told of no compiled form, and asks for one.
+        dispatcher._insert, dispatcher._compile_for_args = (lambda *arguments: None), refuse
+    return cast(F, dispatcher)
 
 
 def overloads(target: Callable[..., object]) -> Callable[[F], F]:
@@ -313,6 +328,29 @@ def _folder() -> Path | None:
     with suppress(OSError):
         os.utime(folder)  # its time of last use
     return folder
+
+
+class _WithoutCollections(compiler_events.Listener):  # type: ignore[misc]
+    """Keeps Python's collector from going through all that numba makes: it is a seventh of a compilation."""
+
+    def __init__(self) -> None:
+        self._depth, self._was_enabled = 0, False
+
+    def on_start(self, event: object) -> None:
+        """Pause it when the outermost function begins; the compiler's lock keeps other threads away."""
+        if not self._depth:
+            self._was_enabled = gc.isenabled()
+            gc.disable()
+        self._depth += 1
+
+    def on_end(self, event: object) -> None:
+        """Let it go on, also after an error."""
+        self._depth -= 1
+        if not self._depth and self._was_enabled:
+            gc.enable()
+
+
+compiler_events.register("numba:compile", _WithoutCollections())
 
 
 def _refuse_what_others_may_write(root: Path) -> None:

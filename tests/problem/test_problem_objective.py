@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adfs.problem import Problem, losses, smoothness
 from adfs.problem.losses import Loss, get_loss
-from loss_cases import CASES, SMOOTH, case_id
+from loss_cases import CASES, SMOOTH, case_id, with_rows
 
 every = pytest.mark.parametrize("loss", CASES, ids=case_id)
 
@@ -33,8 +33,7 @@ def dense(problem: Problem) -> np.ndarray:
     return np.asarray(problem.X.toarray() if problem.sparse else problem.X)
 
 
-@every
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("loss", "sparse"), with_rows(CASES))
 def test_objective_gradient_and_hessian_are_the_literal_sums(loss: Loss, sparse: bool) -> None:
     problem = random_problem(loss, sparse=sparse)
     theta = np.random.default_rng(1).standard_normal(5)
@@ -50,8 +49,7 @@ def test_objective_gradient_and_hessian_are_the_literal_sums(loss: Loss, sparse:
     np.testing.assert_allclose(problem.hessian(theta), hessian, rtol=0, atol=2e-14 * (1 + hessian.max()))
 
 
-@every
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("loss", "sparse"), with_rows(CASES))
 def test_many_parameters_at_once_equal_one_after_the_other(loss: Loss, sparse: bool) -> None:
     problem = random_problem(loss, sparse=sparse)
     thetas = np.random.default_rng(1).standard_normal((6, 5))
@@ -77,8 +75,7 @@ def test_objective_does_not_depend_on_the_split() -> None:
 # --------------------------------------------------------------------------- condition numbers
 
 
-@pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("loss", "sparse"), with_rows(SMOOTH))
 def test_condition_numbers_are_the_literal_ones(loss: Loss, sparse: bool) -> None:
     problem = random_problem(loss, sparse=sparse)
     X, w = dense(problem), problem.weights

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import AliasTables
@@ -62,18 +63,36 @@ def test_actor_table_is_exact_to_its_resolution(values):
         assert (got == 0) == (want == 0.0)
 
 
+@compiled
+def compiled_column(draw, columns):
+    return draw_column(draw, columns)
+
+
+@compiled
+def compiled_sample(draw, packed, offsets, node):
+    return draw_sample(draw, packed, offsets, node)
+
+
+def test_what_is_inlined_is_not_called_from_python():
+    with pytest.raises(TypeError, match="draw_column is called by compiled code only"):
+        draw_column(np.uint64(1), np.uint64(2))
+    compiled_column(np.uint64(1), np.uint64(2))
+    with pytest.raises(TypeError, match="draw_column is called by compiled code only"):
+        draw_column(np.uint64(1), np.uint64(2))
+
+
 def test_column_is_the_upper_half_of_the_product():
     rng = np.random.default_rng(0)
     for draw in [0, 1, 2**32 - 1, 2**32, 2**64 - 1, *rng.integers(0, 2**64, 200, dtype=np.uint64).tolist()]:
         for columns in (1, 2, 3, 1000, 2**31 - 1, 2**32 - 1):
-            column, position = draw_column(np.uint64(draw), np.uint64(columns))
+            column, position = compiled_column(np.uint64(draw), np.uint64(columns))
             assert (int(column), int(position)) == divmod(draw * columns, 2**64)
 
 
 def test_draws_at_the_ends_stay_inside():
     tables = AliasTables.build([0.0, 1.0, 0.0, 5.0, 0.0], [0, 5])
     for draw in (0, 2**64 - 1):
-        assert draw_sample(np.uint64(draw), tables.packed, tables.offsets, np.uint64(0)) in (1, 3)
+        assert compiled_sample(np.uint64(draw), tables.packed, tables.offsets, np.uint64(0)) in (1, 3)
 
 
 def test_many_rows_of_one_weight_and_some_of_none():

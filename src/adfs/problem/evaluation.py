@@ -152,10 +152,10 @@ def fill_margins(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> None
 
 
 @inlined
-def _shifted_margins(samples: Samples, j: int, theta: np.ndarray, out: np.ndarray) -> None:
+def _shifted_margins(rows: Rows, y: Labels, j: int, theta: np.ndarray, out: np.ndarray) -> None:
     """Write the margins of row j with its offsets."""
-    fill_margins(samples.rows, j, theta, out)
-    add_shift(samples.y, j, 1.0, out)
+    fill_margins(rows, j, theta, out)
+    add_shift(y, j, 1.0, out)
 
 
 @compiled
@@ -168,7 +168,7 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     for i in range(n):
         total, carry = 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            _shifted_margins(samples, j, theta, margins)
+            _shifted_margins(samples.rows, samples.y, j, theta, margins)
             term = samples.weights[j] * value(loss, point_of(loss, margins), plain_label(samples.y, j))
             total, error = _two_sum(total, term)
             carry += error
@@ -208,7 +208,7 @@ def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
     loss = samples.loss
     out = np.empty((samples.weights.size, outputs(loss)))
     for j in range(samples.weights.size):
-        _shifted_margins(samples, j, theta, out[j])
+        _shifted_margins(samples.rows, samples.y, j, theta, out[j])
         write_slope(loss, out[j], plain_label(samples.y, j), samples.weights[j])
     return out
 
@@ -318,27 +318,33 @@ def _row_size(rows: Rows, j: int) -> tuple[float, int]:
     return squares, count
 
 
-@compiled
 def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
     """Return what says how far rounding takes the margins of each node's active rows; shape (n, 3).
 
     The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, and of what rounding makes of labels.
     """
-    offsets, weights = samples.offsets, samples.weights
+    loss, rows, y, weights, offsets = samples
+    return _margin_scales(rows, y, weights, offsets, active, outputs(loss))
+
+
+# Not given the loss, so that it is compiled once for all of them.
+@compiled
+def _margin_scales(
+    rows: Rows, y: Labels, weights: np.ndarray, offsets: np.ndarray, active: np.ndarray, n_outputs: int
+) -> np.ndarray:
     out = np.zeros((offsets.size - 1, 3))
     for i in range(out.shape[0]):
         for j in range(offsets[i], offsets[i + 1]):
             if active[j]:
-                squares, count = _row_size(samples.rows, j)
-                most = abs(plain_label(samples.y, j)) + shift_size(samples.y, j)
-                most += outputs(samples.loss) - 1
+                squares, count = _row_size(rows, j)
+                most = abs(plain_label(y, j)) + shift_size(y, j)
+                most += n_outputs - 1
                 out[i, 0] += weights[j] * squares
                 out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
                 out[i, 2] += weights[j] * most * most
     return out
 
 
-@compiled
 def gap_parts(
     samples: Samples,
     active: np.ndarray,
@@ -366,10 +372,9 @@ def gap_parts(
     """
     out = np.zeros((samples.offsets.size - 1, 5))
     length = squared_norm(theta)
-    for i in range(out.shape[0]):
-        out[i, _ROWS] = scales[i, 0]
-        if beta < math.inf:
-            out[i, _MARGINS] = beta * _EPS * _EPS * (scales[i, 1] * length + 64.0 * scales[i, 2])
+    out[:, _ROWS] = scales[:, 0]
+    if beta < math.inf:
+        out[:, _MARGINS] = beta * _EPS * _EPS * (scales[:, 1] * length + 64.0 * scales[:, 2])
     room = np.empty((2, tips.shape[1]))
     _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room[0], room[1], out)
     return out
@@ -395,7 +400,7 @@ def _sum_gap(
             weight = weights[j]
             label = plain_label(y, j)
             if weight > 0.0:
-                _shifted_margins(samples, j, theta, margins)
+                _shifted_margins(samples.rows, samples.y, j, theta, margins)
                 total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), label))
                 total_carry += error
             if not active[j]:

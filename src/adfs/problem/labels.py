@@ -55,7 +55,11 @@ def labels_of(loss: Loss, y: np.ndarray, offset: np.ndarray | None) -> Labels:
     """Return labels as kernels take them; a loss of u − b has the offset in its target."""
     if offset is None:
         return y
-    return y - offset if loss.translates else ShiftedLabels(y, offset)
+    if not loss.translates:
+        return ShiftedLabels(y, offset)
+    moved: np.ndarray = y - offset
+    moved.setflags(write=False)  # as targets without offsets: the same kernels
+    return moved
 
 
 def label_rows(y: Labels, rows: np.ndarray) -> Labels:

@@ -62,8 +62,15 @@ def sparse(matrix: Matrix) -> bool:
 def rows_of(matrix: Matrix) -> Rows:
     """Return the rows of a dense C-contiguous array or of a CSR matrix, without copying."""
     if sparse(matrix):
-        return SparseRows(matrix.data, matrix.indices, matrix.indptr)
-    return DenseRows(matrix)
+        return SparseRows(*map(_only_read, (matrix.data, matrix.indices, matrix.indptr)))
+    return DenseRows(_only_read(matrix))
+
+
+def _only_read(array: np.ndarray) -> np.ndarray:
+    """Return a view for reading: the same kernels for arrays that can and that cannot be written to."""
+    seen = array.view()
+    seen.setflags(write=False)
+    return seen
 
 
 def row_span(rows: Rows, j: SupportsIndex) -> tuple[int, int]:

@@ -113,7 +113,8 @@ def _finish_arrived(parts: Any, board: Board) -> int:
         if board.came[link] == 0 and _is_done(board, board.receives[link]):
             board.came[link] = 1
         if board.came[link] == 1 and _is_done(board, board.sends[link]):
-            edge, i = board.edges[link], board.places[link]
+            # The integers of the interpreted exchange, so that it and this one share a kernel.
+            edge, i = int(np.int64(board.edges[link])), int(np.int64(board.places[link]))
             take_message(parts, edge, i, board.moments[link], board.out[link], board.into[link])
             MPI_START(board.receives[link])
             board.came[link] = 0
@@ -128,7 +129,7 @@ def _finish_arrived(parts: Any, board: Board) -> int:
 @kernel
 def _post(parts: Any, board: Board, edge: int, moment: float) -> None:
     link = board.number[edge]
-    fill_message(parts, board.places[link], moment, board.out[link])
+    fill_message(parts, int(np.int64(board.places[link])), moment, board.out[link])
     MPI_START(board.sends[link])
     board.exchanges[link] += 1
     board.moments[link] = moment
