@@ -85,30 +85,16 @@ _OBJECTS = {
     "simulate": "adfs.runtimes",
     "Problem": "adfs.problem",
 }
-_SUBMODULES = frozenset(
-    {
-        "algorithms",
-        "data",
-        "estimators",
-        "experiments",
-        "network",
-        "planning",
-        "problem",
-        "runtimes",
-        "schedule",
-        "theory",
-    }
-)
 
 
 def __getattr__(name: str) -> object:
     """Import a public name at its first use (PEP 562)."""
-    if name in _SUBMODULES:
-        return import_module(f"{__name__}.{name}")
     if name in _OBJECTS:
         value: object = getattr(import_module(_OBJECTS[name]), name)
         globals()[name] = value
         return value
+    if name in __all__:  # a folder
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -9,13 +9,15 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from adfs.errors import AdfsError, FileError, InputError
 
-__all__ = ["check_folder", "check_outputs", "check_writable", "reading_error", "write_whole"]
+__all__ = ["JsonObject", "check_folder", "check_outputs", "check_writable", "reading_error", "write_whole"]
 
 AnyPath: TypeAlias = str | os.PathLike[str]
+#: An object of JSON: what is read from a file, or will be written to one.
+JsonObject: TypeAlias = dict[str, Any]
 
 # Reasons for which the name that was given is wrong, rather than the disk or the network behind it.
 _WRONG_NAME = (

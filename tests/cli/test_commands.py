@@ -294,7 +294,8 @@ def test_simulate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has 3 classes" in capsys.readouterr().err
 
 
-def test_rates(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
     options = ["sklearn:breast_cancer", "--graph", "grid:3x3", "--tau", "5"]
     assert main(["rates", *options, "--json"]) == 0
     rates = json.loads(capsys.readouterr().out)
@@ -315,6 +316,12 @@ def test_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert "paper" in text
     assert main(["rates", "sklearn:breast_cancer", "--json"]) == 0  # one node: γ is not a number
     assert json.loads(capsys.readouterr().out)["n_nodes"] == 1
+    Path("sites.txt").write_text("oslo rome\nrome bonn\n")
+    assert main(["rates", "sklearn:breast_cancer", "--graph", "sites.txt", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n_nodes"], found["network"]) == (3, "sites.txt")
+    assert main(["rates", "sklearn:breast_cancer", "--graph", "sights.txt"]) == 2
+    assert "graph sights.txt: cannot be read: No such file" in capsys.readouterr().err
     assert main(["rates", "sklearn:diabetes", "--loss", "absolute"]) == 2
     assert "needs a smooth loss" in capsys.readouterr().err
 

@@ -72,6 +72,11 @@ def test_a_graph_says_how_many_nodes_there_are(file: str, capsys: pytest.Capture
     X, y = data()
     assert adfs.ADFSClassifier(graph="grid:3x3", tol=1e-2).fit(X, y).node_coef_.shape == (9, 3)
     capsys.readouterr()
+    Path("sites.txt").write_text("0 1\n1 2\n")
+    assert main(["fit", file, "--graph", "sites.txt", "--tol", "1e-2", "--out", "m.json"]) == 0
+    assert LinearModel.load(Path("m.json")).training["n_nodes"] == 3
+    assert main(["fit", file, "--graph", "sights.txt"]) == 2
+    assert "graph sights.txt: cannot be read" in capsys.readouterr().err
     assert main(["fit", file, "--graph", "grid:2x2", "--nodes", "3"]) == 2
     assert "has 4 nodes but n_nodes is 3; leave one of them out" in capsys.readouterr().err
     with pytest.raises(adfs.InputError, match="has 9 nodes but n_nodes is 2"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -99,7 +99,7 @@ def run(
         raise unknown_name("format of traces", traces, ("csv", "parquet"))
     if traces == "parquet":
         _need_parquet()
-    table: dict[str, Any] = {
+    table: dict[str, object] = {
         "graph": graph,
         "nodes": nodes,
         "partition": partition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -106,7 +106,7 @@ def run(
         str,
         typer.Option(
             "--graph",
-            help="How the nodes are linked: cycle, torus, grid:3x3, complete, …; auto: the quickest.",
+            help="How the nodes are linked: cycle, torus, grid:3x3, …, a file of edges; auto: the quickest.",
         ),
     ] = "cycle",
     partition: options.Partition = None,
@@ -169,8 +169,8 @@ def run(
     over_mpi = launched_by_mpi()
     if timeline is not None and not over_mpi:
         raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
-    _check_figure("--timeline", timeline)
-    _check_figure("--cv-plot", cv_plot)
+    options.check_figure("--timeline", timeline)
+    options.check_figure("--cv-plot", cv_plot)
     if cv is None and (C_grid or alpha_grid or cv_plot):
         raise InputError("--C-grid, --alpha-grid and --cv-plot are for cross-validation: say --cv 5")
     if cv is not None and checkpoint is not None:
@@ -249,34 +249,13 @@ def run(
     if as_json:
         print(json.dumps(fitted.summary | {"out": str(out)}))
     if summary:
-        print(_best(fitted).summary())
+        best = getattr(fitted.estimator, "best_estimator_", None)
+        print((best or fitted.estimator).summary())
     if cv_plot is not None:
-        _save_figure(cv_plot, fitted.estimator.plot())
+        options.save_figure(cv_plot, fitted.estimator.plot())
     if over_mpi:
         _show_account(fitted.account, timeline, progress)
     return _tell_end(fitted, request, out)
-
-
-def _check_figure(option: str, path: Path | None) -> None:
-    """Raise unless a figure's file ends as one."""
-    from adfs.errors import InputError
-
-    if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"{option} draws PNG, PDF or SVG, and {path} ends in none of .png, .pdf, .svg")
-
-
-def _save_figure(path: Path, axes: Any) -> None:
-    """Write the figure that axes are on."""
-    from adfs.files import write_whole
-
-    figure = axes.get_figure(root=True)
-    form = path.suffix.lower().removeprefix(".")
-    write_whole(path, lambda stream: figure.savefig(stream, format=form))
-
-
-def _best(fitted: Fitted) -> Any:
-    """Return the estimator that was fitted to all rows."""
-    return getattr(fitted.estimator, "best_estimator_", fitted.estimator)
 
 
 def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float, ...]:
@@ -373,13 +352,13 @@ def _tau(words: str | None, over_mpi: bool) -> float | str | None:
         raise InputError(f"--tau is a number or measure, got {words!r}") from None
 
 
-def _show_account(account: dict[str, Any], timeline: Path | None, progress: bool | None) -> None:
+def _show_account(account: dict[str, object], timeline: Path | None, progress: bool | None) -> None:
     """Show how the ranks spent their time; of several classes, in the last one's run."""
     from adfs.runtimes.mpi import draw_timeline, rank_table
     from adfs.runtimes.progress import wanted_on_screen
 
     if timeline is not None:
-        _save_figure(timeline, draw_timeline(account))
+        options.save_figure(timeline, draw_timeline(account))
     if wanted_on_screen(progress):
         table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
         print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adfs._version import __version__
+from adfs.cli.options import all_ranks
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.auto import is_auto
 from adfs.estimators.base import LOSS_CONSTANTS, count_nodes
 from adfs.estimators.pipeline import FittedModel
+from adfs.files import JsonObject
 from adfs.launching import launched_by_mpi
 from adfs.network import Network
 from adfs.problem.losses import LOSSES
@@ -88,8 +90,8 @@ class Fitted:
     model: LinearModel
     history: pd.DataFrame
     outcome: Outcome
-    summary: dict[str, Any]
-    account: dict[str, Any]
+    summary: JsonObject
+    account: JsonObject
     estimator: Estimator | Search
 
 
@@ -103,26 +105,12 @@ def fit_files(request: FitRequest) -> Fitted | None:
     """
     if not launched_by_mpi():
         return _fit(OneProcess(), request)
-    from adfs.runtimes.mpi.library import check_file_limit
-
-    check_file_limit()
-    try:
-        from mpi4py import MPI
-    except ImportError:
-        raise InputError(
-            "these are several MPI processes and mpi4py is missing: pip install 'adfs[mpi]', "
-            "or 'adfs[hpc]' on a site's own MPI"
-        ) from None
-    from adfs.runtimes.mpi import MpiRanks
-    from adfs.runtimes.mpi.faults import as_one_program
-    from adfs.runtimes.mpi.ranks import check_launcher
-
-    check_launcher()
     fitted: list[Fitted | None] = []
-    with as_one_program(MPI.COMM_WORLD):
-        ranks = MpiRanks(MPI.COMM_WORLD, deadline=request.deadline)
-        found = _fit(ranks, request)
-        fitted.append(found if MPI.COMM_WORLD.Get_rank() == 0 else None)
+    with all_ranks() as world:
+        from adfs.runtimes.mpi import MpiRanks
+
+        found = _fit(MpiRanks(world, deadline=request.deadline), request)
+        fitted.append(found if world.Get_rank() == 0 else None)
     return fitted[0]
 
 
@@ -204,7 +192,7 @@ def _task_of(request: FitRequest) -> str:
 
 
 def _estimator(request: FitRequest, task: str) -> Estimator:
-    common: dict[str, Any] = {
+    common: JsonObject = {
         "loss": request.loss.replace("-", "_"),
         "penalty": request.penalty,
         "fit_intercept": request.intercept,
@@ -232,13 +220,13 @@ def _estimator(request: FitRequest, task: str) -> Estimator:
 
 def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:
     """Return what chooses the penalty's weight by cross-validation."""
-    given: dict[str, Any] = {"cv": request.cv, "estimator": estimator}
+    given: JsonObject = {"cv": request.cv, "estimator": estimator}
     if task == "classification":
         return ADFSClassifierCV(request.grid, **given) if request.grid else ADFSClassifierCV(**given)
     return ADFSRegressorCV(request.grid, **given) if request.grid else ADFSRegressorCV(**given)
 
 
-def _chosen(search: Search) -> dict[str, Any]:
+def _chosen(search: Search) -> JsonObject:
     """Return what cross-validation found, for the summary."""
     name = search._name
     scores = search.scores_.mean(axis=0).tolist()
@@ -246,7 +234,9 @@ def _chosen(search: Search) -> dict[str, Any]:
     return {name: getattr(search, f"{name}_"), "cv": {"folds": len(search.scores_), "tried": tried}}
 
 
-def _nodes(request: FitRequest, parts: list[np.ndarray], cluster: Cluster) -> tuple[int | str | None, Any]:
+def _nodes(
+    request: FitRequest, parts: list[np.ndarray], cluster: Cluster
+) -> tuple[int | str | None, str | list[np.ndarray]]:
     """Return the number of nodes here and the partition: one file is split, several are one per node."""
     if cluster.size > 1:
         return len(parts), parts
@@ -408,7 +398,7 @@ def _plain(label: object) -> str:
 # --------------------------------------------------------------------------- the model
 
 
-def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int) -> dict[str, Any]:
+def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int) -> JsonObject:
     worst = max(model.runs, key=lambda run: run.gap)
     n_nodes = model.node_coef.shape[1]
     weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
@@ -439,9 +429,7 @@ def _graph_name(request: FitRequest, run: Run) -> str:
     return str(run.details.get("network")) if is_auto(request.graph) else request.graph
 
 
-def _linear_model(
-    request: FitRequest, model: FittedModel, table: Table, training: dict[str, Any]
-) -> LinearModel:
+def _linear_model(request: FitRequest, model: FittedModel, table: Table, training: JsonObject) -> LinearModel:
     """Return what is written to a file; of the table, only how its columns are named is looked at."""
     classes = None if model.classes is None else _plain_classes(model.classes)
     return LinearModel(
@@ -459,7 +447,7 @@ def _linear_model(
     )
 
 
-def _plain_classes(classes: np.ndarray) -> list[Any]:
+def _plain_classes(classes: np.ndarray) -> list[str] | list[float]:
     """Return classes as JSON has them, whole numbers without a point."""
     if classes.dtype.kind == "U":
         return [str(name) for name in classes]

@@ -39,31 +39,17 @@ def run(
     """
     from adfs.errors import InputError
     from adfs.launching import launched_by_mpi
-    from adfs.runtimes.mpi.faults import as_one_program
-    from adfs.runtimes.mpi.library import check_file_limit
+    from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
 
     options.check_positive({"--deadline": deadline, "--entries": entries, "--numbers": min(numbers or [1])})
     if not launched_by_mpi():
         raise InputError(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
         )
-    check_file_limit()
-    try:
-        from mpi4py import MPI
-    except ImportError:
-        raise InputError(
-            "mpi4py is missing: pip install 'adfs[mpi]', or 'adfs[hpc]' on a site's own MPI"
-        ) from None
-    from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
-    from adfs.runtimes.mpi.ranks import check_launcher
-
-    comm = MPI.COMM_WORLD
-    check_launcher()
-    rank = comm.Get_rank()
-    with as_one_program(comm):
-        found = bench_network(
-            comm, tuple(sorted(numbers)) if numbers else WIDTHS, entries=entries, deadline=deadline
-        )
+    widths = tuple(sorted(numbers)) if numbers else WIDTHS
+    with options.all_ranks() as world:
+        rank = world.Get_rank()
+        found = bench_network(world, widths, entries=entries, deadline=deadline)
     if rank != 0:
         return 0
     table = found.table()

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from mpi4py import MPI
+
     from adfs.data import ReadOptions
 
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A file; sklearn:breast_cancer, digits, …; or synthetic:900x10 (samples x features)."
+    ),
+]
+Sigma = Annotated[float, typer.Option("--sigma", help="σ_i, the strong convexity at every node.")]
 Form = Annotated[
     str, typer.Option("--format", help="auto (by the file's ending), libsvm, npz, csv or parquet.")
 ]
@@ -46,9 +57,7 @@ Nodes = Annotated[
 ]
 Graph = Annotated[
     str,
-    typer.Option(
-        "--graph", help="How the nodes are linked: cycle, torus, grid:3x3, complete, erdos-renyi, …"
-    ),
+    typer.Option("--graph", help="How the nodes are linked: cycle, torus, grid:3x3, …, or a file of edges."),
 ]
 Partition = Annotated[
     str | None, typer.Option("--partition", help="contiguous (the default), random or label.")
@@ -121,6 +130,46 @@ def load_imports(names: list[str] | None) -> None:
         from adfs.experiments.comparison import load_modules
 
         load_modules(names)
+
+
+def check_figure(option: str, path: Path | None) -> None:
+    """Raise unless a figure's file ends as one."""
+    from adfs.errors import InputError
+
+    if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"{option} draws PNG, PDF or SVG, and {path} ends in none of .png, .pdf, .svg")
+
+
+def save_figure(path: Path, axes: Axes) -> None:
+    """Write the figure that axes are on."""
+    from adfs.files import write_whole
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    form = path.suffix.lower().removeprefix(".")
+    write_whole(path, lambda stream: figure.savefig(stream, format=form))
+
+
+@contextlib.contextmanager
+def all_ranks() -> Iterator[MPI.Intracomm]:
+    """Give a command that an MPI launcher started the communicator of all ranks, and end MPI after it."""
+    from adfs.errors import InputError
+    from adfs.runtimes.mpi.library import check_file_limit
+
+    check_file_limit()
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise InputError(
+            "these are several MPI processes and mpi4py is missing: pip install 'adfs[mpi]', "
+            "or 'adfs[hpc]' on a site's own MPI"
+        ) from None
+    from adfs.runtimes.mpi.faults import as_one_program
+    from adfs.runtimes.mpi.ranks import check_launcher
+
+    check_launcher()
+    with as_one_program(MPI.COMM_WORLD):
+        yield MPI.COMM_WORLD
 
 
 def check_positive(given: Mapping[str, float | None]) -> None:

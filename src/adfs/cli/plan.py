@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -103,8 +103,7 @@ def run(
 
     check_outputs({"DATA": data} if data else {}, {"--out": out, "--figure": figure})
     options.check_positive({"-C": C, "--alpha": alpha, "--tol": tol})
-    if figure is not None and figure.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"--figure draws PNG, PDF or SVG, and {figure} ends in none of .png, .pdf, .svg")
+    options.check_figure("--figure", figure)
     over_mpi = launched_by_mpi()
     if over_mpi and not measure:
         raise InputError(
@@ -117,11 +116,11 @@ def run(
 
     from adfs.planning import GRAPHS, plan
 
-    given = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
+    sizes = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
     if data is None:
-        source: Problem | Facts = _facts(given)
+        source: Problem | Facts = _facts(sizes)
     else:
-        if any(value is not None for value in given.values()):
+        if any(value is not None for value in sizes.values()):
             raise InputError("--samples, --features, --kappa-s and --kappa-b are for a plan without data")
         from adfs.cli.simulate import make_setting
 
@@ -141,7 +140,10 @@ def run(
         seconds_per_sample=step,
         seed=seed,
     )
-    _write(found, out, figure)
+    if out is not None:
+        found.save_page(out)
+    if figure is not None:
+        options.save_figure(figure, found.plot())
     if as_json:
         print(found.to_json(), end="")
     else:
@@ -161,14 +163,15 @@ def _counts(words: str) -> list[int]:
     return counts
 
 
-def _facts(given: dict[str, Any]) -> Facts:
+def _facts(sizes: dict[str, float | None]) -> Facts:
     from adfs.errors import InputError
     from adfs.planning import Facts
 
-    missing = [name for name, value in given.items() if value is None]
+    missing = [name for name, value in sizes.items() if value is None]
     if missing:
         raise InputError(f"give data, or its sizes and condition numbers: {', '.join(missing)} missing")
-    return Facts(given["--samples"], given["--features"], given["--kappa-s"], given["--kappa-b"])
+    n_samples, n_features, kappa_s, kappa_b = (value for value in sizes.values() if value is not None)
+    return Facts(int(n_samples), int(n_features), kappa_s, kappa_b)
 
 
 def _sigma(loss: str, C: float | None, alpha: float | None) -> float:
@@ -193,33 +196,16 @@ def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[flo
     entries = None if mean is None else max(1, round(mean))
     if not over_mpi:
         return step_seconds(width, entries), None
-    from mpi4py import MPI
-
-    from adfs.runtimes.mpi.faults import as_one_program
     from adfs.runtimes.mpi.netbench import bench_network
-    from adfs.runtimes.mpi.ranks import check_launcher
 
-    check_launcher()
-    rank = MPI.COMM_WORLD.Get_rank()
-    with as_one_program(MPI.COMM_WORLD):  # which ends MPI
-        found = bench_network(MPI.COMM_WORLD, (width,), entries=entries)
+    with options.all_ranks() as world:
+        rank = world.Get_rank()
+        found = bench_network(world, (width,), entries=entries)
     if rank != 0:
         return math.nan, None
     import numpy as np
 
     return float(np.median(found.step)), float(found.tau[0])
-
-
-def _write(found: Plan, out: Path | None, figure: Path | None) -> None:
-    from adfs.files import write_whole
-
-    if out is not None:
-        found.save_page(out)
-    if figure is not None:
-        drawn = found.plot().get_figure(root=True)
-        assert drawn is not None
-        form = figure.suffix.lower().removeprefix(".")
-        write_whole(figure, lambda stream: drawn.savefig(stream, format=form))
 
 
 def _show(found: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -51,7 +51,7 @@ def run(
     check_outputs({"MODEL": model, "FILE": file}, {"--out": out})
     fitted = LinearModel.load(model)
     table = read_for(fitted, file, (form, label, offset), ignore_extra, labels_needed=False)
-    header: list[Any] = []
+    header: list[object] = []
     if proba:
         values, header = fitted.proba(table.X, table.offset), list(fitted.classes or [])
     elif decision:
@@ -70,7 +70,7 @@ def run(
         write_whole(out, text)
 
 
-def _line(row: Any) -> str:
+def _line(row: object) -> str:
     return ",".join(str(value) for value in row) + "\n" if isinstance(row, list) else f"{row}\n"
 
 

@@ -26,18 +26,13 @@ Examples:
 
 
 def run(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file; sklearn:breast_cancer, digits, …; or synthetic:900x10 (samples x features)."
-        ),
-    ],
+    data: options.Data,
     method: Annotated[str, typer.Option("--method", help="adfs, ns-adfs, adfs-block, msda, …")] = "adfs",
     nodes: options.Nodes = None,
     graph: options.Graph = "cycle",
     partition: options.Partition = None,
     loss: options.Loss = "logistic",
-    sigma: Annotated[float, typer.Option("--sigma", help="σ_i, the strong convexity at every node.")] = 1.0,
+    sigma: options.Sigma = 1.0,
     parameters: options.ParameterChoice = None,
     tau: options.Tau = None,
     schedule: options.Schedule = "iid",
@@ -97,7 +92,7 @@ def run(
     last = result.frame.iloc[-1]
     summary = {
         "method": result.method,
-        "network": network.name,
+        "network": network.name or graph,
         "outcome": str(result.outcome),
         "gap": result.gap,
         "passes": float(last["passes"]),
@@ -134,6 +129,7 @@ def make_setting(
     from adfs.data.table import labels_for
     from adfs.errors import InputError
     from adfs.network import Network
+    from adfs.network.inputs import is_graph_file
     from adfs.problem import Problem, get_loss
 
     chosen = get_loss(loss)
@@ -141,8 +137,9 @@ def make_setting(
     if table.y is None:
         raise InputError(f"{table.source} has no labels")
     y = labels_for(table.y, chosen.task, chosen.name, table.source)
-    # Without --nodes a name such as grid:3x3 says the number itself; a bare one stands for one node.
-    network = Network(graph, n_nodes=nodes, seed=seed) if nodes or ":" in graph else Network("path:1")
+    # Without --nodes a name such as grid:3x3 or a file says the number itself; a bare name is one node.
+    sized = nodes is not None or ":" in graph or is_graph_file(graph)
+    network = Network(graph, n_nodes=nodes, seed=seed) if sized else Network("path:1")
     problem = Problem(
         table.X,
         y,
@@ -164,17 +161,12 @@ Examples:
 
 
 def rates(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file; sklearn:breast_cancer, digits, …; or synthetic:900x10 (samples x features)."
-        ),
-    ],
+    data: options.Data,
     nodes: options.Nodes = None,
     graph: options.Graph = "cycle",
     partition: options.Partition = None,
     loss: options.Loss = "logistic",
-    sigma: Annotated[float, typer.Option("--sigma", help="σ_i, the strong convexity at every node.")] = 1.0,
+    sigma: options.Sigma = 1.0,
     parameters: Annotated[str, typer.Option("--parameters", help="tuned or paper.")] = "tuned",
     tau: Annotated[
         float, typer.Option("--tau", help="Time of a message, one sample's computation taking 1.")
@@ -224,9 +216,11 @@ def rates(
     if as_json:
         finite = {name: value if math.isfinite(value) else None for name, value in facts.items()}
         rows = {str(name): float(row["time"]) for name, row in table.iterrows()}
-        print(json.dumps(finite | {"network": network.name, "parameters": chosen.kind, "table1": rows}))
+        print(
+            json.dumps(finite | {"network": network.name or graph, "parameters": chosen.kind, "table1": rows})
+        )
         return
-    print(f"Problem and network ({network.name})")
+    print(f"Problem and network ({network.name or graph})")
     for name, text in _WORDS.items():
         value = facts[name]
         print(f"  {text:<58} {value:.6g}" if isinstance(value, float) else f"  {text:<58} {value}")

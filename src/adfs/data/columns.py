@@ -8,7 +8,7 @@ import itertools
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,32 +23,10 @@ _SEPARATORS = (",", ";", "\t", "|", " ")  # the usual ones first
 _LINES_LOOKED_AT = 20
 
 
-def read_csv(
-    path: Path,
-    *,
-    label: str | None = None,
-    weight: str | None = None,
-    offset: str | None = None,
-    labels_needed: bool = True,
-) -> Table:
-    """Read text in columns, with or without a first line of names.
+def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
+    """Return text in columns, and whether its first line has names.
 
     What separates the columns is found out: commas, semicolons, tabs, bars or blanks.
-
-    Parameters
-    ----------
-    path : Path
-    label : str, optional
-        Name of the label column, or its number counted from 0 (from the end when negative).
-        By default a column named label, target, y or class.
-    weight, offset : str, optional
-        The columns of sample weights and of offsets, likewise.
-    labels_needed : bool
-        Whether a file without the label column is refused.
-
-    Returns
-    -------
-    Table
     """
     import pandas as pd
 
@@ -87,18 +65,11 @@ def read_csv(
     if named:
         _check_names(fields, path)
         frame = frame.rename(columns=str.strip)
-    return _split_columns(frame, path, (label, weight, offset), labels_needed, named)
+    return frame, named
 
 
-def read_parquet(
-    path: Path,
-    *,
-    label: str | None = None,
-    weight: str | None = None,
-    offset: str | None = None,
-    labels_needed: bool = True,
-) -> Table:
-    """Read a parquet file; the arguments are those of `read_csv`."""
+def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
+    """Return the columns of a parquet file, which have names."""
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -107,12 +78,11 @@ def read_parquet(
     with open_bytes(path) as stream:
         content = stream.read()
     try:
-        frame = parquet.read_table(io.BytesIO(content)).to_pandas()
+        return parquet.read_table(io.BytesIO(content)).to_pandas(), True
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
         ) from None
-    return _split_columns(frame, path, (label, weight, offset), labels_needed, True)
 
 
 def _separator(content: bytes) -> str:
@@ -158,14 +128,27 @@ def _check_names(fields: list[str], path: Path) -> None:
         seen.add(field)
 
 
-def _split_columns(
-    frame: pd.DataFrame,
+def split_columns(
     path: Path,
+    frame: pd.DataFrame,
+    named: bool,
     wanted: tuple[str | None, str | None, str | None],
     labels_needed: bool,
-    named: bool,
 ) -> Table:
-    """Return a table of named columns; those ``wanted`` are the label, the weights and the offsets."""
+    """Return the table of a file's columns.
+
+    Parameters
+    ----------
+    path : Path
+    frame : DataFrame
+    named : bool
+        Whether the columns have names.
+    wanted : tuple of str or None
+        The columns of labels, of sample weights and of offsets: a name, or a number counted from 0 (from the
+        end when negative). None for the labels is a column named label, target, y or class.
+    labels_needed : bool
+        Whether a file without the label column is refused.
+    """
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")
     columns = [str(column) for column in frame.columns]
@@ -216,7 +199,7 @@ def _listed(columns: list[str]) -> str:
     return ", ".join(columns[:12]) + (f", … ({len(columns)} in all)" if len(columns) > 12 else "")
 
 
-def _numeric(values: pd.Series[Any], name: str, path: Path) -> np.ndarray:
+def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
     from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
 
     if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
@@ -237,7 +220,7 @@ def _numeric(values: pd.Series[Any], name: str, path: Path) -> np.ndarray:
     return out
 
 
-def _labels(values: pd.Series[Any], name: str, path: Path) -> np.ndarray:
+def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     if values.isna().any():

@@ -9,13 +9,13 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from adfs.data.table import machine_memory
+from adfs.data.table import Matrix, machine_memory
 from adfs.errors import InputError
-from adfs.files import reading_error, write_whole
+from adfs.files import JsonObject, reading_error, write_whole
 
 _FORMAT = "adfs-model"
 #: Of a file whose coefficients are numbers to read, and of one where they are packed.
@@ -78,7 +78,7 @@ def deviance_score(loss: str, y: np.ndarray, means: np.ndarray, weights: np.ndar
     return 1.0 - own / of_mean if of_mean > 0.0 else float(own <= 0.0)
 
 
-def add_offset(scores: np.ndarray, offset: Any) -> np.ndarray:
+def add_offset(scores: np.ndarray, offset: ArrayLike) -> np.ndarray:
     """Return decision values with an offset each."""
     added = np.asarray(offset, dtype=np.float64)
     if added.shape != scores.shape:
@@ -120,25 +120,25 @@ class LinearModel:
     loss: str
     coef: np.ndarray
     intercept: np.ndarray
-    classes: list[Any] | None = None
+    classes: list[str] | list[float] | None = None
     softmax: bool = False
     feature_names: tuple[str, ...] | None = None
     index_base: int | None = None
     label: str | None = None
-    training: dict[str, Any] = field(default_factory=dict)
+    training: JsonObject = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
         """The dimension d."""
         return int(self.coef.shape[1])
 
-    def decision(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
+    def decision(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
         """Return xᵀθ + b and the offset, shape (N,) or, for more than two classes, (N, n_classes)."""
         scores = np.asarray(X @ self.coef.T) + self.intercept
         scores = scores.ravel() if scores.shape[1] == 1 else scores
         return np.asarray(scores) if offset is None else add_offset(scores, offset)
 
-    def predict(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
+    def predict(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
         """Return targets (means, of a log link), or classes as they were in the training data; shape (N,)."""
         scores = self.decision(X, offset)
         if self.classes is None:
@@ -146,7 +146,7 @@ class LinearModel:
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(np.asarray(self.classes)[codes])
 
-    def proba(self, X: Any, offset: np.ndarray | None = None) -> np.ndarray:
+    def proba(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
         """Return probabilities, shape (N, n_classes); for the logistic loss only."""
         if self.loss != "logistic":
             raise InputError(
@@ -225,7 +225,7 @@ class LinearModel:
             raise InputError(f"{source} is damaged: {str(error) or type(error).__name__}") from None
 
     @classmethod
-    def _from_entries(cls, content: dict[str, Any]) -> LinearModel:
+    def _from_entries(cls, content: JsonObject) -> LinearModel:
         width, task, loss = content["n_features"], content["task"], content["loss"]
         classes, names, base = content["classes"], content["feature_names"], content["index_base"]
         label, softmax, training = content["label"], content["softmax"], content["training"]
@@ -304,7 +304,7 @@ def _present(coef: np.ndarray) -> np.ndarray:
     return np.asarray(coef.view(np.int64) != 0)
 
 
-def coefficients_to(coef: np.ndarray) -> list[Any] | dict[str, Any]:
+def coefficients_to(coef: np.ndarray) -> list[object] | JsonObject:
     """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed.
 
     Parameters
@@ -317,7 +317,7 @@ def coefficients_to(coef: np.ndarray) -> list[Any] | dict[str, Any]:
     sparse = 3 * count < coef.size
     if (count if sparse else coef.size) <= _MOST_READABLE:
         return [_row(row, there) for row, there in zip(coef, present, strict=True)]
-    entry: dict[str, Any] = {"packing": _PACKING, "shape": list(coef.shape)}
+    entry: JsonObject = {"packing": _PACKING, "shape": list(coef.shape)}
     if not sparse:
         return entry | {"values": _pack(coef)}
     rows, columns = np.nonzero(present)
@@ -328,7 +328,7 @@ def coefficients_to(coef: np.ndarray) -> list[Any] | dict[str, Any]:
     }
 
 
-def coefficients_from(entry: Any, n_rows: int, width: int) -> np.ndarray:
+def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     """Return the coefficients that a file holds, shape (n_rows, width); ValueError for anything else."""
     if isinstance(entry, list):
         if len(entry) != n_rows:
@@ -358,14 +358,14 @@ def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and 0 <= value <= most
 
 
-def _row(row: np.ndarray, present: np.ndarray) -> Any:
+def _row(row: np.ndarray, present: np.ndarray) -> object:
     places = np.flatnonzero(present)
     if 3 * places.size < row.size:
         return {"indices": places.tolist(), "values": row[places].tolist()}
     return row.tolist()
 
 
-def _dense(row: Any, width: int) -> np.ndarray:
+def _dense(row: object, width: int) -> np.ndarray:
     if isinstance(row, list):
         found = numbers(row, "a row of coef")
         if found.shape != (width,):

@@ -9,14 +9,13 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.data.columns import read_csv, read_parquet
+from adfs.data.columns import read_csv, read_parquet, split_columns
 from adfs.data.libsvm import read_libsvm
-from adfs.data.table import COMPRESSED_SUFFIXES, Table, align, machine_memory, open_bytes
+from adfs.data.table import COMPRESSED_SUFFIXES, Matrix, Table, align, machine_memory, open_bytes
 from adfs.errors import InputError, unknown_name
 
 _CSR = ("data", "indices", "indptr", "shape")
@@ -49,17 +48,15 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     if y is not None:
         y = _column(y, X.shape[0], "y", path)
         y = y.astype(np.str_) if y.dtype.kind in "US" else _numbers(y, "y", path)
-    weights = arrays.get("sample_weight")
-    if weights is not None:
-        weights = _numbers(_column(weights, X.shape[0], "sample_weight", path), "sample_weight", path)
-    offset = arrays.get("offset")
-    if offset is not None:
-        offset = _numbers(_column(offset, X.shape[0], "offset", path), "offset", path)
+    weights, offset = (
+        _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
+        for name in ("sample_weight", "offset")
+    )
     return Table(X, y, weights, str(path), offset=offset)
 
 
-def _rows(arrays: dict[str, np.ndarray], path: Path) -> Any:
-    X: Any
+def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
+    X: Matrix
     if "X" in arrays:
         X = _numbers(arrays["X"], "X", path)
         if X.ndim != 2:
@@ -171,14 +168,9 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
         return read_libsvm(path)
     if form == "npz":
         return read_npz(path, labels_needed=options.labels_needed)
-    reader = read_csv if form == "csv" else read_parquet
-    return reader(
-        path,
-        label=options.label,
-        weight=options.weight,
-        offset=options.offset,
-        labels_needed=options.labels_needed,
-    )
+    frame, named = read_csv(path) if form == "csv" else read_parquet(path)
+    wanted = (options.label, options.weight, options.offset)
+    return split_columns(path, frame, named, wanted, options.labels_needed)
 
 
 def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> list[Table]:
@@ -225,7 +217,6 @@ def _bundled(name: str) -> Table:
         raise unknown_name("bundled data set", name, _BUNDLED)
     from sklearn import datasets
 
-    X: Any
     X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     spread = X.std(axis=0)
     X = (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)

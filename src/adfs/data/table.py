@@ -21,9 +21,15 @@ import scipy.sparse as sp
 from adfs.errors import InputError
 from adfs.files import reading_error
 
+Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
+
 #: Endings that say how a file is compressed; what it is said by its first bytes.
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz")
-_MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_MAGIC: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 
 
 @contextmanager
@@ -88,7 +94,7 @@ class Table:
         What is added to a model's xᵀθ + b.
     """
 
-    X: Any
+    X: Matrix
     y: np.ndarray | None
     weights: np.ndarray | None
     source: str
@@ -215,7 +221,7 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
     shifts = [table.offset for table in tables if table.offset is not None]
     if shifts and len(shifts) != len(tables):
         raise InputError("some of the files have offsets and others do not")
-    X: Any
+    X: Matrix
     if any(sp.issparse(table.X) for table in tables):
         X = sp.csr_array(sp.vstack([sp.csr_array(table.X) for table in tables], format="csr"))
     else:

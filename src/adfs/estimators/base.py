@@ -20,6 +20,7 @@ from adfs.estimators.inference import Summary, summary_of
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
 from adfs.estimators.solver import LocalData, Solver
 from adfs.network import Network
+from adfs.network.inputs import is_graph_file
 from adfs.planning import Facts
 from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
@@ -106,7 +107,7 @@ def count_nodes(n_nodes: Any, graph: Any, seed: int) -> int:
     try:
         found = graph.n_nodes if isinstance(graph, Network) else Network(graph, seed=seed).n_nodes
     except InputError:
-        if not isinstance(graph, str):
+        if not isinstance(graph, str) or is_graph_file(graph):
             raise
         return int(n_nodes or 1)  # a name without sizes, or a wrong one, which is told once there is a size
     if n_nodes not in (None, found):

@@ -22,8 +22,9 @@ import numpy as np
 
 from adfs.algorithms import get_method
 from adfs.errors import InputError, unknown_name
-from adfs.experiments.data import is_graph_file, plain_graph
+from adfs.experiments.data import plain_graph
 from adfs.network import Network
+from adfs.network.inputs import is_graph_file
 from adfs.problem import get_loss
 from adfs.problem.partitions import PARTITIONS
 from adfs.runtimes.delays import Delays, Straggler

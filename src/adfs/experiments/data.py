@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,9 +12,10 @@ import scipy.sparse as sp
 from adfs.data import ReadOptions, Table, read_source
 from adfs.data.table import labels_for
 from adfs.errors import InputError
-from adfs.network import GRAPHS, Network
+from adfs.network import Network
 from adfs.problem import Problem, get_loss
 from adfs.problem.losses import Loss
+from adfs.problem.rows import Matrix
 
 if TYPE_CHECKING:
     from adfs.experiments.comparison import Comparison, DataSpec
@@ -95,7 +94,7 @@ def _read_file(data: DataSpec) -> Table:
 
 def _samples(
     table: Table, data: DataSpec, loss: Loss, n_nodes: int, seed: int
-) -> tuple[Any, np.ndarray, np.ndarray | None]:
+) -> tuple[Matrix, np.ndarray, np.ndarray | None]:
     """Return rows, labels and weights: as many as are wanted, labels ±1, rows normalised."""
     X, y, weights = table.X, table.y, table.weights
     if y is None:
@@ -116,7 +115,7 @@ def _samples(
     )
 
 
-def _normalised(X: Any, how: str, source: str) -> Any:
+def _normalised(X: Matrix, how: str, source: str) -> Matrix:
     if how == "none":
         return X
     if how == "columns":
@@ -134,22 +133,12 @@ def _normalised(X: Any, how: str, source: str) -> Any:
     return factors[:, None] * X
 
 
-# --------------------------------------------------------------------------- graphs of one's own
-
-
-def is_graph_file(name: str) -> bool:
-    """Whether a graph is a file and not a name: ``"erdos-renyi:9,0.5"`` is one of ours."""
-    start = name.partition(":")[0]
-    return start not in GRAPHS and (Path(start).suffix != "" or Path(start).name != start)
-
-
-def plain_graph(graph: Any, nodes: int | None) -> str | Edges:
+def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     """Return the edges of a graph or of a file, with their weights where these are not all 1."""
-    where = f"graph {graph}" if isinstance(graph, str) else "graph"
     try:
-        network = Network(_read_graph(Path(graph)) if isinstance(graph, str) else graph, n_nodes=nodes)
+        network = Network(graph, n_nodes=nodes)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(str(error) if isinstance(graph, str) else f"graph: {error}") from None
     if network.n_nodes == 1:
         return "path:1"
     labels = network.labels
@@ -159,41 +148,3 @@ def plain_graph(graph: Any, nodes: int | None) -> str | Edges:
     if (network.weights == 1.0).all():
         return tuple(edges)
     return tuple((*edge, weight) for edge, weight in zip(edges, network.weights.tolist(), strict=True))
-
-
-def _read_graph(path: Path) -> Any:
-    """Read GraphML as a networkx graph, anything else as an edge list; labels become numbers if all can."""
-    import networkx as nx
-
-    try:
-        if path.suffix.lower() == ".graphml":
-            graph = nx.read_graphml(path)
-            numbers = _as_numbers(graph.nodes)
-            return nx.relabel_nodes(graph, dict(zip(graph.nodes, numbers, strict=True)))
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, SyntaxError, nx.NetworkXError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    ends: list[str] = []
-    weights = []
-    for number, line in enumerate(lines, 1):
-        # networkx writes what it knows of an edge in braces after its two nodes.
-        start, _, attributes = line.partition("#")[0].partition("{")
-        words = start.replace(",", " ").split()
-        words += re.findall(r"'weight': *([^,}]+)", attributes)
-        if not words:
-            continue
-        try:
-            first, second, weight = words if len(words) == 3 else (*words, "1")
-            ends += [first, second]
-            weights.append(float(weight))
-        except ValueError:
-            raise InputError(
-                f"line {number}: an edge is two nodes and perhaps a weight, got {line.strip()!r}"
-            ) from None
-    numbers = _as_numbers(ends)
-    return list(zip(numbers[::2], numbers[1::2], weights, strict=True))
-
-
-def _as_numbers(labels: Iterable[str]) -> list[int] | list[str]:
-    texts = list(labels)
-    return [int(one) for one in texts] if all(re.fullmatch(r"\d+", one) for one in texts) else texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
@@ -39,11 +39,6 @@ class ChebyshevCoefficients:
     stretch: float
     step: float
     rounds: int
-
-    @classmethod
-    def from_network(cls, network: Network) -> ChebyshevCoefficients:
-        """Take γ and λ_max from a network."""
-        return cls.from_spectrum(network.gamma, network.laplacian_max)
 
     @classmethod
     def from_spectrum(cls, gamma: float, laplacian_max: float) -> ChebyshevCoefficients:
@@ -82,7 +77,7 @@ def chebyshev_gossip(
     -------
     array of the shape of ``values``
     """
-    apply: Callable[[Floats], Any] = laplacian if callable(laplacian) else lambda x: laplacian @ x
+    apply: Callable[[Floats], Floats] = laplacian if callable(laplacian) else lambda x: laplacian @ x
     if coefficients.rounds == 1:
         # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
         return np.asarray(coefficients.step * apply(values))

@@ -56,7 +56,7 @@ class Family:
     advice: Callable[..., str] = lambda *sizes: ""
 
 
-def _pairs(first: NDArray[Any], second: NDArray[Any]) -> Edges:
+def _pairs(first: np.ndarray, second: np.ndarray) -> Edges:
     return np.column_stack([np.ravel(first), np.ravel(second)]).astype(np.int64)
 
 

@@ -1,11 +1,13 @@
-"""Read a user's graph (networkx, adjacency matrix, edge list) into arrays, or say in one sentence why not."""
+"""Read a user's graph (networkx, matrix, edge list, file) into arrays, or say in one sentence why not."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.sparse
@@ -13,6 +15,12 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from adfs.errors import InputError
+from adfs.network.graphs import GRAPHS
+
+if TYPE_CHECKING:
+    import networkx
+
+Matrix = Any  # of NumPy or SciPy; the latter's types cannot say which arrays it takes
 
 #: largest relative asymmetry of an adjacency matrix that is taken for rounding
 ASYMMETRY = 1e-12
@@ -28,10 +36,10 @@ class GraphArrays:
     labels: tuple[Hashable, ...] | None
 
 
-def networkx_graph_type() -> type[Any] | None:
+def networkx_graph_type() -> type | None:
     """Return networkx's graph class if networkx is imported (a user's graph could not exist otherwise)."""
     module = sys.modules.get("networkx")
-    return None if module is None else cast("type[Any]", module.Graph)
+    return None if module is None else cast("type", module.Graph)
 
 
 def _order_labels(labels: Iterable[Hashable]) -> list[Hashable]:
@@ -67,7 +75,7 @@ def _freeze(
     return GraphArrays(n, edges, weights[order], None if plain else tuple(names))
 
 
-def read_networkx(graph: Any) -> GraphArrays:
+def read_networkx(graph: networkx.Graph) -> GraphArrays:
     """Read an undirected networkx graph; the edge attribute ``"weight"`` (1 where absent) is μ_e²."""
     if graph.is_directed():
         raise InputError("the network is directed and exchanges need both ways: pass graph.to_undirected()")
@@ -82,9 +90,8 @@ def read_networkx(graph: Any) -> GraphArrays:
     return _freeze(len(names), np.array(rows, dtype=np.int64).reshape(-1, 2), _as_weights(weights), names)
 
 
-def read_adjacency(matrix: Any) -> GraphArrays:
+def read_adjacency(entries: Matrix) -> GraphArrays:
     """Read a symmetric adjacency matrix, dense or sparse; a positive entry is a weight, zero is no edge."""
-    entries: Any = matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix)
     if entries.ndim != 2:
         raise InputError(f"an adjacency matrix has two dimensions, not {entries.ndim}: pass an (n, n) array")
     if entries.dtype.kind not in "biuf":
@@ -96,7 +103,7 @@ def read_adjacency(matrix: Any) -> GraphArrays:
         )
     n = int(entries.shape[0])
     # a copy: the user's matrix keeps its explicit zeros
-    table: Any = scipy.sparse.csr_array(entries, dtype=np.float64, copy=True)
+    table: Matrix = scipy.sparse.csr_array(entries, dtype=np.float64, copy=True)
     table.sum_duplicates()
     values = np.asarray(table.data, dtype=np.float64)
     if not np.isfinite(values).all():
@@ -122,7 +129,7 @@ def read_adjacency(matrix: Any) -> GraphArrays:
     return _freeze(n, ends, np.asarray(upper.data, dtype=np.float64), range(n))
 
 
-def read_edge_list(pairs: Sequence[Any] | NDArray[Any], n_nodes: int | None) -> GraphArrays:
+def read_edge_list(pairs: Sequence[Any] | np.ndarray, n_nodes: int | None) -> GraphArrays:
     """Read pairs ``(i, j)`` or triples ``(i, j, weight)``; ends may be any labels.
 
     With ``n_nodes`` and integer ends in 0, …, n_nodes − 1 the nodes are these numbers; otherwise the nodes
@@ -151,7 +158,54 @@ def read_edge_list(pairs: Sequence[Any] | NDArray[Any], n_nodes: int | None) -> 
     return _freeze(len(names), ends, _as_weights([row[2] if len(row) == 3 else 1.0 for row in rows]), names)
 
 
-def _plain(label: Any) -> Hashable:
+def is_graph_file(name: str) -> bool:
+    """Whether a graph is a file and not a name: ``"erdos-renyi:9,0.5"`` is one of ours."""
+    start = name.partition(":")[0]
+    return start not in GRAPHS and (Path(start).suffix != "" or Path(start).name != start)
+
+
+def read_file(path: Path, n_nodes: int | None) -> GraphArrays:
+    """Read GraphML, or else an edge list, one edge per line; labels become numbers if all can."""
+    import networkx as nx
+
+    try:
+        if path.suffix.lower() == ".graphml":
+            graph = nx.read_graphml(path)
+            numbers = _as_numbers(graph.nodes)
+            return read_networkx(nx.relabel_nodes(graph, dict(zip(graph.nodes, numbers, strict=True))))
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, SyntaxError, nx.NetworkXError) as error:
+        raise InputError(
+            f"graph {path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    ends: list[str] = []
+    weights = []
+    for number, line in enumerate(lines, 1):
+        # networkx writes what it knows of an edge in braces after its two nodes.
+        start, _, attributes = line.partition("#")[0].partition("{")
+        words = start.replace(",", " ").split()
+        words += re.findall(r"'weight': *([^,}]+)", attributes)
+        if not words:
+            continue
+        try:
+            first, second, weight = words if len(words) == 3 else (*words, "1")
+            ends += [first, second]
+            weights.append(float(weight))
+        except ValueError:
+            raise InputError(
+                f"graph {path}: line {number}: an edge is two nodes and perhaps a weight, "
+                f"got {line.strip()!r}"
+            ) from None
+    labels = _as_numbers(ends)
+    return read_edge_list(list(zip(labels[::2], labels[1::2], weights, strict=True)), n_nodes)
+
+
+def _as_numbers(labels: Iterable[str]) -> list[int] | list[str]:
+    texts = list(labels)
+    return [int(one) for one in texts] if all(re.fullmatch(r"\d+", one) for one in texts) else texts
+
+
+def _plain(label: object) -> Hashable:
     """Turn NumPy scalars into Python's, so that they sort and compare as labels."""
     value = label.item() if isinstance(label, np.generic) else label
     if isinstance(value, float) and value.is_integer():
@@ -161,7 +215,7 @@ def _plain(label: Any) -> Hashable:
     return value
 
 
-def _as_weights(values: Any) -> NDArray[np.float64]:
+def _as_weights(values: object) -> NDArray[np.float64]:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -170,7 +224,7 @@ def _as_weights(values: Any) -> NDArray[np.float64]:
         ) from None
 
 
-def check_weights(weights: Any, arrays: GraphArrays) -> NDArray[np.float64]:
+def check_weights(weights: object, arrays: GraphArrays) -> NDArray[np.float64]:
     """Bring weights (a number, one per edge, or a mapping from pairs of labels) to (|E|,), all positive."""
     edges = arrays.edges
     names: Sequence[Hashable] = range(arrays.n_nodes) if arrays.labels is None else arrays.labels

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import scipy.sparse
@@ -40,6 +42,7 @@ class Network:
           and nodes are ordered by label where labels can be sorted, else as inserted;
         - a symmetric adjacency matrix, NumPy or SciPy sparse, whose positive entries are the weights;
         - a list of ``(i, j)`` or ``(i, j, weight)``;
+        - a file: GraphML (``"sites.graphml"``), or an edge list, one edge per line (``"sites.txt"``);
         - another network.
     weights : float, (|E|,) array or mapping from pairs of labels, optional
         The edge weights μ_e², in the order of :attr:`edges`; they replace those of ``spec``. By default 1
@@ -87,9 +90,9 @@ class Network:
 
     def __init__(
         self,
-        spec: Any,
+        spec: object,
         *,
-        weights: Any = None,
+        weights: object = None,
         n_nodes: int | None = None,
         seed: int | None = None,
         **sizes: float,
@@ -109,40 +112,26 @@ class Network:
             )
         values = inputs.check_weights(arrays.weights if weights is None else weights, arrays)
         inputs.check_connected(arrays)
-        self._set(arrays.n_nodes, arrays.edges, values, name, arrays.labels)
+        self._set(replace(arrays, weights=values), name)
 
-    def _set(
-        self,
-        n_nodes: int,
-        edges: NDArray[np.int64],
-        weights: NDArray[np.float64],
-        name: str | None,
-        labels: tuple[Hashable, ...] | None,
-    ) -> None:
-        frozen_edges = np.ascontiguousarray(edges, dtype=np.int64).copy()
-        frozen_weights = np.ascontiguousarray(weights, dtype=np.float64).copy()
-        frozen_edges.flags.writeable = frozen_weights.flags.writeable = False
-        for key, value in (
-            ("n_nodes", int(n_nodes)),
-            ("edges", frozen_edges),
-            ("weights", frozen_weights),
-            ("name", name),
-            ("_labels", labels),
-        ):
-            object.__setattr__(self, key, value)
+    def _set(self, arrays: inputs.GraphArrays, name: str | None) -> None:
+        edges = np.ascontiguousarray(arrays.edges, dtype=np.int64).copy()
+        weights = np.ascontiguousarray(arrays.weights, dtype=np.float64).copy()
+        edges.flags.writeable = weights.flags.writeable = False
+        # Past `__setattr__`, which refuses.
+        self.__dict__.update(
+            n_nodes=int(arrays.n_nodes), edges=edges, weights=weights, name=name, _labels=arrays.labels
+        )
+
+    @property
+    def _arrays(self) -> inputs.GraphArrays:
+        return inputs.GraphArrays(self.n_nodes, self.edges, self.weights, self._labels)
 
     @classmethod
-    def _from_arrays(
-        cls,
-        n_nodes: int,
-        edges: NDArray[np.int64],
-        weights: NDArray[np.float64],
-        name: str | None,
-        labels: tuple[Hashable, ...] | None,
-    ) -> Network:
+    def _from_arrays(cls, arrays: inputs.GraphArrays, name: str | None) -> Network:
         """Rebuild from arrays that were already checked."""
         network = object.__new__(cls)
-        network._set(n_nodes, edges, weights, name, labels)
+        network._set(arrays, name)
         return network
 
     def __setattr__(self, key: str, value: object) -> NoReturn:
@@ -151,8 +140,8 @@ class Network:
     def __delattr__(self, key: str) -> NoReturn:
         raise AttributeError(f"a Network does not change: {key!r} cannot be deleted")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Network._from_arrays, (self.n_nodes, self.edges, self.weights, self.name, self._labels)
+    def __reduce__(self) -> tuple[object, ...]:
+        return Network._from_arrays, (self._arrays, self.name)
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
@@ -187,12 +176,10 @@ class Network:
         """The user's node labels in node order; 0, …, n − 1 when none were given."""
         return tuple(range(self.n_nodes)) if self._labels is None else self._labels
 
-    def with_weights(self, weights: Any) -> Network:
+    def with_weights(self, weights: object) -> Network:
         """Return the same graph with other edge weights μ_e² (a number, (|E|,) values, or a mapping)."""
-        arrays = inputs.GraphArrays(self.n_nodes, self.edges, self.weights, self._labels)
-        return Network._from_arrays(
-            self.n_nodes, self.edges, inputs.check_weights(weights, arrays), self.name, self._labels
-        )
+        values = inputs.check_weights(weights, self._arrays)
+        return Network._from_arrays(replace(self._arrays, weights=values), self.name)
 
     def to_networkx(self) -> networkx.Graph:
         """Return a networkx graph with the labels as nodes and the weights as edge attribute ``"weight"``."""
@@ -327,19 +314,21 @@ class Network:
         return self.diameter_bounds.upper
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _read(
-    spec: Any, n_nodes: int | None, seed: int | None, sizes: dict[str, float]
+    spec: object, n_nodes: int | None, seed: int | None, sizes: dict[str, float]
 ) -> tuple[inputs.GraphArrays, str | None]:
     """Turn any accepted description into arrays and, for a name, the full name."""
+    if isinstance(spec, str) and inputs.is_graph_file(spec) and not sizes:
+        return inputs.read_file(Path(spec), n_nodes), None
     if isinstance(spec, str):
         n, edges, name = build_graph(spec, n_nodes, seed, sizes)
         return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
     if isinstance(spec, Network):
-        return inputs.GraphArrays(spec.n_nodes, spec.edges, spec.weights, spec._labels), spec.name
+        return spec._arrays, spec.name
     graph_type = inputs.networkx_graph_type()
     if graph_type is not None and isinstance(spec, graph_type):
         return inputs.read_networkx(spec), None

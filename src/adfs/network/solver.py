@@ -7,12 +7,12 @@ at the ground solves the whole system.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.sparse.linalg import splu
+from scipy.sparse.linalg import SuperLU, splu
 
 from adfs.compilation import compiled
 from adfs.errors import AdfsError
@@ -71,7 +71,7 @@ def selected_inverse(indptr: Ints, indices: Ints, lower: Floats, pivots: Floats)
     return inverse
 
 
-def factorise(matrix: scipy.sparse.csr_array) -> Any:
+def factorise(matrix: scipy.sparse.csr_array) -> SuperLU:
     """Sparse LU of a symmetric positive definite matrix, symmetrically ordered, pivots on the diagonal."""
     try:
         return splu(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import scipy.linalg
@@ -349,7 +349,7 @@ def _check_diagonal(diagonal: ArrayLike | None, n: int) -> Floats:
 
 
 def _lanczos(
-    apply: Callable[[Floats], Any],
+    apply: Callable[[Floats], Floats],
     n: int,
     deflate: Floats | None,
     *,
@@ -401,7 +401,7 @@ def _lanczos(
 
 
 def _three_term(
-    apply: Callable[[Floats], Any], start: Floats, along: Floats | None
+    apply: Callable[[Floats], Floats], start: Floats, along: Floats | None
 ) -> Iterator[tuple[float, float, Floats]]:
     """Yield (α_k, β_k, q_k) of the Lanczos recurrence β_k q_{k+1} = A q_k − α_k q_k − β_{k−1} q_{k−1}."""
     current = start if along is None else start - (along @ start) * along

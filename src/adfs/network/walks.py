@@ -6,7 +6,7 @@ Everywhere ``indptr`` (n+1,) and ``indices`` (2|E|,) describe the neighbours of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from adfs.compilation import compiled
 if TYPE_CHECKING:
     from adfs.network.network import Network
 
-Ints = NDArray[Any]
+Ints = NDArray[np.integer]
 
 #: up to this many nodes the diameter is exact, whatever it takes; above, SEARCHES searches are spent
 EXACT_NODES = 4000

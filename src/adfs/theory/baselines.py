@@ -22,20 +22,13 @@ from adfs.network.spectrum import second_eigenpair
 from adfs.network.walks import hop_distances
 from adfs.theory.parameters import inverse_sigma
 from adfs.theory.records import Record, shown
-from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize
+from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize, summarize_smooth
 from adfs.threads import single_threaded
 
 
 def node_smoothness(summary: NodeSummary) -> np.ndarray:
     """Return M_i = σ_i + λ_max(βX_iᵀW_iX_i), the smoothness of a node's whole objective; shape (n,)."""
     return np.asarray(summary.sigma * (1.0 + summary.batch_kappa))
-
-
-def _read(problem: Source, network: Network) -> NodeSummary:
-    summary = summarize(problem)
-    check_network(summary, network)
-    check_smooth(summary)
-    return summary
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +60,7 @@ class MsdaParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, rounds: int | None = None) -> MsdaParameters:
         """Return the constants of Scaman et al., with K = ⌊1/√γ⌋ unless ``rounds`` says otherwise."""
-        summary = _read(problem, network)
+        summary = summarize_smooth(problem, network)
         least = float(summary.sigma.min())
         condition = float(node_smoothness(summary).max()) / least
         return cls._assemble(min(1.0, network.gamma), network.laplacian_max, condition, least, rounds)
@@ -173,7 +166,7 @@ class EsdacdParameters(Record):
 def _read_many(problem: Source, network: Network) -> NodeSummary:
     if network.n_nodes < 2:
         raise InputError("esdacd works on the edges of a network: it needs at least two nodes")
-    return _read(problem, network)
+    return summarize_smooth(problem, network)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +189,7 @@ class DsbaParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, step_factor: float = 1.0) -> DsbaParameters:
         """Return the constants for a step of ``step_factor``/(24L)."""
-        summary = _read(problem, network)
+        summary = summarize_smooth(problem, network)
         drawn = summary.n_active * summary.largest_smoothness + summary.sigma
         largest, m = float(drawn.max()), float(summary.n_active.max())
         slowest = min(network.gamma / 24.0, float(summary.sigma.min()) / (48.0 * largest), 1.0 / (3.0 * m))
@@ -230,7 +223,7 @@ class ExtraParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> ExtraParameters:
         """Return the standard step."""
-        summary = _read(problem, network)
+        summary = summarize_smooth(problem, network)
         largest = float(node_smoothness(summary).max())
         slowest = min(0.5 * float(summary.sigma.min()) / largest, 0.5 * min(1.0, network.gamma))
         return cls(slowest, 0.5 / largest, largest, network.laplacian_max, summary.sigma)
@@ -294,7 +287,7 @@ class QningParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> QningParameters:
         """Return the constants for a problem on one node."""
-        summary = _read(problem, network)
+        summary = summarize_smooth(problem, network)
         sigma = float(summary.sigma.sum())
         mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
         return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
@@ -329,7 +322,7 @@ class AgdParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> AgdParameters:
         """Return the constants for a problem on one node or on several, with L = ΣM_i."""
-        summary = _read(problem, network)
+        summary = summarize_smooth(problem, network)
         hops = 2 * network.diameter if network.n_nodes > 1 else 0
         return cls._assemble(float(summary.sigma.sum()), float(node_smoothness(summary).sum()), hops)
 
@@ -359,7 +352,7 @@ class LbfgsParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> LbfgsParameters:
         """Return what the rounds take."""
-        summary = _read(problem, network)
+        summary = summarize_smooth(problem, network)
         condition = float(node_smoothness(summary).sum()) / float(summary.sigma.sum())
         return cls(1.0 / math.sqrt(condition), 2 * tree_depth(network))
 

@@ -13,7 +13,7 @@ from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.theory.records import EventParameters, Record, text_table
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
-from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, check_tau, summarize
+from adfs.theory.summary import NodeSummary, Source, summarize_smooth
 
 
 def network_constant(network: Network, resistance: np.ndarray) -> float:
@@ -165,10 +165,7 @@ class Parameters(EventParameters, Record):
         α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
         √(1 + L_ij/σ_i); edges are equally likely; p_comm = min(1/2, 1/(1 + √(γ̃/(1 + κ_min))·S_comp)).
         """
-        summary = summarize(problem)
-        check_network(summary, network)
-        check_smooth(summary)
-        check_tau(tau)
+        summary = summarize_smooth(problem, network, tau)
         holding = summary.n_active > 0
         if network.n_nodes == 1:
             return cls._single(summary, "paper")
@@ -212,10 +209,7 @@ class Parameters(EventParameters, Record):
         r : float, optional
             The split itself, in (0, 1); it overrides ``tau``.
         """
-        summary = summarize(problem)
-        check_network(summary, network)
-        check_smooth(summary)
-        check_tau(tau)
+        summary = summarize_smooth(problem, network, tau)
         if r is not None:
             check_split(r)
         if network.n_nodes == 1:

@@ -53,14 +53,11 @@ def dual_curvature(
 ) -> float:
     """Return σ_A for any α_i, the ``virtual_weight`` of node i (μ_ij² = α_i L_ij).
 
-    It is too small by the eigensolver's own bound of its error, as a rule below 1e-8, and never too large.
+    As exact as `dual_curvature_of_split`, from the same network, σ_i and κ_i.
 
     Parameters
     ----------
-    network : Network
-        At least two nodes.
-    sigma, kappa : ndarray of shape (n,)
-        σ_i and κ_i.
+    network, sigma, kappa
     n_tips : ndarray of shape (n,)
         Numbers of tips, that is of samples that are more than constants.
     virtual_weight : ndarray of shape (n,)

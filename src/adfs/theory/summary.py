@@ -22,6 +22,7 @@ __all__ = [
     "check_tau",
     "node_sizes",
     "summarize",
+    "summarize_smooth",
 ]
 
 
@@ -118,6 +119,15 @@ def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
     if problem.n_nodes == 1:
         return _OneNode(problem, **numbers)
     return NodeSummary(batch_kappa=problem.batch_smoothness / problem.sigma, **numbers)
+
+
+def summarize_smooth(problem: Source, network: Network, tau: float = math.nan) -> NodeSummary:
+    """Return the summary of a problem with smooth losses on a network of as many nodes, both checked."""
+    summary = summarize(problem)
+    check_network(summary, network)
+    check_smooth(summary)
+    check_tau(tau)
+    return summary
 
 
 def check_network(summary: NodeSummary, network: Network) -> None:

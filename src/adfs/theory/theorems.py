@@ -14,7 +14,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.theory.augmented import AugmentedGraph
 from adfs.theory.parameters import Parameters, network_constant
-from adfs.theory.summary import Source, check_network, check_smooth, check_tau, summarize
+from adfs.theory.summary import Source, check_tau, summarize, summarize_smooth
 from adfs.theory.variants import NonSmoothParameters
 
 if TYPE_CHECKING:
@@ -217,10 +217,7 @@ def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
     """
     import pandas as pd
 
-    summary = summarize(problem)
-    check_network(summary, network)
-    check_smooth(summary)
-    check_tau(tau)
+    summary = summarize_smooth(problem, network, tau)
     m, total = float(summary.n_samples.max()), float(summary.n_samples.sum())
     kappa_s = float(summary.kappa.max())
     kappa_b = 1.0 + float(summary.batch_kappa.max())
