@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -66,6 +67,12 @@ SMOOTH = [loss for loss in CASES if loss.smooth]
 # know the loss: sparse rows are tried with a few.
 FEW = frozenset({"logistic", "squared", "hinge"})
 ON_SPARSE_ROWS = [loss for loss in CASES if loss.name in FEW]
+
+
+def few_of(losses: Iterable[str], *quick: str) -> list[Any]:
+    """Return the losses, all but a few for the long tests: each is another kernel to compile."""
+    kept = quick or FEW
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.soak) for name in losses]
 
 
 def with_rows(losses: list[Loss]) -> list[Any]:

@@ -318,6 +318,26 @@ def test_division_follows_ieee_in_kernels_and_in_what_they_inline() -> None:
     assert both(0.0) == (np.inf, -np.inf)
 
 
+def test_what_is_inlined_is_python_in_python() -> None:
+    calls = []
+
+    @compilation.inlined
+    def double(x: float) -> float:
+        return 2.0 * x
+
+    @compilation.inlined
+    def noted(x: float) -> float:
+        calls.append(x)  # only Python can do that
+        return x
+
+    @compilation.compiled
+    def fourfold(x: float) -> float:
+        return double(double(x))
+
+    assert (double(3.0), fourfold(3.0), double(3.0)) == (6.0, 12.0, 6.0)
+    assert (noted(3.0), calls) == (3.0, [3.0])
+
+
 def test_the_folders_of_other_sources_are_removed_when_they_become_many(mini: Mini) -> None:
     root = mini.cache / "adfs" / "kernels"
     root.mkdir(mode=0o700, parents=True)

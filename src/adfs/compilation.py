@@ -107,19 +107,14 @@ def inlined(function: F) -> F:
 
     LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and a
     loop that holds a call is not vectorised. Such a function makes no arrays (see `kernel`), and is kept on
-    disk inside the kernels that use it. Python cannot call it: the entry would cost more than its own code,
-    for each loss and kind of rows.
+    disk inside the kernels that use it. Called from Python it is the Python function: an entry to its machine
+    code would cost more than that code, for each loss and kind of rows.
     """
     dispatcher = numba.njit(forceinline=True, _nrt=False, no_cpython_wrapper=True, **OPTIONS)(function)
     if isinstance(dispatcher, Dispatcher):
-
-        def refuse(*arguments: object, **named: object) -> None:
-            raise TypeError(
-                f"{function.__name__} is called by compiled code only; its Python form is py_func"
-            )
-
         # The part of numba that takes calls from Python is told of no compiled form, and asks for one.
-        dispatcher._insert, dispatcher._compile_for_args = (lambda *arguments: None), refuse
+        dispatcher._insert = lambda *compiled_form: None
+        dispatcher._compile_for_args = lambda *arguments, **named: function
     return cast(F, dispatcher)
 
 

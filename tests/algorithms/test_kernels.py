@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -17,7 +14,7 @@ from adfs.network import Network
 from adfs.problem import LOSSES, Multinomial, Problem
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
 from baseline_cases import gossip_here
-from loss_cases import ONE_OUTPUT
+from loss_cases import ONE_OUTPUT, few_of
 
 EVENTS = 10_000
 SMOOTH = [name for name in ONE_OUTPUT if LOSSES[name]().smooth]
@@ -63,12 +60,6 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 def tips_as_vectors(problem: Problem, scalars: np.ndarray) -> np.ndarray:
     rows = problem.X.toarray() if problem.sparse else problem.X
     return (scalars[:, None] * rows)[problem.active]
-
-
-def few_of(losses: Iterable[str]) -> list[Any]:
-    """Return the losses, all but a few for the long tests: each is another kernel to compile."""
-    quick = ("logistic", "squared", "hinge")
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.soak) for name in losses]
 
 
 @pytest.mark.parametrize("n", [1, 4, 9])

@@ -23,8 +23,10 @@ def make_problem(loss: str = "logistic", sparse: bool = False, sigma: float = 0.
     return adfs.Problem(rows, target, loss=loss, sigma=sigma, sample_weight=rng.uniform(0.5, 2.0, 120))
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge", "huber"])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "sparse"),
+    [*((loss, False) for loss in ("logistic", "squared", "squared-hinge", "huber")), ("logistic", True)],
+)
 def test_a_pass_is_the_literal_one(loss: str, sparse: bool) -> None:
     problem = make_problem(loss, sparse)
     rng = np.random.default_rng(1)

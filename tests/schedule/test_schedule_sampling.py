@@ -73,14 +73,6 @@ def compiled_sample(draw, packed, offsets, node):
     return draw_sample(draw, packed, offsets, node)
 
 
-def test_what_is_inlined_is_not_called_from_python():
-    with pytest.raises(TypeError, match="draw_column is called by compiled code only"):
-        draw_column(np.uint64(1), np.uint64(2))
-    compiled_column(np.uint64(1), np.uint64(2))
-    with pytest.raises(TypeError, match="draw_column is called by compiled code only"):
-        draw_column(np.uint64(1), np.uint64(2))
-
-
 def test_column_is_the_upper_half_of_the_product():
     rng = np.random.default_rng(0)
     for draw in [0, 1, 2**32 - 1, 2**32, 2**64 - 1, *rng.integers(0, 2**64, 200, dtype=np.uint64).tolist()]:
