@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.algorithms import METHODS, Setting
-from adfs.algorithms.adfs import run_events
+from adfs.algorithms.adfs_kernels import run_events
 from adfs.compilation import kernel
 from adfs.theory import Parameters
 from benchmarks.measure import Row, fastest, write_table

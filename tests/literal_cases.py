@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
-from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
+from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs, draw_edges
 from adfs.problem import MultinomialLogisticTerm
 from adfs.problem.losses import get_loss
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters

@@ -19,12 +19,11 @@ from adfs.algorithms import (
     register_event_kernels,
     register_method,
 )
-from adfs.algorithms.base import passes_in_events
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.theory import NodeSizes, summarize
+from adfs.theory import summarize
 
 
 @dataclass(frozen=True)
@@ -116,9 +115,6 @@ class PairwiseMeans(Method[Rates]):
 
     def start(self, setting: Setting[Rates]) -> MeanProcess:
         return MeanProcess(setting)
-
-    def position_of(self, parameters: Rates, sizes: NodeSizes, passes: float) -> float:
-        return passes_in_events(parameters.node_probability, sizes, passes)
 
 
 def shard(node: int) -> tuple[np.ndarray, np.ndarray]:

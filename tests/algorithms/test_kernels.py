@@ -8,8 +8,7 @@ import scipy.sparse as sp
 
 from adfs.algorithms import METHODS, Setting, Work
 from adfs.algorithms.adfs_block import LiteralBlockAdfs
-from adfs.algorithms.adfs_literal import MeanLagAdfs
-from adfs.algorithms.ns_adfs_literal import VelocityNsAdfs
+from adfs.algorithms.adfs_literal import MeanLagAdfs, VelocityNsAdfs
 from adfs.network import Network
 from adfs.problem import LOSSES, Multinomial, Problem
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
@@ -215,7 +214,7 @@ def total_of_augmented_nodes(process, problem: Problem) -> float:
     worst = 0.0
     for read, side in (("x", -1.0), ("v", 1.0)):
         centers = process.primal(read) * problem.sigma[:, None]
-        from adfs.algorithms.adfs import tip_scalars
+        from adfs.algorithms.adfs_kernels import tip_scalars
 
         tips = tip_scalars(process.parts, process.position, side)
         total = centers.sum(axis=0) + rows.T @ tips

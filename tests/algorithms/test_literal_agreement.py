@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adfs
-from adfs.algorithms.adfs_literal import LiteralAdfs, MeanLagAdfs, draw_edges
+from adfs.algorithms.adfs_literal import LiteralAdfs, LiteralNsAdfs, MeanLagAdfs, VelocityNsAdfs, draw_edges
 from adfs.algorithms.apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
-from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs, VelocityNsAdfs
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
 from literal_cases import NON_SMOOTH, SMOOTH, cases, make_parameters, random_case
 

@@ -7,9 +7,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import adfs
-from adfs.algorithms.adfs_literal import LiteralAdfs, MeanLagAdfs, draw_edges
+from adfs.algorithms.adfs_literal import LiteralAdfs, LiteralNsAdfs, MeanLagAdfs, VelocityNsAdfs, draw_edges
 from adfs.algorithms.apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
-from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs, VelocityNsAdfs
 from adfs.problem import Term
 from adfs.theory import AugmentedGraph, NonSmoothParameters, smoothness_limit
 from literal_cases import multinomial_terms

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs
+from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs
 from adfs.algorithms.apcg_oracle import constant_coefficients
-from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
 from adfs.problem.losses import get_loss
 from adfs.theory import (
     AugmentedGraph,

@@ -10,7 +10,7 @@ import pytest
 
 import adfs
 from adfs.algorithms import METHODS, EventProcess, Setting, register_event_kernels
-from adfs.algorithms.event_kernels import execute, fill_message, take_message
+from adfs.algorithms.method_kernels import execute, fill_message, take_message
 from adfs.compilation import kernel
 from mpi_launch import launch
 from outside_events import MeanProcess, PairwiseMeans, problem_of, shard

@@ -15,7 +15,7 @@ from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
-from adfs.runtimes.exchange import events_ahead
+from adfs.runtimes.exchange import events_ahead, split_events
 from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.mpi import (
     draw_timeline,
@@ -26,7 +26,6 @@ from adfs.runtimes.mpi import (
     rank_table,
 )
 from adfs.runtimes.mpi.netbench import message_seconds
-from adfs.runtimes.ready_events import split_events
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
 from memory_cluster import Threads, on_threads

@@ -13,9 +13,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
+from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs, draw_edges
 from adfs.algorithms.apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
-from adfs.algorithms.ns_adfs_literal import LiteralNsAdfs
 from adfs.problem.terms import Term
 from adfs.theory import (
     AugmentedGraph,

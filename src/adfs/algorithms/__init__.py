@@ -4,7 +4,6 @@ from adfs.algorithms import (
     adfs,
     adfs_block,
     agd,
-    apcg,
     dsba,
     esdacd,
     extra,
@@ -28,8 +27,12 @@ from adfs.algorithms.base import (
     get_method,
     register_method,
 )
-from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.method_kernels import (
+    EventKernels,
+    RoundKernels,
+    register_event_kernels,
+    register_round_kernels,
+)
 
 __all__ = [
     "METHODS",
@@ -46,7 +49,6 @@ __all__ = [
     "adfs",
     "adfs_block",
     "agd",
-    "apcg",
     "dsba",
     "esdacd",
     "extra",

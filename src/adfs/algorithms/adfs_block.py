@@ -10,14 +10,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from adfs.algorithms.adaptive import ADAPTIVE
-from adfs.algorithms.adfs import (
+from adfs.algorithms.adfs_kernels import (
     AdfsConstants,
     AdfsParts,
     adfs_parts,
-    bounded_log,
     center_iterates,
     compute,
     decay,
@@ -27,9 +25,9 @@ from adfs.algorithms.adfs import (
 from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
 from adfs.algorithms.local_rounds import LocalRounds
+from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.algorithms.retuning import Retuner
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
@@ -173,10 +171,10 @@ class AdfsBlockProcess(LocalRounds):
     kernels = register_round_kernels(BlockParts, RoundKernels(_begin, _end))
 
     def __init__(self, setting: Setting[BlockParameters]) -> None:
-        super().__init__(setting, sp.csr_array(setting.network.laplacian()))
+        super().__init__(setting, setting.network.laplacian())
         problem, parameters, block = setting.problem, setting.parameters, setting.block
         self.constants = AdfsConstants(
-            log_decay=bounded_log(parameters.log_decay),
+            log_decay=parameters.log_decay,
             beta=problem.samples.loss.beta,
             nodes=node_constants(
                 parameters.sigma[block],

@@ -7,11 +7,10 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
 from adfs.algorithms.local_rounds import LocalRounds, node_gradients
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem, Samples
@@ -67,10 +66,7 @@ class AgdProcess(LocalRounds):
     sums = True
 
     def __init__(self, setting: Setting[AgdParameters]) -> None:
-        n = setting.network.n_nodes
-        super().__init__(setting, sp.csr_array((n, n)))
-        # Up a spanning tree and down again, every node but its root has a message each way.
-        self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
+        super().__init__(setting)
         self.parameters: AgdParameters = setting.parameters
         step, momentum = float(self.parameters.step), float(self.parameters.momentum)
         self.theta, self.ahead = np.zeros(self.message_shape), np.zeros(self.message_shape)
@@ -120,9 +116,7 @@ class Agd(Method[AgdParameters]):
 
     record = AgdParameters
     choices = MappingProxyType(
-        {
-            "theory": lambda problem, network, tau: AgdParameters.theory(problem, network),
-        }
+        {"theory": lambda problem, network, tau: AgdParameters.theory(problem, network)}
     )
 
     def refine(
@@ -142,9 +136,6 @@ class Agd(Method[AgdParameters]):
 
     def start(self, setting: Setting[AgdParameters]) -> AgdProcess:
         return AgdProcess(setting)
-
-    def position_of(self, parameters: AgdParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes
 
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

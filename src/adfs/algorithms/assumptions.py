@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from adfs.problem import FiniteSum, Problem
 from adfs.problem.curvatures import beyond, first_curvatures, view_with
 from adfs.problem.evaluation import node_sums
 from adfs.theory import NodeSummary
+from adfs.theory.records import Record
 
 __all__ = ["Assumptions", "retuner_for"]
 
@@ -72,7 +72,7 @@ class Assumptions(Retuner):
         assert isinstance(problem, Problem)
         return view_with(problem, self._beta)
 
-    def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
+    def looks(self, parameters: Record, summary: NodeSummary) -> Iterator[float]:
         stride = (_EVERY if self._l1 else _FIRST) / parameters.contraction
         at = stride
         while math.isfinite(at):

@@ -18,14 +18,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.event_kernels import EventKernels
+from adfs.algorithms.method_kernels import EventKernels, MatrixRows, Parts, RoundKernels, go_on, run_rounds
 from adfs.algorithms.retuning import Retuner
-from adfs.algorithms.round_kernels import MatrixRows, RoundKernels, go_on, run_rounds
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -38,6 +37,7 @@ __all__ = [
     "EventProcess",
     "Gossip",
     "Method",
+    "Options",
     "Process",
     "RoundEffort",
     "RoundProcess",
@@ -45,7 +45,6 @@ __all__ = [
     "Work",
     "block_slots",
     "get_method",
-    "passes_in_events",
     "register_method",
 ]
 
@@ -59,6 +58,10 @@ else:
     from typing import TypeVar
 
     P, C_co = TypeVar("P"), TypeVar("C_co", covariant=True)
+
+
+#: A method's own options, as users give them.
+Options: TypeAlias = Mapping[str, Any]
 
 
 class Gossip(Protocol):
@@ -159,7 +162,7 @@ class Setting(Generic[C_co]):
     seed: int = 0
     schedule: str = "iid"
     nodes: np.ndarray | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     @property
     def block(self) -> np.ndarray:
@@ -263,7 +266,7 @@ class EventProcess(Process):
     """
 
     kernels: ClassVar[EventKernels | None] = None
-    parts: tuple[Any, ...] = ()
+    parts: Parts = ()
 
     def __init__(self, setting: Setting[EventConstants], row_weights: np.ndarray) -> None:
         super().__init__()
@@ -336,7 +339,7 @@ class RoundProcess(Process):
 
     gossip_matrix: sp.csr_array
     kernels: ClassVar[RoundKernels | None] = None
-    parts: tuple[Any, ...] = ()
+    parts: Parts = ()
     sums: ClassVar[bool] = False
     message_shape: tuple[int, int] = (0, 0)
 
@@ -435,11 +438,16 @@ class Method(ABC, Generic[P]):
     def start(self, setting: Setting[P]) -> Process:
         """Return a process at position 0."""
 
-    @abstractmethod
     def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
-        """Return the position at which about this many passes over the data have been made."""
+        """Return the position at which about this many passes over the data have been made.
 
-    def adapt(self, parameters: P, options: Mapping[str, Any]) -> P:
+        By default a round is a pass, and an event one sample, as often as the constants say how often nodes
+        act.
+        """
+        acting = getattr(parameters, "node_probability", None)
+        return passes if acting is None else passes * float(sizes.n_samples.sum()) / float(acting.sum())
+
+    def adapt(self, parameters: P, options: Options) -> P:
         """Return the constants with the method's own options put in; a run calls it, once.
 
         Options that do not touch them change nothing.
@@ -470,7 +478,7 @@ class Method(ABC, Generic[P]):
             return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
 
-    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
+    def check(self, problem: FiniteSum, options: Options) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""
         if not problem.linear and not self.general:
             raise InputError(
@@ -529,8 +537,3 @@ def get_method(method: str | Method) -> Method:
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     return METHODS[method]
-
-
-def passes_in_events(node_probability: np.ndarray, sizes: NodeSizes, passes: float) -> float:
-    """Return the number of events in which about this many passes over the samples are made."""
-    return passes * float(sizes.n_samples.sum()) / float(node_probability.sum())

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, extrapolate, prox_slope
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
+from adfs.algorithms.local_rounds import LocalRounds, extrapolate, literal_prox_slope, prox_slope
+from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Problem, Samples
 from adfs.problem.labels import label_at
-from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import NodeSizes
@@ -70,20 +68,8 @@ def literal_dsba(
             psi = psi + alpha * ((m - 1) / m * change[i] + table[row])
             x, weight = X[row], m * problem.weights[row]
             q, target = float(x @ x), float(x @ psi) / shrink
-
-            def excess(
-                u: float, row: int = row, c: float = alpha * weight * q / shrink, target: float = target
-            ) -> float:
-                return u + c * derivative(loss, u, label_at(problem.labels, row)) - target
-
-            reach = 1.0
-            while excess(target - reach) > 0.0 or excess(target + reach) < 0.0:
-                reach *= 2.0
-            low, high = target - reach, target + reach
-            for _ in range(200):
-                u = 0.5 * (low + high)
-                low, high = (low, u) if excess(u) > 0.0 else (u, high)
-            pull = weight * derivative(loss, 0.5 * (low + high), label_at(problem.labels, row)) * x
+            label = label_at(problem.labels, row)
+            pull = weight * literal_prox_slope(loss, target, alpha * weight * q / shrink, label) * x
             following[i] = (psi - alpha * pull) / shrink
             change[i] = pull - table[row]
             table[row] = pull
@@ -228,7 +214,7 @@ class Dsba(Method[DsbaParameters]):
         }
     )
 
-    def adapt(self, parameters: DsbaParameters, options: Mapping[str, Any]) -> DsbaParameters:
+    def adapt(self, parameters: DsbaParameters, options: Options) -> DsbaParameters:
         return parameters.scaled(options["step_factor"]) if "step_factor" in options else parameters
 
     def start(self, setting: Setting[DsbaParameters]) -> DsbaProcess:

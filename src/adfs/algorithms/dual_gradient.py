@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adfs.algorithms.hessian_kernels import inner_product
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
@@ -163,24 +164,13 @@ def _slope(
 
 @kernel
 def _norm(vector: np.ndarray) -> float:
-    total = 0.0
-    for k in range(vector.size):
-        total += vector[k] * vector[k]
-    return math.sqrt(total)
+    return math.sqrt(inner_product(vector, vector))
 
 
 @kernel
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
     for k in range(source.size):
         target[k] = source[k]
-
-
-@kernel
-def _dot(a: np.ndarray, b: np.ndarray) -> float:
-    total = 0.0
-    for k in range(a.size):
-        total += a[k] * b[k]
-    return total
 
 
 @kernel
@@ -290,7 +280,7 @@ def _conjugate_move(
         if _norm(residual) <= goal or energy <= 0.0:
             return
         _hessian_product(rows, first, last, sigma, curvatures, direction, product)
-        step = energy / _dot(direction, product)
+        step = energy / inner_product(direction, product)
         following = 0.0
         for k in range(d):
             move[k] += step * direction[k]
@@ -364,7 +354,7 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
         size = _slope(
             samples, first, last, sigma[i], point, trial, room[_TRIAL_MARGINS], curvatures, gradient
         )
-        at_trial = _dot(gradient, move)
+        at_trial = inner_product(gradient, move)
         following = _norm(gradient)
         if following > 0.5 * error and error <= _NEAR_ROUNDING * size:
             if following < error:

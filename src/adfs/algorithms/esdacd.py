@@ -16,7 +16,7 @@ from adfs.algorithms.dual_gradient import (
     literal_dual_gradient,
     make_solver,
 )
-from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
@@ -24,8 +24,6 @@ from adfs.theory import NodeSizes
 from adfs.theory.baselines import EsdacdParameters
 
 __all__ = ["Esdacd", "EsdacdConstants", "EsdacdParts", "EsdacdProcess", "EsdacdState", "LiteralEsdacd"]
-
-_MOST_NEGATIVE_LOG = -1e5
 
 
 class EsdacdState(NamedTuple):
@@ -174,7 +172,7 @@ class EsdacdProcess(EventProcess):
         problem, parameters = setting.problem, setting.parameters
         super().__init__(setting, np.zeros(problem.n_samples))
         self.constants = EsdacdConstants(
-            max(parameters.log_decay, _MOST_NEGATIVE_LOG),
+            parameters.log_decay,
             parameters.mean_step,
             parameters.momentum_step,
             self.ends,

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, Setting, register_method
 from adfs.algorithms.local_rounds import LocalRounds, extrapolate, node_gradients
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Problem, Samples
 from adfs.problem.evaluation import loss_derivatives
-from adfs.theory import NodeSizes
 from adfs.theory.baselines import ExtraParameters
 
 __all__ = ["Extra", "ExtraProcess", "literal_extra"]
@@ -126,19 +125,11 @@ class Extra(Method[ExtraParameters]):
 
     record = ExtraParameters
     choices = MappingProxyType(
-        {
-            "theory": lambda problem, network, tau: ExtraParameters.theory(problem, network),
-        }
+        {"theory": lambda problem, network, tau: ExtraParameters.theory(problem, network)}
     )
 
     def start(self, setting: Setting[ExtraParameters]) -> ExtraProcess:
         return ExtraProcess(setting)
-
-    def position_of(self, parameters: ExtraParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes
-
-    def effort(self, parameters: ExtraParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        return RoundEffort(sizes.n_samples)
 
 
 register_method(Extra())

@@ -6,10 +6,7 @@ and CSR copies of the same rows give the same bits, and so does any split over p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numba import types
 
 from adfs.compilation import inlined, kernel, overloads
 from adfs.intrinsics import fma
@@ -106,18 +103,11 @@ def _add_products(
     raise NotImplementedError("compiled code only")
 
 
-@overloads(_add_products)
-def _compiled_add_products(
-    rows: types.Type,
-    curves: types.Type,
-    start: types.Type,
-    stop: types.Type,
-    first: types.Type,
-    last: types.Type,
-    room: types.Type,
-) -> Callable[..., object] | None:
-    kind = kind_of(rows)
-    return _add_dense if kind is DenseRows else _add_sparse if kind is SparseRows else None
+overloads(_add_products)(
+    lambda rows, curves, start, stop, first, last, room: (
+        _add_sparse if kind_of(rows) is SparseRows else _add_dense
+    )
+)
 
 
 def _add_sparse(

@@ -7,12 +7,11 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
 from adfs.algorithms.hessian_kernels import inner_product
 from adfs.algorithms.local_rounds import LocalRounds
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
@@ -244,12 +243,9 @@ class LbfgsProcess(LocalRounds):
     from_primal = True
 
     def __init__(self, setting: Setting[LbfgsParameters]) -> None:
-        n = setting.network.n_nodes
-        super().__init__(setting, sp.csr_array((n, n)))
+        super().__init__(setting)
         d = self.problem.n_features
         self.message_shape = (self.problem.n_nodes, d + 1)
-        # Up a spanning tree and down again, every node but its root has a message each way.
-        self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
         self.parts = LbfgsParts(
             self.samples,
             self.problem.sigma,
@@ -312,9 +308,6 @@ class Lbfgs(Method[LbfgsParameters]):
 
     def start(self, setting: Setting[LbfgsParameters]) -> LbfgsProcess:
         return LbfgsProcess(setting)
-
-    def position_of(self, parameters: LbfgsParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes
 
     def effort(self, parameters: LbfgsParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

@@ -12,7 +12,7 @@ from adfs.problem.labels import Label, label_at
 from adfs.problem.losses import Loss, derivative, dual_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 
-__all__ = ["LocalRounds", "extrapolate", "node_gradients", "prox_slope"]
+__all__ = ["LocalRounds", "extrapolate", "literal_prox_slope", "node_gradients", "prox_slope"]
 
 
 @kernel
@@ -39,6 +39,22 @@ def prox_slope(loss: Loss, beta: float, target: float, step: float, b: Label, st
     return dual_prox(loss, target * h, h, b, start)
 
 
+def literal_prox_slope(loss: Loss, target: float, step: float, b: Label) -> float:
+    """Return the same by bisection, for the literal forms."""
+
+    def excess(u: float) -> float:
+        return u + step * derivative(loss, u, b) - target
+
+    reach = 1.0
+    while excess(target - reach) > 0.0 or excess(target + reach) < 0.0:
+        reach *= 2.0
+    low, high = target - reach, target + reach
+    for _ in range(200):
+        u = 0.5 * (low + high)
+        low, high = (low, u) if excess(u) > 0.0 else (u, high)
+    return derivative(loss, 0.5 * (low + high), b)
+
+
 @inlined
 def extrapolate(now: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
     """Write 2·now − before, all (k, d)."""
@@ -56,14 +72,18 @@ class LocalRounds(RoundProcess):
         What all nodes of the block go through in a round, and send for a product.
     """
 
-    def __init__(self, setting: Setting, gossip_matrix: sp.csr_array) -> None:
+    def __init__(self, setting: Setting, gossip_matrix: sp.csr_array | None = None) -> None:
         super().__init__()
         self.problem, self.samples = setting.problem, setting.problem.samples
-        self.gossip_matrix = gossip_matrix
         self.message_shape = (self.problem.n_nodes, self.problem.n_features)
-        matrix = sp.csr_array(gossip_matrix)
-        own = np.diff(matrix.indptr) - (matrix.diagonal() != 0.0)
-        self.messages_per_product = int(own[setting.block].sum())
+        if gossip_matrix is None:  # sums over all nodes
+            self.gossip_matrix = sp.csr_array((setting.network.n_nodes, setting.network.n_nodes))
+            # Up a spanning tree and down again, every node but its root has a message each way.
+            self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
+        else:
+            self.gossip_matrix = sp.csr_array(gossip_matrix)
+            own = np.diff(self.gossip_matrix.indptr) - (self.gossip_matrix.diagonal() != 0.0)
+            self.messages_per_product = int(own[setting.block].sum())
         self.samples_per_round = int(self.problem.n_samples)
 
     def count(self, rounds: int, products: int) -> None:

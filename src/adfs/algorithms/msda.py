@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
 from adfs.algorithms.local_rounds import LocalRounds
-from adfs.algorithms.round_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.network.gossip import chebyshev_gossip
@@ -113,7 +111,7 @@ class MsdaProcess(LocalRounds):
     kernels = register_round_kernels(MsdaParts, RoundKernels(_begin, _end))
 
     def __init__(self, setting: Setting[MsdaParameters]) -> None:
-        super().__init__(setting, sp.csr_array(setting.network.laplacian()))
+        super().__init__(setting, setting.network.laplacian())
         self.parameters: MsdaParameters = setting.parameters
         chebyshev, found = self.parameters.chebyshev, self.parameters
         self.solver = make_solver(setting.problem)
@@ -170,14 +168,11 @@ class Msda(Method[MsdaParameters]):
         }
     )
 
-    def adapt(self, parameters: MsdaParameters, options: Mapping[str, Any]) -> MsdaParameters:
+    def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
 
     def start(self, setting: Setting[MsdaParameters]) -> MsdaProcess:
         return MsdaProcess(setting)
-
-    def position_of(self, parameters: MsdaParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

@@ -1,6 +1,6 @@
 """Compiled NS-ADFS, for losses that need not be smooth.
 
-The literal twin is :class:`adfs.algorithms.ns_adfs_literal.VelocityNsAdfs`: v rests while a node is idle, and
+The literal twin is :class:`adfs.algorithms.adfs_literal.VelocityNsAdfs`: v rests while a node is idle, and
 so does u = A_t(x − v).
 """
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess
-from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, passes_in_events, register_method
-from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
+from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.smoothing import Smoothing
@@ -26,7 +26,7 @@ from adfs.problem.labels import label_at
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.problem.smoothing import can_be_smoothed
-from adfs.theory import NodeSizes, NonSmoothParameters, Parameters
+from adfs.theory import NonSmoothParameters, Parameters
 
 __all__ = [
     "NsAdfs",
@@ -303,11 +303,6 @@ class NsAdfs(Method[Any]):
                 f"not {problem.loss_name!r}"
             )
         return Smoothing()
-
-    def position_of(
-        self, parameters: NonSmoothParameters | Parameters, sizes: NodeSizes, passes: float
-    ) -> float:
-        return passes_in_events(parameters.node_probability, sizes, passes)
 
 
 register_method(NsAdfs())

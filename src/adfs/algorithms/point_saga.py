@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, Work, register_method
-from adfs.algorithms.event_kernels import EventKernels, register_event_kernels
-from adfs.algorithms.local_rounds import prox_slope
+from adfs.algorithms.local_rounds import literal_prox_slope, prox_slope
+from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
-from adfs.problem.labels import Label, label_at
+from adfs.problem.labels import label_at
 from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
@@ -59,18 +59,7 @@ def literal_point_saga(problem: Problem, parameters: PointSagaParameters, sample
         z, shrink = x + gamma * (table[row] - mean), 1.0 + gamma * mu
         a, weight, b = X[row], float(problem.weights[row]), label_at(problem.labels, row)
         c, target = gamma * weight * float(a @ a) / shrink, float(a @ z) / shrink
-
-        def excess(u: float, b: Label = b, c: float = c, target: float = target) -> float:
-            return u + c * derivative(loss, u, b) - target
-
-        reach = 1.0
-        while excess(target - reach) > 0.0 or excess(target + reach) < 0.0:
-            reach *= 2.0
-        low, high = target - reach, target + reach
-        for _ in range(200):
-            u = 0.5 * (low + high)
-            low, high = (low, u) if excess(u) > 0.0 else (u, high)
-        pull = weight * derivative(loss, 0.5 * (low + high), b) * a
+        pull = weight * literal_prox_slope(loss, target, c, b) * a
         x = (z - gamma * pull) / shrink
         mean = mean + (pull - table[row]) / parameters.n_terms
         table[row] = pull

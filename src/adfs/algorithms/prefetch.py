@@ -72,11 +72,11 @@ def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callab
 
 @overloads(fetch_row)
 def _fetch_row(rows: types.Type, j: types.Type) -> Callable[..., object] | None:
-    def dense(rows: Any, j: int) -> None:
+    def dense(rows: DenseRows, j: int) -> None:
         columns = np.int64(rows.values.shape[1])
         _fetch_span(rows.values, j * columns, (j + 1) * columns)
 
-    def sparse(rows: Any, j: int) -> None:
+    def sparse(rows: SparseRows, j: int) -> None:
         start, stop = np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1])
         if stop > start:
             _fetch_span(rows.data, start, stop)
@@ -96,7 +96,9 @@ def _fetch_late(
 ) -> Callable[..., object] | None:
     dense = kind_of(rows) is DenseRows
 
-    def fetch(rows: Any, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int) -> None:
+    def fetch(
+        rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
+    ) -> None:
         width = np.int64(centers.shape[1])
         if j < 0:
             edge = actor - slot.size

@@ -8,13 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.base import Gossip, Method, RoundEffort, RoundProcess, Setting, Work, register_method
-from adfs.algorithms.local_rounds import prox_slope
+from adfs.algorithms.local_rounds import literal_prox_slope, prox_slope
 from adfs.algorithms.prefetch import fetch_early, fetch_row
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
 from adfs.problem.labels import label_at
-from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import QningParameters
@@ -71,12 +70,7 @@ def literal_dual_pass(
         weight, label = float(problem.weights[j]), label_at(problem.labels, j)
         without = X[j] @ (center - X.T @ tips + X[j] * tips[j]) / total
         share = weight * (X[j] @ X[j]) / total
-        low, high = without - 1e6, without + 1e6
-        for _ in range(200):
-            u = 0.5 * (low + high)
-            above = u + share * derivative(problem.loss, u, label) > without
-            low, high = (low, u) if above else (u, high)
-        tips[j] = weight * derivative(problem.loss, low, label)
+        tips[j] = weight * literal_prox_slope(problem.loss, without, share, label)
     return tips
 
 
@@ -196,9 +190,6 @@ class Qning(Method[QningParameters]):
 
     def start(self, setting: Setting[QningParameters]) -> QningProcess:
         return QningProcess(setting)
-
-    def position_of(self, parameters: QningParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adfs.cli import options
+
+if TYPE_CHECKING:
+    from adfs.experiments import Results
 
 EXAMPLES = """\b
 Examples:
@@ -92,7 +95,6 @@ def run(
     """
     from adfs.errors import InputError, unknown_name
     from adfs.experiments import Comparison, read_comparison, run_comparison, write_folder
-    from adfs.experiments.figures import time_table
     from adfs.experiments.runs import RunsInterruptedError, available_cores
 
     if traces not in ("csv", "parquet"):
@@ -144,12 +146,20 @@ def run(
     except RunsInterruptedError as stopped:
         return tell_interruption(stopped)
     write_folder(results, folder, traces=traces)
+    _show_times(results)
+    print(f"\n{folder / 'report.html'}")
+    return 0
+
+
+def _show_times(results: Results) -> None:
+    """Print when each method came to stay below each error."""
+    from adfs.experiments.figures import time_table
+
+    comparison = results.comparison
     over = f", medians of {len(comparison.seeds)} seeds," if len(comparison.seeds) > 1 else ""
     unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
     print(f"{comparison.title}: idealised time{over} until {unit} stays below …")
     print(time_table(results).to_string())
-    print(f"\n{folder / 'report.html'}")
-    return 0
 
 
 def _need_parquet() -> None:
@@ -199,7 +209,6 @@ def reproduce(
     table: Table 1, and the time per step against Theorem 4's bound. Finished runs are kept: the same command
     goes on where it was interrupted.
     """
-    from adfs.experiments.figures import time_table
     from adfs.experiments.paper import reproduce as run_paper
     from adfs.experiments.paper import step_time_text, table_text
     from adfs.experiments.runs import RunsInterruptedError, available_cores
@@ -218,10 +227,7 @@ def reproduce(
     except RunsInterruptedError as stopped:
         return tell_interruption(stopped)
     for name, results in found.results.items():
-        count = len(results.comparison.seeds)
-        over = f", medians of {count} seeds," if count > 1 else ""
-        print(f"{results.comparison.title}: idealised time{over} until F - F* stays below …")
-        print(time_table(results).to_string())
+        _show_times(results)
         print(f"{folder / name / 'report.html'}\n")
     if not found.table.empty:
         print("Table 1: idealised time to divide the error by e; predictions leave constants out")

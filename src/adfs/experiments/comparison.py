@@ -16,22 +16,26 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from adfs.algorithms import get_method
 from adfs.errors import InputError, unknown_name
 from adfs.experiments.data import plain_graph
+from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import get_loss
 from adfs.problem.partitions import PARTITIONS
+from adfs.runtimes import RunOptions
 from adfs.runtimes.delays import Delays, Straggler
-from adfs.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+#: What TOML gives.
+TomlTable: TypeAlias = Mapping[str, Any]
 
 _NORMALISATIONS = ("none", "rows", "columns")
 _LABELS = {
@@ -170,14 +174,11 @@ class MethodSpec:
     parameters: str | None = None
     read: str = "x"
     schedule: str = "iid"
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
 
     def __post_init__(self) -> None:
         _check_fields(self, f"method {self.method!r}: ")
-        if self.read not in ("x", "v"):
-            raise unknown_name("place to read the iterate", self.read, ("x", "v"))
-        if self.schedule not in SCHEDULES:
-            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        RunOptions(read=self.read, schedule=self.schedule).check()
         if not self.label:
             extra = [] if self.parameters is None else [self.parameters]
             extra += [] if self.read == "x" else [f"read at {self.read}"]
@@ -192,7 +193,7 @@ class MethodSpec:
         return re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-") or "method"
 
     @classmethod
-    def parse(cls, entry: str | Mapping[str, Any] | MethodSpec) -> MethodSpec:
+    def parse(cls, entry: str | TomlTable | MethodSpec) -> MethodSpec:
         """Read ``"adfs"``, ``"adfs:parameters=paper,label=ADFS"`` or a table with these keys.
 
         Examples
@@ -312,8 +313,7 @@ class Comparison:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{name} must be a finite number above 0, got {value!r}")
-        if not (math.isfinite(self.tau) and self.tau >= 0.0):
-            raise InputError(f"tau must be finite and at least 0, got {self.tau!r}")
+        RunOptions(tau=self.tau).check()
         if self.records < 1:
             raise InputError(f"records must be a whole number of at least 1, got {self.records!r}")
         self.delays.make(self.tau)
@@ -347,7 +347,7 @@ class Comparison:
                     raise unknown_name(f"option of {entry.method!r}", option, known)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], base: Path | None = None) -> Comparison:
+    def from_table(cls, table: TomlTable, base: Path | None = None) -> Comparison:
         """Build a comparison from plain data, as TOML gives it.
 
         Parameters
@@ -375,7 +375,7 @@ class Comparison:
             values["seeds"] = tuple(range(seeds))
         return cls(**values)
 
-    def to_table(self) -> dict[str, Any]:
+    def to_table(self) -> JsonObject:
         """Return the comparison as plain data; :meth:`from_table` reads it back."""
         table = {name: getattr(self, name) for name in _names(self) if getattr(self, name) is not None}
         methods = [_without_defaults(entry) | dict(entry.options) for entry in self.methods]
@@ -393,7 +393,7 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
 
-def read_comparison(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Comparison:
+def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Comparison:
     """Read a comparison from a TOML file.
 
     Parameters
@@ -455,7 +455,7 @@ def _is_data_file(source: str) -> bool:
     return source != "gaussians" and not source.startswith(("sklearn:", "synthetic:"))
 
 
-def _with_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
+def _with_paths(table: TomlTable, base: Path) -> JsonObject:
     """Return the table of a comparison with the paths in it made absolute; what is malformed stays."""
     values = dict(table)
     data, graph, imports = table.get("data"), table.get("graph"), table.get("imports")
@@ -475,7 +475,7 @@ def _with_paths(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return values
 
 
-def _check_keys(table: Mapping[str, Any], cls: type[DataclassInstance], what: str) -> None:
+def _check_keys(table: TomlTable, cls: type[DataclassInstance], what: str) -> None:
     for key in table:
         if key not in _names(cls):
             raise unknown_name(f"key of {what}", key, _names(cls))
@@ -526,7 +526,7 @@ def _words(hint: Any) -> str:
     return names.get(hint, "as documented")
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     """Return lists as tuples, all the way down."""
     return tuple(_frozen(entry) for entry in value) if isinstance(value, list | tuple) else value
 
@@ -540,7 +540,7 @@ def _read_word(text: str) -> int | float | bool | str:
     return {"true": True, "false": False}.get(text, text)
 
 
-def _without_defaults(record: DataclassInstance) -> dict[str, Any]:
+def _without_defaults(record: DataclassInstance) -> JsonObject:
     """Return a record's fields that are not its defaults, its first field always."""
     first, *rest = (one for one in dataclasses.fields(record) if one.name != "options")
     changed = [one for one in rest if getattr(record, one.name) != one.default]

@@ -154,8 +154,8 @@ def _facts(problem: Problem, network: Network) -> dict[str, float]:
 
 def _last_position(
     comparison: Comparison,
-    method: Method[Any],
-    constants: Any,
+    method: Method,
+    constants: object,
     problem: Problem,
     clock: Callable[[], Clock],
 ) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import row_norms_squared
-from adfs.problem.rows import rows_of
+from adfs.problem.rows import Matrix, rows_of
 from adfs.problem.smoothness import batch_smoothness
 from adfs.runtimes.cluster import Cluster
 from adfs.theory import NodeSummary, summarize
@@ -145,7 +145,7 @@ class Facts:
         )
 
     @classmethod
-    def gathered(cls, cluster: Cluster, X: Any, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
+    def gathered(cls, cluster: Cluster, X: Matrix, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
         """Return the facts of the rows of all processes; each calls it with its own, and gets the same.
 
         Parameters

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adfs.errors import InputError
 from adfs.files import write_whole
@@ -227,7 +227,7 @@ def _pilot(found: Plan) -> str:
     )
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """Return JSON's own values: what is not finite becomes null."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
@@ -236,7 +236,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def networks_of(nodes: Iterable[int], graphs: Iterable[Any], n_samples: int, seed: int = 0) -> list[Network]:
+def networks_of(
+    nodes: Iterable[int], graphs: Iterable[object], n_samples: int, seed: int = 0
+) -> list[Network]:
     """Return the networks to look at, each shape once; a graph of its own size is taken as it is.
 
     Parameters
@@ -278,7 +280,7 @@ def plan(
     problem: Problem | Facts,
     *,
     nodes: Sequence[int] = NODES,
-    graphs: Sequence[Any] = GRAPHS,
+    graphs: Sequence[object] = GRAPHS,
     tau: float = 1.0,
     tol: float = 1e-6,
     methods: Sequence[str] | None = None,

@@ -272,7 +272,7 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
     )
 
 
-def _constants(method: Method[Any], facts: Facts, summary: NodeSummary, network: Network, tau: float) -> Any:
+def _constants(method: Method, facts: Facts, summary: NodeSummary, network: Network, tau: float) -> Any:
     """Return a method's constants, from what is known without the data."""
     parameters = method.parameters(summary, network, tau=tau)
     if any(item.name == "n_features" for item in dataclasses.fields(parameters)):
@@ -306,7 +306,7 @@ def work_here(name: str, facts: Facts, n_nodes: int, passes: float, messages: fl
 
 
 def _time(
-    method: Method[Any], parameters: Any, summary: NodeSummary, network: Network, delays: Delays, to: float
+    method: Method, parameters: Any, summary: NodeSummary, network: Network, delays: Delays, to: float
 ) -> float:
     """Return the time of a position: a short walk of the clock gives the pace."""
     clock = Clock(method, parameters, summary, network, delays)
@@ -353,7 +353,7 @@ def best_of_each(found: Iterable[Prediction]) -> list[Prediction]:
     return list(first.values())
 
 
-def _runs_on(method: Method[Any], network: Network) -> bool:
+def _runs_on(method: Method, network: Network) -> bool:
     if method.kind == "single":
         return network.n_nodes == 1
     return network.n_nodes > 1 or method.name not in _FOR_NETWORKS

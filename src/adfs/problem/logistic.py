@@ -1,13 +1,15 @@
-"""The logistic loss's scalar equation, solved by a safeguarded Newton method that stops by itself."""
+"""The logistic loss, and its scalar equation, solved by a safeguarded Newton method that stops by itself."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from adfs.compilation import compiled, inlined
 from adfs.intrinsics import fma
+from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
 
-__all__ = ["log_one_plus", "logistic_dual_prox", "logistic_prox_between", "sigmoid"]
+__all__ = ["Logistic", "log_one_plus", "logistic_dual_prox", "logistic_prox_between", "sigmoid"]
 
 # A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
@@ -191,3 +193,96 @@ def logistic_prox_between(r: float, c: float, start: float, low: float, high: fl
         previous = abs(moved - t)
         t = moved
     return p
+
+
+class Logistic(NamedTuple("LogisticConstants", []), Loss):
+    """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
+
+    __slots__ = ()
+    name = "logistic"
+    task = "classification"
+
+    @property
+    def beta(self) -> float:
+        return 0.25
+
+    @staticmethod
+    def value(loss: Logistic, u: float, b: float) -> float:
+        t = b * u
+        return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
+
+    @staticmethod
+    def derivative(loss: Logistic, u: float, b: float) -> float:
+        return -b * sigmoid(-b * u)
+
+    @staticmethod
+    def curvature(loss: Logistic, u: float, b: float) -> float:
+        return sigmoid(u) * sigmoid(-u)
+
+    @staticmethod
+    def conjugate(loss: Logistic, s: float, b: float) -> float:
+        a = -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        entropy = 0.0
+        if a > 0.0:
+            entropy += a * math.log(a)
+        if a < 1.0:
+            entropy += (1.0 - a) * math.log1p(-a)
+        return entropy
+
+    @staticmethod
+    def divergence(loss: Logistic, u: float, s: float, b: float) -> float:
+        # Of the probabilities of the wrong label, −b·s against sigmoid(−b·u). The smaller of the latter and
+        # its complement has all its digits, and so have the differences: they are one another's negative.
+        t, a = b * u, -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        small = math.exp(-abs(t))
+        p = small / (1.0 + small)
+        chance = a if t >= 0.0 else 1.0 - a
+        other = 1.0 - a if t >= 0.0 else a
+        away = chance - p
+        # The logarithms are for what is far apart.
+        log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
+        first = entropy_part(chance, p, away, -abs(t) - log_one)
+        return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
+
+    @staticmethod
+    def domain(loss: Logistic, b: float) -> tuple[float, float]:
+        return (-1.0, 0.0) if b > 0.0 else (0.0, 1.0)
+
+    @staticmethod
+    def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
+        inverse = 1.0 / h
+        return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
+
+    @staticmethod
+    def curvature_over(loss: Logistic, low: float, high: float, b: float) -> float:
+        nearest = clip(0.0, low, high)
+        return sigmoid(nearest) * sigmoid(-nearest)
+
+    @staticmethod
+    def margins_of(loss: Logistic, low: float, high: float, b: float) -> tuple[float, float]:
+        # ℓ' is the probability of +1, less 1 where that is the label.
+        shift = 1.0 if b > 0.0 else 0.0
+        first, last = -math.inf, math.inf
+        if low + shift > 0.0:
+            first = math.log((low + shift) / (1.0 - shift - low)) if low + shift < 1.0 else math.inf
+        if high + shift < 1.0:
+            last = math.log((high + shift) / (1.0 - shift - high)) if high + shift > 0.0 else -math.inf
+        return first, last
+
+    @staticmethod
+    def prox_in_box(
+        loss: Logistic, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends
+    ) -> float:
+        # The derivative rises along the box; in terms of the margin it is u + cℓ'(u) − ζ/h.
+        inverse = 1.0 / h
+        c, target = inverse - 1.0 / beta, zeta * inverse
+        if ends[0] + c * ends[2] >= target:
+            return ends[2]
+        if ends[1] + c * ends[3] <= target:
+            return ends[3]
+        low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
+        return clip(-b * logistic_prox_between(b * target, c, b * start, low, high), ends[2], ends[3])

@@ -13,16 +13,10 @@ from adfs.errors import InputError
 __all__ = [
     "Ends",
     "Loss",
-    "box_conjugate",
-    "box_divergence",
     "clip",
     "entropy_part",
-    "hinge_conjugate",
     "inside",
-    "line_curvature",
-    "line_margins",
     "positive",
-    "signed_interval",
 ]
 
 #: Two margins, the lower one first, and the slopes ℓ' there.
@@ -106,57 +100,6 @@ def clip(s: float, lo: float, hi: float) -> float:
 
 
 @compiled
-def box_conjugate(s: float, b: float, width: float, lo: float, hi: float) -> float:
-    """Return b·s + (width/2)s² on [lo, hi], the conjugate of a loss whose slope is clip((u − b)/width)."""
-    if s < lo or s > hi:
-        return math.inf
-    return b * s + 0.5 * width * s * s
-
-
-@compiled
-def hinge_conjugate(s: float, b: float, width: float, top: float) -> float:
-    """Return −a + (width/2)a² for a = −b·s in [0, top]."""
-    a = -b * s
-    if a < 0.0 or a > top:
-        return math.inf
-    return 0.5 * width * a * a - a
-
-
-@compiled
-def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> float:
-    """Return max_a [a·r − (width/2)a²] + (width/2)s² − s·r over a in [lo, hi], for s in it (else infinite).
-
-    That is value + conjugate − product of the losses made of lines and a parabola; nothing cancels here.
-    """
-    if s < lo or s > hi:
-        return math.inf
-    if width == 0.0:
-        return ((hi if r > 0.0 else lo) - s) * r
-    best = clip(r / width, lo, hi)
-    if lo < best < hi:
-        away = r - width * s
-        return 0.5 * away * away / width
-    away = best - s
-    return max(away * (r - width * best), 0.0) + 0.5 * width * away * away
-
-
-@compiled
-def line_margins(
-    low: float, high: float, center: float, width: float, bottom: float, top: float
-) -> tuple[float, float]:
-    """Return `Loss.margins_of` of a loss whose slope is (u − center)/width between ``bottom`` and ``top``."""
-    first = -math.inf if low <= bottom else center + width * min(low, top)
-    last = math.inf if high >= top else center + width * max(high, bottom)
-    return first, last
-
-
-@compiled
-def line_curvature(low: float, high: float, center: float, width: float, bottom: float, top: float) -> float:
-    """Return `Loss.curvature_over` of such a loss: 1/width unless the interval misses its curved part."""
-    return 1.0 / width if low < center + width * top and high > center + width * bottom else 0.0
-
-
-@compiled
 def entropy_part(a: float, p: float, away: float, log_p: float) -> float:
     """Return a·log(a/p) − a + p, at least 0, from ``away`` = a − p and log p.
 
@@ -172,14 +115,6 @@ def entropy_part(a: float, p: float, away: float, log_p: float) -> float:
     if a == 0.0:
         return p
     return max(a * (math.log(a) - log_p) - away, 0.0)
-
-
-@compiled
-def signed_interval(b: float, top: float) -> tuple[float, float]:
-    """Return the interval of s = −b·a for a in [0, top]."""
-    if b > 0.0:
-        return -top, 0.0
-    return 0.0, top
 
 
 def positive(loss: str, name: str, number: float) -> float:

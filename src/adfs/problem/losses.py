@@ -30,19 +30,22 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
 from adfs.problem.labels import Label, ShiftedLabel
-from adfs.problem.log_link_losses import Gamma, Poisson
-from adfs.problem.loss_base import Loss
-from adfs.problem.multinomial import Multinomial
-from adfs.problem.nonsmooth_losses import Absolute, EpsilonInsensitive, Hinge, Quantile
-from adfs.problem.rows import kind_of
-from adfs.problem.smooth_losses import (
+from adfs.problem.line_losses import (
+    Absolute,
+    EpsilonInsensitive,
+    Hinge,
     Huber,
-    Logistic,
+    Quantile,
     SmoothedHinge,
     SmoothedQuantile,
     Squared,
     SquaredHinge,
 )
+from adfs.problem.log_link_losses import Gamma, Poisson
+from adfs.problem.logistic import Logistic
+from adfs.problem.loss_base import Loss
+from adfs.problem.multinomial import Multinomial
+from adfs.problem.rows import kind_of
 
 __all__ = [
     "LOSSES",

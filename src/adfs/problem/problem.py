@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -121,7 +120,7 @@ class Problem(FiniteSum):
     @classmethod
     def from_shards(
         cls,
-        shards: Iterable[Any],
+        shards: Iterable[object],
         loss: str | Loss = "logistic",
         sigma: float | Sequence[float] | np.ndarray = 1.0,
         *,
@@ -177,9 +176,15 @@ class Problem(FiniteSum):
 
     def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
         """Return the same problem with terms λ_i Σ_k c_k|θ_k|; ``columns`` has c (d,), 1 when left out."""
-        moved = Problem.__new__(Problem)
-        moved._set(self.loss, self._data, self.offsets, self.sigma, self._row_index)
+        moved = self._with_data(self._data)
         moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
+        return moved
+
+    def _with_data(self, data: Shard) -> Problem:
+        """Return the same problem with other samples in the places of its own."""
+        moved = Problem.__new__(Problem)
+        moved._set(self.loss, data, self.offsets, self.sigma, self._row_index)
+        moved.l1, moved.l1_columns = self.l1, self.l1_columns
         return moved
 
     def _set(
@@ -343,10 +348,8 @@ class Problem(FiniteSum):
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
-        moved = Problem.__new__(Problem)
-        data = self._data._replace(offset=check_offset(offset, self.n_samples, self.loss, ""))
-        moved._set(self.loss, data, self.offsets, self.sigma, self._row_index)
-        moved.l1, moved.l1_columns = self.l1, self.l1_columns
+        checked = check_offset(offset, self.n_samples, self.loss, "")
+        moved = self._with_data(self._data._replace(offset=checked))
         for name in ("active", "kappa", "batch_smoothness"):  # which offsets do not change
             if name in self.__dict__:
                 moved.__dict__[name] = self.__dict__[name]
@@ -369,10 +372,7 @@ class Problem(FiniteSum):
             )
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
-        wider = Problem.__new__(Problem)
-        wider._set(self.loss, self._data._replace(X=X), self.offsets, self.sigma, self._row_index)
-        wider.l1 = self.l1
-        return wider
+        return self._with_data(self._data._replace(X=X)).with_l1(self.l1)
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""

@@ -9,12 +9,11 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.files import reading_error, write_whole
+from adfs.files import JsonObject, reading_error, write_whole
 
 __all__ = ["read_container", "write_container"]
 
@@ -23,7 +22,7 @@ _DIGEST = 64
 
 
 def write_container(
-    path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    path: str | os.PathLike[str], kind: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Write a header and arrays to one file, atomically.
 
@@ -47,7 +46,7 @@ def write_container(
     write_whole(path, content, make_folder=True)
 
 
-def read_container(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_container(path: str | os.PathLike[str], kind: str) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """Read a file of a kind back as its header and arrays; refuse anything else with one sentence."""
     path = Path(path)
     try:

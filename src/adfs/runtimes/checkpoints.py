@@ -16,13 +16,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.errors import AdfsError, FileError, InputError
-from adfs.files import write_whole
+from adfs.files import JsonObject, write_whole
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.cluster import Cluster, RefusalError
 
@@ -43,7 +43,7 @@ Rows = list[dict[str, float]]
 class KeptPhases(NamedTuple):
     """What is kept of a run in phases: what JSON can hold, and arrays by name."""
 
-    words: list[dict[str, Any]]
+    words: list[JsonObject]
     arrays: dict[str, np.ndarray]
 
 
@@ -80,7 +80,7 @@ def _save(
 ) -> None:
     """Write the state of a process, and what the run has recorded so far."""
     columns = list(rows[0]) if rows else []
-    header: dict[str, Any] = {
+    header: JsonObject = {
         "fingerprint": mark,
         "position": process.position,
         "work": list(process.work),
@@ -140,7 +140,7 @@ class Checkpoints(ABC):
         """Write a new one; all processes call it at the same position."""
 
     @abstractmethod
-    def finish(self, words: dict[str, Any]) -> None:
+    def finish(self, words: JsonObject) -> None:
         """Say how the run ended."""
 
 
@@ -176,7 +176,7 @@ class CheckpointFile(Checkpoints):
         """Replace the file."""
         _save(self.path, process, self.mark, rows, seconds, phases)
 
-    def finish(self, words: dict[str, Any]) -> None:
+    def finish(self, words: JsonObject) -> None:
         """Leave the file: the run itself is at hand."""
 
 
@@ -269,7 +269,7 @@ class CheckpointFolder(Checkpoints):
     def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the last complete generation; all processes, or none."""
         why = "to read the checkpoint"
-        header: dict[str, Any] = {}
+        header: JsonObject = {}
         trouble = ""
         if self.cluster.rank == 0 and self.manifest.exists():
             try:
@@ -311,7 +311,7 @@ class CheckpointFolder(Checkpoints):
                 with contextlib.suppress(OSError):
                     (self.folder / name).unlink()
 
-    def finish(self, words: dict[str, Any]) -> None:
+    def finish(self, words: JsonObject) -> None:
         """Write how the run ended: ``finished.json`` means converged, and nothing else does.
 
         Launchers' exit codes do not tell. What ended otherwise is told in ``ended.json``.
@@ -319,7 +319,7 @@ class CheckpointFolder(Checkpoints):
         tell_ending(self.cluster, self.folder, words)
 
 
-def tell_ending(cluster: Cluster, folder: str | os.PathLike[str], words: dict[str, Any]) -> None:
+def tell_ending(cluster: Cluster, folder: str | os.PathLike[str], words: JsonObject) -> None:
     """Write into the checkpoint folder of several processes how a run, or a fit of several runs, ended."""
     if cluster.rank == 0 and not cluster.one_file:
         name = "finished.json" if words["outcome"] == "converged" else "ended.json"

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from adfs.runtimes.placement import Placement
     from adfs.runtimes.timing import ProcessTimes
 
-__all__ = ["Cluster", "Links", "OneProcess", "RefusalError"]
+__all__ = ["Cluster", "Links", "OneProcess", "Parcels", "RefusalError"]
 
 T = TypeVar("T")
+#: Arrays, each with the process that it goes to or comes from.
+Parcels: TypeAlias = Sequence[tuple[int, np.ndarray]]
 
 
 class RefusalError(InputError):
@@ -126,12 +128,7 @@ class Cluster(ABC):
         """Overwrite an array by that of process 0."""
 
     @abstractmethod
-    def swap(
-        self,
-        outgoing: Sequence[tuple[int, np.ndarray]],
-        incoming: Sequence[tuple[int, np.ndarray]],
-        why: Callable[[], str],
-    ) -> None:
+    def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
         """Send arrays to some processes and fill arrays from others, one each way per pair at most."""
 
     @abstractmethod
@@ -257,12 +254,7 @@ class OneProcess(Cluster):
     def spread(self, values: np.ndarray, why: str) -> None:
         """Leave the array as it is."""
 
-    def swap(
-        self,
-        outgoing: Sequence[tuple[int, np.ndarray]],
-        incoming: Sequence[tuple[int, np.ndarray]],
-        why: Callable[[], str],
-    ) -> None:
+    def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
         """Send nothing."""
 
     def links(self, placement: Placement, message_length: int) -> Links | None:

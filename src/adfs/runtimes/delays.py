@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError, unknown_name
@@ -177,7 +178,7 @@ class Delays:
         return f"Delays({', '.join(parts)})"
 
 
-def _short(values: Any) -> str:
+def _short(values: ArrayLike) -> str:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 1 or array.min() == array.max():
         return f"{float(array.flat[0]):g}"

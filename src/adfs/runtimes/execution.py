@@ -6,13 +6,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
 from adfs.errors import FileError
+from adfs.files import JsonObject
 from adfs.runtimes.certificates import (
     AllNodes,
     Certificate,
@@ -111,7 +112,7 @@ class Execution:
 
     # ------------------------------------------------------------------ before and after
 
-    def compile(self, method: Method[Any], setting: Setting) -> None:
+    def compile(self, method: Method, setting: Setting) -> None:
         """Compile what a run will call, outside its time and without a message."""
         if self._exchange is not None:
             self._exchange.compile()
@@ -152,7 +153,7 @@ class Execution:
         if self._exchange is not None:
             self._exchange.close()
 
-    def account(self) -> dict[str, Any]:
+    def account(self) -> JsonObject:
         """Return every process's times and messages, and how often each edge between two was used."""
         work = self.process.work
         own = self.times.report() | {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.round_kernels import MatrixRows, row_products
+from adfs.algorithms.method_kernels import MatrixRows, row_products
 
 if TYPE_CHECKING:
     from adfs.runtimes.cluster import Cluster

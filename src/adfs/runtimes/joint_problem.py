@@ -16,13 +16,15 @@ from adfs.network import Network
 from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.finite_sum import FiniteSum, check_sigma
 from adfs.problem.losses import check_labels, get_loss
-from adfs.problem.rows import sparse
+from adfs.problem.rows import Matrix, sparse
 from adfs.problem.shards import as_rows, as_signs
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.placement import Placement, place
 
 __all__ = ["JointProblem", "ShardSource", "all_labels", "join_shards", "numbered", "place_together", "widest"]
 
+#: Two labels or more, numbers or text.
+Classes = list[str] | list[float]
 ShardSource = Sequence[Any] | FiniteSum | Callable[[int], Any]
 
 
@@ -32,7 +34,7 @@ class JointProblem(NamedTuple):
     problem: FiniteSum
     network: Network
     placement: Placement
-    classes: list[Any] | None
+    classes: Classes | None
 
 
 def join_shards(
@@ -58,7 +60,7 @@ def join_shards(
     width = widest(cluster, own, n_features)
     # A sum over stored entries has other bits than one over all columns: sparse as soon as one shard is.
     as_csr = cluster.any(any(sparse(part[0]) for part in parts), "to compare the data")
-    classes: list[Any] | None = None
+    classes: Classes | None = None
     chosen = get_loss(loss)
     if isinstance(chosen, Multinomial):
         chosen = _with_all_classes(cluster, chosen, [np.asarray(part[1]).ravel() for part in parts])
@@ -217,7 +219,7 @@ def widest(cluster: Cluster, width: int, n_features: int | None) -> int:
     return int(n_features)
 
 
-def widen(X: Any, width: int) -> Any:
+def widen(X: Matrix, width: int) -> Matrix:
     """Add columns of zeros on the right of sparse rows, which may end before the last column."""
     if X.shape[1] == width:
         return X
@@ -234,11 +236,11 @@ _MOST_LABELS = 1000
 def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
     """Return the different labels of all processes, sorted; a process may hold one of them only."""
 
-    def own() -> list[Any]:
+    def own() -> Classes:
         everything = np.concatenate(labels)
         if everything.dtype.kind == "f" and not np.isfinite(everything).all():
             raise InputError("the labels contain NaN or infinity")
-        found: list[Any] = np.unique(everything).tolist()
+        found: Classes = np.unique(everything).tolist()
         return found[:_MOST_LABELS]
 
     cards = cluster.gather(cluster.attempt("to compare the labels", own), "to compare the labels")
@@ -265,9 +267,9 @@ def _with_all_classes(cluster: Cluster, loss: Multinomial, labels: list[np.ndarr
     return Multinomial(1 + max(cluster.gather(cluster.attempt(why, largest), why)))
 
 
-def _two_classes(labels: np.ndarray) -> list[Any] | None:
+def _two_classes(labels: np.ndarray) -> Classes | None:
     """Return the two labels, the one for −1 first; None when they are ±1 already."""
-    union: list[Any] = labels.tolist()
+    union: Classes = labels.tolist()
     if set(union) <= {-1, 1}:
         return None
     if len(union) != 2:

@@ -32,7 +32,7 @@ _RETUNER = "retuner/"
 class Maker(Protocol):
     """What a run is put together from, for its first phase and for those that follow."""
 
-    method: Method[Any]
+    method: Method
     problem: FiniteSum
     network: Network
     tau: float | None
@@ -43,7 +43,7 @@ class Maker(Protocol):
     def constants(self, summary: NodeSummary) -> Any:
         """Return the method's constants, the same in every process."""
 
-    def setting(self, problem: FiniteSum, constants: Any, phase: int) -> Setting:
+    def setting(self, problem: FiniteSum, constants: object, phase: int) -> Setting:
         """Return what the process of a phase starts from."""
 
     def place(self, process: Process, tips: np.ndarray, nodes: AllNodes) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs._version import __version__
+from adfs.files import JsonObject
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.history import History, constants_in_words, rebuild_constants
 from adfs.runtimes.loop import Outcome
@@ -62,7 +63,7 @@ class Run:
     seed: int
     seconds: float
     schedule: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
     dual: np.ndarray | None = field(default=None, repr=False)
     history: History | None = field(default=None, repr=False)
 
@@ -89,7 +90,7 @@ class Run:
         """Write the run to one file; :meth:`load` brings it back."""
         recorded = self.recorded()
         words, own = constants_in_words(self.parameters)
-        header: dict[str, Any] = {
+        header: JsonObject = {
             "version": __version__,
             "method": self.method,
             "outcome": str(self.outcome),

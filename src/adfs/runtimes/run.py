@@ -21,6 +21,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.algorithms.base import Method, Process, Setting, get_method
 from adfs.errors import InputError, unknown_name
+from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes
@@ -41,7 +42,7 @@ from adfs.theory import NodeSummary, smoothness_limit, summarize
 
 __all__ = ["RunOptions", "describe", "gather_summary", "run_method", "simulate", "takes_run_options"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class RunOptions:
         Whether ``theta`` holds the iterates of all nodes in every process, or of its own nodes only.
     """
 
-    parameters: Any = None
+    parameters: object = None
     schedule: str = "iid"
     tau: float | str | None = None
     seed: int = 0
@@ -117,7 +118,7 @@ class RunOptions:
         return [item.name for item in dataclasses.fields(cls)]
 
     @classmethod
-    def split(cls, arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+    def split(cls, arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, object]]:
         """Return the options of a run among keyword arguments, and the rest: the method's own."""
         names = cls.names()
         own = {name: value for name, value in arguments.items() if name in names}
@@ -172,7 +173,7 @@ def takes_run_options(function: F) -> F:
 
 @takes_run_options
 def simulate(
-    method: str | Method[Any], problem: FiniteSum, network: Network | str | None = None, **arguments: Any
+    method: str | Method, problem: FiniteSum, network: Network | str | None = None, **arguments: Any
 ) -> Run:
     """Run a method on a problem and a network, in this process.
 
@@ -207,11 +208,11 @@ def simulate(
 
 
 def run_method(
-    method: str | Method[Any],
+    method: str | Method,
     problem: FiniteSum,
     network: Network | str | None,
     options: RunOptions,
-    method_options: Mapping[str, Any] | None = None,
+    method_options: Mapping[str, object] | None = None,
     *,
     cluster: Cluster | None = None,
     placement: Placement | None = None,
@@ -262,8 +263,8 @@ def run_method(
 
 
 def _check(
-    method: str | Method[Any], options: RunOptions, own: dict[str, Any], problem: FiniteSum, team: Cluster
-) -> Method[Any]:
+    method: str | Method, options: RunOptions, own: dict[str, object], problem: FiniteSum, team: Cluster
+) -> Method:
     """Check what can be checked before anything is computed."""
     chosen = get_method(method)
     if not isinstance(problem, FiniteSum):
@@ -289,7 +290,7 @@ def _check(
 
 
 def _network(
-    method: Method[Any], problem: FiniteSum, network: Network | str | None, placement: Placement | None
+    method: Method, problem: FiniteSum, network: Network | str | None, placement: Placement | None
 ) -> Network:
     """Return the network, checked to have as many nodes as the problem."""
     count = problem.n_nodes if placement is None else placement.rank_of_node.size
@@ -306,7 +307,7 @@ def _network(
     return network
 
 
-def _nothing_to_run(method: Method[Any], problem: FiniteSum, nodes: AllNodes, options: RunOptions) -> Run:
+def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options: RunOptions) -> Run:
     """Return the run of a problem whose samples are all constants: θ = 0 is its minimiser."""
     zero = np.zeros(problem.n_features)
     value = nodes.value_at_zero
@@ -322,11 +323,11 @@ def _nothing_to_run(method: Method[Any], problem: FiniteSum, nodes: AllNodes, op
 class _Assembly:
     """The parts of one run, put together."""
 
-    method: Method[Any]
+    method: Method
     problem: FiniteSum
     network: Network
     options: RunOptions
-    own: dict[str, Any]
+    own: dict[str, object]
     cluster: Cluster
     placement: Placement
     whole: bool = True
@@ -380,19 +381,19 @@ class _Assembly:
         """Return the summary of the nodes of all processes."""
         return gather_summary(self.cluster, self.placement, problem)
 
-    def constants(self, summary: NodeSummary) -> Any:
+    def constants(self, summary: NodeSummary) -> object:
         """Return the constants of a later phase: those of the chosen name, or the method's default."""
         choice = self.options.parameters
         return self._constants(summary, choice if isinstance(choice, str) else None)
 
-    def setting(self, problem: FiniteSum, constants: Any, phase: int) -> Setting:
+    def setting(self, problem: FiniteSum, constants: object, phase: int) -> Setting:
         """Return what the process of a phase starts from."""
         options = self.options
         block = None if self.cluster.size == 1 else self.placement.block(self.cluster.rank)
         seed = phase_seed(options.seed, phase)
         return Setting(problem, self.network, constants, seed, options.schedule, block, self.own)
 
-    def _in_phases(self, phases: Phases, execution: Execution, plan: Plan, constants: Any) -> Plan:
+    def _in_phases(self, phases: Phases, execution: Execution, plan: Plan, constants: object) -> Plan:
         """Return the plan of a run in phases, which is ready to look."""
         execution.phases = phases
         clock = None if self.options.time is None else self._clock(constants)
@@ -410,7 +411,7 @@ class _Assembly:
         assert not isinstance(tau, str)
         return tau
 
-    def _constants(self, summary: NodeSummary, choice: Any) -> Any:
+    def _constants(self, summary: NodeSummary, choice: object) -> object:
         """Return the method's constants; process 0's, as eigenvalues may differ between machines."""
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
         used = None if self.problem.steps_below_smoothness else self.tau
@@ -481,7 +482,7 @@ class _Assembly:
         checkpoints.begin()
         return checkpoints, found[-1], rows, spent
 
-    def _clock(self, constants: Any) -> Clock:
+    def _clock(self, constants: object) -> Clock:
         options = self.options
         return Clock(
             self.method,
@@ -493,7 +494,7 @@ class _Assembly:
             schedule=options.schedule,
         )
 
-    def _plan(self, summary: NodeSummary, constants: Any) -> Plan:
+    def _plan(self, summary: NodeSummary, constants: object) -> Plan:
         options = self.options
         events = options.events
         if options.time is not None:
@@ -513,13 +514,13 @@ class _Assembly:
         """Return the delays of the idealised clock: those given, or fixed ones."""
         return self.options.delays or Delays(tau=0.0 if self.tau is None else self.tau, law="fixed")
 
-    def _tell(self, execution: Execution, result: LoopResult, constants: Any) -> Run:
+    def _tell(self, execution: Execution, result: LoopResult, constants: object) -> Run:
         options, cluster, process = self.options, self.cluster, execution.process
         theta = process.primal(options.read)
         if options.gather:
             execution.nodes.why = "to gather the iterates"
             theta = execution.nodes.collect(theta)
-        details: dict[str, Any] = {
+        details: JsonObject = {
             "tau": self.tau,
             "read": options.read,
             "loss": self.problem.loss_name,
@@ -567,12 +568,12 @@ def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -
     return NodeSummary(**found)
 
 
-def _from_first(cluster: Cluster, record: Any) -> Any:
+def _from_first(cluster: Cluster, record: object) -> object:
     """Return process 0's constants, everywhere."""
     if cluster.size == 1:
         return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        changed: dict[str, Any] = {}
+        changed: dict[str, object] = {}
         for item in dataclasses.fields(record):
             value = getattr(record, item.name)
             if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,6 +13,7 @@ from adfs.algorithms.base import EventProcess, Setting, get_method
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.problem.finite_sum import FiniteSum
+from adfs.problem.rows import Matrix
 from adfs.runtimes.clock import retime
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.delays import Delays
@@ -58,7 +59,7 @@ def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float
     """
     rng = np.random.default_rng(seed)
     rows = int(min(2000, max(20, 2_000_000 // max(1, entries or width))))
-    X: Any
+    X: Matrix
     if entries is None:
         X = rng.standard_normal((rows, width)) / np.sqrt(width)
     else:
@@ -108,7 +109,7 @@ def theorem4_table(
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for graph in graphs:
         network = Network(graph)
         n = network.n_nodes

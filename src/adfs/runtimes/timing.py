@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from adfs.files import JsonObject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +52,7 @@ class ProcessTimes:
             self._waits = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
         self._waits.append((begun - self.start, ended - self.start, rank))
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """Return everything as what JSON can hold."""
         longest = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
         return {
@@ -65,7 +67,7 @@ class ProcessTimes:
         }
 
 
-def rank_table(details: dict[str, Any]) -> pd.DataFrame:
+def rank_table(details: JsonObject) -> pd.DataFrame:
     """Return a run's times and messages as a table, one row per rank.
 
     Parameters
@@ -85,7 +87,7 @@ def rank_table(details: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("rank").rename(columns={"setting_up": "setting up"})
 
 
-def edge_table(details: dict[str, Any]) -> pd.DataFrame:
+def edge_table(details: JsonObject) -> pd.DataFrame:
     """Return how many exchanges each edge between ranks carried, one row per edge."""
     import pandas as pd
 
@@ -94,7 +96,7 @@ def edge_table(details: dict[str, Any]) -> pd.DataFrame:
     )
 
 
-def draw_timeline(details: dict[str, Any], axes: Axes | None = None) -> Axes:
+def draw_timeline(details: JsonObject, axes: Axes | None = None) -> Axes:
     """Draw who waited for whom: one line per rank, one bar per wait in the colour of the one waited for."""
     import matplotlib.pyplot as plt
 

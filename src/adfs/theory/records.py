@@ -74,8 +74,11 @@ class Record:
 
     @property
     def log_decay(self) -> float:
-        """Log of (1 − ρ)/(1 + ρ) for a contraction ρ, without cancellation when it is small; −inf at 1."""
-        return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -math.inf
+        """Log of (1 − ρ)/(1 + ρ) for a contraction ρ, without cancellation when it is small.
+
+        At 1 it is finite, and its exponential 0: −∞ times an idle time of 0 would be nan.
+        """
+        return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -1e5
 
     def __str__(self) -> str:
         rows = [(what, symbol, getattr(self, name)) for name, (what, symbol) in self._shown().items()]

@@ -7,18 +7,17 @@ hundredths of a second of waiting, to look at the deadline and at signals.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import EventProcess
-from adfs.algorithms.event_kernels import execute, fill_message, take_message
+from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_message
 from adfs.compilation import kernel
-from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.exchange import EventExchange, split_events, take_events
 from adfs.runtimes.mpi.faults import rank_names
 from adfs.runtimes.mpi.library import MPI_START, MPI_TEST, MPI_WTIME, YIELD
 from adfs.runtimes.mpi.links import MpiLinks
-from adfs.runtimes.ready_events import split_events, take_events
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
@@ -104,7 +103,7 @@ def _is_done(board: Board, request: int) -> bool:
 
 
 @kernel
-def _finish_arrived(parts: Any, board: Board) -> int:
+def _finish_arrived(parts: Parts, board: Board) -> int:
     """Finish the exchanges whose message has come and whose send is done; return how many."""
     count = board.counts[_PENDING]
     kept = 0
@@ -127,7 +126,7 @@ def _finish_arrived(parts: Any, board: Board) -> int:
 
 
 @kernel
-def _post(parts: Any, board: Board, edge: int, moment: float) -> None:
+def _post(parts: Parts, board: Board, edge: int, moment: float) -> None:
     link = board.number[edge]
     fill_message(parts, int(np.int64(board.places[link])), moment, board.out[link])
     MPI_START(board.sends[link])
@@ -157,7 +156,7 @@ def _note_wait(board: Board, begun: float, ended: float, link: int) -> None:
 
 
 @kernel
-def _wait_for_one(parts: Any, board: Board, patience: float) -> bool:
+def _wait_for_one(parts: Parts, board: Board, patience: float) -> bool:
     """Wait until an exchange is finished, or for so many seconds; return whether one was."""
     begun = MPI_WTIME()
     if np.isnan(board.seconds[_SINCE]):
@@ -180,7 +179,7 @@ def _wait_for_one(parts: Any, board: Board, patience: float) -> bool:
 
 @kernel
 def run_window(
-    parts: Any,
+    parts: Parts,
     board: Board,
     events: Events,
     taken: Events,

@@ -32,7 +32,7 @@ def fit_mpi(
     sigma: float | Sequence[float] | np.ndarray = 1.0,
     nodes: Sequence[int] | None = None,
     n_features: int | None = None,
-    method: str | Method[Any] = "adfs",
+    method: str | Method = "adfs",
     deadline: float = 60.0,
     **arguments: Any,
 ) -> Run:

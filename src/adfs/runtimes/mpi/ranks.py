@@ -12,7 +12,7 @@ import numpy as np
 from adfs.algorithms.base import EventProcess
 from adfs.errors import InputError
 from adfs.launching import launch_of, wait_for_rank_0
-from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.cluster import Cluster, Parcels
 from adfs.runtimes.exchange import EventExchange
 from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
 from adfs.runtimes.mpi.faults import say
@@ -62,11 +62,11 @@ class MpiRanks(Cluster):
         self._depth = 0
         self._open = ExitStack()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MpiRanks:
+    def __deepcopy__(self, memo: dict[int, object]) -> MpiRanks:
         """Return the ranks themselves: a communicator cannot be copied by one rank alone."""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Leave out the communicator: a model that is loaded elsewhere finds its own."""
         return _load, (self.deadline, self.compiled)
 
@@ -137,12 +137,7 @@ class MpiRanks(Cluster):
         nodes = placement.block(self.rank)
         return self.team.add_in_order(values, nodes, placement.rank_of_node, why)
 
-    def swap(
-        self,
-        outgoing: Sequence[tuple[int, np.ndarray]],
-        incoming: Sequence[tuple[int, np.ndarray]],
-        why: Callable[[], str],
-    ) -> None:
+    def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
         """Send to some ranks and receive from others, all at once."""
         comm = self.team.comm
         requests = [comm.Irecv(array, rank, _SWAP) for rank, array in incoming]

@@ -1,0 +1,444 @@
+"""The kernels of ADFS in the mean/lag form: events of a schedule executed at the speed of the memory.
+
+The literal twin is :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`; the tests hold these kernels to it.
+What makes them fast, and changes nothing else:
+
+- a tip's variables lie on the line of its sample, so a sample has two scalars;
+- the lag is stored as one scalar per node times a vector, e = scale·ê, and the scalar alone decays: a sample
+  with few non-zeros costs its non-zeros. A node's tips share its scalar, so they need no time stamp;
+- c and ê are the two parts of a complex number: one load and one cache line serve both;
+- the events are known in advance, so the rows of the next ones are fetched ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+
+from adfs.algorithms.base import block_slots
+from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.compilation import compiled, inlined, kernel, overloads
+from adfs.intrinsics import fma
+from adfs.network import Network
+from adfs.problem import FiniteSum, Samples
+from adfs.problem.boxes import sample_curvature, sample_dual_prox
+from adfs.problem.labels import add_shift, label_at, plain_label
+from adfs.problem.losses import outputs
+from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
+from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
+from adfs.problem.rows import Rows, kind_of, row_column, row_entry, row_span
+from adfs.theory import Parameters
+
+__all__ = [
+    "AdfsConstants",
+    "AdfsParts",
+    "AdfsState",
+    "adfs_constants",
+    "adfs_parts",
+    "center_iterate",
+    "center_iterates",
+    "compute",
+    "decay",
+    "exchange",
+    "node_constants",
+    "receive",
+    "run_events",
+    "tip_scalars",
+]
+
+# ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
+_SMALLEST_SCALE = 1e-60
+_ROOM_ROWS = ROOM_ROWS + 2  # what the prox needs, the tip at v and the tip after
+
+
+class AdfsState(NamedTuple):
+    """The variables of a block of nodes.
+
+    Attributes
+    ----------
+    centers : (n, d) complex
+        c + i·ê of each centre; with K outputs of p columns d = K·p, output by output.
+    tips : (N·K,) complex
+        The same for each sample, as multiples of its row: one per output.
+    clocks : (n, 2)
+        Of each node the scale, e = scale·ê at centre and tips alike, and the time of its last event, as of
+        which that holds.
+    """
+
+    centers: np.ndarray
+    tips: np.ndarray
+    clocks: np.ndarray
+
+
+class AdfsConstants(NamedTuple):
+    """What an event needs besides the state; nodes are those of the block, edges those of the whole network.
+
+    Attributes
+    ----------
+    log_decay, beta : float
+        log λ, and the loss's smoothness.
+    nodes : (n, 3)
+        1/σ_i; ρS_i/p_i, which is χ of a sample times √(1 + L/σ_i); α_i/σ_A, which is η̃/L of a sample over χ.
+    edge_step, edge_mixing : (E,)
+        η̃_e and χ_e.
+    ends : (E, 2)
+        The two nodes of each edge.
+    slot : (all nodes,)
+        The place of each node in the block, −1 when it lives elsewhere.
+    penalty : Ridge or ElasticNet
+        The nodes' own terms, apart from σ_i.
+    """
+
+    log_decay: float
+    beta: float
+    nodes: np.ndarray
+    edge_step: np.ndarray
+    edge_mixing: np.ndarray
+    ends: np.ndarray
+    slot: np.ndarray
+    penalty: Penalty
+
+
+class AdfsParts(NamedTuple):
+    """All that the kernels need; ``room`` is where a computation with K outputs works."""
+
+    samples: Samples
+    constants: AdfsConstants
+    state: AdfsState
+    room: np.ndarray
+
+
+def node_constants(
+    sigma: np.ndarray, root_sums: np.ndarray, mixing: np.ndarray, virtual_step: np.ndarray
+) -> np.ndarray:
+    """Lay out the constants of nodes as kernels read them; ``mixing`` is ρ/p_i, ``virtual_step`` α_i/σ_A."""
+    return np.stack([1.0 / sigma, root_sums * mixing, np.broadcast_to(virtual_step, sigma.shape)], axis=1)
+
+
+def adfs_constants(
+    parameters: Parameters,
+    network: Network,
+    beta: float,
+    nodes: np.ndarray | None = None,
+    penalty: Penalty | None = None,
+) -> AdfsConstants:
+    """Return the constants for a block of nodes (all of them unless told otherwise)."""
+    block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
+    probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
+    return AdfsConstants(
+        log_decay=parameters.log_decay,
+        beta=beta,
+        nodes=node_constants(
+            parameters.sigma[block],
+            parameters.root_sums[block],
+            parameters.contraction / probability,
+            parameters.virtual_weight[block] / parameters.dual_curvature,
+        ),
+        edge_step=parameters.edge_step,
+        edge_mixing=parameters.edge_mixing,
+        ends=network.ends,
+        slot=block_slots(network, block),
+        penalty=Ridge() if penalty is None else penalty,
+    )
+
+
+def adfs_parts(problem: FiniteSum, constants: AdfsConstants) -> AdfsParts:
+    """Return what the kernels need, at time 0: all zero."""
+    n, n_outputs = problem.n_nodes, problem.n_outputs
+    state = AdfsState(
+        np.zeros((n, problem.n_features), np.complex128),
+        np.zeros(problem.n_samples * n_outputs, np.complex128),
+        np.tile([1.0, 0.0], (n, 1)),
+    )
+    return AdfsParts(problem.samples, constants, state, np.zeros((_ROOM_ROWS, n_outputs)))
+
+
+@inlined
+def decay(parts: AdfsParts, i: int | np.uint64, time: float) -> float:
+    """Bring node i to a time and return its scale; the scale is folded into ê before it gets too small."""
+    state = parts.state
+    scale = state.clocks[i, 0] * math.exp(parts.constants.log_decay * (time - state.clocks[i, 1]))
+    state.clocks[i, 1] = time
+    if scale < _SMALLEST_SCALE:
+        for k in range(state.centers.shape[1]):
+            state.centers[i, k] = complex(state.centers[i, k].real, scale * state.centers[i, k].imag)
+        offsets, n_outputs = parts.samples.offsets, outputs(parts.samples.loss)
+        for j in range(offsets[i] * n_outputs, offsets[i + 1] * n_outputs):
+            state.tips[j] = complex(state.tips[j].real, scale * state.tips[j].imag)
+        scale = 1.0
+    state.clocks[i, 0] = scale
+    return scale  # type: ignore[no-any-return]
+
+
+def compute(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
+    """One computation: the block's node i, its sample at row j (unsigned, so that no index is wrapped)."""
+    raise NotImplementedError("compiled code only")
+
+
+def _along(
+    penalty: Penalty,
+    i: np.uint64,
+    rows: Rows,
+    j: np.uint64,
+    center: np.ndarray,
+    half: float,
+    first: np.uint64,
+) -> tuple[float, float]:
+    """Return σ_i times the margin of row j at the centre of node i, and ‖x_j‖².
+
+    The margin is that of the output whose columns begin at ``first``.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+def _along_plain(
+    penalty: Ridge, i: np.uint64, rows: Rows, j: np.uint64, center: np.ndarray, half: float, first: np.uint64
+) -> tuple[float, float]:
+    start, stop = row_span(rows, j)
+    along_mean = 0.0
+    along_lag = 0.0
+    norm = 0.0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        pair = center[first + row_column(rows, j, k)]
+        along_mean += entry * pair.real
+        along_lag += entry * pair.imag
+        norm += entry * entry
+    return along_mean - half * along_lag, norm
+
+
+def _along_shrunk(
+    penalty: ElasticNet,
+    i: np.uint64,
+    rows: Rows,
+    j: np.uint64,
+    center: np.ndarray,
+    half: float,
+    first: np.uint64,
+) -> tuple[float, float]:
+    start, stop = row_span(rows, j)
+    along = 0.0
+    norm = 0.0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        column = first + row_column(rows, j, k)
+        pair = center[column]
+        along += entry * shrunk(penalty, i, column, pair.real - half * pair.imag)
+        norm += entry * entry
+    return along, norm
+
+
+overloads(_along)(
+    lambda penalty, i, rows, j, center, half, first: (
+        _along_shrunk if kind_of(penalty) is ElasticNet else _along_plain
+    )
+)
+
+
+def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
+    samples, constants, state = parts.samples, parts.constants, parts.state
+    rows = samples.rows
+    scale = decay(parts, i, time)
+    start, stop = row_span(rows, j)
+    center = state.centers[i]
+    along, norm = _along(constants.penalty, i, rows, j, center, 0.5 * scale, np.uint64(0))
+    inverse_sigma = constants.nodes[i, 0]
+    step = constants.nodes[i, 2]
+    margin = along * inverse_sigma
+    tip = state.tips[j]
+    half_lag = 0.5 * scale * tip.imag
+    weight = samples.weights[j]
+    curvature = weight * sample_curvature(samples.loss, constants.beta, j)
+    mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
+    h = step * mixing * curvature
+    at_v = tip.real + half_lag
+    # h·x_s/(wβ) without the division by wβ, which h contains
+    zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
+    change = sample_dual_prox(samples.loss, j, zeta, h, label_at(samples.y, j), weight, margin) - at_v
+    to_mean = 0.5 * (1.0 + mixing) * change
+    to_lag = (1.0 - mixing) / scale * change
+    state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        column = row_column(rows, j, k)
+        pair = center[column]
+        center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
+
+
+def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
+    # As with one output; K margins, a tip of K numbers, and one prox of all of them together.
+    samples, constants, state = parts.samples, parts.constants, parts.state
+    rows, n_outputs = samples.rows, outputs(samples.loss)
+    width = state.centers.shape[1] // n_outputs
+    margins, at_v, moved = parts.room[0], parts.room[ROOM_ROWS], parts.room[ROOM_ROWS + 1]
+    scale = decay(parts, i, time)
+    start, stop = row_span(rows, j)
+    center = state.centers[i]
+    norm = 0.0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        norm += entry * entry
+    inverse_sigma = constants.nodes[i, 0]
+    step = constants.nodes[i, 2]
+    weight = samples.weights[j]
+    curvature = weight * constants.beta
+    mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
+    h = step * mixing * curvature
+    first_tip = np.int64(j) * n_outputs
+    for output in range(n_outputs):
+        first = np.uint64(output * width)
+        along, _ = _along(constants.penalty, i, rows, j, center, 0.5 * scale, first)
+        margins[output] = along * inverse_sigma
+        tip = state.tips[first_tip + output]
+        half_lag = 0.5 * scale * tip.imag
+        at_v[output] = tip.real + half_lag
+        moved[output] = at_v[output] + h * margins[output] - step * mixing * (tip.real - half_lag)
+    add_shift(samples.y, j, h, moved)
+    add_shift(samples.y, j, 1.0, margins)
+    multinomial_dual_prox(moved, h, int(plain_label(samples.y, j)), weight, parts.room)
+    for output in range(n_outputs):
+        first = np.uint64(output * width)
+        change = moved[output] - at_v[output]
+        to_mean = 0.5 * (1.0 + mixing) * change
+        to_lag = (1.0 - mixing) / scale * change
+        tip = state.tips[first_tip + output]
+        state.tips[first_tip + output] = complex(tip.real + to_mean, tip.imag + to_lag)
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            column = first + row_column(rows, j, k)
+            pair = center[column]
+            center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
+
+
+@overloads(compute)
+def _compute(
+    parts: types.Type, i: types.Type, j: types.Type, time: types.Type
+) -> Callable[..., object] | None:
+    samples = parts.types[parts.fields.index("samples")]
+    loss = kind_of(samples.types[samples.fields.index("loss")])
+    return _compute_several if getattr(loss, "several_outputs", False) else _compute_one
+
+
+@inlined
+def exchange(parts: AdfsParts, edge: int, time: float) -> None:
+    """One communication between two nodes of the block."""
+    constants, state = parts.constants, parts.state
+    i = constants.slot[constants.ends[edge, 0]]
+    j = constants.slot[constants.ends[edge, 1]]
+    scale_i = decay(parts, i, time)
+    scale_j = decay(parts, j, time)
+    half = (0.5 * scale_i, 0.5 * scale_j)
+    inverse = (constants.nodes[i, 0], constants.nodes[j, 0])
+    step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
+    lag = ((1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j)
+    pair = (state.centers[i], state.centers[j])
+    _exchange_vectors(pair, half, inverse, step, 0.5 * (1.0 + mixing), lag, constants.penalty, (i, j))
+
+
+@kernel
+def _exchange_vectors(
+    centers: tuple[np.ndarray, np.ndarray],
+    half: tuple[float, float],
+    inverse: tuple[float, float],
+    step: float,
+    to_mean: float,
+    to_lag: tuple[float, float],
+    penalty: Penalty,
+    nodes: tuple[int, int],
+) -> None:
+    """Move two centres; a function of its own, whose loop LLVM turns into vector instructions."""
+    first, second = centers
+    for k in range(first.size):
+        a = first[k]
+        b = second[k]
+        at_first = shrunk(penalty, nodes[0], k, fma(-half[0], a.imag, a.real)) * inverse[0]
+        at_second = shrunk(penalty, nodes[1], k, fma(-half[1], b.imag, b.real)) * inverse[1]
+        change = step * (at_first - at_second)
+        first[k] = complex(fma(-to_mean, change, a.real), fma(-to_lag[0], change, a.imag))
+        second[k] = complex(fma(to_mean, change, b.real), fma(to_lag[1], change, b.imag))
+
+
+@kernel
+def center_iterate(parts: AdfsParts, i: int, time: float, out: np.ndarray) -> None:
+    """Write θ_i = x_i/σ_i of the block's node i at a time: what it sends its neighbours; ``out`` (d,)."""
+    state, constants = parts.state, parts.constants
+    half = 0.5 * decay(parts, i, time)
+    inverse = constants.nodes[i, 0]
+    for k in range(out.size):
+        at_center = fma(-half, state.centers[i, k].imag, state.centers[i, k].real)
+        out[k] = shrunk(constants.penalty, i, k, at_center) * inverse
+
+
+@kernel
+def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
+    """Finish a communication at the block's node i, from its own and its neighbour's θ at that event.
+
+    Both ends compute the same change from the same two vectors, and negation is exact: the two halves are the
+    bits of :func:`exchange`.
+    """
+    constants, state = parts.constants, parts.state
+    step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
+    to_mean = 0.5 * (1.0 + mixing)
+    to_lag = (1.0 - mixing) / state.clocks[i, 0]
+    center = state.centers[i]
+    for k in range(own.size):
+        change = step * (own[k] - other[k])
+        center[k] = complex(fma(-to_mean, change, center[k].real), fma(-to_lag, change, center[k].imag))
+
+
+_AHEAD = 6
+
+
+@kernel
+def run_events(
+    parts: AdfsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
+) -> int:
+    """Execute events first … last − 1; stop before one that needs a node of another block.
+
+    Returns
+    -------
+    int
+        How far it got: ``last``, or the index of a communication with a node that lives elsewhere.
+    """
+    samples, constants, state = parts.samples, parts.constants, parts.state
+    slot, ends = constants.slot, constants.ends
+    n = slot.size
+    for t in range(first, last):
+        if t + 2 * _AHEAD < last:
+            fetch_early(samples, state.tips, drawn[t + 2 * _AHEAD])
+            fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
+        actor = actors[t]
+        if actor < n:
+            compute(parts, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
+        else:
+            edge = actor - n
+            if slot[ends[edge, 0]] < 0 or slot[ends[edge, 1]] < 0:
+                return t
+            exchange(parts, edge, times[t])
+    return last
+
+
+@compiled
+def tip_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
+    """Return c + side·e/2 of every tip as of one time, ``side`` −1 for x and +1 for v; shape (N·K,)."""
+    constants, state, offsets = parts.constants, parts.state, parts.samples.offsets
+    n_outputs = outputs(parts.samples.loss)
+    out = np.empty(state.tips.size)
+    for i in range(state.clocks.shape[0]):
+        idle = math.exp(constants.log_decay * (time - state.clocks[i, 1]))
+        half = 0.5 * side * state.clocks[i, 0] * idle
+        for j in range(offsets[i] * n_outputs, offsets[i + 1] * n_outputs):
+            out[j] = state.tips[j].real + half * state.tips[j].imag
+    return out
+
+
+def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, read: str) -> np.ndarray:
+    """Return θ_i at x or v of the block's nodes as of one time, x_i/σ_i without an ℓ1 term; shape (k, d)."""
+    lag = state.clocks[:, 0] * np.exp(constants.log_decay * (time - state.clocks[:, 1]))
+    side = (-0.5 if read == "x" else 0.5) * lag[:, None]
+    iterate = state.centers.real + side * state.centers.imag
+    return np.asarray(shrink_rows(constants.penalty, iterate) * constants.nodes[:, 0, None])

@@ -1,0 +1,267 @@
+"""How compiled code calls the kernels of a method, whichever it is.
+
+A method's events or rounds are a few compiled functions of one named tuple, its *parts*. The table below says
+which functions belong to which named tuple, so that a compiled loop can call them on any of them, those of
+methods from outside the package too.
+
+- Events: three functions. The exchange of messages over MPI calls `execute`, `fill_message` and
+  `take_message`.
+- Rounds: two. `begin` goes on until it needs the product of values with the gossip matrix, `end` takes that
+  product. With all nodes in one process `run_rounds` is one compiled loop over both; between several, `go_on`
+  is one call from a product to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numba import types
+
+from adfs.compilation import inlined, kernel, overloads
+from adfs.errors import InputError
+from adfs.problem.rows import kind_of
+
+__all__ = [
+    "EventKernels",
+    "MatrixRows",
+    "RoundKernels",
+    "execute",
+    "fill_message",
+    "go_on",
+    "register_event_kernels",
+    "register_round_kernels",
+    "row_products",
+    "run_rounds",
+    "take_message",
+]
+
+
+@kernel
+def sends_nothing(parts: tuple[object, ...], i: int, time: float, out: np.ndarray) -> None:
+    """Write nothing: the method runs on one machine."""
+
+
+@kernel
+def takes_nothing(
+    parts: tuple[object, ...], edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray
+) -> None:
+    """Take nothing: the method runs on one machine."""
+
+
+class EventKernels(NamedTuple):
+    """What an event does, as compiled functions of a method's parts.
+
+    Attributes
+    ----------
+    run : callable
+        ``run(parts, times, actors, samples, first, last) -> int``: execute events first … last − 1; stop
+        before a communication with a node of another block, and return how far it got.
+    outgoing : callable
+        ``outgoing(parts, i, time, out)``: write what the block's node i sends at a communication to ``out``.
+    incoming : callable
+        ``incoming(parts, edge, i, time, own, other)``: finish a communication at node i, from what it sent
+        and what it received.
+    """
+
+    run: Callable[..., int]
+    outgoing: Callable[..., None] = sends_nothing
+    incoming: Callable[..., None] = takes_nothing
+
+
+class RoundKernels(NamedTuple):
+    """What a round does, as compiled functions of a method's parts.
+
+    Attributes
+    ----------
+    begin : callable
+        ``begin(parts, t, last, out) -> int``: go on from round t until a product is needed, write its values
+        to ``out`` (k, d), and return its round; or return ``last`` when that comes first.
+    end : callable
+        ``end(parts, t, heard) -> int``: go on with the product ``heard`` (k, d), which may be used up; return
+        t + 1, or t when the round needs a further product.
+    """
+
+    begin: Callable[..., int]
+    end: Callable[..., int]
+
+
+Parts = tuple[object, ...]
+Kernels = TypeVar("Kernels", EventKernels, RoundKernels)
+
+_KERNELS: dict[type, EventKernels | RoundKernels] = {}
+
+
+def _register(parts: type, kernels: Kernels) -> Kernels:
+    if not (issubclass(parts, tuple) and hasattr(parts, "_fields")):
+        raise InputError(f"the parts of a method must be a NamedTuple, got {parts.__name__}")
+    _KERNELS[parts] = kernels
+    return kernels
+
+
+def register_event_kernels(parts: type, kernels: EventKernels) -> EventKernels:
+    """Say which kernels belong to a named tuple of parts, and return them.
+
+    Parameters
+    ----------
+    parts : type
+        A ``NamedTuple`` of arrays, numbers and further named tuples, one for each method.
+    kernels : EventKernels
+        Made with `adfs.compilation.kernel`.
+    """
+    return _register(parts, kernels)
+
+
+def register_round_kernels(parts: type, kernels: RoundKernels) -> RoundKernels:
+    """Say which kernels belong to a named tuple of parts, as `register_event_kernels` does."""
+    return _register(parts, kernels)
+
+
+def _own(parts: Parts, name: str) -> Callable[..., int]:
+    """Return the kernel of that name of these parts."""
+    return getattr(_KERNELS[type(parts)], name)  # type: ignore[no-any-return]
+
+
+def execute(
+    parts: Parts, times: np.ndarray, actors: np.ndarray, samples: np.ndarray, first: int, last: int
+) -> int:
+    """Execute events by the kernel of these parts."""
+    return _own(parts, "run")(parts, times, actors, samples, first, last)
+
+
+def fill_message(parts: Parts, i: int, time: float, out: np.ndarray) -> None:
+    """Write what the block's node i sends, by the kernel of these parts."""
+    _own(parts, "outgoing")(parts, i, time, out)
+
+
+def take_message(parts: Parts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
+    """Finish a communication at the block's node i, by the kernel of these parts."""
+    _own(parts, "incoming")(parts, edge, i, time, own, other)
+
+
+def _begin(parts: Parts, t: int, last: int, out: np.ndarray) -> int:
+    return _own(parts, "begin")(parts, t, last, out)
+
+
+def _end(parts: Parts, t: int, heard: np.ndarray) -> int:
+    return _own(parts, "end")(parts, t, heard)
+
+
+Call = Callable[..., object]
+
+
+def _calling(parts: types.Type, name: str, make: Callable[[Call], Call]) -> Call | None:
+    """Return what numba compiles for a call of that kernel, None where the argument is no method's parts.
+
+    ``make`` gives a function that closes over the kernel, a constant to numba: the kernel itself in its place
+    would be compiled anew, with references counted.
+    """
+    kind = kind_of(parts)
+    found = None if kind is None else _KERNELS.get(kind)
+    return None if found is None else make(getattr(found, name))
+
+
+# ruff: disable[PLW0108]
+overloads(execute)(
+    lambda parts, times, actors, samples, first, last: _calling(
+        parts,
+        "run",
+        lambda run: (
+            lambda parts, times, actors, samples, first, last: run(parts, times, actors, samples, first, last)
+        ),
+    )
+)
+overloads(fill_message)(
+    lambda parts, i, time, out: _calling(
+        parts, "outgoing", lambda write: lambda parts, i, time, out: write(parts, i, time, out)
+    )
+)
+overloads(take_message)(
+    lambda parts, edge, i, time, own, other: _calling(
+        parts,
+        "incoming",
+        lambda take: lambda parts, edge, i, time, own, other: take(parts, edge, i, time, own, other),
+    )
+)
+overloads(_begin)(
+    lambda parts, t, last, out: _calling(
+        parts, "begin", lambda begin: lambda parts, t, last, out: begin(parts, t, last, out)
+    )
+)
+overloads(_end)(
+    lambda parts, t, heard: _calling(parts, "end", lambda end: lambda parts, t, heard: end(parts, t, heard))
+)
+# ruff: enable[PLW0108]
+
+
+# --------------------------------------------------------------------------- loops over rounds
+
+
+class MatrixRows(NamedTuple):
+    """Rows of a matrix in CSR form."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+
+
+@kernel
+def row_products(rows: MatrixRows, values: np.ndarray, out: np.ndarray) -> None:
+    """Write the product of rows with values (m, d), each row summed in the order it is stored; (rows, d)."""
+    for i in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = 0.0
+        for position in range(rows.indptr[i], rows.indptr[i + 1]):
+            weight = rows.data[position]
+            j = rows.indices[position]
+            for k in range(out.shape[1]):
+                out[i, k] += weight * values[j, k]
+
+
+@inlined
+def _totals(values: np.ndarray, out: np.ndarray) -> None:
+    """Write the sum over all nodes, in their order, to every row."""
+    for k in range(out.shape[1]):
+        out[0, k] = 0.0
+    for i in range(values.shape[0]):
+        for k in range(out.shape[1]):
+            out[0, k] += values[i, k]
+    for i in range(1, out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = out[0, k]
+
+
+@kernel
+def run_rounds(
+    parts: Parts,
+    rows: MatrixRows,
+    sums: bool,
+    t: int,
+    last: int,
+    room: tuple[np.ndarray, np.ndarray],
+) -> int:
+    """Go from round t to round ``last`` with all nodes here; return how many products were taken.
+
+    ``sums`` says that a product is the sum over all nodes instead; ``room`` is two arrays (n, d).
+    """
+    out, heard = room
+    products = 0
+    while True:
+        t = _begin(parts, t, last, out)
+        if t >= last:
+            return products
+        if sums:
+            _totals(out, heard)
+        else:
+            row_products(rows, out, heard)
+        products += 1
+        t = _end(parts, t, heard)
+
+
+@kernel
+def go_on(parts: Parts, t: int, last: int, out: np.ndarray, heard: np.ndarray, came: bool) -> int:
+    """Take the product of round t if it ``came``, and go on until the next one is needed, as `begin` does."""
+    if came:
+        t = _end(parts, t, heard)
+    return _begin(parts, t, last, out)

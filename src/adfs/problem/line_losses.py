@@ -1,0 +1,377 @@
+"""Losses made of lines and parabolas, smooth or with kinks: each a line of constants, and what all share."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from adfs.compilation import compiled, overloads
+from adfs.errors import InputError
+from adfs.problem.loss_base import Loss, clip, inside, positive
+from adfs.problem.rows import kind_of
+
+__all__ = [
+    "Absolute",
+    "EpsilonInsensitive",
+    "Hinge",
+    "Huber",
+    "LineLoss",
+    "Quantile",
+    "SmoothLineLoss",
+    "SmoothedHinge",
+    "SmoothedQuantile",
+    "Squared",
+    "SquaredHinge",
+]
+
+
+@compiled
+def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> float:
+    """Return max_a [a·r − (width/2)a²] + (width/2)s² − s·r over a in [lo, hi], for s in it (else infinite).
+
+    That is value + conjugate − product of the losses made of lines and a parabola; nothing cancels here.
+    """
+    if s < lo or s > hi:
+        return math.inf
+    if width == 0.0:
+        return ((hi if r > 0.0 else lo) - s) * r
+    best = clip(r / width, lo, hi)
+    if lo < best < hi:
+        away = r - width * s
+        return 0.5 * away * away / width
+    away = best - s
+    return max(away * (r - width * best), 0.0) + 0.5 * width * away * away
+
+
+#: Of a loss made of lines and a parabola: the factor and the constant of r, the width, and the ends of a.
+Line = tuple[float, float, float, float, float]
+
+
+def line_of(loss: Loss, b: float) -> Line:
+    """Return the constants of a `LineLoss` at a label."""
+    return type(loss).line(loss, b)  # type: ignore[attr-defined, no-any-return]
+
+
+overloads(line_of)(lambda loss, b: getattr(kind_of(loss), "line", None))
+
+
+class LineLoss(Loss):
+    """A loss made of lines and perhaps a parabola: max_a [ar − (width/2)a²] over low ≤ a ≤ high.
+
+    r = turn·u + constant, ``turn`` being ±1: ℓ' is turn·a for the best a. A subclass says what it is by a
+    static function ``line(loss, b)`` that returns turn, constant, width, low and high. With width 0 it has a
+    kink, and a value and derivative of its own.
+    """
+
+    __slots__ = ()
+
+    @property
+    def beta(self) -> float:
+        return math.inf
+
+    @staticmethod
+    def curvature(loss: Loss, u: float, b: float) -> float:
+        return 0.0
+
+    @staticmethod
+    def conjugate(loss: Loss, s: float, b: float) -> float:
+        turn, constant, width, low, high = line_of(loss, b)
+        a = turn * s
+        if a < low or a > high:
+            return math.inf
+        return 0.5 * width * a * a - constant * a
+
+    @staticmethod
+    def divergence(loss: Loss, u: float, s: float, b: float) -> float:
+        turn, constant, width, low, high = line_of(loss, b)
+        return box_divergence(constant + turn * u, turn * s, width, low, high)
+
+    @staticmethod
+    def domain(loss: Loss, b: float) -> tuple[float, float]:
+        turn, _, _, low, high = line_of(loss, b)
+        if turn > 0.0:
+            return low, high
+        return 0.0 - high, 0.0 - low  # the negatives, and 0 for 0
+
+    @staticmethod
+    def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
+        turn, constant, _, low, high = line_of(loss, b)
+        return turn * clip(turn * zeta + h * constant, low, high)
+
+
+class SmoothLineLoss(LineLoss):
+    """A `LineLoss` whose parabola has a width; β = 1/width."""
+
+    __slots__ = ()
+
+    @property
+    def beta(self) -> float:
+        return 1.0 / line_of(self, 1.0)[2]
+
+    @staticmethod
+    def value(loss: Loss, u: float, b: float) -> float:
+        turn, constant, width, low, high = line_of(loss, b)
+        r = constant + turn * u
+        a = clip(r / width, low, high)
+        return a * r - 0.5 * width * a * a
+
+    @staticmethod
+    def derivative(loss: Loss, u: float, b: float) -> float:
+        turn, constant, width, low, high = line_of(loss, b)
+        return turn * clip((constant + turn * u) / width, low, high)
+
+    @staticmethod
+    def curvature(loss: Loss, u: float, b: float) -> float:
+        turn, constant, width, low, high = line_of(loss, b)
+        return 1.0 / width if low < (constant + turn * u) / width < high else 0.0
+
+    @staticmethod
+    def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
+        turn, constant, width, bottom, top = line_of(loss, b)
+        first, last = (bottom, top) if turn > 0.0 else (-top, -bottom)
+        center = -turn * constant
+        return 1.0 / width if low < center + width * last and high > center + width * first else 0.0
+
+    @staticmethod
+    def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
+        turn, constant, width, bottom, top = line_of(loss, b)
+        least, most = (bottom, top) if turn > 0.0 else (-top, -bottom)
+        center = -turn * constant
+        first = -math.inf if low <= least else center + width * min(low, most)
+        last = math.inf if high >= most else center + width * max(high, least)
+        return first, last
+
+
+class Squared(NamedTuple("SquaredConstants", []), Loss):
+    """Squared loss ½(u − b)²; β = 1."""
+
+    __slots__ = ()
+    name = "squared"
+    task = "regression"
+    translates = True
+
+    @property
+    def beta(self) -> float:
+        return 1.0
+
+    @staticmethod
+    def value(loss: Squared, u: float, b: float) -> float:
+        return 0.5 * (u - b) * (u - b)
+
+    @staticmethod
+    def derivative(loss: Squared, u: float, b: float) -> float:
+        return u - b
+
+    @staticmethod
+    def curvature(loss: Squared, u: float, b: float) -> float:
+        return 1.0
+
+    @staticmethod
+    def conjugate(loss: Squared, s: float, b: float) -> float:
+        return 0.5 * s * s + b * s
+
+    @staticmethod
+    def divergence(loss: Squared, u: float, s: float, b: float) -> float:
+        return box_divergence(u - b, s, 1.0, -math.inf, math.inf)
+
+    @staticmethod
+    def domain(loss: Squared, b: float) -> tuple[float, float]:
+        return -math.inf, math.inf
+
+    @staticmethod
+    def dual_prox(loss: Squared, zeta: float, h: float, b: float, start: float) -> float:
+        return zeta - h * b
+
+
+class SquaredHinge(NamedTuple("SquaredHingeConstants", []), SmoothLineLoss):
+    """Squared hinge ½max(0, 1 − b·u)², labels ±1; β = 1 (scikit-learn's has no ½)."""
+
+    __slots__ = ()
+    name = "squared-hinge"
+    task = "classification"
+
+    @staticmethod
+    def line(loss: SquaredHinge, b: float) -> Line:
+        return -b, 1.0, 1.0, 0.0, math.inf
+
+    @staticmethod
+    def value(loss: Loss, u: float, b: float) -> float:
+        slack = max(0.0, 1.0 - b * u)
+        return 0.5 * slack * slack  # infinite where slack² is too large, and not inf − inf
+
+
+class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), SmoothLineLoss):
+    """Hinge whose kink is a parabola of the given width, labels ±1; β = 1/width."""
+
+    __slots__ = ()
+    name = "smoothed-hinge"
+    task = "classification"
+
+    def __new__(cls, width: float = 0.5) -> SmoothedHinge:
+        return super().__new__(cls, positive("smoothed-hinge", "width", width))
+
+    @staticmethod
+    def line(loss: SmoothedHinge, b: float) -> Line:
+        return -b, 1.0, loss.width, 0.0, 1.0
+
+
+class Huber(NamedTuple("HuberConstants", [("delta", float)]), SmoothLineLoss):
+    """Huber loss: ½r² for |r| ≤ δ and δ|r| − δ²/2 beyond, r = u − b; β = 1."""
+
+    __slots__ = ()
+    name = "huber"
+    task = "regression"
+    translates = True
+
+    def __new__(cls, delta: float = 1.0) -> Huber:
+        return super().__new__(cls, positive("huber", "delta", delta))
+
+    @staticmethod
+    def line(loss: Huber, b: float) -> Line:
+        return 1.0, -b, 1.0, -loss.delta, loss.delta
+
+
+class SmoothedQuantile(
+    NamedTuple("SmoothedQuantileConstants", [("quantile", float), ("width", float)]), SmoothLineLoss
+):
+    """Pinball loss of a quantile in (0, 1), its kink smoothed by ``width``; β = 1/width."""
+
+    __slots__ = ()
+    name = "smoothed-quantile"
+    task = "regression"
+    translates = True
+
+    def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
+        return super().__new__(
+            cls, inside("smoothed-quantile", quantile), positive("smoothed-quantile", "width", width)
+        )
+
+    @staticmethod
+    def line(loss: SmoothedQuantile, b: float) -> Line:
+        return 1.0, -b, loss.width, -loss.quantile, 1.0 - loss.quantile
+
+
+# --------------------------------------------------------------------------- with kinks
+
+
+class Hinge(NamedTuple("HingeConstants", []), LineLoss):
+    """Hinge max(0, 1 − b·u), labels ±1; not smooth."""
+
+    __slots__ = ()
+    name = "hinge"
+    task = "classification"
+
+    @staticmethod
+    def value(loss: Hinge, u: float, b: float) -> float:
+        return max(0.0, 1.0 - b * u)
+
+    @staticmethod
+    def derivative(loss: Hinge, u: float, b: float) -> float:
+        return -b if b * u < 1.0 else 0.0
+
+    @staticmethod
+    def line(loss: Hinge, b: float) -> Line:
+        return -b, 1.0, 0.0, 0.0, 1.0
+
+
+class Absolute(NamedTuple("AbsoluteConstants", []), LineLoss):
+    """Absolute loss |u − b|; not smooth."""
+
+    __slots__ = ()
+    name = "absolute"
+    task = "regression"
+    translates = True
+
+    @staticmethod
+    def value(loss: Absolute, u: float, b: float) -> float:
+        return abs(u - b)
+
+    @staticmethod
+    def derivative(loss: Absolute, u: float, b: float) -> float:
+        return 0.0 if u == b else math.copysign(1.0, u - b)
+
+    @staticmethod
+    def line(loss: Absolute, b: float) -> Line:
+        return 1.0, -b, 0.0, -1.0, 1.0
+
+
+class Quantile(NamedTuple("QuantileConstants", [("quantile", float)]), LineLoss):
+    """Pinball loss q·max(0, b − u) + (1 − q)·max(0, u − b) of a quantile q in (0, 1); not smooth."""
+
+    __slots__ = ()
+    name = "quantile"
+    task = "regression"
+    translates = True
+
+    def __new__(cls, quantile: float = 0.5) -> Quantile:
+        return super().__new__(cls, inside("quantile", quantile))
+
+    @staticmethod
+    def value(loss: Quantile, u: float, b: float) -> float:
+        return max(loss.quantile * (b - u), (1.0 - loss.quantile) * (u - b))
+
+    @staticmethod
+    def derivative(loss: Quantile, u: float, b: float) -> float:
+        if u == b:
+            return 0.0
+        return 1.0 - loss.quantile if u > b else -loss.quantile
+
+    @staticmethod
+    def line(loss: Quantile, b: float) -> Line:
+        return 1.0, -b, 0.0, -loss.quantile, 1.0 - loss.quantile
+
+
+class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", float)]), Loss):
+    """ε-insensitive loss max(0, |u − b| − ε); not smooth."""
+
+    __slots__ = ()
+    name = "epsilon-insensitive"
+    task = "regression"
+    translates = True
+
+    def __new__(cls, epsilon: float = 0.1) -> EpsilonInsensitive:
+        if not (math.isfinite(epsilon) and epsilon >= 0.0):
+            raise InputError(f"epsilon-insensitive: epsilon must be finite and at least 0, got {epsilon!r}")
+        return super().__new__(cls, float(epsilon))
+
+    @property
+    def beta(self) -> float:
+        return math.inf
+
+    @staticmethod
+    def value(loss: EpsilonInsensitive, u: float, b: float) -> float:
+        return max(0.0, abs(u - b) - loss.epsilon)
+
+    @staticmethod
+    def derivative(loss: EpsilonInsensitive, u: float, b: float) -> float:
+        return 0.0 if abs(u - b) <= loss.epsilon else math.copysign(1.0, u - b)
+
+    @staticmethod
+    def curvature(loss: EpsilonInsensitive, u: float, b: float) -> float:
+        return 0.0
+
+    @staticmethod
+    def conjugate(loss: EpsilonInsensitive, s: float, b: float) -> float:
+        if s < -1.0 or s > 1.0:
+            return math.inf
+        return b * s + loss.epsilon * abs(s)
+
+    @staticmethod
+    def divergence(loss: EpsilonInsensitive, u: float, s: float, b: float) -> float:
+        if s < -1.0 or s > 1.0:
+            return math.inf
+        along = s if u > b else -s
+        beyond = abs(u - b) - loss.epsilon
+        if beyond > 0.0:
+            return (1.0 - along) * beyond + loss.epsilon * (abs(s) - along)
+        return abs(s) * (loss.epsilon - math.copysign(abs(u - b), along))
+
+    @staticmethod
+    def domain(loss: EpsilonInsensitive, b: float) -> tuple[float, float]:
+        return -1.0, 1.0
+
+    @staticmethod
+    def dual_prox(loss: EpsilonInsensitive, zeta: float, h: float, b: float, start: float) -> float:
+        s = zeta - h * b
+        shrunk = math.copysign(max(0.0, abs(s) - h * loss.epsilon), s)
+        return clip(shrunk, -1.0, 1.0)
