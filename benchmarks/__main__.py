@@ -15,6 +15,8 @@ NAMES = (
     "solvers",
     "one_machine",
     "multinomial",
+    "small_data",
+    "raw_data",
     "mpi",
     "wall_clock",
     "planner",
