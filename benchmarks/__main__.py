@@ -16,6 +16,8 @@ NAMES = (
     "one_machine",
     "stopping",
     "multinomial",
+    "small_data",
+    "raw_data",
     "mpi",
     "wall_clock",
     "planner",

@@ -25,9 +25,10 @@ from adfs.theory import NodeSummary
 
 __all__ = ["Smoothing"]
 
-_SHRINK = 0.3
-_SOLVED = 0.3  # of the certified gap
-_WIDTHS = 5.0  # that an interval has besides what margins have moved
+# Of six problems (two real sets, three losses) these took the fewest passes to 1e-6, on one node and on four.
+_SHRINK = 0.5
+_SOLVED = 0.7  # of the certified gap
+_WIDTHS = 4.0  # that an interval has besides what margins have moved
 _LEAST = 1e-14  # of the first width
 
 

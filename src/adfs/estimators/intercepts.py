@@ -27,7 +27,7 @@ from adfs.threads import single_threaded
 __all__ = ["column_length", "rounds_of", "solve_with_intercept"]
 
 _MOST_ROUNDS = 60
-_FIRST_TOLERANCE = 1e-6
+_FIRST_TOLERANCE, _FIRST_WITH_KINKS = 1e-6, 1e-2  # where kinks are, the last digits take the most passes
 # How well the next round is solved: shares of the gap so far, and of the one asked for.
 _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
@@ -84,8 +84,9 @@ def solve_with_intercept(
     columns[:, -1] = 0.0
     plain = penalised(data, loss, weights, y, solver, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    first = _FIRST_TOLERANCE if loss.smooth or loss.assumes_curvature else _FIRST_WITH_KINKS
     left, share = solver.options.passes, _MORE_DIGITS if solver.algorithm == "newton" else 1.0
-    next_tol = share * max(_FIRST_TOLERANCE, (0.5 if start is None else 1.0) * tol)
+    next_tol = share * max(first, (0.5 if start is None else 1.0) * tol)
     if solver.algorithm in _WHATEVER_THE_UNITS:
         next_tol = min(next_tol, _LAST_SHARE * tol)
     best: _Point | None = None
@@ -205,20 +206,25 @@ class _Rounds:
         self, plain: Problem, solver: Solver, scale: float, offset: np.ndarray | None, mean: np.ndarray
     ) -> None:
         self.plain, self.solver, self.scale, self.offset = plain, solver, scale, offset
-        self.outputs = plain.n_outputs
+        self.outputs, self.tol = plain.n_outputs, solver.options.tol or 0.0
         self.runs: list[Run] = []
+        self._made: tuple[np.ndarray, Problem] | None = None
         # F at θ = 0 and the mean of the targets: what gaps are relative to.
         first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
         self.at_zero = first.value_at_zero
         # How far an intercept may be from the best one: the size of margins, and of targets.
-        (weight,) = _sums([plain.weights], plain, first)
+        (weight,) = solver.totals(plain.weights[:, None], plain.offsets)
         self.reach = 1.0 + (math.sqrt(2.0 * self.at_zero / weight) if weight > 0.0 else 0.0)
 
     def problem(self, center: np.ndarray) -> Problem:
         """Return the problem whose intercepts are penalised around ``center`` (K,)."""
+        if self._made is not None and np.array_equal(self._made[0], center):
+            return self._made[1]
         shape = (self.plain.n_samples, *self.plain.tip_shape)
         shift = np.broadcast_to(center if self.plain.tip_shape else center[0], shape)
-        return self.plain.with_offset(shift if self.offset is None else shift + self.offset)
+        made = self.plain.with_offset(shift if self.offset is None else shift + self.offset)
+        self._made = center, made
+        return made
 
     def certify(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
         """Return the point of a run's tips (a run's own where it has none), certified without the penalty.
@@ -227,15 +233,19 @@ class _Rounds:
         """
         nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
         tips = run.dual if run.dual is not None else problem.slopes(run.coef)
-        tips = balanced(problem, tips, nodes)
-        total = nodes.add_rows(tips).reshape(self.outputs, -1)
-        sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
+        for _ in range(2):  # again where rounding left too much
+            tips = balanced(problem, tips, nodes)
+            total = nodes.add_rows(tips).reshape(self.outputs, -1)
+            sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
+            if float(sums @ (self.reach + np.abs(around))) <= _LEAST_SHARE * self.tol * self.at_zero:
+                break
         point = run.coef.reshape(self.outputs, -1).copy()
-        # Where rows are long, tips that are right to rounding stand for a point that is far off; a method that
-        # goes by points has a better one.
-        if run.dual is not None and self.solver.algorithm not in _WHATEVER_THE_UNITS:
+        # Where rows are long, tips that are right to rounding stand for a point that is far off; a method
+        # that goes by points has a better one.
+        by_tips = self.solver.algorithm not in _WHATEVER_THE_UNITS
+        if run.dual is not None and by_tips:
             point[:, :-1] = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)[:, :-1]
-        if problem.smooth and problem.loss.translates:  # to the best intercept, where the loss is a square
+        if problem.smooth and problem.loss.translates and by_tips:  # to the best intercept, of a square
             pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)
             if weight > 0.0:
                 point[:, -1] -= pull / (problem.loss.beta * weight * self.scale)
@@ -289,9 +299,7 @@ def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
     nodes : AllNodes
     """
     balance = _balanced_classes if problem.tip_shape else _balanced
-    for _ in range(2):  # again for what rounding left
-        tips = problem.clip_to_domain(balance(problem, tips, nodes))
-    return tips
+    return problem.clip_to_domain(balance(problem, tips, nodes))
 
 
 def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:

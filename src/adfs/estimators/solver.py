@@ -125,6 +125,9 @@ class Solver:
         summary = gather_summary(self.cluster, self.placement, problem)
         if not summary.n_active.any():
             return "adfs", "there is nothing to run"
+        few = problem.n_features <= min(_FEW_FEATURES, int(summary.n_samples.sum()))
+        if few and problem.loss_name == "squared":
+            return "newton", "one step solves a square"
         entries = None
         if problem.sparse:
             counts = self.cluster.gather([X.nnz, problem.n_samples], "to choose a method")

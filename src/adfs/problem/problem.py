@@ -274,7 +274,7 @@ class Problem(FiniteSum):
         """The samples in the form kernels take."""
         return Samples(self.loss, self.rows, self.labels, self.weights, self.offsets)
 
-    @property
+    @cached_property
     def labels(self) -> Labels:
         """The labels or targets in the form kernels take, with the offsets of the margins."""
         return self._data.labels(self.loss)

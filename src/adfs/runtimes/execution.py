@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
@@ -121,7 +120,7 @@ class Execution:
         if setting.block.size > _MOST_NODES_TRIED or not setting.problem.linear:
             return
         # What decides what is compiled; for a thousand rows the trial is a part of the time.
-        kind = (method.name, numba.typeof(setting.problem.samples))
+        kind = (method.name, *(type(part) for part in setting.problem.samples))
         if self.alone and kind in _TRIED:
             return
         _TRIED.add(kind)

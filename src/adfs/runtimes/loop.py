@@ -214,7 +214,8 @@ def run_loop(
             look = math.inf if phases is None else phases.next_look
             outcome = pace.go_to(min(point, look), plan)
             ends = outcome is not None or execution.position >= last
-            if ends or execution.position >= point:
+            # A run that looks on the way ends at a look that finds it good enough.
+            if ends or execution.position >= (min(point, look) if plan.sparing else point):
                 certificate = _certify(execution, plan, rows, ends)
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, pace.seconds))

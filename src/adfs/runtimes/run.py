@@ -242,16 +242,17 @@ def run_method(
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
         chosen = team.attempt("at the start", lambda: _check(method, options, own, problem, team))
-        team.same(
-            {
-                "the version of adfs": __version__,
-                "the method": chosen.name,
-                "the loss": problem.loss_name,
-                "the network": describe(network),
-            }
-            | {"the options": sorted((name, describe(value)) for name, value in own.items())}
-            | options.words()
-        )
+        if team.size > 1:
+            team.same(
+                {
+                    "the version of adfs": __version__,
+                    "the method": chosen.name,
+                    "the loss": problem.loss_name,
+                    "the network": describe(network),
+                }
+                | {"the options": sorted((name, describe(value)) for name, value in own.items())}
+                | options.words()
+            )
         graph = team.attempt("at the start", lambda: _network(chosen, problem, network, placement))
         if chosen.kind == "single":
             problem = problem.merged()
