@@ -128,8 +128,8 @@ def test_block_adfs_in_boxes_is_its_twin(loss: str) -> None:
 class Watched(Adaptive):
     """Keeps the phases that it begins."""
 
-    def __init__(self, share: float) -> None:
-        super().__init__(share)
+    def __init__(self, share: float, all_stay: bool = False) -> None:
+        super().__init__(share, all_stay)
         self.begun: list[Phase] = []
 
     def decide(self, look: Look) -> Phase | None:
@@ -286,6 +286,108 @@ def test_boxes_far_too_small_are_given_up(method: str) -> None:
     assert run.converged
     assert retuner.begun[-1].told["share"] == 1.0
     assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
+
+
+@pytest.mark.parametrize("method", ["adfs", "adfs-block"])
+def test_nobody_looks_where_computation_is_all(method: str) -> None:
+    """With many samples per node each must be drawn whatever its curvature: the run is the one without."""
+    problem, network = make_problem("logistic", 6, m=400, sigma=200.0), adfs.Network("cycle:4")
+    runs = [
+        adfs.simulate(method, problem, network, tol=1e-9, tau=1.0, parameters=choice)
+        for choice in ("tuned", "adaptive")
+    ]
+    assert runs[1].history is not None
+    assert runs[1].history.looks == []
+    assert runs[0].theta.tobytes() == runs[1].theta.tobytes()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "drawn", "passes"), [("a9a", 0.7, 0.9), ("w8a", 0.4, 0.7)])
+@pytest.mark.parametrize("nodes", [1, 9])
+def test_squared_hinge_on_real_data(name: str, drawn: float, passes: float, nodes: int) -> None:
+    """The objective is LinearSVC's, whose intercept is one more column; passes count all samples."""
+    from sklearn.datasets import load_svmlight_file
+    from sklearn.svm import LinearSVC
+
+    data = Path(__file__).parents[3] / "shared" / "data" / f"{name}.bz2"
+    if not data.exists():
+        pytest.skip(f"there is no {data.name} beside the checkout")
+    X, y = load_svmlight_file(str(data))
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    theirs = LinearSVC(C=0.05, dual=False, tol=1e-9, max_iter=100_000).fit(X, y)
+    rows = sp.csr_array(sp.hstack([X, np.ones((y.size, 1))]))
+    problem = adfs.Problem(rows, y, "squared-hinge", 10.0 / nodes, nodes)
+    network = adfs.Network("path:1" if nodes == 1 else "grid:3x3")
+    fixed = adfs.simulate("adfs", problem, network, tol=4e-10)
+    run = adfs.simulate("adfs", problem, network, tol=4e-10, parameters="adaptive")
+    assert run.converged
+    assert run.details["retunings"][-1]["drawn"] < drawn
+    assert run.columns["passes"][-1] < passes * fixed.columns["passes"][-1]
+    value = problem.objective(np.append(theirs.coef_, theirs.intercept_))
+    assert problem.objective(run.coef) == pytest.approx(value, rel=1e-8)
+
+
+# --------------------------------------------------------------------------- intercepts
+
+
+def test_the_radius_with_an_intercept() -> None:
+    """A column of c is an intercept with the penalty σ_b = σ/c²: √(G(‖x‖²/Σσ + 1/Σσ_b)) around its margin."""
+    rng = np.random.default_rng(7)
+    X, y, c, center, excess = (
+        rng.standard_normal((12, 3)),
+        np.where(np.arange(12) % 3, 1.0, -1.0),
+        2.5,
+        0.7,
+        0.05,
+    )
+    # With so small weights the dual variables' own curvature says nothing.
+    weights = np.full(12, 0.01)
+    rows = np.column_stack([X, np.full(12, c)])
+    problem = adfs.Problem(rows, y, "logistic", 0.3, 2, sample_weight=weights, offset=np.full(12, center))
+    theta = rng.standard_normal(4)
+    radius = np.full(12, np.sqrt(excess / problem.total_sigma))
+    found = intervals(problem, theta, np.zeros(12), excess, radius)
+    margins = problem.X[:, :3] @ theta[:3] + (center + c * theta[3])
+    total = problem.total_sigma
+    away = np.sqrt(excess * ((problem.X[:, :3] ** 2).sum(axis=1) / total + c**2 / total))
+    assert np.allclose(found, np.column_stack([margins - away, margins + away]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.soak
+def test_boxes_follow_the_intercepts_centre(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of a fit with a free intercept has its own boxes, and each of them holds its optimum."""
+    from sklearn.linear_model import LogisticRegression
+
+    made: list[Watched] = []
+
+    class Kept(Watched):
+        def __init__(self, share: float, all_stay: bool = False) -> None:
+            super().__init__(share, all_stay)
+            made.append(self)
+
+    monkeypatch.setattr("adfs.algorithms.adaptive.Adaptive", Kept)
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((400, 3))
+    y = (X @ [2.0, -1.0, 0.5] + 2.0 + 0.5 * rng.standard_normal(400) > 0.0).astype(int)
+    model = adfs.ADFSClassifier(
+        C=5.0, tol=1e-10, n_nodes=4, graph="cycle", algorithm="adfs", parameters="adaptive-safe", tau=20.0
+    ).fit(X, y)
+    theirs = LogisticRegression(C=5.0, tol=1e-12, max_iter=10_000).fit(X, y)
+    assert np.allclose(model.coef_, theirs.coef_, atol=1e-3)
+    assert np.allclose(model.intercept_, theirs.intercept_, atol=1e-3)
+    centres = set()
+    for phase in (phase for retuner in made for phase in retuner.begun):
+        view = phase.problem
+        assert isinstance(view, BoxedProblem)
+        optimum = view.whole.optimum(1e-14)
+        shift = view.whole.labels.shift  # type: ignore[union-attr]
+        margins = view.X @ optimum.theta + shift
+        slack = np.sqrt(
+            2.0 * optimum.gap * view.whole.value_at_zero / view.total_sigma * view.row_norms_squared
+        )
+        assert np.all((margins >= view.margins[:, 0] - slack) & (margins <= view.margins[:, 1] + slack))
+        centres.add(float(shift[0]))
+    assert len(centres) > 1
 
 
 def test_the_clock_is_charged_and_what_is_recorded_changes_nothing() -> None:

@@ -13,7 +13,7 @@ small: the next look widens it to the proven one, and a run whose gap stalls goe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,9 @@ ADAPTIVE: Mapping[str, float] = {"adaptive": 0.2, "adaptive-safe": 1.0}
 
 _FALLEN = 4.0  # the gap must have fallen so much since the last re-tuning
 _QUICKER = 0.7  # and the predicted time must be at most this share
-_HOPED = 0.6  # a radius of 0 must give at least this, or later looks are not worth their certificates
+_HOPED = 0.65  # a radius of 0 must give at least this, or later looks are not worth their certificates
 _FIRST, _APART = 1.0, 2.0  # looks at 1/ρ, 2/ρ, 4/ρ, …
+_PASSES = 4.0  # and not before so many passes, since a look takes one
 _LEAST_GAP = 1e-13  # relative; below it rounding decides
 _SLACK = 1.001  # on the radius, for the rounding of θ and of the gap
 _STALLED = 0.5  # a gap above this share of the one a look before has not fallen
@@ -64,10 +65,12 @@ class Adaptive(Retuner):
     ----------
     share : float
         The share of the proven radius that intervals have, 1 for proven ones.
+    all_stay : bool
+        Whether curvatures may fall and never vanish, so that no sample leaves the schedule.
     """
 
-    def __init__(self, share: float) -> None:
-        self.share = share
+    def __init__(self, share: float, all_stay: bool = False) -> None:
+        self.share, self.all_stay = share, all_stay
         # What later decisions follow from: the gap of the last re-tuning and of the last look, the share that
         # is used from now on; by how much an estimate was wrong; whether there is nothing more to gain, and
         # whether the intervals of the phase are proven; and these.
@@ -98,8 +101,26 @@ class Adaptive(Retuner):
             radius = np.ones(small.n_samples)
             BoxedProblem(small, intervals(small, np.zeros(small.n_features), radius, 1.0, radius))
 
+    def begin(
+        self,
+        parameters: Any,
+        summary: NodeSummary,
+        network: Network,
+        tau: float | None,
+        constants: Callable[[NodeSummary], Any],
+    ) -> None:
+        """Do not look at all where no curvature would do: every sample must still be drawn."""
+        if self._margins is not None or not self.all_stay or not summary.n_active.any():
+            return
+        nothing = np.full(summary.n_nodes, np.finfo(np.float64).tiny)
+        flat = _like(summary, summary.n_active, nothing, nothing, summary.n_active.astype(np.float64))
+        hoped = _HOPED * predicted_time(parameters, network, tau)
+        self._over = self._over or predicted_time(constants(flat), network, tau) > hoped
+
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
-        at = _FIRST / parameters.contraction
+        in_step = isinstance(parameters, BlockParameters)
+        drawn = summary.n_samples.max() if in_step else summary.n_samples.sum()
+        at = max(_FIRST / parameters.contraction, _PASSES * drawn / (1.0 - parameters.p_comm))
         while math.isfinite(at) and not self._over:
             yield float(math.ceil(at))
             at = max(_APART * at, math.ceil(at) + 1.0)
@@ -171,15 +192,8 @@ class Adaptive(Retuner):
             return 0.0
         kappa = sums / known.sigma
         shrunk = np.divide(kappa, known.kappa, out=np.zeros_like(kappa), where=known.kappa > 0.0)
-        summary = NodeSummary(
-            n_samples=known.n_samples,
-            n_active=n_active,
-            sigma=known.sigma,
-            kappa=kappa,
-            batch_kappa=shrunk * known.batch_kappa if known.n_nodes > 1 else kappa,
-            root_sums=root_sums,
-            largest_smoothness=known.largest_smoothness,
-        )
+        batch_kappa = shrunk * known.batch_kappa if known.n_nodes > 1 else kappa
+        summary = _like(known, n_active, kappa, batch_kappa, root_sums)
         return predicted_time(look.constants(summary), look.network, look.tau)
 
     def _phase(self, look: Look, view: BoxedProblem, before: float, estimate: float) -> Phase | None:
@@ -205,6 +219,25 @@ class Adaptive(Retuner):
         return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
 
 
+def _like(
+    known: NodeSummary,
+    n_active: np.ndarray,
+    kappa: np.ndarray,
+    batch_kappa: np.ndarray,
+    root_sums: np.ndarray,
+) -> NodeSummary:
+    """Return a summary with other curvatures."""
+    return NodeSummary(
+        n_samples=known.n_samples,
+        n_active=n_active,
+        sigma=known.sigma,
+        kappa=kappa,
+        batch_kappa=batch_kappa,
+        root_sums=root_sums,
+        largest_smoothness=known.largest_smoothness,
+    )
+
+
 def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return what two sets of intervals share, which hold the same points; (N, 2)."""
     low, high = np.maximum(first[:, 0], second[:, 0]), np.minimum(first[:, 1], second[:, 1])
@@ -220,7 +253,8 @@ def adaptive_retuner(problem: FiniteSum, choice: object) -> Adaptive | None:
             f"parameters={choice!r} takes a linear model with the loss logistic, squared-hinge, huber, "
             f"smoothed-hinge or smoothed-quantile, not {problem.loss_name!r}; use 'tuned'"
         )
-    return Adaptive(ADAPTIVE[choice])
+    # The other losses have their full curvature or none.
+    return Adaptive(ADAPTIVE[choice], all_stay=problem.loss_name == "logistic")
 
 
 def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:

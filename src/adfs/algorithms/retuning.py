@@ -155,6 +155,19 @@ class Retuner(ABC):
         """
         return problem
 
+    def begin(  # noqa: B027  # most know nothing before they look
+        self,
+        parameters: Any,
+        summary: NodeSummary,
+        network: Network,
+        tau: float | None,
+        constants: Callable[[NodeSummary], Any],
+    ) -> None:
+        """Take note of what a phase begins with, before it is asked where to look.
+
+        Every process calls it; ``constants`` are the method's for a summary, the same in every process.
+        """
+
     @abstractmethod
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
         """Yield how far from its beginning to look in a phase with these constants.

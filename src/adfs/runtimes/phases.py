@@ -136,7 +136,9 @@ class Phases:
 
     def _plan_looks(self, position: float) -> None:
         assert self._summary is not None
-        self._looks = self.retuner.looks(self._now.parameters, self._summary)
+        maker, parameters = self.maker, self._now.parameters
+        self.retuner.begin(parameters, self._summary, maker.network, maker.tau, maker.constants)
+        self._looks = self.retuner.looks(parameters, self._summary)
         self._to_next_look(position)
 
     def _to_next_look(self, position: float) -> None:
