@@ -213,7 +213,7 @@ class _Rounds:
         self.reach = 1.0 + (math.sqrt(2.0 * self.at_zero / weight) if weight > 0.0 else 0.0)
 
     def problem(self, center: np.ndarray) -> Problem:
-        """Return the problem whose intercepts are penalised around ``center`` (K,), the last one as it was."""
+        """Return the problem whose intercepts are penalised around ``center`` (K,); the last one is kept."""
         if self._made is not None and np.array_equal(self._made[0], center):
             return self._made[1]
         shape = (self.plain.n_samples, *self.plain.tip_shape)
@@ -236,8 +236,8 @@ class _Rounds:
             if float(sums @ (self.reach + np.abs(around))) <= _LEAST_SHARE * self.tol * self.at_zero:
                 break
         point = run.coef.reshape(self.outputs, -1).copy()
-        # Where rows are long, tips that are right to rounding stand for a point that is far off; a method that
-        # goes by points has a better one.
+        # Where rows are long, tips that are right to rounding stand for a point that is far off: one that a
+        # method has found itself is better.
         by_tips = self.solver.algorithm not in _WHATEVER_THE_UNITS
         if run.dual is not None and by_tips:
             point[:, :-1] = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)[:, :-1]

@@ -189,7 +189,9 @@ class FittedModel:
         if len(self.runs) == 1:
             return self.runs[0].columns
         assert self.classes is not None
-        found = {name: np.concatenate([run.columns[name] for run in self.runs]) for name in self.runs[0].columns}
+        found = {
+            name: np.concatenate([run.columns[name] for run in self.runs]) for name in self.runs[0].columns
+        }
         return found | {"class": np.repeat(self.classes, [run.columns["gap"].size for run in self.runs])}
 
     @property

@@ -52,7 +52,6 @@ class LocalData:
         return bool(sp.issparse(self.X))
 
 
-
 @dataclass(frozen=True)
 class Solver:
     """How problems are solved, and by whom.
