@@ -16,7 +16,7 @@ ENOUGH = 0.005  # seconds, which are never too long
 
 
 def bundled() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the six sets with standardised columns; a measured target becomes whether it is above its median."""
+    """Return the six sets with standardised columns; of a measured target, whether it is above its median."""
     from sklearn import datasets
     from sklearn.preprocessing import StandardScaler
 
@@ -90,7 +90,7 @@ def main() -> str:
     notes = (
         f"Standardised columns, median processor time of {REPEATS} fits after the first. The ratio is to the "
         "other's time, or to half of 5 ms if that is more. Ours ends with a certificate: of the error that "
-        "LogisticRegression leaves if that is above our default of 1e-6. LinearSVC penalises the intercept, and "
-        "so does ours beside it."
+        "LogisticRegression leaves if that is above our default of 1e-6. LinearSVC penalises the intercept, "
+        "and so does ours beside it."
     )
     return write_table("small_data", "Small data", table, notes)
