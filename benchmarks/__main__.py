@@ -18,6 +18,7 @@ NAMES = (
     "mpi",
     "wall_clock",
     "planner",
+    "adaptive",
     "reproduction",
 )
 
