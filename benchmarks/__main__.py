@@ -21,6 +21,7 @@ NAMES = (
     "mpi",
     "wall_clock",
     "planner",
+    "adaptive",
     "reproduction",
 )
 
