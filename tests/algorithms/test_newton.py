@@ -125,6 +125,19 @@ def test_scikit_learn_has_the_same_answer(name):
 
 
 @pytest.mark.parametrize("name", ["newton", "lbfgs"])
+def test_gaps_are_told_by_the_gradient_until_one_is_certified(name):
+    problem, network = make_case()
+    run = adfs.simulate(name, problem, network, tol=1e-8)
+    whole = adfs.simulate(name, problem, network, events=run.columns["position"][-1])
+    # The last one has what rounding can hide, the others are the same but for that.
+    assert run.gap == whole.gap <= 1e-8
+    assert np.array_equal(run.coef, whole.coef)
+    for position, gap in zip(run.columns["position"], run.columns["gap"], strict=True):
+        seen = adfs.simulate(name, problem, network, events=position).gap
+        assert position == 0 or gap == pytest.approx(seen, rel=1e-6, abs=1e-13)
+
+
+@pytest.mark.parametrize("name", ["newton", "lbfgs"])
 def test_where_rounding_ends_it_the_run_ends(name):
     problem, network = make_case()
     run = adfs.simulate(name, problem, network, tol=1e-40)

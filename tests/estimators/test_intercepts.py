@@ -49,6 +49,18 @@ def test_softmax_is_that_of_logistic_regression() -> None:
         assert np.abs(away - away.mean()).max() <= 1e-6
 
 
+@pytest.mark.parametrize("n_nodes", [1, 3])
+def test_one_round_is_enough_for_newton_however_long_the_rows(n_nodes: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 1.0, (300, 4)) * [1.0, 1e3, 1e6, 1e7]
+    y = 50.0 + X @ [1.0, 1e-3, 1e-6, 1e-7] + rng.standard_normal(300)
+    model = ADFSRegressor(tol=1e-8, n_nodes=n_nodes, graph="complete").fit(X, y)
+    reference = Ridge(solver="cholesky").fit(X, y)
+    assert (model.algorithm_, model.dual_gap_ <= 1e-8, len(model.history_)) == ("newton", True, 2)
+    assert np.abs(model.predict(X) - reference.predict(X)).max() <= 1e-6
+    assert model.intercept_ == pytest.approx(reference.intercept_, rel=1e-6)
+
+
 @pytest.mark.parametrize("loss", ["huber", "squared_hinge"])
 def test_other_losses_are_those_of_another_solver(loss: str) -> None:
     X, y = regression("diabetes") if loss == "huber" else classification("breast_cancer")

@@ -150,10 +150,11 @@ def certify(
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
         if enough is not None and process.from_primal and not process.stuck:
-            value, square = process.seen if theta.any() else (nodes.value_at_zero, np.inf)
+            value, square = process.seen
+            if square == 0.0 and not theta.any():  # F(0) − D(0) is known before the first gradient
+                value, square, lower = nodes.value_at_zero, np.inf, max(lower, nodes.dual_at_zero)
             excess = square / (2.0 * sigma)
-            low = lower if theta.any() else max(lower, nodes.dual_at_zero)
-            certificate = nodes.certificate(theta, Gap(value, value - excess, excess), low)
+            certificate = nodes.certificate(theta, Gap(value, value - excess, excess), lower)
             if certificate.gap > enough:
                 return certificate
         tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
