@@ -25,10 +25,11 @@ from adfs.theory import NodeSummary
 
 __all__ = ["Smoothing"]
 
-# Of six problems (two real sets, three losses) these took the fewest passes to 1e-6, on one node and on four.
-_SHRINK = 0.5
-_SOLVED = 0.7  # of the certified gap
-_WIDTHS = 4.0  # that an interval has besides what margins have moved
+# By what the width shrinks; at which share of the certified gap; and how many widths an interval has besides
+# what margins have moved. Until the width is down to a share of the first, and from there on: by trial on six
+# problems to 1e-6 (two real sets, three losses), and on the hinge of three sets to 1e-8.
+_EARLY, _LATE = (0.5, 0.7, 4.0), (0.3, 0.3, 5.0)
+_LATE_FROM = 0.01
 _LEAST = 1e-14  # of the first width
 
 
@@ -76,7 +77,7 @@ class Smoothing(Retuner):
             self._width *= min(1.0, math.sqrt(excess / sums[0])) if sums[0] > 0.0 else 1.0
             self._width = max(self._width, _LEAST * self._first)
             self._before = _margins(problem, theta)
-            reach = 2.0 * _WIDTHS * self._width
+            reach = 2.0 * _LATE[2] * self._width
             self._intervals = np.column_stack([self._before - reach, self._before + reach])
             drawn = node_sums(self._view(problem).active.astype(np.float64), problem.offsets)
             if total(drawn[:, None])[0] == 0.0:
@@ -99,10 +100,11 @@ class Smoothing(Retuner):
         problem = look.problem
         assert isinstance(problem, Problem)
         margins = _margins(problem, look.theta)
+        shrink, share, widths = _EARLY if self._width > _LATE_FROM * self._first else _LATE
         parts = smoothed(problem, self._width).gap_parts(look.tips, look.theta)
         look.charge(passes=1.0, sums=2)
         own = float(look.total(parts)[0])
-        solved = own <= _SOLVED * look.excess and self._width > _LEAST * self._first
+        solved = own <= share * look.excess and self._width > _LEAST * self._first
         moved = math.inf if self._before is None else np.abs(margins - self._before)
         self._before = margins
         left = False
@@ -111,10 +113,10 @@ class Smoothing(Retuner):
         if not look.any(left) and not solved:
             return None
         if solved:
-            self._width *= _SHRINK
+            self._width *= shrink
         self._intervals = None
         if isinstance(moved, np.ndarray):
-            reach = node_maxima(moved, problem.offsets)[problem.node_of_row] + _WIDTHS * self._width
+            reach = node_maxima(moved, problem.offsets)[problem.node_of_row] + widths * self._width
             self._intervals = np.column_stack([margins - reach, margins + reach])
         view = self._view(problem)
         if not look.any(bool(view.active.any())):
