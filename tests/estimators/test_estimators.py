@@ -176,7 +176,8 @@ def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None
 def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
     X, y = regression("diabetes")
     for rows in (X, sp.csr_array(X)):
-        model = ADFSRegressor(tol=1e-9, n_nodes=3, warm_start=True, random_state=0).fit(rows, y)
+        model = ADFSRegressor(tol=1e-9, n_nodes=3, algorithm="adfs", warm_start=True, random_state=0)
+        assert model.fit(rows, y).n_iter_ > 1
         model.fit(rows, y)
         assert model.n_iter_ == 1
     X, y = load_iris(return_X_y=True)

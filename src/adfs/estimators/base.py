@@ -102,7 +102,7 @@ def count_nodes(n_nodes: Any, graph: Any, seed: int) -> int:
     """Return the number of nodes: the one given, or the graph's own; 1 where neither says."""
     if n_nodes is not None:
         check_count(n_nodes)
-    if isinstance(graph, str) and ":" not in graph:
+    if isinstance(graph, str) and ":" not in graph and not is_graph_file(graph):
         return int(n_nodes or 1)
     try:
         found = graph.n_nodes if isinstance(graph, Network) else Network(graph, seed=seed).n_nodes

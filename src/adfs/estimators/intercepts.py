@@ -269,7 +269,9 @@ class _Rounds:
         coef, gap, outcome, dual = last.coef, last.gap, last.outcome, last.dual
         if best is not None:
             coef, gap, dual = best.theta.ravel(), best.gap, None if dual is None else best.tips
-            if gap <= tol:
+            if outcome is Outcome.STOPPED:
+                pass  # someone wants to stop more than this fit
+            elif gap <= tol:
                 outcome = Outcome.CONVERGED
             elif outcome is Outcome.CONVERGED:
                 outcome = Outcome.OUT_OF_BUDGET
