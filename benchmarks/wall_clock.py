@@ -34,7 +34,8 @@ def shard(name: str, rank: int) -> tuple[Any, np.ndarray]:
         return X[own].toarray(), np.where(y[own] == 2.0, 1.0, -1.0)
     rng = np.random.default_rng(rank)
     rows, width, filled = 100_000, 20_000, 30
-    columns = rng.integers(0, width, (rows, filled))
+    # Some columns are in nearly every row and most are rare, as words are in texts.
+    columns = (width * rng.random((rows, filled)) ** 3).astype(np.int64)
     values = rng.standard_normal((rows, filled)) / math.sqrt(filled)
     X = sp.csr_array((values.ravel(), columns.ravel(), filled * np.arange(rows + 1)), shape=(rows, width))
     X.sum_duplicates()
