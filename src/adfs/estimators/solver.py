@@ -122,16 +122,16 @@ class Solver:
             return "ns-adfs", "the loss is not smooth"
         if asked:
             return "adfs", "its parameters, tau or schedule were given"
+        stored, counts = zip(
+            *self.cluster.gather([X.nnz if problem.sparse else 0, problem.n_samples], "to choose a method"),
+            strict=True,
+        )
+        if problem.loss_name == "squared" and problem.n_features <= min(_FEW_FEATURES, sum(counts)):
+            return "newton", "one step solves a square"
         summary = gather_summary(self.cluster, self.placement, problem)
         if not summary.n_active.any():
             return "adfs", "there is nothing to run"
-        few = problem.n_features <= min(_FEW_FEATURES, int(summary.n_samples.sum()))
-        if few and problem.loss_name == "squared":
-            return "newton", "one step solves a square"
-        entries = None
-        if problem.sparse:
-            counts = self.cluster.gather([X.nnz, problem.n_samples], "to choose a method")
-            entries = sum(count[0] for count in counts) / max(1, sum(count[1] for count in counts))
+        entries = sum(stored) / sum(counts) if problem.sparse else None
 
         def chosen() -> list[str]:
             facts = Facts.of_summary(
