@@ -103,14 +103,11 @@ def communication(d: int) -> dict[str, Any]:
     none = np.full(count, -1, dtype=np.int32)
     node = np.zeros(count, dtype=np.int32)
     sample = rng.integers(0, problem.offsets[1], count).astype(np.int32)
-    state, constants = process.state, process.constants
+    state = process.state
     vectors = np.ones(4 * d)
 
     def run(actors: np.ndarray, samples: np.ndarray) -> None:
-        p = problem
-        run_events(
-            p.loss, p.rows, p.y, p.weights, p.offsets, constants, state, times, actors, samples, 0, count
-        )
+        run_events(process.parts, times, actors, samples, 0, count)
         state.clocks[:, 1] = 0.0
         state.clocks[:, 0] = 1.0
 
