@@ -16,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test coverage soak bench lint format docs clean
+.PHONY: help venv demo test tests coverage soak bench lint format docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,10 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## a short story on a 3 x 3 grid, and as a page in demo/
 	$(BIN)/python examples/demo.py
 
-test: lint  ## the linters, then the tests
+test: $(STAMP)  ## the linters and the tests, side by side
+	$(MAKE) -j 2 lint tests
+
+tests: $(STAMP)  ## the tests alone
 	$(PYTEST) -n $(WORKERS) --dist loadfile
 
 coverage: $(STAMP)  ## the tests, and which lines they reach (which makes them a quarter slower)
