@@ -85,8 +85,6 @@ PUBLIC = {
 autodoc_default_options = {
     "ignore-module-all": True,
     "member-order": "bysource",
-    # What scikit-learn adds by itself, with references into its own pages.
-    "exclude-members": "set_fit_request, set_score_request, set_predict_request",
 }
 # Words in a type such as "(n_nodes, d)" are shapes, not references to one of the many n_nodes.
 suppress_warnings = ["ref.python"]
@@ -218,6 +216,11 @@ class _Help(Directive):
         return [nodes.literal_block(text, text, language="text")]
 
 
+def _skip(app, what, name, found, skip, options):
+    """Leave out what scikit-learn adds by itself, with references into its own pages."""
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
 def setup(app: object) -> None:
     app.add_role("kept", _kept)
     app.add_directive("adfs-help", _Help)
@@ -225,4 +228,5 @@ def setup(app: object) -> None:
     app.connect("builder-inited", _draw_pictures)
     app.connect("builder-inited", _write_tables)
     app.connect("autodoc-process-docstring", _process, priority=1)
+    app.connect("autodoc-skip-member", _skip)
     app.add_html_math_renderer("outlines", (_inline_formula, None), (_formula, None))

@@ -120,9 +120,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Why, where it was left to the planner.
     history_ : DataFrame
         The recorded rows; with a column ``class`` when there are several runs.
-    standard_errors_, robust_standard_errors_ : ndarray, shaped as coef_
+    standard_errors_, robust_standard_errors_ : ndarray, shaped as ``coef_``
         With ``inference=True``; robust ones hold where the model does not.
-    intercept_standard_error_ : ndarray, shaped as intercept_
+    intercept_standard_error_ : ndarray, shaped as ``intercept_``
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
