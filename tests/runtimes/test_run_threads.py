@@ -1,4 +1,4 @@
-"""A whole run, a fit and a checkpoint are the same whatever the number of BLAS threads."""
+"""A whole run, a fit, an optimum and a checkpoint are the same whatever the number of BLAS threads."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ for model, target in ((adfs.ADFSRegressor(), X[:, 1] + y), (adfs.ADFSClassifier(
     show(type(model).__name__, model.coef_, np.array(model.dual_gap_))
 three = adfs.ADFSClassifier(multi_class="multinomial", n_nodes=2, max_iter=2, random_state=0)
 show("softmax", three.fit(X, np.digitize(X[:, 0], [-0.02, 0.02])).coef_)
+show("optimum", problem.optimum().theta)
 # The second process goes on with what the first one kept, and so on.
 kept = adfs.simulate(
     "adfs", problem, "grid:2x2", passes=float(sys.argv[2]), checkpoint=sys.argv[1], resume=sys.argv[2] != "1"

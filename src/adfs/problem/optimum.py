@@ -14,6 +14,7 @@ from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.interior_point import interior_point
 from adfs.problem.piecewise import dual_ascent, polish
+from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
@@ -53,6 +54,7 @@ class Optimum(NamedTuple):
     method: str
 
 
+@single_threaded
 def find_optimum(problem: Problem, tol: float) -> Optimum:
     """Minimise to a relative duality gap of ``tol``, or as far as rounding lets it; warn if that is more."""
     found = _certified(problem, np.zeros((problem.n_samples, *problem.tip_shape)), "zero")
