@@ -60,7 +60,9 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
     grid = ["--cv", "3", "--C-grid", "0.001,1", "--tol", "1e-10"]
     words = ["--label", "kind", "--standardize", "--nodes", "2", "--json", "--out", "m.json"]
     assert main(["fit", "d.csv", *grid, *words, "--cv-plot", "curve.svg"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert " with C = 1, the best of 2 on 3 folds; the model is in m.json" in shown.err
     base = ADFSClassifier(standardize=True, n_nodes=2, tol=1e-10, random_state=0)
     X, y = frame[["a", "b", "c", "d", "before"]].to_numpy(), frame["kind"].to_numpy()
     own = ADFSClassifierCV([0.001, 1.0], cv=3, estimator=base).fit(X, y)

@@ -13,6 +13,7 @@ from adfs.cli import options
 
 if TYPE_CHECKING:
     from adfs.cli.fitting import FitRequest, Fitted
+    from adfs.files import JsonObject
 
 EXAMPLES = """\b
 Examples:
@@ -279,6 +280,15 @@ def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float,
     return values
 
 
+def _best_weight(summary: JsonObject) -> str:
+    """Say what cross-validation chose, where it was asked to."""
+    if "cv" not in summary:
+        return ""
+    name = "C" if "C" in summary else "alpha"
+    tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
+    return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds"
+
+
 def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     """Say how the fit ended, and return the exit code for it."""
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
@@ -289,7 +299,7 @@ def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     if fitted.outcome is Outcome.CONVERGED:
         print(
             f"adfs: converged to a certified relative gap of {gap:.1e} in {passes:.3g} passes and "
-            f"{fitted.summary['seconds']:.3g} s by {_method(fitted)}{where}",
+            f"{fitted.summary['seconds']:.3g} s by {_method(fitted)}{_best_weight(fitted.summary)}{where}",
             file=sys.stderr,
         )
         return 0

@@ -122,8 +122,8 @@ class Facts:
     def of_summary(cls, summary: NodeSummary, n_features: int, **known: Any) -> Facts:
         """Return the facts of nodes that have said of their data what parameters are made of.
 
-        One node has its κ_b at its upper bound 1 + κ_s: nothing that runs there asks for more, and to compute
-        λ_max would take longer than some fits. What else is known are fields by name.
+        One node has its κ_b at its upper bound 1 + κ_s, which is to the disadvantage of L-BFGS there: to
+        compute λ_max would take longer than some fits. What else is known are fields by name.
         """
         total, sizes = float(summary.sigma.sum()), summary.n_samples
         smooth = bool(np.all(np.isfinite(summary.kappa)))
