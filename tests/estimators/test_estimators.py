@@ -238,8 +238,8 @@ def test_a_warning_when_the_gap_was_not_reached() -> None:
 def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     solve = Solver.solve
 
-    def stopped(solver: Solver, problem: Any, start: Any = None) -> Any:
-        return dataclasses.replace(solve(solver, problem, start), outcome=Outcome.STOPPED)
+    def stopped(solver: Solver, *args: Any) -> Any:
+        return dataclasses.replace(solve(solver, *args), outcome=Outcome.STOPPED)
 
     monkeypatch.setattr(Solver, "solve", stopped)
     X, y = classification("breast_cancer")

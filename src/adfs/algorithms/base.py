@@ -183,8 +183,8 @@ class Process(ABC):
     from_primal : bool
         Whether all nodes hold the same θ and the dual variables follow from it, s = wℓ'(xᵀθ): it is certified
         at that θ, where the gap is ‖∇F‖²/(2Σσ).
-    seen : tuple of float
-        F and ‖∇F‖² there as far as such a method knows them, in every process alike; 0 and 0 if not.
+    seen : tuple
+        F and ∇F (d,) there as far as such a method knows them, in every process alike; zeros if not.
     """
 
     at_iterate: ClassVar[bool] = False
@@ -222,8 +222,8 @@ class Process(ABC):
         raise NotImplementedError(f"{type(self).__name__} starts at dual variables")
 
     @property
-    def seen(self) -> tuple[float, float]:
-        return 0.0, 0.0
+    def seen(self) -> tuple[float, np.ndarray]:
+        raise NotImplementedError(f"{type(self).__name__} does not go by one point")
 
     @property
     def stuck(self) -> bool:
@@ -392,7 +392,7 @@ class Method(ABC, Generic[P]):
     several_outputs : bool
         Whether it also runs on models with several outputs.
     few_rounds : bool
-        Whether it takes a few long rounds: a run with a tolerance looks after each.
+        Whether it takes a few long rounds and a look costs little: a run with a tolerance looks often.
     assumes_curvature : bool
         Whether it also runs on losses whose curvature has no bound.
     l1 : bool

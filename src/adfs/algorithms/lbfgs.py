@@ -273,8 +273,8 @@ class LbfgsProcess(LocalRounds):
         }
 
     @property
-    def seen(self) -> tuple[float, float]:
-        return float(self.parts.search[_VALUE]), inner_product(self.parts.slopes[0], self.parts.slopes[0])
+    def seen(self) -> tuple[float, np.ndarray]:
+        return float(self.parts.search[_VALUE]), self.parts.slopes[0]
 
     @property
     def stuck(self) -> bool:
@@ -300,6 +300,7 @@ class Lbfgs(Method[LbfgsParameters]):
     name = "lbfgs"
     kind: ClassVar[str] = "rounds"
     several_outputs = True
+    few_rounds = True
 
     record = LbfgsParameters
     choices = MappingProxyType(

@@ -107,8 +107,8 @@ class NewtonProcess(RoundProcess):
         return {"theta": self.theta, "gradient": self.gradient, "curves": self.curves, "state": self.state}
 
     @property
-    def seen(self) -> tuple[float, float]:
-        return float(self.state[_VALUE]), inner_product(self.gradient, self.gradient)
+    def seen(self) -> tuple[float, np.ndarray]:
+        return float(self.state[_VALUE]), self.gradient
 
     @property
     def stuck(self) -> bool:

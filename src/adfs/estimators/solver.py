@@ -17,6 +17,7 @@ from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.smoothing import can_be_smoothed
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
+from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
@@ -82,7 +83,7 @@ class Solver:
     whole: bool = True
     reason: str = ""
 
-    def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
+    def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
         how = self.settled(problem)
         run = run_method(
@@ -93,6 +94,7 @@ class Solver:
             cluster=self.cluster,
             placement=self.placement,
             whole=self.whole,
+            certifier=certifier,
         )
         return replace(run, details=run.details | {"reason": how.reason}) if how.reason else run
 

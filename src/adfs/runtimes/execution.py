@@ -16,6 +16,7 @@ from adfs.files import JsonObject
 from adfs.runtimes.certificates import (
     AllNodes,
     Certificate,
+    Certifier,
     certify,
     compare_with_optimum,
     measure_nodes,
@@ -55,6 +56,8 @@ class Execution:
     checkpoints : Checkpoints, optional
     tau : float, optional
         Time of a message in units of a sample's computation, where it is known.
+    certifier : Certifier
+        What certifies it.
 
     Attributes
     ----------
@@ -71,7 +74,9 @@ class Execution:
         read: str,
         checkpoints: Checkpoints | None,
         tau: float | None = None,
+        certifier: Certifier = certify,
     ) -> None:
+        self._certifier = certifier
         self.process, self.nodes, self.read, self.checkpoints = process, nodes, read, checkpoints
         self.cluster, self.placement = nodes.cluster, nodes.placement
         self.alone = self.cluster.size == 1
@@ -272,7 +277,7 @@ class Execution:
             iterates = self._iterates()
             certificate = compare_with_optimum(iterates, self._objectives(iterates), self.nodes)
         else:
-            certificate = certify(self.process, self.nodes, enough=enough, lower=lower)
+            certificate = self._certifier(self.process, self.nodes, enough=enough, lower=lower)
         self.times.evaluating += time.perf_counter() - begun
         return certificate
 

@@ -24,7 +24,7 @@ from adfs.errors import InputError, unknown_name
 from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
-from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.certificates import AllNodes, Certifier, certify
 from adfs.runtimes.checkpoints import Checkpoints, KeptPhases, fingerprint, open_checkpoints
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
@@ -218,6 +218,7 @@ def run_method(
     placement: Placement | None = None,
     monitor: Monitor | None = None,
     whole: bool = True,
+    certifier: Certifier = certify,
 ) -> Run:
     """Run a method; every process of a cluster calls it together.
 
@@ -238,6 +239,8 @@ def run_method(
         Watches the run; a progress bar when left out.
     whole : bool
         Whether the run says in its checkpoint folder how it ended; if not, it is a part of a fit that does.
+    certifier : Certifier
+        What certifies the run, and ends it.
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
@@ -260,7 +263,7 @@ def run_method(
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", lambda: chosen.check(problem, own))
-        return _Assembly(chosen, problem, graph, options, own, team, spread, whole).run(monitor)
+        return _Assembly(chosen, problem, graph, options, own, team, spread, whole, certifier).run(monitor)
 
 
 def _check(
@@ -332,6 +335,7 @@ class _Assembly:
     cluster: Cluster
     placement: Placement
     whole: bool = True
+    certifier: Certifier = certify
     tau: float | None = None
 
     def run(self, monitor: Monitor | None) -> Run:
@@ -356,7 +360,7 @@ class _Assembly:
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
                 cluster.say(line)
-        execution = Execution(process, nodes, options.read, checkpoints, self.tau)
+        execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
         plan = self._plan(summary, constants)
         if phases is not None:
             plan = self._in_phases(phases, execution, plan, constants)
@@ -550,7 +554,7 @@ class _Assembly:
             seconds=result.seconds,
             schedule=options.schedule if execution.has_events else "",
             details=details | execution.account(),
-            dual=process.dual(),
+            dual=process.dual() if result.certificate.tips is None else result.certificate.tips,
             history=history,
         )
 
