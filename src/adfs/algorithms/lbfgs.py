@@ -17,7 +17,7 @@ from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins
 from adfs.problem.labels import add_shift, plain_label
-from adfs.problem.losses import point_of, value, write_slope
+from adfs.problem.losses import value_and_slope
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
 
@@ -97,11 +97,10 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
             fill_margins(samples.rows, j, theta, margins)
             add_shift(samples.y, j, 1.0, margins)
             # Summed with what rounding takes: near the optimum F hardly changes.
-            term = weight * value(loss, point_of(loss, margins), label) - carry
+            term = weight * value_and_slope(loss, margins, label, weight) - carry
             following = total + term
             carry = (following - total) - term
             total = following
-            write_slope(loss, margins, label, weight)
             start, stop = row_span(samples.rows, j)
             for output in range(margins.size):
                 first, factor = np.uint64(output * (width // margins.size)), margins[output]

@@ -116,6 +116,27 @@ def _divergence(u: np.ndarray, s: np.ndarray, label: int) -> float:
 
 
 @compiled
+def _value_and_slope(u: np.ndarray, label: int, weight: float) -> float:
+    """Return the value and write the slopes, from one exponential per class."""
+    top = 0
+    for k in range(u.size):
+        if u[k] > u[top]:
+            top = k
+    highest, away, others = u[top], u[top] - u[label], 0.0
+    for k in range(u.size):
+        u[k] = math.exp(u[k] - highest)
+        if k != top:
+            others += u[k]
+    share, total = weight / (1.0 + others), 0.0
+    for k in range(u.size):
+        if k != label:
+            u[k] *= share
+            total += u[k]
+    u[label] = -total
+    return math.log1p(others) + away
+
+
+@compiled
 def _write_slope(u: np.ndarray, label: int, weight: float) -> None:
     _probabilities(u, u)
     total = 0.0
@@ -221,6 +242,11 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
         """Replace the margins u by w∇ℓ(u; b)."""
         _write_slope(margins, int(b), weight)
+
+    @staticmethod
+    def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
+        """Replace the margins u by w∇ℓ(u; b), and return ℓ(u; b)."""
+        return _value_and_slope(margins, int(b), weight)
 
     @staticmethod
     def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
