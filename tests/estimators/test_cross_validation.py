@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +31,7 @@ from sklearn.utils import estimator_checks
 from adfs.errors import InputError
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.runtimes import RunOptions
+from adfs.runtimes.cluster import RefusalError
 from estimators.agreement_cases import classification, regression, standardised
 from memory_cluster import Threads, on_threads
 
@@ -152,6 +156,13 @@ def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process(kind:
         assert model.coef_.tobytes() == alone.coef_.tobytes()
 
 
+def test_what_all_ranks_refuse_is_a_refusal() -> None:
+    X, y = classification("breast_cancer")
+    search = ADFSClassifierCV([1.0], cv=200, estimator=ADFSClassifier())
+    with pytest.raises(RefusalError, match="fold 190 of cv holds no row to test"):
+        on_ranks(search, X[:190], y[:190], np.zeros(190), [30, 30, 30])
+
+
 def test_folds_that_leave_rows_out_and_nodes_without_rows() -> None:
     X, y = classification("breast_cancer")
     X, y = X[:90, :4], y[:90]
@@ -199,6 +210,14 @@ def test_fits_that_ended_early_are_counted() -> None:
     model = search._fit(X, y, options=RunOptions(seconds=0.7, progress=False))
     assert model.seconds <= 0.4
     assert search.n_unfinished_ == 6
+
+
+def test_a_ctrl_c_ends_the_search() -> None:
+    X, y = classification("breast_cancer")
+    base = ADFSClassifier(algorithm="adfs", tol=1e-300, max_iter=1e9, random_state=0)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        ADFSClassifierCV([1.0, 10.0], cv=3, estimator=base).fit(X, y)
 
 
 @pytest.mark.parametrize(
