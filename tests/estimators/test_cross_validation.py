@@ -49,15 +49,18 @@ def shared(name: str, n_rows: int) -> tuple[sp.csr_matrix, np.ndarray]:
 
 
 def labelled(name: str) -> tuple[Any, np.ndarray]:
-    if name == "a9a":
-        return shared(name, 1200)
+    if name in ("a9a", "mushrooms"):
+        return shared(name, 1000)
     if name == "digits":  # all ten classes
         X, y = datasets.load_digits(return_X_y=True)
         return standardised(X[:300]), y[:300]
     return classification(name)
 
 
-@pytest.mark.parametrize("name", ["breast_cancer", "wine", "digits", "a9a"])
+SLOWER = [pytest.param(name, marks=pytest.mark.soak) for name in ("digits", "a9a")]
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "wine", "mushrooms", *SLOWER])
 def test_the_choice_is_scikit_learn_s_on_the_same_folds(name: str) -> None:
     X, y = labelled(name)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if name == "wine" else None
@@ -196,6 +199,17 @@ def test_scikit_learn_takes_it_as_its_own() -> None:
     assert pipeline[-1].classes_.tolist() == ["first", "second", "third"]
     assert ADFSClassifierCV(iter(GRID), cv=3).fit(X, names).scores_.shape == (3, 3)
     assert not hasattr(ADFSClassifierCV(estimator=ADFSClassifier("hinge")), "predict_proba")
+
+
+def test_a_fit_that_starts_from_the_one_before_takes_fewer_passes() -> None:
+    X, y = classification("breast_cancer")
+    grid = np.logspace(-2, 2, 5)
+    for algorithm in ("newton", "adfs"):
+        base = ADFSClassifier(algorithm=algorithm, n_nodes=2, random_state=0)
+        path = ADFSClassifierCV(grid, cv=2, estimator=base).fit(X, y)
+        alone = [ADFSClassifierCV([C], cv=2, estimator=base).fit(X, y) for C in grid]
+        assert path.n_iter_.sum() < 0.9 * sum(model.n_iter_.sum() for model in alone)
+        assert np.allclose(path.scores_, np.hstack([model.scores_ for model in alone]), atol=0.01)
 
 
 def test_fits_that_ended_early_are_counted() -> None:

@@ -118,12 +118,14 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
                 raise RefusalError("the processes have different numbers of folds; give all the same cv")
             _check_folds(data, folds, ready.spec, solver)
             fits = _Fits(solver, len(folds) * len(set(grid)) + 1)
-            scores = np.array([self._path(ready, fold, grid, fits) for fold in folds])
+            paths = np.array([self._path(ready, fold, grid, fits) for fold in folds])
+            scores = paths[:, :, 0]
             # A fit that diverged may have no score; one that has one is better.
             best = int(np.argmax(np.nan_to_num(scores.sum(axis=0), nan=-np.inf)))
             setattr(self, f"{self._name}s_", np.array(grid))
             setattr(self, f"{self._name}_", grid[best])
             self.scores_, self.n_unfinished_ = scores, fits.unfinished
+            self.n_iter_ = np.ceil(paths[:, :, 1]).astype(int)
             base.set_params(**{self._name: grid[best]})
             model = fits.fit(data, self._with_weight(ready.spec, grid[best]), None)
             base._set_fitted(model)
@@ -157,18 +159,24 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             )
         return [_masks(pair, ready.order, number) for number, pair in enumerate(pairs)]
 
-    def _path(self, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits) -> list[float]:
-        """Return the scores on one fold, each fit starting from the one before."""
+    def _path(self, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits) -> list[tuple[float, float]]:
+        """Return the scores on one fold and the passes, each fit starting from the one before."""
         train, test = (_rows_where(ready.data, chosen) for chosen in fold)
-        spec, found = replace(ready.spec, inference=False), {}
+        plain, found = replace(ready.spec, inference=False), {}
         start: Start | None = None
+        before = 0.0
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
-            model = fits.fit(train, self._with_weight(spec, value), start)
+            spec = self._with_weight(plain, value)
+            against = spec.data_weight / spec.penalty_weight
+            if start is not None:  # dual variables that stand for the same coefficients as before
+                start = replace(start, duals=[before / against * one for one in start.duals])
+            model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
             duals = [one for one in model.duals if one is not None]
             start = Start(duals, model.coef, model.intercept) if len(duals) == len(model.duals) else None
-            found[value] = _score(model, test, spec, ready.solver)
+            before = against
+            found[value] = _score(model, test, spec, ready.solver), model.passes
         return [found[value] for value in grid]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -222,6 +230,8 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
         The first of those with the best mean score.
     Cs_ : ndarray of shape (k,)
     scores_ : ndarray of shape (n_folds, k)
+    n_iter_ : ndarray of shape (n_folds, k)
+        Passes over the data of each fit to a fold.
     n_unfinished_ : int
         How many fits to folds ended above the estimator's ``tol``.
     best_estimator_ : ADFSClassifier
@@ -286,7 +296,7 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     Attributes
     ----------
     alpha_ : float
-    alphas_, scores_, n_unfinished_, best_estimator_
+    alphas_, scores_, n_iter_, n_unfinished_, best_estimator_
         As for `ADFSClassifierCV`.
     """
 
