@@ -252,6 +252,8 @@ def run(
     if summary:
         best = getattr(fitted.estimator, "best_estimator_", None)
         print((best or fitted.estimator).summary())
+    if cv is not None and not as_json:
+        print(_score_table(fitted.summary), file=sys.stderr)
     if cv_plot is not None:
         options.save_figure(cv_plot, fitted.estimator.plot())
     if over_mpi:
@@ -280,13 +282,25 @@ def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float,
     return values
 
 
+def _score_table(summary: JsonObject) -> str:
+    """Return what cross-validation found: the mean score of each weight tried, and the folds' extremes."""
+    found, name = summary["cv"], "C" if "C" in summary else "alpha"
+    lines = [f"{name:>10}{found['score']:>10}{'lowest':>10}{'highest':>10}"]
+    for one in found["tried"]:
+        scores = one["score"], min(one["scores"]), max(one["scores"])
+        lines.append(f"{one[name]:>10g}" + "".join(f"{score:>10.4f}" for score in scores))
+    return "\n".join(lines)
+
+
 def _best_weight(summary: JsonObject) -> str:
     """Say what cross-validation chose, where it was asked to."""
     if "cv" not in summary:
         return ""
     name = "C" if "C" in summary else "alpha"
     tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
-    return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds"
+    unfinished = summary["cv"]["unfinished"]
+    short = f" ({unfinished} of {tried * folds} fits ended above --tol)" if unfinished else ""
+    return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds{short}"
 
 
 def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
@@ -313,8 +327,8 @@ def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     enough = request.max_seconds is None or passes >= 0.99 * request.max_passes
     short = "--max-passes" if enough else "--max-seconds"
     print(
-        f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
-        f"above --tol {request.tol:g}; raise {short} or --tol, or scale the features",
+        f"adfs: stopped ({fitted.outcome}){_best_weight(fitted.summary)} at a gap of {gap:.1e} after "
+        f"{passes:.0f} passes, above --tol {request.tol:g}; raise {short} or --tol, or scale the features",
         file=sys.stderr,
     )
     return NOT_CONVERGED

@@ -229,9 +229,13 @@ def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:
 def _chosen(search: Search) -> JsonObject:
     """Return what cross-validation found, for the summary."""
     name = search._name
-    scores = search.scores_.mean(axis=0).tolist()
-    tried = [{name: value, "score": score} for value, score in zip(search._grid(), scores, strict=True)]
-    return {name: getattr(search, f"{name}_"), "cv": {"folds": len(search.scores_), "tried": tried}}
+    grid = getattr(search, f"{name}s_").tolist()
+    tried = [
+        {name: value, "score": float(scores.mean()), "scores": scores.tolist()}
+        for value, scores in zip(grid, search.scores_.T, strict=True)
+    ]
+    found = {"folds": len(search.scores_), "score": search._score_name(), "unfinished": search.n_unfinished_}
+    return {name: getattr(search, f"{name}_"), "cv": found | {"tried": tried}}
 
 
 def _nodes(

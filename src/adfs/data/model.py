@@ -66,16 +66,17 @@ def deviance_score(loss: str, y: np.ndarray, means: np.ndarray, weights: np.ndar
     if np.any(y < 0.0 if loss == "poisson" else y <= 0.0):
         least = "of at least 0" if loss == "poisson" else "above 0"
         raise InputError(f"D² of the loss {loss!r} wants targets {least}, got {y.min():g}")
-    logs = np.log(np.where(y > 0.0, y, 1.0))
-
-    def deviance(m: np.ndarray) -> float:
-        if loss == "poisson":
-            return float(weights @ (y * (logs - np.log(m)) - y + m))
-        return float(weights @ (np.log(m) - logs + y / m - 1.0))
-
-    of_mean = deviance(np.full_like(y, np.average(y, weights=weights)))
-    own = deviance(means)
+    of_mean = float(weights @ half_deviances(loss, y, float(np.average(y, weights=weights))))
+    own = float(weights @ half_deviances(loss, y, means))
     return 1.0 - own / of_mean if of_mean > 0.0 else float(own <= 0.0)
+
+
+def half_deviances(loss: str, y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+    """Return half of each row's deviance from its mean in a Poisson or Gamma model, shape (N,)."""
+    logs = np.log(np.where(y > 0.0, y, 1.0))
+    if loss == "poisson":
+        return np.asarray(y * (logs - np.log(means)) - y + means)
+    return np.asarray(np.log(means) - logs + y / means - 1.0)
 
 
 def add_offset(scores: np.ndarray, offset: ArrayLike) -> np.ndarray:

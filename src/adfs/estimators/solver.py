@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
-__all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised"]
+__all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised", "row_products"]
 
 _FEW_FEATURES = 500
 
@@ -194,6 +195,13 @@ def append_column(X: Any, value: float) -> Any:
         return np.hstack([X, column])
     stacked: Any = sp.hstack
     return stacked([X, column], format="csr")
+
+
+def row_products(X: Any, coef: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return X @ coef, node by node: BLAS rounds a dense row by which others there are."""
+    if sp.issparse(X):
+        return np.asarray(X @ coef)
+    return np.concatenate([X[a:b] @ coef for a, b in pairwise(offsets)])
 
 
 def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:
