@@ -35,8 +35,6 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
 from numba.misc.appdirs import AppDirs
 
-__all__ = ["compiled", "inlined", "kernel", "overloads"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])

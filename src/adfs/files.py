@@ -13,8 +13,6 @@ from typing import IO, Any, TypeAlias
 
 from adfs.errors import AdfsError, FileError, InputError
 
-__all__ = ["JsonObject", "check_folder", "check_outputs", "check_writable", "reading_error", "write_whole"]
-
 AnyPath: TypeAlias = str | os.PathLike[str]
 #: An object of JSON: what is read from a file, or will be written to one.
 JsonObject: TypeAlias = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -170,6 +170,24 @@ def all_ranks() -> Iterator[MPI.Intracomm]:
     check_launcher()
     with as_one_program(MPI.COMM_WORLD):
         yield MPI.COMM_WORLD
+
+
+Given = TypeVar("Given", str, float)
+
+
+def the_one_for(
+    loss: str, C: Given | None, alpha: Given | None, names: tuple[str, str] = ("-C", "--alpha")
+) -> Given | None:
+    """Return what is given of two options: the first is for losses of classes, the second for the others."""
+    from adfs.errors import InputError
+    from adfs.problem.losses import LOSSES
+
+    known = LOSSES.get(loss.replace("_", "-"))  # of one that is not, somebody else will tell
+    regression = known is not None and known.task == "regression"
+    given, other, right, wrong = (alpha, C, *names[::-1]) if regression else (C, alpha, *names)
+    if other is not None:
+        raise InputError(f"the loss {loss!r} takes {right}, not {wrong}")
+    return given
 
 
 def check_positive(given: Mapping[str, float | None]) -> None:

@@ -176,14 +176,8 @@ def _facts(sizes: dict[str, float | None]) -> Facts:
 
 def _sigma(loss: str, C: float | None, alpha: float | None) -> float:
     """Return the strong convexity of the whole objective, divided by the weight of the data."""
-    from adfs.errors import InputError
-    from adfs.problem import get_loss
-
-    classifies = get_loss(loss).task == "classification"
-    if (alpha if classifies else C) is not None:
-        wrong, right = ("--alpha", "-C") if classifies else ("-C", "--alpha")
-        raise InputError(f"the loss {loss!r} takes {right}, not {wrong}")
-    return 1.0 / (1.0 if C is None else C) if classifies else (1.0 if alpha is None else alpha)
+    options.the_one_for(loss, C, alpha)
+    return 1.0 / C if C is not None else 1.0 if alpha is None else alpha
 
 
 def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[float | None, float | None]:

@@ -13,8 +13,6 @@ from adfs.planning.facts import Facts
 from adfs.planning.predictions import FORMULAS, LOCAL_SOLVERS, Prediction, candidates, predict_all, ranked
 from adfs.runtimes.delays import Delays
 
-__all__ = ["Choice", "choose"]
-
 
 class Choice(NamedTuple):
     """A method on a network, the time that it is predicted to take, and why it was chosen, in words."""

@@ -17,8 +17,6 @@ from adfs.problem.smoothness import batch_smoothness
 from adfs.runtimes.cluster import Cluster
 from adfs.theory import NodeSummary, summarize
 
-__all__ = ["CURVED", "Facts"]
-
 #: The losses whose curvature has no jumps, and is not nearly one as a narrowly smoothed hinge's is.
 CURVED = ("logistic", "squared")
 

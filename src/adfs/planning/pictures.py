@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from adfs.planning.plan import Plan
 
-__all__ = ["draw", "make_page"]
-
 _MOST_ROWS = 40
 # What takes longer than so many times the best is left out of the figure.
 _SLOWEST = 100.0

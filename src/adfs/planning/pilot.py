@@ -33,8 +33,6 @@ from adfs.problem import Problem
 from adfs.runtimes import Delays, Grid, Record, RunOptions, run_method
 from adfs.theory import summarize
 
-__all__ = ["MOST", "Pilot", "run_pilots"]
-
 #: The pilot runs together are to process at most this share of the samples that the predicted run does. A
 #: little less is planned for, since a run ends at a recorded point; if a method turns out far quicker than
 #: predicted, the share of its run is more, and is reported as it is.

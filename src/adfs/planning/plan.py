@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["GRAPHS", "NODES", "Plan", "networks_of", "plan"]
-
 #: What is looked at unless told otherwise: few links per node, so that messages at once cost about one.
 GRAPHS = ("cycle", "grid", "torus", "exponential")
 NODES = (1, 2, 4, 8, 16, 32, 64)

@@ -20,23 +20,6 @@ from adfs.runtimes.delays import Delays
 from adfs.theory import NodeSummary, NonSmoothParameters, Parameters
 from adfs.theory.baselines import AgdParameters, NewtonParameters, QningParameters
 
-__all__ = [
-    "FORMULAS",
-    "LOCAL_SOLVERS",
-    "OBSERVED",
-    "UNSURE",
-    "Calibration",
-    "Formula",
-    "Prediction",
-    "best_of_each",
-    "candidates",
-    "predict",
-    "predict_all",
-    "ranked",
-    "reach",
-    "work_here",
-]
-
 #: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
 #: classes (3 graphs of 9 to 16 nodes, m = 500 and 2,000, d = 10 and 40; by eye): what a prediction goes by
 #: until a pilot run says better. Theory promises 1 at worst, which stands for a method that is not listed.
