@@ -33,7 +33,7 @@ COMMANDS: dict[str, str] = {
     "compare": "adfs.cli.compare",
     "reproduce": "adfs.cli.compare:reproduce",
     "report": "adfs.cli.compare:report",
-    "net-bench": "adfs.cli.net_bench",
+    "net-bench": "adfs.cli.plan:net_bench",
 }
 
 #: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), a file or

@@ -127,7 +127,7 @@ def read_options(
 def load_imports(names: list[str] | None) -> None:
     """Import what registers methods or losses."""
     if names:
-        from adfs.experiments.comparison import load_modules
+        from adfs.experiments.data import load_modules
 
         load_modules(names)
 

@@ -60,19 +60,9 @@ def _levels(results: Results) -> list[float]:
 def times_frame(results: Results, levels: Sequence[float] | None = None, axis: str = "time") -> pd.DataFrame:
     """Return when each method came to stay at or below each error, over its seeds.
 
-    Parameters
-    ----------
-    results : Results
-    levels : sequence of float, optional
-        The errors; 1e-2, 1e-4, 1e-6 and 1e-8 as far as the target, and the target, when left out.
-    axis : str
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per method and level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did
-        not come so far), ``given_up`` (a lower bound of the median where that is inf, nan elsewhere),
-        ``reached``, ``seeds``.
+    One row per method and level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did not
+    come so far), ``given_up`` (a lower bound of the median where that is inf, nan elsewhere), ``reached``,
+    ``seeds``. Without ``levels``: 1e-2, 1e-4, 1e-6 and 1e-8 as far as the target, and the target.
     """
     rows = []
     for label in results.labels:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import multiprocessing
 import os
@@ -23,14 +22,12 @@ import numpy as np
 import pandas as pd
 
 from adfs.errors import AdfsError, InputError
-from adfs.experiments.comparison import Comparison, MethodSpec, load_modules, read_comparison
-from adfs.experiments.data import make_problem
-from adfs.experiments.running import constants_of, fingerprint, run_method
+from adfs.experiments.comparison import Comparison, read_comparison
+from adfs.experiments.data import load_modules, make_problem
+from adfs.experiments.running import Task, finished_run, run_method, run_path
 from adfs.files import write_whole
-from adfs.runtimes.clock import with_times
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
-from adfs.theory import BlockParameters, Parameters
 
 #: What an error can be drawn against: column -> words.
 AXES = {
@@ -170,11 +167,6 @@ def time_to(frame: pd.DataFrame, level: float, error: str, axis: str = "time") -
 # --------------------------------------------------------------------------- the folder
 
 
-def run_path(folder: Path, entry: MethodSpec, seed: int) -> Path:
-    """Return where a run is kept."""
-    return folder / "runs" / f"{entry.slug}-{seed}.run"
-
-
 def load_results(folder: str | Path, methods: Sequence[str] | None = None) -> Results:
     """Read the finished runs of a comparison back from its folder.
 
@@ -229,71 +221,7 @@ def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: b
     return before
 
 
-def _finished(task: _Task, before: Comparison | None) -> Run | None:
-    """Return the run that is kept, timed anew if need be; None if there is none that can be used."""
-    if not task.path.exists():
-        return None
-    try:
-        run = Run.load(task.path)
-    except InputError:
-        return None
-    if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
-        return run
-    if before is not None:
-        before = dataclasses.replace(
-            task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
-        )
-        if run.details.get("fingerprint") == fingerprint(before, task.entry, task.seed):
-            return _with_new_times(run, task, before)
-    return None
-
-
-def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
-    """Return a run of a comparison that had other delays with the times of this one, and keep it.
-
-    Iterates do not depend on delays, unless by constants that are tuned for τ or adapted on the way, or by
-    where a run is given up: None in these cases.
-    """
-    comparison, entry, seed = task.comparison, task.entry, task.seed
-    if run.history is not None or (comparison.max_time is not None and not run.converged):
-        return None
-    problem, network = make_problem(comparison, seed)
-    old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
-    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
-        old = dataclasses.replace(old, tau=new.tau)
-    if not _same(old, new):
-        return None
-    delays = comparison.delays.make(comparison.tau, network)
-    timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
-    if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
-        return None
-    marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
-    columns = {name: timed.columns[name] for name in run.columns}
-    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
-    run.save(task.path)
-    return run
-
-
-def _same(first: object, second: object) -> bool:
-    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
-    if dataclasses.is_dataclass(first) and type(first) is type(second):
-        names = [one.name for one in dataclasses.fields(first)]
-        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
-    one, other = np.asarray(first), np.asarray(second)
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-
-
 # --------------------------------------------------------------------------- making runs
-
-
-class _Task(NamedTuple):
-    """One run to be made: its number in the display, and where it goes."""
-
-    number: int
-    comparison: Comparison
-    entry: MethodSpec
-    seed: int
-    path: Path
 
 
 # Told a task's number, the share of it that is done (above 1 once it is kept), and its error.
@@ -354,7 +282,7 @@ def run_comparisons(
 ) -> list[Results]:
     """Run several comparisons under one display; as :func:`run_comparison`."""
     results: list[Results] = []
-    tasks: list[_Task] = []
+    tasks: list[Task] = []
     for comparison, folder in wanted:
         comparison.check_names()
         before = _prepare(folder, comparison, origin, fresh)
@@ -362,8 +290,8 @@ def run_comparisons(
         results.append(found)
         for seed in comparison.seeds:
             for entry in comparison.methods:
-                task = _Task(len(tasks), comparison, entry, seed, run_path(folder, entry, seed))
-                run = _finished(task, before)
+                task = Task(len(tasks), comparison, entry, seed, run_path(folder, entry, seed))
+                run = finished_run(task, before)
                 if run is None:
                     tasks.append(task)
                 else:
@@ -382,7 +310,7 @@ def run_comparisons(
     return results
 
 
-def _make(task: _Task, report: _Report, stop: Callable[[], bool]) -> bool:
+def _make(task: Task, report: _Report, stop: Callable[[], bool]) -> bool:
     """Make one run and keep it; return whether it was finished."""
 
     def tell(share: float, error: float) -> None:
@@ -403,7 +331,7 @@ def _make(task: _Task, report: _Report, stop: Callable[[], bool]) -> bool:
     return True
 
 
-def _interrupted(task: _Task) -> RunsInterruptedError:
+def _interrupted(task: Task) -> RunsInterruptedError:
     return RunsInterruptedError(
         f"finished runs are kept in {task.path.parent}; the same command goes on from there"
     )
@@ -436,7 +364,7 @@ def _watch(stop: _Flag, parent: int) -> None:
     os._exit(1)
 
 
-def _work(task: _Task) -> bool:
+def _work(task: Task) -> bool:
     (worker,) = _workers
 
     def report(number: int, share: float, error: float) -> None:
@@ -460,7 +388,7 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _run_in_processes(tasks: Sequence[_Task], jobs: int, report: _Report) -> None:
+def _run_in_processes(tasks: Sequence[Task], jobs: int, report: _Report) -> None:
     # Spawned, not forked: the parent may hold threads (BLAS, the display) that do not survive a fork.
     context = multiprocessing.get_context("spawn")
     shares = context.Array("d", len(tasks), lock=False)
