@@ -1,15 +1,16 @@
 """LIBSVM text: one sample per line, ``label index:value index:value …``, indices ascending.
 
-The file is read in blocks that end at a line, so that its text is never in memory whole; a block is checked
-and converted as arrays. Only when a check fails is the offending line looked for.
+The file is read in blocks that end at a line, so that its text is never in memory whole; scikit-learn parses
+a block. It takes more for LIBSVM text than we do, so what may be wrong, or is, is looked at line by line.
 """
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,32 +21,21 @@ from adfs.errors import InputError
 _BLOCK = 1 << 23
 _LARGEST_INDEX = 2**31 - 2
 
-_TOKEN, _SPACE, _NEWLINE, _COLON, _BINARY = range(5)
-_KIND = np.full(256, _TOKEN, dtype=np.uint8)
-_KIND[:32] = _BINARY
-_KIND[127:] = _BINARY
-_KIND[list(b" \t\r\x0b\x0c")] = _SPACE
-_KIND[ord("\n")] = _NEWLINE
-_KIND[ord(":")] = _COLON
-
-
-class _Block(NamedTuple):
-    labels: np.ndarray
-    counts: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
+_NOT_TEXT = re.compile(rb"[^\t-\r -~]")
+# Python's numbers may hold underscores; behind a blank stands an index, and begins with a digit.
+_SUSPICIOUS = re.compile(rb"_|[ \t][^\s\d]")
 
 
 def read_libsvm(path: Path) -> Table:
     """Read LIBSVM text, compressed or not; the columns are the indices as they stand in the file."""
     with open_bytes(path) as stream:
         blocks = [_parse(block, line, path) for block, line in _blocks(stream)]
-    labels = np.concatenate([block.labels for block in blocks]) if blocks else np.empty(0)
+    labels = np.concatenate([y for _, y in blocks]) if blocks else np.empty(0)
     if labels.size == 0:
         raise InputError(f"{path} holds no samples")
-    counts = np.concatenate([block.counts for block in blocks])
-    indices = np.concatenate([block.indices for block in blocks])
-    values = np.concatenate([block.values for block in blocks])
+    counts = np.concatenate([np.diff(X.indptr) for X, _ in blocks])
+    indices = np.concatenate([X.indices for X, _ in blocks])
+    values = np.concatenate([X.data for X, _ in blocks])
     if indices.size == 0:
         raise InputError(f"{path} holds labels but no features: expected 'label index:value …' on each line")
     small = indices.size < 2**31
@@ -73,59 +63,34 @@ def _blocks(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
         yield rest, line
 
 
-def _parse(block: bytes, first_line: int, path: Path) -> _Block:
+def _parse(block: bytes, first_line: int, path: Path) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Return the rows and the labels of a block."""
+    from sklearn.datasets import load_svmlight_file  # slow to import
+
     if b"#" in block:
         block = re.sub(rb"#[^\n]*", b"", block)
-    raw = np.frombuffer(block, dtype=np.uint8)
-    kind = _KIND[raw]
-    if (kind == _BINARY).any():
-        where = first_line + block[: int(np.argmax(kind == _BINARY))].count(b"\n")
+    odd = _NOT_TEXT.search(block)
+    if odd is not None:
+        where = first_line + block[: odd.start()].count(b"\n")
         raise InputError(f"{path} is not LIBSVM text: line {where} holds a byte that is not plain text")
-    token = np.concatenate([[False], kind == _TOKEN, [False]])
-    starts = np.flatnonzero(token[1:-1] & ~token[:-2])
-    stops = np.flatnonzero(token[1:-1] & ~token[2:])
-    if starts.size == 0:
-        if (kind == _COLON).any():
-            _explain(block, first_line, path)
-        return _Block(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-    line = np.searchsorted(np.flatnonzero(kind == _NEWLINE), starts)
-    begins = np.flatnonzero(np.diff(line, prepend=-1))
-    place = np.arange(starts.size) - np.repeat(begins, np.diff(begins, append=starts.size))
-    padded = np.concatenate([kind, [_SPACE]])
-    before_colon = padded[stops + 1] == _COLON
-    after_colon = (starts > 0) & (padded[starts - 1] == _COLON)
-    is_index = place % 2 == 1
-    is_value = (place % 2 == 0) & (place > 0)
-    colons = int(np.count_nonzero(kind == _COLON))
-    if (
-        not np.array_equal(before_colon, is_index)
-        or not np.array_equal(after_colon, is_value)
-        or colons != np.count_nonzero(is_index)
-        or colons != np.count_nonzero(is_value)
-    ):
-        _explain(block, first_line, path)
-    tokens = block.replace(b":", b" ").split()
+    if _SUSPICIOUS.search(block):
+        _look_at_lines(block, first_line, path)
     try:
-        numbers = np.fromiter(map(float, tokens), np.float64, len(tokens))
-    except ValueError:
-        _explain(block, first_line, path)
-    indices, values = numbers[is_index], numbers[is_value]
-    follows = np.diff(line[is_index], prepend=-1) == 0
-    steps = np.diff(indices, prepend=-1.0)
-    whole = (indices >= 0.0) & (indices <= _LARGEST_INDEX) & (indices == np.floor(indices))
-    if b"_" in block or not np.isfinite(numbers).all() or not whole.all() or (follows & (steps <= 0.0)).any():
-        _explain(block, first_line, path)
-    counts = np.diff(begins, append=starts.size) // 2
-    return _Block(numbers[begins], counts, indices.astype(np.int64), values)
+        X, y = load_svmlight_file(io.BytesIO(block), zero_based=True)
+    except (ValueError, OverflowError):
+        _look_at_lines(block, first_line, path)
+        raise InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line") from None
+    if not (np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= _LARGEST_INDEX + 1):
+        _look_at_lines(block, first_line, path)
+    return X, y
 
 
-def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:
-    """Find the first line that is wrong and say what is wrong with it."""
+def _look_at_lines(block: bytes, first_line: int, path: Path) -> None:
+    """Raise at the first line that is wrong, and say what is wrong with it."""
     for number, text in enumerate(block.decode().split("\n"), start=first_line):
         problem = _fault(text)
         if problem is not None:
             raise InputError(f"{path}: line {number}: {problem}")
-    raise InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line")
 
 
 def _fault(text: str) -> str | None:

@@ -39,14 +39,10 @@ _LOG_LINK = ("poisson", "gamma")  # their margins are logarithms of means
 
 
 def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
-    """Return the classes' probabilities from decision values, shape (N, n_classes).
+    """Return the classes' probabilities, (N, n_classes), from decision values, (N,) or (N, n_classes).
 
-    Parameters
-    ----------
-    scores : ndarray of shape (N,) or (N, n_classes)
-    softmax : bool
-        Of one softmax model; otherwise each class has a model of its own, and their probabilities are scaled
-        to sum to one.
+    Where it is not one softmax model, each class has a model of its own, and their probabilities are scaled
+    to sum to one.
     """
     from scipy.special import expit
     from scipy.special import softmax as normalised
@@ -305,12 +301,7 @@ def _present(coef: np.ndarray) -> np.ndarray:
 
 
 def coefficients_to(coef: np.ndarray) -> list[object] | JsonObject:
-    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed.
-
-    Parameters
-    ----------
-    coef : ndarray of shape (n_rows, d)
-    """
+    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed."""
     coef = np.ascontiguousarray(coef, dtype=np.float64)
     present = _present(coef)
     count = int(present.sum())

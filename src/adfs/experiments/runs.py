@@ -38,6 +38,8 @@ AXES = {
 }
 #: Errors are drawn down to here; below it is rounding.
 FLOOR = 1e-14
+# Places of a curve, spaced evenly and as many again by factors.
+_POINTS = 120
 
 _POLL, _GRACE = 0.1, 1.0
 # The share of a run that is done is in (0, 1] while it goes on, and this once it is kept.
@@ -105,22 +107,22 @@ class Results:
         """Return when each run came to stay at or below an error, inf where it did not; shape (seeds,)."""
         return np.array([time_to(run.frame, level, self.error, axis) for run in self.of(label)])
 
-    def ends(self, label: str, axis: str = "time") -> np.ndarray:
-        """Return where each run ended; shape (seeds,)."""
-        return np.array([float(run.frame[axis].iloc[-1]) for run in self.of(label)])
+    def ends(self, label: str) -> np.ndarray:
+        """Return when each run ended; shape (seeds,)."""
+        return np.array([float(run.frame["time"].iloc[-1]) for run in self.of(label)])
 
-    def median_time(self, label: str, level: float, axis: str = "time") -> tuple[float, bool]:
+    def median_time(self, label: str, level: float) -> tuple[float, bool]:
         """Return the median over seeds of :meth:`times`, and True; or a lower bound of it, and False.
 
         A run that ended above the level bounds its time from below by its end.
         """
-        times = self.times(label, level, axis)
+        times = self.times(label, level)
         median = float(np.median(times))
         if math.isfinite(median):
             return median, True
-        return float(np.median(np.minimum(times, self.ends(label, axis)))), False
+        return float(np.median(np.minimum(times, self.ends(label)))), False
 
-    def curve(self, label: str, axis: str = "time", points: int = 120) -> Curve | None:
+    def curve(self, label: str, axis: str = "time") -> Curve | None:
         """Return the median and the range of a method's errors over seeds; None without two points."""
         traces = []
         for run in self.of(label):
@@ -134,8 +136,8 @@ class Results:
             return None
         end = min(x[-1] for x, _ in traces)
         first = min(x[x > 0.0][0] for x, _ in traces)
-        spaced = np.geomspace(first, end, points) if first < end else np.array([end])
-        where = np.unique(np.concatenate([np.linspace(0.0, end, points), spaced]))
+        spaced = np.geomspace(first, end, _POINTS) if first < end else np.array([end])
+        where = np.unique(np.concatenate([np.linspace(0.0, end, _POINTS), spaced]))
         heights = np.array([np.interp(where, x, y) for x, y in traces])
         middle, low, high = np.median(heights, axis=0), heights.min(axis=0), heights.max(axis=0)
         return Curve(where, *(10.0**one for one in (middle, low, high)))
@@ -167,16 +169,8 @@ def time_to(frame: pd.DataFrame, level: float, error: str, axis: str = "time") -
 # --------------------------------------------------------------------------- the folder
 
 
-def load_results(folder: str | Path, methods: Sequence[str] | None = None) -> Results:
-    """Read the finished runs of a comparison back from its folder.
-
-    Parameters
-    ----------
-    folder : path
-        As ``adfs compare`` wrote it.
-    methods : sequence of str, optional
-        The labels wanted; all when left out.
-    """
+def load_results(folder: str | Path) -> Results:
+    """Read the finished runs of a comparison back from its folder, as ``adfs compare`` wrote it."""
     folder = Path(folder)
     description = folder / "comparison.toml"
     if not description.is_file():
@@ -186,7 +180,7 @@ def load_results(folder: str | Path, methods: Sequence[str] | None = None) -> Re
     for entry in comparison.methods:
         for seed in comparison.seeds:
             path = run_path(folder, entry, seed)
-            if (methods is None or entry.label in methods) and path.exists():
+            if path.exists():
                 results.runs[entry.label, seed] = Run.load(path)
     if not results.runs:
         raise InputError(f"{folder} holds no finished run yet: run adfs compare {description} first")

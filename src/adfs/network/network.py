@@ -18,7 +18,7 @@ from adfs.network import inputs
 from adfs.network.graphs import build_graph
 from adfs.network.resistance import Resistances, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
-from adfs.network.walks import DiameterBounds, diameter_bounds
+from adfs.network.walks import diameter_bounds
 
 if TYPE_CHECKING:
     import networkx
@@ -290,14 +290,9 @@ class Network:
         return resistances(self)
 
     @cached_property
-    def diameter_bounds(self) -> DiameterBounds:
-        """A certified interval for the largest hop distance; one number up to a few thousand nodes."""
-        return diameter_bounds(self)
-
-    @property
     def diameter(self) -> int:
-        """Largest hop distance; where only an interval is known (:attr:`diameter_bounds`), its upper end."""
-        return self.diameter_bounds.upper
+        """Largest hop distance; above a few thousand nodes perhaps a bound (see `diameter_bounds`)."""
+        return diameter_bounds(self)[1]
 
 
 def _is_whole(value: object) -> bool:

@@ -146,14 +146,7 @@ class Facts:
     def gathered(cls, cluster: Cluster, X: Matrix, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
         """Return the facts of the rows of all processes; each calls it with its own, and gets the same.
 
-        Parameters
-        ----------
-        cluster : Cluster
-        X : ndarray or csr_array of shape (N, p)
-        weights : ndarray of shape (N,)
-        loss : Loss
-        sigma : float
-            Of the whole objective.
+        ``X`` (N, p) and ``weights`` (N,) are of this process, ``sigma`` of the whole objective.
         """
         outputs = max(2, loss.n_outputs) if loss.several_outputs else 1
         count, width = X.shape
