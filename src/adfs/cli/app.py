@@ -97,10 +97,6 @@ def build() -> typer.Typer:
     return app
 
 
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -167,7 +163,7 @@ def _run(given: list[str], debug: bool) -> int:
 
 def _say(message: str) -> None:
     try:
-        print(f"adfs: {_one_line(message)}", file=sys.stderr, flush=True)
+        print("adfs:", *message.split(), file=sys.stderr, flush=True)  # on one line
     except OSError:
         _discard(sys.stderr)
 

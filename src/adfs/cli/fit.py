@@ -199,9 +199,9 @@ def run(
     )
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
-    read = options.read_options(form, label, weight, n_features, index_base, offset)
 
     from adfs.cli.fitting import FitRequest, fit_files
+    from adfs.data import ReadOptions
     from adfs.estimators.base import LOSS_CONSTANTS
     from adfs.runtimes import RunOptions
 
@@ -231,7 +231,7 @@ def run(
     constants = {"delta": delta, "quantile": quantile, "width": width, "epsilon": epsilon}
     request = FitRequest(
         files=tuple(files),
-        read=read,
+        read=ReadOptions(form, label, weight, n_features, index_base, offset=offset),
         loss=loss,
         constants={name: constants[name] for name in LOSS_CONSTANTS.get(loss.replace("_", "-"), ())},
         C=C,

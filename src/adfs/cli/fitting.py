@@ -25,7 +25,7 @@ from adfs.files import JsonObject
 from adfs.launching import launched_by_mpi
 from adfs.network import Network
 from adfs.problem.losses import LOSSES
-from adfs.runtimes import Cluster, OneProcess, Outcome, Run, RunOptions
+from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, place_together
 
@@ -171,10 +171,9 @@ def _estimator(request: FitRequest, task: str) -> Estimator:
 
 def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:
     """Return what chooses the penalty's weight by cross-validation."""
-    given: JsonObject = {"cv": request.cv, "estimator": estimator}
-    if task == "classification":
-        return ADFSClassifierCV(request.grid, **given) if request.grid else ADFSClassifierCV(**given)
-    return ADFSRegressorCV(request.grid, **given) if request.grid else ADFSRegressorCV(**given)
+    search = ADFSClassifierCV if task == "classification" else ADFSRegressorCV
+    grid = (request.grid,) if request.grid else ()
+    return search(*grid, cv=request.cv, estimator=estimator)
 
 
 def _chosen(search: Search) -> JsonObject:
@@ -353,6 +352,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
     worst = max(model.runs, key=lambda run: run.gap)
     n_nodes = model.node_coef.shape[1]
     weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
+    graph = str(worst.details.get("network")) if is_auto(request.graph) else request.graph
     settings = request.settings
     return {
         "outcome": str(model.outcome),
@@ -370,15 +370,11 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,
-        "graph": _graph_name(request, worst) if n_nodes > 1 else None,
+        "graph": graph if n_nodes > 1 else None,
         "seed": request.run.seed,
         "files": [Path(name).name for name in request.files],
         "adfs": __version__,
     }
-
-
-def _graph_name(request: FitRequest, run: Run) -> str:
-    return str(run.details.get("network")) if is_auto(request.graph) else request.graph
 
 
 def _linear_model(request: FitRequest, model: FittedModel, table: Table, training: JsonObject) -> LinearModel:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from mpi4py import MPI
 
-    from adfs.data import ReadOptions
-
 Data = Annotated[
     str,
     typer.Argument(
@@ -105,23 +103,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Run again what is already 
 IgnoreExtra = Annotated[
     bool, typer.Option("--ignore-extra-features", help="Leave out features that the model does not know.")
 ]
-
-
-def read_options(
-    form: str,
-    label: str | None = None,
-    weight: str | None = None,
-    n_features: int | None = None,
-    index_base: int | None = None,
-    offset: str | None = None,
-) -> ReadOptions:
-    """Return the options of reading, checked."""
-    from adfs.data import ReadOptions
-    from adfs.errors import InputError
-
-    if index_base not in (None, 0, 1):
-        raise InputError(f"--index-base must be 0 or 1, got {index_base}")
-    return ReadOptions(form, label, weight, n_features, index_base, offset=offset)
 
 
 def load_imports(names: list[str] | None) -> None:

@@ -28,7 +28,6 @@ Time 1 is the computation of one sample; with --measure there are seconds too, a
 of a message between these ranks is measured instead of given.
 """
 
-_COLUMNS = ("method", "graph", "nodes", "time", "passes", "messages", "ρ", "p_comm", "γ")
 _WIDE = 110
 
 
@@ -112,11 +111,12 @@ def run(
         )
     if over_mpi and tau is not None:
         raise InputError("under mpiexec --measure measures tau: leave out --tau")
-    read = options.read_options(form, label, weight, n_features, index_base)
     counts = _counts(nodes)
 
+    from adfs.data import ReadOptions
     from adfs.planning import GRAPHS, plan
 
+    read = ReadOptions(form, label, weight, n_features, index_base)
     sizes = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
     if data is None:
         source: Problem | Facts = _facts(sizes)
@@ -217,21 +217,13 @@ def _show(found: Plan) -> None:
     )
     # A file or a pipe has room for every column; a narrow screen has not.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    heads = list(_COLUMNS)
-    if found.seconds_per_sample is not None:
-        heads.insert(4, "seconds")
+    heads = found.heads
     kept = len(heads) if console.width >= _WIDE else len(heads) - 3
     table = Table(box=None, pad_edge=False)
     for head in heads[:kept]:
         table.add_column(head, justify="left" if head in ("method", "graph") else "right", no_wrap=True)
     for one in found.best_of_each():
-        figures = [one.time, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
-        if found.seconds_per_sample is not None:
-            figures.insert(1, one.time * found.seconds_per_sample)
-        texts = ["" if math.isnan(value) else number(value) for value in figures]
-        name = f"{one.method} *" if one.calibrated else one.method
-        cells = [name, one.graph, str(one.n_nodes), *texts]
-        table.add_row(*cells[:kept], style="bold" if one is found.best else None)
+        table.add_row(*found.cells(one)[:kept], style="bold" if one is found.best else None)
     console.print(table)
     if found.pilot.found:
         print("* a pilot run on the data stands behind it")

@@ -65,10 +65,11 @@ def run(
     check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": checkpoint})
     limits = {"--tol": tol, "--max-passes": max_passes, "--max-seconds": max_seconds}
     options.check_positive({"--sigma": sigma} | limits)
-    read = options.read_options(form, label, None, n_features, index_base)
 
+    from adfs.data import ReadOptions
     from adfs.runtimes import Outcome, simulate
 
+    read = ReadOptions(form, label, None, n_features, index_base)
     problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
     result = simulate(
         method,
@@ -183,11 +184,12 @@ def rates(
     Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
     """
     options.check_positive({"--sigma": sigma})
-    read = options.read_options(form, label, None, n_features, index_base)
 
     from adfs.algorithms import get_method
+    from adfs.data import ReadOptions
     from adfs.theory import NewtonParameters, summarize, table1, theorem4_step_time
 
+    read = ReadOptions(form, label, None, n_features, index_base)
     problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
     get_method("adfs").check(problem, {})
     chosen = get_method("adfs").parameters(problem, network, choice=parameters, tau=tau)

@@ -1,16 +1,15 @@
 """LIBSVM text: one sample per line, ``label index:value index:value …``, indices ascending.
 
-The file is read in blocks that end at a line, so that its text is never in memory whole; scikit-learn parses
-a block. It takes more for LIBSVM text than we do, so what may be wrong, or is, is looked at line by line.
+The file is read in blocks that end at a line, so that its text is never in memory whole; a block is checked
+and converted as arrays. Only when a check fails is the offending line looked for.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,20 +21,26 @@ _BLOCK = 1 << 23
 _LARGEST_INDEX = 2**31 - 2
 
 _NOT_TEXT = re.compile(rb"[^\t-\r -~]")
-# Python's numbers may hold underscores; behind a blank stands an index, and begins with a digit.
-_SUSPICIOUS = re.compile(rb"_|[ \t][^\s\d]")
+_LINE = re.compile(rb"\s*[^\s:]+(?:\s+[0-9]+:[^\s:]+)*\s*")
+
+
+class _Block(NamedTuple):
+    labels: np.ndarray
+    counts: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
 
 
 def read_libsvm(path: Path) -> Table:
     """Read LIBSVM text, compressed or not; the columns are the indices as they stand in the file."""
     with open_bytes(path) as stream:
         blocks = [_parse(block, line, path) for block, line in _blocks(stream)]
-    labels = np.concatenate([y for _, y in blocks]) if blocks else np.empty(0)
+    labels = np.concatenate([block.labels for block in blocks]) if blocks else np.empty(0)
     if labels.size == 0:
         raise InputError(f"{path} holds no samples")
-    counts = np.concatenate([np.diff(X.indptr) for X, _ in blocks])
-    indices = np.concatenate([X.indices for X, _ in blocks])
-    values = np.concatenate([X.data for X, _ in blocks])
+    counts = np.concatenate([block.counts for block in blocks])
+    indices = np.concatenate([block.indices for block in blocks])
+    values = np.concatenate([block.values for block in blocks])
     if indices.size == 0:
         raise InputError(f"{path} holds labels but no features: expected 'label index:value …' on each line")
     small = indices.size < 2**31
@@ -63,34 +68,38 @@ def _blocks(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
         yield rest, line
 
 
-def _parse(block: bytes, first_line: int, path: Path) -> tuple[sp.csr_matrix, np.ndarray]:
-    """Return the rows and the labels of a block."""
-    from sklearn.datasets import load_svmlight_file  # slow to import
-
+def _parse(block: bytes, first_line: int, path: Path) -> _Block:
     if b"#" in block:
         block = re.sub(rb"#[^\n]*", b"", block)
     odd = _NOT_TEXT.search(block)
     if odd is not None:
         where = first_line + block[: odd.start()].count(b"\n")
         raise InputError(f"{path} is not LIBSVM text: line {where} holds a byte that is not plain text")
-    if _SUSPICIOUS.search(block):
-        _look_at_lines(block, first_line, path)
+    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+    if b"_" in block or not all(map(_LINE.fullmatch, lines)):  # Python's numbers may hold underscores
+        _explain(block, first_line, path)
+    tokens = block.replace(b":", b" ").split()
     try:
-        X, y = load_svmlight_file(io.BytesIO(block), zero_based=True)
-    except (ValueError, OverflowError):
-        _look_at_lines(block, first_line, path)
-        raise InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line") from None
-    if not (np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= _LARGEST_INDEX + 1):
-        _look_at_lines(block, first_line, path)
-    return X, y
+        numbers = np.fromiter(map(float, tokens), np.float64, len(tokens))
+    except ValueError:
+        _explain(block, first_line, path)
+    counts = np.array([line.count(b":") for line in lines], dtype=np.int64)
+    labels = np.cumsum(2 * counts + 1) - 2 * counts - 1
+    indices, values = np.delete(numbers, labels).reshape(-1, 2).T
+    ascends = np.diff(indices, prepend=-1.0) > 0.0
+    ascends[(np.cumsum(counts) - counts)[counts > 0]] = True  # the first of a line
+    if not (np.isfinite(numbers).all() and ascends.all() and (indices <= _LARGEST_INDEX).all()):
+        _explain(block, first_line, path)
+    return _Block(numbers[labels], counts, indices.astype(np.int64), values)
 
 
-def _look_at_lines(block: bytes, first_line: int, path: Path) -> None:
-    """Raise at the first line that is wrong, and say what is wrong with it."""
+def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:
+    """Find the first line that is wrong and say what is wrong with it."""
     for number, text in enumerate(block.decode().split("\n"), start=first_line):
         problem = _fault(text)
         if problem is not None:
             raise InputError(f"{path}: line {number}: {problem}")
+    raise InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line")
 
 
 def _fault(text: str) -> str | None:

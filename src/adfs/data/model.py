@@ -295,15 +295,10 @@ def numbers(value: object, name: str) -> np.ndarray:
     return found.astype(np.float64)
 
 
-def _present(coef: np.ndarray) -> np.ndarray:
-    """Return where coefficients are not +0, of which a file keeps nothing (−0 has a bit to keep)."""
-    return np.asarray(coef.view(np.int64) != 0)
-
-
 def coefficients_to(coef: np.ndarray) -> list[object] | JsonObject:
     """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed."""
     coef = np.ascontiguousarray(coef, dtype=np.float64)
-    present = _present(coef)
+    present = coef.view(np.int64) != 0  # a file keeps nothing of +0, and −0 has a bit to keep
     count = int(present.sum())
     sparse = 3 * count < coef.size
     if (count if sparse else coef.size) <= _MOST_READABLE:
@@ -332,7 +327,8 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     if "counts" not in entry:
         return _unpack(entry["values"], n_rows * width, np.float64).reshape(n_rows, width)
     counts = entry["counts"]
-    if not isinstance(counts, list) or [_is_count(one, width) for one in counts] != [True] * n_rows:
+    valid = isinstance(counts, list) and len(counts) == n_rows
+    if not valid or not all(isinstance(one, int) and 0 <= one <= width for one in counts):
         raise ValueError("coef must say how many entries each row has")
     total = sum(counts)
     rows = np.repeat(np.arange(n_rows), counts)
@@ -343,10 +339,6 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     coef = np.zeros((n_rows, width))
     coef[rows, columns] = _unpack(entry["values"], total, np.float64)
     return coef
-
-
-def _is_count(value: object, most: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= most
 
 
 def _row(row: np.ndarray, present: np.ndarray) -> object:

@@ -179,10 +179,6 @@ def reproduce(
         How many; 5, or 1 if quick.
     jobs, fresh, progress
         As for :func:`adfs.experiments.run_comparison`.
-
-    Returns
-    -------
-    Reproduction
     """
     if which not in CHOICES:
         raise unknown_name("experiment", which, CHOICES)

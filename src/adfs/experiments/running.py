@@ -146,11 +146,7 @@ def _facts(problem: Problem, network: Network) -> dict[str, float]:
 
 
 def _last_position(
-    comparison: Comparison,
-    method: Method,
-    constants: object,
-    problem: Problem,
-    clock: Callable[[], Clock],
+    comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
 ) -> float:
     """Return where a run is given up: the first of its limits."""
     limits = []

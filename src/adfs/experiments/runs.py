@@ -28,6 +28,7 @@ from adfs.experiments.running import Task, finished_run, run_method, run_path
 from adfs.files import write_whole
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
+from adfs.threads import single_threaded
 
 #: What an error can be drawn against: column -> words.
 AXES = {
@@ -46,7 +47,6 @@ _POLL, _GRACE = 0.1, 1.0
 _BEGUN, _FINISHED = 1e-9, 2.0
 # Begins the first line of a folder's comparison.toml; the file it was made from follows, as seen from there.
 _ORIGIN = "# from "
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class RunsInterruptedError(AdfsError):
@@ -257,10 +257,6 @@ def run_comparison(
         Show progress on standard error; by default only on a terminal.
     origin : Path, optional
         The file that the comparison was read from: a folder of another one is refused unless ``fresh``.
-
-    Returns
-    -------
-    Results
     """
     wanted = [(comparison, Path(folder))]
     return run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
@@ -346,6 +342,7 @@ def _start_worker(worker: _Worker, modules: tuple[str, ...]) -> None:
     # Ctrl-C reaches every process of a terminal: this one is told by the flag instead.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(worker.stop, os.getppid()), daemon=True).start()
+    single_threaded.__enter__()  # for good: there are as many processes as cores
     load_modules(modules)
     _workers.append(worker)
 
@@ -367,21 +364,6 @@ def _work(task: Task) -> bool:
     return _make(task, report, lambda: bool(worker.stop.value))
 
 
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let new processes compute with one thread each: there are as many as cores."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _run_in_processes(tasks: Sequence[Task], jobs: int, report: _Report) -> None:
     # Spawned, not forked: the parent may hold threads (BLAS, the display) that do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -390,7 +372,7 @@ def _run_in_processes(tasks: Sequence[Task], jobs: int, report: _Report) -> None
     stop = context.Value("i", 0, lock=False)
     modules = tuple(dict.fromkeys(name for task in tasks for name in task.comparison.imports))
     start = (_Worker(shares, errors, stop), modules)
-    with _one_thread_each(), ProcessPoolExecutor(jobs, context, _start_worker, start) as pool:
+    with ProcessPoolExecutor(jobs, context, _start_worker, start) as pool:
         complete = False
         waiting: set[Future[bool]] = {pool.submit(_work, task) for task in tasks}
         try:

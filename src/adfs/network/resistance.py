@@ -107,10 +107,6 @@ def resistances(network: Network, method: Literal["auto", "exact", "bound"] = "a
         - ``"bound"``: an upper bound in O(Σ_e min degree), see Notes; tight on expanders of large degree.
         - ``"auto"``: exact where its estimated cost is small, the bound otherwise.
 
-    Returns
-    -------
-    Resistances
-
     Notes
     -----
     With b = e_k − e_l and any λ ≤ λ_2, the value is w_e times the smallest of three upper bounds

@@ -133,10 +133,6 @@ class Schedule(abc.ABC):
             0 ≤ start ≤ stop, both whole numbers for the iid schedule (its event t happens at time t + 1).
         nodes : array_like of int, optional
             Only the events that one of these nodes takes part in; all nodes by default.
-
-        Returns
-        -------
-        Events
         """
         if np.isinf(stop):
             raise InputError("a block must end: give a finite stop, or use windows")
@@ -273,10 +269,6 @@ def counts(schedule: Schedule, start: float, stop: float, nodes: ArrayLike | Non
     start, stop : float
     nodes : array_like of int, optional
         Only the events that one of these takes part in; the counts of all other actors are 0.
-
-    Returns
-    -------
-    Counts
     """
     n = schedule.n_nodes
     if np.isinf(stop):
@@ -349,10 +341,6 @@ def plot(schedule: Schedule, start: float = 0, stop: float | None = None, *, ax:
         The range of time; by default long enough for some ten events per node.
     ax : matplotlib Axes, optional
         Where to draw; a new figure by default.
-
-    Returns
-    -------
-    matplotlib Axes
     """
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator

@@ -51,10 +51,7 @@ class AugmentedGraph:
     """
 
     def __init__(
-        self,
-        problem: FiniteSum,
-        network: Network,
-        parameters: Parameters | NonSmoothParameters,
+        self, problem: FiniteSum, network: Network, parameters: Parameters | NonSmoothParameters
     ) -> None:
         if not problem.n_nodes == network.n_nodes == parameters.n_nodes:
             raise InputError(
