@@ -35,8 +35,6 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
 from numba.misc.appdirs import AppDirs
 
-__all__ = ["compiled", "inlined", "kernel", "overloads"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])
@@ -60,16 +58,7 @@ _FOLDERS_KEPT = 12
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call for each signature, and keep the machine code on disk.
 
-    Parameters
-    ----------
-    function : callable
-        A function that numba can compile without the interpreter. Its Python form stays reachable as
-        ``py_func``.
-
-    Returns
-    -------
-    callable
-        The compiled function, of the same type.
+    numba must be able to compile it without the interpreter. Its Python form stays reachable as ``py_func``.
 
     Examples
     --------
@@ -121,16 +110,8 @@ def inlined(function: F) -> F:
 def overloads(target: Callable[..., object]) -> Callable[[F], F]:
     """Say what a Python function is in compiled code: numba's ``overload`` with the options of `compiled`.
 
-    Parameters
-    ----------
-    target : callable
-        The function that compiled code will call by its name.
-
-    Returns
-    -------
-    callable
-        A decorator for a function of the arguments' numba types that returns the implementation, or None
-        where it has none.
+    It decorates a function of the arguments' numba types that returns the implementation, or None where it
+    has none; compiled code calls ``target`` by its name.
 
     Examples
     --------

@@ -13,8 +13,6 @@ from numba.extending import intrinsic
 
 from adfs.compilation import overloads
 
-__all__ = ["fma", "prefetch"]
-
 
 def _prefetch(_context: Any, array: Any, index: Any) -> Any:
     if not isinstance(array, types.Array) or not isinstance(index, types.Integer):

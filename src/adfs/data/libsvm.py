@@ -20,13 +20,8 @@ from adfs.errors import InputError
 _BLOCK = 1 << 23
 _LARGEST_INDEX = 2**31 - 2
 
-_TOKEN, _SPACE, _NEWLINE, _COLON, _BINARY = range(5)
-_KIND = np.full(256, _TOKEN, dtype=np.uint8)
-_KIND[:32] = _BINARY
-_KIND[127:] = _BINARY
-_KIND[list(b" \t\r\x0b\x0c")] = _SPACE
-_KIND[ord("\n")] = _NEWLINE
-_KIND[ord(":")] = _COLON
+_NOT_TEXT = re.compile(rb"[^\t-\r -~]")
+_LINE = re.compile(rb"\s*[^\s:]+(?:\s+[0-9]+:[^\s:]+)*\s*")
 
 
 class _Block(NamedTuple):
@@ -76,47 +71,26 @@ def _blocks(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 def _parse(block: bytes, first_line: int, path: Path) -> _Block:
     if b"#" in block:
         block = re.sub(rb"#[^\n]*", b"", block)
-    raw = np.frombuffer(block, dtype=np.uint8)
-    kind = _KIND[raw]
-    if (kind == _BINARY).any():
-        where = first_line + block[: int(np.argmax(kind == _BINARY))].count(b"\n")
+    odd = _NOT_TEXT.search(block)
+    if odd is not None:
+        where = first_line + block[: odd.start()].count(b"\n")
         raise InputError(f"{path} is not LIBSVM text: line {where} holds a byte that is not plain text")
-    token = np.concatenate([[False], kind == _TOKEN, [False]])
-    starts = np.flatnonzero(token[1:-1] & ~token[:-2])
-    stops = np.flatnonzero(token[1:-1] & ~token[2:])
-    if starts.size == 0:
-        if (kind == _COLON).any():
-            _explain(block, first_line, path)
-        return _Block(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-    line = np.searchsorted(np.flatnonzero(kind == _NEWLINE), starts)
-    begins = np.flatnonzero(np.diff(line, prepend=-1))
-    place = np.arange(starts.size) - np.repeat(begins, np.diff(begins, append=starts.size))
-    padded = np.concatenate([kind, [_SPACE]])
-    before_colon = padded[stops + 1] == _COLON
-    after_colon = (starts > 0) & (padded[starts - 1] == _COLON)
-    is_index = place % 2 == 1
-    is_value = (place % 2 == 0) & (place > 0)
-    colons = int(np.count_nonzero(kind == _COLON))
-    if (
-        not np.array_equal(before_colon, is_index)
-        or not np.array_equal(after_colon, is_value)
-        or colons != np.count_nonzero(is_index)
-        or colons != np.count_nonzero(is_value)
-    ):
+    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+    if b"_" in block or not all(map(_LINE.fullmatch, lines)):  # Python's numbers may hold underscores
         _explain(block, first_line, path)
     tokens = block.replace(b":", b" ").split()
     try:
         numbers = np.fromiter(map(float, tokens), np.float64, len(tokens))
     except ValueError:
         _explain(block, first_line, path)
-    indices, values = numbers[is_index], numbers[is_value]
-    follows = np.diff(line[is_index], prepend=-1) == 0
-    steps = np.diff(indices, prepend=-1.0)
-    whole = (indices >= 0.0) & (indices <= _LARGEST_INDEX) & (indices == np.floor(indices))
-    if b"_" in block or not np.isfinite(numbers).all() or not whole.all() or (follows & (steps <= 0.0)).any():
+    counts = np.array([line.count(b":") for line in lines], dtype=np.int64)
+    labels = np.cumsum(2 * counts + 1) - 2 * counts - 1
+    indices, values = np.delete(numbers, labels).reshape(-1, 2).T
+    ascends = np.diff(indices, prepend=-1.0) > 0.0
+    ascends[(np.cumsum(counts) - counts)[counts > 0]] = True  # the first of a line
+    if not (np.isfinite(numbers).all() and ascends.all() and (indices <= _LARGEST_INDEX).all()):
         _explain(block, first_line, path)
-    counts = np.diff(begins, append=starts.size) // 2
-    return _Block(numbers[begins], counts, indices.astype(np.int64), values)
+    return _Block(numbers[labels], counts, indices.astype(np.int64), values)
 
 
 def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:

@@ -39,14 +39,10 @@ _LOG_LINK = ("poisson", "gamma")  # their margins are logarithms of means
 
 
 def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
-    """Return the classes' probabilities from decision values, shape (N, n_classes).
+    """Return the classes' probabilities, (N, n_classes), from decision values, (N,) or (N, n_classes).
 
-    Parameters
-    ----------
-    scores : ndarray of shape (N,) or (N, n_classes)
-    softmax : bool
-        Of one softmax model; otherwise each class has a model of its own, and their probabilities are scaled
-        to sum to one.
+    Where it is not one softmax model, each class has a model of its own, and their probabilities are scaled
+    to sum to one.
     """
     from scipy.special import expit
     from scipy.special import softmax as normalised
@@ -300,20 +296,10 @@ def numbers(value: object, name: str) -> np.ndarray:
     return found.astype(np.float64)
 
 
-def _present(coef: np.ndarray) -> np.ndarray:
-    """Return where coefficients are not +0, of which a file keeps nothing (−0 has a bit to keep)."""
-    return np.asarray(coef.view(np.int64) != 0)
-
-
 def coefficients_to(coef: np.ndarray) -> list[object] | JsonObject:
-    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed.
-
-    Parameters
-    ----------
-    coef : ndarray of shape (n_rows, d)
-    """
+    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed."""
     coef = np.ascontiguousarray(coef, dtype=np.float64)
-    present = _present(coef)
+    present = coef.view(np.int64) != 0  # a file keeps nothing of +0, and −0 has a bit to keep
     count = int(present.sum())
     sparse = 3 * count < coef.size
     if (count if sparse else coef.size) <= _MOST_READABLE:
@@ -342,7 +328,8 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     if "counts" not in entry:
         return _unpack(entry["values"], n_rows * width, np.float64).reshape(n_rows, width)
     counts = entry["counts"]
-    if not isinstance(counts, list) or [_is_count(one, width) for one in counts] != [True] * n_rows:
+    valid = isinstance(counts, list) and len(counts) == n_rows
+    if not valid or not all(isinstance(one, int) and 0 <= one <= width for one in counts):
         raise ValueError("coef must say how many entries each row has")
     total = sum(counts)
     rows = np.repeat(np.arange(n_rows), counts)
@@ -353,10 +340,6 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     coef = np.zeros((n_rows, width))
     coef[rows, columns] = _unpack(entry["values"], total, np.float64)
     return coef
-
-
-def _is_count(value: object, most: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= most
 
 
 def _row(row: np.ndarray, present: np.ndarray) -> object:

@@ -142,6 +142,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.form != "auto" and self.form not in FORMATS:
             raise unknown_name("format", self.form, ("auto", *FORMATS))
+        if self.index_base not in (None, 0, 1):
+            raise InputError(f"--index-base must be 0 or 1, got {self.index_base}")
         needed, there = 8 * _VECTORS * (self.n_features or 0), machine_memory()
         if needed > there:
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 from adfs.errors import InputError
 from adfs.network import inputs
 from adfs.network.graphs import build_graph
-from adfs.network.resistance import Resistances, pair_resistance, resistances
+from adfs.network.resistance import Resistances, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
-from adfs.network.walks import DiameterBounds, diameter_bounds
+from adfs.network.walks import diameter_bounds
 
 if TYPE_CHECKING:
     import networkx
@@ -44,7 +45,7 @@ class Network:
         - a list of ``(i, j)`` or ``(i, j, weight)``;
         - a file: GraphML (``"sites.graphml"``), or an edge list, one edge per line (``"sites.txt"``);
         - another network.
-    weights : float, (|E|,) array or mapping from pairs of labels, optional
+    weights : float or (|E|,) array, optional
         The edge weights μ_e², in the order of :attr:`edges`; they replace those of ``spec``. By default 1
         on every edge: the overall scale cancels in every method, and the theory sets its own where the
         paper does (1/2).
@@ -177,7 +178,7 @@ class Network:
         return tuple(range(self.n_nodes)) if self._labels is None else self._labels
 
     def with_weights(self, weights: object) -> Network:
-        """Return the same graph with other edge weights μ_e² (a number, (|E|,) values, or a mapping)."""
+        """Return the same graph with other edge weights μ_e² (a number, or (|E|,) values)."""
         values = inputs.check_weights(weights, self._arrays)
         return Network._from_arrays(replace(self._arrays, weights=values), self.name)
 
@@ -242,19 +243,10 @@ class Network:
 
     def neighbours(self, node: int) -> NDArray[np.int64]:
         """Neighbours of a node, ascending."""
-        self._check_node(node)
-        indptr = self.incidence_indptr
-        return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
-
-    def incident_edges(self, node: int) -> NDArray[np.int64]:
-        """Numbers of the edges at a node, ascending."""
-        self._check_node(node)
-        indptr = self.incidence_indptr
-        return self.incidence_edges[indptr[node] : indptr[node + 1]]
-
-    def _check_node(self, node: int) -> None:
         if not 0 <= node < self.n_nodes:
             raise InputError(f"there is no node {node}: nodes are numbered 0 to {self.n_nodes - 1}")
+        indptr = self.incidence_indptr
+        return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
 
     # Matrices and numbers of the theory
 
@@ -297,21 +289,10 @@ class Network:
         """R_e for every edge by the default method of :func:`adfs.network.resistances`."""
         return resistances(self)
 
-    def effective_resistance(self, i: int, j: int) -> float:
-        """Effective resistance (e_i − e_j)ᵀ Lap⁺ (e_i − e_j) of two nodes, edges having conductance μ_e²."""
-        self._check_node(i)
-        self._check_node(j)
-        return pair_resistance(self, i, j)
-
     @cached_property
-    def diameter_bounds(self) -> DiameterBounds:
-        """A certified interval for the largest hop distance; one number up to a few thousand nodes."""
-        return diameter_bounds(self)
-
-    @property
     def diameter(self) -> int:
-        """Largest hop distance; where only an interval is known (:attr:`diameter_bounds`), its upper end."""
-        return self.diameter_bounds.upper
+        """Largest hop distance; above a few thousand nodes perhaps a bound (see `diameter_bounds`)."""
+        return diameter_bounds(self)[1]
 
 
 def _is_whole(value: object) -> bool:
@@ -329,8 +310,8 @@ def _read(
         return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
     if isinstance(spec, Network):
         return spec._arrays, spec.name
-    graph_type = inputs.networkx_graph_type()
-    if graph_type is not None and isinstance(spec, graph_type):
+    networkx = sys.modules.get("networkx")  # a user's graph could not exist if it were not imported
+    if networkx is not None and isinstance(spec, networkx.Graph):
         return inputs.read_networkx(spec), None
     if scipy.sparse.issparse(spec):
         return inputs.read_adjacency(spec), None

@@ -153,13 +153,7 @@ class Parameters(EventParameters, Record):
     # ------------------------------------------------------------------ the two choices
 
     @classmethod
-    def paper(
-        cls,
-        problem: Source,
-        network: Network,
-        *,
-        tau: float = math.nan,
-    ) -> Parameters:
+    def paper(cls, problem: Source, network: Network, *, tau: float = math.nan) -> Parameters:
         """Theorem 5's choice, its errata applied and σ_A computed to about eight digits, from below.
 
         α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
@@ -190,12 +184,7 @@ class Parameters(EventParameters, Record):
 
     @classmethod
     def tuned(
-        cls,
-        problem: Source,
-        network: Network,
-        *,
-        tau: float = math.nan,
-        r: float | None = None,
+        cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
     ) -> Parameters:
         """Sharper constants than Theorem 5's: σ_A from batch condition numbers, best probabilities, r from τ.
 
