@@ -16,7 +16,7 @@ from adfs.algorithms.adfs_block import LiteralBlockAdfs
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs
 from adfs.algorithms.retuning import Look, Phase
 from adfs.errors import InputError
-from adfs.problem.boxes import BoxedProblem, intervals
+from adfs.problem.views import BoxedProblem, intervals
 from adfs.runtimes import Delays, Grid, Record, Run, RunOptions, run_method
 from adfs.runtimes.joint_problem import join_shards
 from adfs.theory import AugmentedGraph, BlockParameters, Parameters

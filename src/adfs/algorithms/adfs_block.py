@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.adaptive import ADAPTIVE
+from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsConstants,
     AdfsParts,
@@ -22,12 +22,11 @@ from adfs.algorithms.adfs_kernels import (
     node_constants,
     tip_scalars,
 )
-from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
-from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.algorithms.retuning import Retuner
+from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
@@ -235,7 +234,7 @@ class AdfsBlock(Method[BlockParameters]):
     assumes_curvature = True
     l1 = True
 
-    record = BlockParameters
+    record, process = BlockParameters, AdfsBlockProcess
     choices = MappingProxyType(
         dict.fromkeys(
             ("tuned", *ADAPTIVE),
@@ -245,9 +244,6 @@ class AdfsBlock(Method[BlockParameters]):
 
     def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
-
-    def start(self, setting: Setting[BlockParameters]) -> AdfsBlockProcess:
-        return AdfsBlockProcess(setting)
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         return retuner_for(problem, choice)

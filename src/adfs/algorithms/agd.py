@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, node_gradients
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds, node_gradients
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem, Samples
@@ -114,7 +114,7 @@ class Agd(Method[AgdParameters]):
     name = "agd"
     kind: ClassVar[str] = "single"
 
-    record = AgdParameters
+    record, process = AgdParameters, AgdProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: AgdParameters.theory(problem, network)}
     )
@@ -133,9 +133,6 @@ class Agd(Method[AgdParameters]):
 
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
-
-    def start(self, setting: Setting[AgdParameters]) -> AgdProcess:
-        return AgdProcess(setting)
 
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

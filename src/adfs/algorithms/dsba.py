@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, extrapolate, literal_prox_slope, prox_slope
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds, extrapolate, literal_prox_slope, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Problem, Samples
@@ -206,7 +206,7 @@ class Dsba(Method[DsbaParameters]):
     kind = "rounds"
     options = ("step_factor",)
 
-    record = DsbaParameters
+    record, process = DsbaParameters, DsbaProcess
     choices = MappingProxyType(
         {
             "paper": lambda problem, network, tau: DsbaParameters.theory(problem, network, step_factor=4.0),
@@ -216,9 +216,6 @@ class Dsba(Method[DsbaParameters]):
 
     def adapt(self, parameters: DsbaParameters, options: Options) -> DsbaParameters:
         return parameters.scaled(options["step_factor"]) if "step_factor" in options else parameters
-
-    def start(self, setting: Setting[DsbaParameters]) -> DsbaProcess:
-        return DsbaProcess(setting)
 
     def position_of(self, parameters: DsbaParameters, sizes: NodeSizes, passes: float) -> float:
         return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))

@@ -228,16 +228,13 @@ class Esdacd(Method[EsdacdParameters]):
     name = "esdacd"
     kind = "events"
 
-    record = EsdacdParameters
+    record, process = EsdacdParameters, EsdacdProcess
     choices = MappingProxyType(
         {
             "theory": lambda problem, network, tau: EsdacdParameters.theory(problem, network),
             "paper": lambda problem, network, tau: EsdacdParameters.paper(problem, network),
         }
     )
-
-    def start(self, setting: Setting[EsdacdParameters]) -> EsdacdProcess:
-        return EsdacdProcess(setting)
 
     def position_of(self, parameters: EsdacdParameters, sizes: NodeSizes, passes: float) -> float:
         counts = sizes.n_samples.astype(np.float64)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, extrapolate, node_gradients
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds, extrapolate, node_gradients
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Problem, Samples
@@ -123,13 +123,10 @@ class Extra(Method[ExtraParameters]):
     name = "extra"
     kind = "rounds"
 
-    record = ExtraParameters
+    record, process = ExtraParameters, ExtraProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: ExtraParameters.theory(problem, network)}
     )
-
-    def start(self, setting: Setting[ExtraParameters]) -> ExtraProcess:
-        return ExtraProcess(setting)
 
 
 register_method(Extra())

@@ -21,11 +21,10 @@ from numba import types
 
 from adfs.compilation import inlined, kernel, overloads
 from adfs.errors import InputError
-from adfs.problem.rows import kind_of
+from adfs.problem.rows import SparseRows, kind_of
 
 __all__ = [
     "EventKernels",
-    "MatrixRows",
     "RoundKernels",
     "execute",
     "fill_message",
@@ -198,16 +197,8 @@ overloads(_end)(
 # --------------------------------------------------------------------------- loops over rounds
 
 
-class MatrixRows(NamedTuple):
-    """Rows of a matrix in CSR form."""
-
-    data: np.ndarray
-    indices: np.ndarray
-    indptr: np.ndarray
-
-
 @kernel
-def row_products(rows: MatrixRows, values: np.ndarray, out: np.ndarray) -> None:
+def row_products(rows: SparseRows, values: np.ndarray, out: np.ndarray) -> None:
     """Write the product of rows with values (m, d), each row summed in the order it is stored; (rows, d)."""
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
@@ -235,7 +226,7 @@ def _totals(values: np.ndarray, out: np.ndarray) -> None:
 @kernel
 def run_rounds(
     parts: Parts,
-    rows: MatrixRows,
+    rows: SparseRows,
     sums: bool,
     t: int,
     last: int,

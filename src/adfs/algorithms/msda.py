@@ -9,8 +9,8 @@ import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
-from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.network.gossip import chebyshev_gossip
@@ -160,7 +160,7 @@ class Msda(Method[MsdaParameters]):
     kind = "rounds"
     options = ("rounds",)
 
-    record = MsdaParameters
+    record, process = MsdaParameters, MsdaProcess
     choices = MappingProxyType(
         {
             "theory": lambda problem, network, tau: MsdaParameters.theory(problem, network),
@@ -170,9 +170,6 @@ class Msda(Method[MsdaParameters]):
 
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
-
-    def start(self, setting: Setting[MsdaParameters]) -> MsdaProcess:
-        return MsdaProcess(setting)
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, Work, register_method
-from adfs.algorithms.local_rounds import literal_prox_slope, prox_slope
 from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.round_process import literal_prox_slope, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
@@ -190,7 +190,7 @@ class PointSaga(Method[PointSagaParameters]):
     name = "point-saga"
     kind = "single"
 
-    record = PointSagaParameters
+    record, process = PointSagaParameters, PointSagaProcess
     choices = MappingProxyType(
         {
             "theory": lambda problem, network, tau: PointSagaParameters.theory(problem, network),
@@ -199,9 +199,6 @@ class PointSaga(Method[PointSagaParameters]):
             ),
         }
     )
-
-    def start(self, setting: Setting[PointSagaParameters]) -> PointSagaProcess:
-        return PointSagaProcess(setting)
 
     def position_of(self, parameters: PointSagaParameters, sizes: NodeSizes, passes: float) -> float:
         return max(0.0, passes - (0.0 if parameters.zero_table else 1.0)) * float(sizes.n_samples.sum())

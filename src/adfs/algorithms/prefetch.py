@@ -10,11 +10,11 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
-from adfs.problem.boxes import Boxed
 from adfs.problem.labels import ShiftedLabels
 from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
 from adfs.problem.samples import Samples
+from adfs.problem.views import Boxed
 
 __all__ = ["fetch_early", "fetch_late", "fetch_row"]
 

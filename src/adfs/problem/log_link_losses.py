@@ -1,7 +1,7 @@
 """Losses of counts and of positive amounts, the logarithm of whose mean is linear: Poisson and Gamma.
 
 Their curvature exists everywhere and has no bound. A run therefore assumes one for every sample, from its
-target and the mean of all, and certificates find out where that was too little (`adfs.problem.curvatures`).
+target and the mean of all, and certificates find out where that was too little (`adfs.problem.views`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -84,59 +84,48 @@ __all__ = [
 _ROUNDING = 8.0 * float(np.finfo(np.float64).eps)  # of value, conjugate and product, relative to their sizes
 
 
-def _own(loss: Loss, function: str) -> Callable[..., float]:
-    return getattr(type(loss), function)  # type: ignore[no-any-return]
+def _own(loss: Loss, b: Label, function: str) -> Callable[..., Any]:
+    """Return the loss's own function, or that with the label's offset put in."""
+    if isinstance(b, ShiftedLabel):
+        return _WITH_SHIFT[function]
+    default = (_difference,) if function == "divergence" else ()
+    return getattr(type(loss), function, *default)
 
 
 def value(loss: Loss, u: float | np.ndarray, b: Label) -> float:
     """Return ℓ(u; b)."""
-    if isinstance(b, ShiftedLabel):
-        return value(loss, u + b.shift, b.label)
-    return float(_own(loss, "value")(loss, u, b))
+    return float(_own(loss, b, "value")(loss, u, b))
 
 
 def derivative(loss: Loss, u: float, b: Label) -> float:
     """Return ℓ'(u; b), or a subgradient where the loss has a kink."""
-    if isinstance(b, ShiftedLabel):
-        return derivative(loss, u + b.shift, b.label)
-    return float(_own(loss, "derivative")(loss, u, b))
+    return float(_own(loss, b, "derivative")(loss, u, b))
 
 
 def curvature(loss: Loss, u: float, b: Label) -> float:
     """Return ℓ''(u; b) where it exists, one of its one-sided values where it jumps."""
-    if isinstance(b, ShiftedLabel):
-        return curvature(loss, u + b.shift, b.label)
-    return float(_own(loss, "curvature")(loss, u, b))
+    return float(_own(loss, b, "curvature")(loss, u, b))
 
 
 def conjugate(loss: Loss, s: float | np.ndarray, b: Label) -> float:
     """Return ℓ*(s; b) = sup_u s·u − ℓ(u; b), ``inf`` outside the domain."""
-    if isinstance(b, ShiftedLabel):
-        return conjugate(loss, s, b.label) - b.shift * float(s)
-    return float(_own(loss, "conjugate")(loss, s, b))
+    return float(_own(loss, b, "conjugate")(loss, s, b))
 
 
 def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: Label) -> float:
     """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0: without cancellation, or at most its rounding too large."""
-    if isinstance(b, ShiftedLabel):
-        return divergence(loss, u + b.shift, s, b.label)
-    own: Callable[..., float] = getattr(type(loss), "divergence", _difference)
-    return float(own(loss, u, s, b))
+    return float(_own(loss, b, "divergence")(loss, u, s, b))
 
 
 def domain(loss: Loss, b: Label) -> tuple[float, float]:
     """Return the ends of the interval on which ℓ*(·; b) is finite."""
-    if isinstance(b, ShiftedLabel):
-        return domain(loss, b.label)
-    lo, hi = cast("tuple[float, float]", _own(loss, "domain")(loss, b))
+    lo, hi = _own(loss, b, "domain")(loss, b)
     return float(lo), float(hi)
 
 
 def dual_prox(loss: Loss, zeta: float, h: float, b: Label, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)."""
-    if isinstance(b, ShiftedLabel):
-        return dual_prox(loss, zeta + h * b.shift, h, b.label, start + b.shift)
-    return float(_own(loss, "dual_prox")(loss, zeta, h, b, start))
+    return float(_own(loss, b, "dual_prox")(loss, zeta, h, b, start))
 
 
 @compiled

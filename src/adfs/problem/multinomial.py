@@ -185,7 +185,7 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     task = "multiclass"
     several_outputs = True
 
-    def __new__(cls, n_classes: int = 0) -> Multinomial:  # noqa: D102
+    def __new__(cls, n_classes: int = 0) -> Multinomial:
         if n_classes != int(n_classes) or n_classes < 0:
             raise InputError(
                 f"multinomial: n_classes must be a whole number of at least 1, got {n_classes!r}"
@@ -199,32 +199,26 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
 
     @property
     def n_outputs(self) -> int:
-        """K."""
         return self.n_classes
 
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
-        """Return ℓ(u; b)."""
         return _value(u, int(b))
 
     @staticmethod
     def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
-        """Return ℓ*(s; b), infinite outside its domain."""
         return _conjugate(s, int(b))
 
     @staticmethod
     def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
-        """Return ℓ(u; b) + ℓ*(s; b) − us, infinite outside the domain."""
         return _divergence(u, s, int(b))
 
     @staticmethod
     def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
-        """Replace the margins u by w∇ℓ(u; b)."""
         _write_slope(margins, int(b), weight)
 
     @staticmethod
     def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
-        """Move a tip s so that s/w lies in the domain of ℓ*(·; b), in place."""
         _clip_tip(tip, int(b), weight)
 
 

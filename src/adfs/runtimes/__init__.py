@@ -5,7 +5,8 @@ from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.loop import Budget, Outcome
 from adfs.runtimes.recording import Grid, Record
 from adfs.runtimes.result import Run
-from adfs.runtimes.run import RunOptions, run_method, simulate
+from adfs.runtimes.run import run_method, simulate
+from adfs.runtimes.run_options import RunOptions
 
 __all__ = [
     "Budget",

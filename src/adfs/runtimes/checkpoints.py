@@ -131,16 +131,14 @@ class Checkpoints(ABC):
     def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the last checkpoint, if there is one; return its rows and seconds."""
 
-    @abstractmethod
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027  # one file says nothing of the end
         """Forget what was said of an earlier run's end: this one begins."""
 
     @abstractmethod
     def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Write a new one; all processes call it at the same position."""
 
-    @abstractmethod
-    def finish(self, words: JsonObject) -> None:
+    def finish(self, words: JsonObject) -> None:  # noqa: B027
         """Say how the run ended."""
 
 
@@ -169,15 +167,9 @@ class CheckpointFile(Checkpoints):
         """Fill a process from the file, if it is there."""
         return _load(self.path, start, self.mark)[1:] if self.path.exists() else ([], 0.0)
 
-    def begin(self) -> None:
-        """Leave the file until there is a newer one."""
-
     def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Replace the file."""
         _save(self.path, process, self.mark, rows, seconds, phases)
-
-    def finish(self, words: JsonObject) -> None:
-        """Leave the file: the run itself is at hand."""
 
 
 def _check_folder(folder: Path) -> None:

@@ -39,8 +39,7 @@ from adfs.runtimes.delays import (
     message_times,
     start_clock,
 )
-from adfs.runtimes.history import Consultation, History
-from adfs.runtimes.result import Run
+from adfs.runtimes.result import Consultation, History, Run
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
 from adfs.schedule.rounds import round_coin

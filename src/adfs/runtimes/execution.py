@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
+from adfs.algorithms.base import EventProcess, Method, Process, Setting, Work
+from adfs.algorithms.round_process import RoundProcess
 from adfs.errors import FileError
 from adfs.files import JsonObject
 from adfs.runtimes.certificates import (
@@ -21,8 +22,7 @@ from adfs.runtimes.certificates import (
     measure_nodes,
 )
 from adfs.runtimes.checkpoints import Checkpoints
-from adfs.runtimes.exchange import EventExchange
-from adfs.runtimes.gossip import GossipProduct
+from adfs.runtimes.exchange import EventExchange, GossipProduct
 from adfs.runtimes.recording import Record
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events

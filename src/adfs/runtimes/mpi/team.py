@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs.problem.evaluation import sum_in_order
-from adfs.runtimes.mpi.faults import Watch, end_all_on_error, restore_error_hook
-from adfs.runtimes.mpi.pulse import Pulse
+from adfs.runtimes.mpi.faults import Pulse, Watch, end_all_on_error, restore_error_hook
 
 if TYPE_CHECKING:
     from mpi4py import MPI
