@@ -78,14 +78,9 @@ def predicted_time(parameters: Any, network: Network, tau: float | None) -> floa
 
 
 class Adaptive(Retuner):
-    """Re-tunes from certificates.
+    """Re-tunes from certificates, with intervals that have a share of the proven radius (1: proven ones).
 
-    Parameters
-    ----------
-    share : float
-        The share of the proven radius that intervals have, 1 for proven ones.
-    all_stay : bool
-        Whether curvatures may fall and never vanish, so that no sample leaves the schedule.
+    ``all_stay`` says that curvatures may fall and never vanish, so that no sample leaves the schedule.
     """
 
     def __init__(self, share: float, all_stay: bool = False) -> None:

@@ -396,13 +396,7 @@ _AHEAD = 6
 def run_events(
     parts: AdfsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
-    """Execute events first … last − 1; stop before one that needs a node of another block.
-
-    Returns
-    -------
-    int
-        How far it got: ``last``, or the index of a communication with a node that lives elsewhere.
-    """
+    """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
     samples, constants, state = parts.samples, parts.constants, parts.state
     slot, ends = constants.slot, constants.ends
     n = slot.size

@@ -72,15 +72,7 @@ def fill_hessian(
 ) -> None:
     """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
 
-    Parameters
-    ----------
-    samples : Samples
-    sigma : ndarray of shape (k,)
-    curves : ndarray of shape (N,)
-        wℓ'' of each row.
-    first, last : int
-    room : ndarray of shape (last − first, d)
-    out : ndarray of shape (k, the numbers in these rows)
+    ``curves`` (N,) has wℓ'' of each row; ``room`` is (last − first, d), ``out`` (k, numbers in these rows).
     """
     d = room.shape[1]
     for i in range(out.shape[0]):

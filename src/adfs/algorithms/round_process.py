@@ -151,10 +151,7 @@ def extrapolate(now: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
 class LocalRounds(RoundProcess):
     """A round-driven method over a block of nodes: its data, its gossip matrix and its counters.
 
-    Attributes
-    ----------
-    samples_per_round, messages_per_product : int
-        What all nodes of the block go through in a round, and send for a product.
+    All nodes of the block go through ``samples_per_round`` and send ``messages_per_product``.
     """
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array | None = None) -> None:

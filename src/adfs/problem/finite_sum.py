@@ -278,14 +278,9 @@ class FiniteSum(ABC):
         return self
 
     def with_smoothness_above(self: Sum, limit: np.ndarray) -> Sum:
-        """Return the same problem with L raised to 1.05·limit where it is at most that.
+        """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
 
-        Only where `steps_below_smoothness`: other problems need no larger L and are returned as they are.
-
-        Parameters
-        ----------
-        limit : ndarray of shape (n,)
-            One number per node.
+        Any larger L is valid. Only where `steps_below_smoothness`: others are returned as they are.
         """
         return self
 

@@ -99,11 +99,7 @@ class GeneralProblem(FiniteSum):
         return [self.terms[a:b] for a, b in cuts]
 
     def with_smoothness_above(self, limit: np.ndarray) -> GeneralProblem:
-        """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
-
-        The Moreau form of the dual prox needs a step below L, and near L it would lose its digits. Any
-        larger L is valid.
-        """
+        # The Moreau form of the dual prox needs a step below L, and near L it would lose its digits.
         least = 1.05 * np.asarray(limit)[self.node_of_row]
         raised = np.where(self.active & (self.smoothness <= least), least, self.smoothness)
         return GeneralProblem(self._terms_of_nodes(), self.n_features, self.sigma, smoothness=raised)

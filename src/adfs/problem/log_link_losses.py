@@ -29,16 +29,10 @@ def _exp(u: float) -> float:
 
 @compiled
 def exponential_root(r: float, c: float, start: float) -> float:
-    """Return eᵘ at the root of G(u) = u + c·eᵘ − r; for c < 0 at the lower one.
+    """Return eᵘ at the root of G(u) = u + c·eᵘ − r; for c < 0 at the lower one, and r ≤ −log(−c) − 1.
 
-    Newton's method in a bracket that is at most 1 long, bisected where a step leaves it or does not halve.
-
-    Parameters
-    ----------
-    r, c : float
-        For c < 0 there must be a root: r ≤ −log(−c) − 1.
-    start : float
-        A guess of u.
+    Newton's method from a guess of u, in a bracket that is at most 1 long, bisected where a step leaves it or
+    does not halve.
     """
     low, high = r, r + 1.0  # −c·eᵘ is at most 1 up to the lower root
     if c > 0.0:

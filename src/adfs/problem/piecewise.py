@@ -138,12 +138,8 @@ def polish(problem: Problem, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     """Solve exactly for the tips strictly inside a piece of ℓ*, the others put at their nearest bound.
 
     A free tip's margin is the slope of its piece, so the free tips solve a linear system. That gives the
-    optimum once the right pieces are known; a solution that leaves them is dropped.
-
-    Returns
-    -------
-    tuple of ndarray, shapes (N,) and (d,), or None
-        The tips' scalars, and the parameter nearest to theirs that meets the free tips' margins.
+    optimum once the right pieces are known; a solution that leaves them is dropped. Returned are the tips'
+    scalars (N,), and the parameter (d,) nearest to theirs that meets the free tips' margins.
     """
     pieces = quadratic_pieces(problem)
     if pieces is None or pieces.curvature.any():

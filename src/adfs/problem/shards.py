@@ -173,13 +173,7 @@ def make_shard(
 
 
 def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
-    """Put shards one below the other; CSR as soon as one of them is sparse.
-
-    Returns
-    -------
-    Shard, ndarray
-        With the rows of node i at ``offsets[i]:offsets[i + 1]`` of the second.
-    """
+    """Put shards one below the other, CSR as soon as one is sparse; return the offsets of nodes too."""
     widths = {int(shard.X.shape[1]) for shard in shards}
     if len(widths) > 1:
         raise InputError(

@@ -215,17 +215,10 @@ def _intervals(
 def intervals(
     problem: Problem, theta: np.ndarray, tips: np.ndarray, excess: float, radius: np.ndarray
 ) -> np.ndarray:
-    """Return intervals of margins around those of a certified pair; shape (N, 2).
+    """Return intervals of margins around those of a certified pair θ (d,) and s (N,); shape (N, 2).
 
-    Parameters
-    ----------
-    problem : Problem
-    theta : ndarray of shape (d,)
-    tips : ndarray of shape (N,)
-    excess : float
-        A bound of F(θ) − D(s): |s_j − s_j*| ≤ √(2·excess·wβ).
-    radius : ndarray of shape (N,)
-        How far from θ the optimum is taken to be, for each sample: ‖θ − θ*‖ where nothing else is said.
+    ``excess`` is a bound of F(θ) − D(s): |s_j − s_j*| ≤ √(2·excess·wβ). ``radius`` (N,) is how far from θ the
+    optimum is taken to be for each sample, ‖θ − θ*‖ where nothing else is said.
     """
     reach = float(np.sqrt(2.0 * excess * problem.loss.beta))
     return _intervals(problem.samples, problem.active, theta, tips, radius, reach)
@@ -246,14 +239,8 @@ def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, en
 class BoxedProblem(Problem):
     """A problem whose samples' margins lie in intervals, as a method runs on it.
 
-    It is evaluated and certified as the problem that it was made from, never as itself.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem itself.
-    margins : ndarray of shape (N, 2)
-        The ends of the intervals, of margins as the loss takes them: with offsets.
+    It is evaluated and certified as the problem that it was made from, never as itself. ``margins`` (N, 2)
+    are the ends of the intervals, of margins as the loss takes them: with offsets.
     """
 
     def __init__(self, problem: Problem, margins: np.ndarray) -> None:
@@ -393,13 +380,8 @@ def first_curvatures(
 ) -> np.ndarray:
     """Return the curvatures to begin with, shape (N,); 0 on constants.
 
-    Parameters
-    ----------
-    problem : Problem
-    start : ndarray of shape (N,), optional
-        Tips that a run starts from, in their domains: curvatures are no smaller than at their margins.
-    total : callable
-        Sums one vector per node over all nodes of all processes.
+    They are no smaller than at the margins of the tips (N,) that a run starts from. ``total`` sums one vector
+    per node over all nodes of all processes.
     """
     offset = np.zeros(problem.n_samples) if problem.offset is None else problem.offset
     parts = problem.loss.level_parts(problem.y, offset)

@@ -186,13 +186,8 @@ def _check_folder(folder: Path) -> None:
 class CheckpointFolder(Checkpoints):
     """The folder in which the processes of a run keep their checkpoints.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    folder : Path
-        The same for all processes, on a disk they share or on a disk of each host.
-    mark : str
-        The fingerprint of this process's part of the run.
+    It is the same for all, on a disk they share or on a disk of each host. ``mark`` is the fingerprint of
+    this process's part of the run.
     """
 
     def __init__(self, cluster: Cluster, folder: Path, mark: str) -> None:

@@ -389,11 +389,9 @@ def with_times(
 
     Parameters
     ----------
-    run : Run
+    run, network, delays
     problem : Problem, GeneralProblem or NodeSizes
         What it ran on.
-    network : Network
-    delays : Delays
     """
     history = run.history
     times = retime(
@@ -413,18 +411,10 @@ def with_times(
 
 
 def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
-    """Advance a clock to the last position that is reached within a time, and return it.
+    """Advance a clock to the last position that is reached within a finite time, and return it.
 
-    So a budget of idealised time becomes one of events or rounds.
-
-    Parameters
-    ----------
-    clock : Clock
-        At a position that is within the time.
-    time : float
-        Finite.
-    stride : float
-        Positions gone through at once on the way.
+    So a budget of idealised time becomes one of events or rounds. ``stride`` positions are gone through at
+    once on the way.
     """
     if not np.isfinite(time) or clock.latest > time:
         raise InputError(

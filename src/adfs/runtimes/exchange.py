@@ -50,18 +50,10 @@ def events_ahead(tau: float | None) -> int:
 
 
 class EventExchange:
-    """Executes windows of events of a process, some of whose edges may lead elsewhere.
+    """Executes windows of events of a process, some of whose edges may lead elsewhere (no links: none does).
 
-    Parameters
-    ----------
-    cluster : Cluster
-    process : EventProcess
-        Over this process's nodes.
-    links : Links, optional
-        None: all the edges are inside.
-    times : ProcessTimes
-    tau : float, optional
-        Time of a message in units of a sample's computation: how far to look for events that need not wait.
+    ``tau``, the time of a message in units of a sample's computation, says how far to look for events that
+    need not wait.
     """
 
     def __init__(
@@ -236,7 +228,7 @@ def split_events(
     n_waiting: int,
     ready: np.ndarray,
 ) -> tuple[int, int]:
-    """Split events into those that can be executed now and those that must wait.
+    """Split events into those that can be executed now and those that must wait; return how many of each.
 
     Parameters
     ----------
@@ -256,10 +248,6 @@ def split_events(
     ready : (≥ T,) int32
         On return, the events to execute, in their order. A node that communicates with another rank is the
         last of its events among them.
-
-    Returns
-    -------
-    n_ready, n_waiting : int
     """
     n = slot.size
     n_ready = 0
@@ -307,19 +295,8 @@ def take_events(events: Events, chosen: np.ndarray, count: int, out: Events) -> 
 class GossipProduct:
     """The product of this process's rows of a matrix with the values of all nodes, and sums over all nodes.
 
-    A row is summed in the order of its columns, wherever the values come from: the same bits.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    matrix : csr_array of shape (n, n)
-    placement : Placement
-    times : ProcessTimes
-
-    Attributes
-    ----------
-    rows : SparseRows or None
-        The whole matrix where all nodes are in this process.
+    A row is summed in the order of its columns, wherever the values come from: the same bits. ``rows`` is the
+    whole matrix (n, n) where all nodes are in this process.
     """
 
     def __init__(

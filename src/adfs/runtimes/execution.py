@@ -44,22 +44,8 @@ class Execution:
 
     All processes go through the same positions. Several of them stop between two records when a slice of the
     schedule is done, whose length they agree on by what the last one took: nobody looks at a clock alone.
-
-    Parameters
-    ----------
-    process : Process
-        Over this process's nodes.
-    nodes : AllNodes
-    read : str
-        Where iterates are read.
-    checkpoints : Checkpoints, optional
-    tau : float, optional
-        Time of a message in units of a sample's computation, where it is known.
-
-    Attributes
-    ----------
-    phases : Phases or None
-        What checkpoints also hold of a run in phases.
+    Iterates are read at ``read``; ``tau`` is the time of a message in units of a sample's computation, where
+    it is known; ``phases`` are what checkpoints also hold of a run in phases.
     """
 
     interrupted: bool = False

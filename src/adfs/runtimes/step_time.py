@@ -50,12 +50,7 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
 def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float:
     """Return the seconds of one sample's computation in this process alone, the best of several batches.
 
-    Parameters
-    ----------
-    width : int
-        d.
-    entries : int, optional
-        Non-zeros per row; dense rows when left out.
+    Rows have ``width`` columns and some non-zero ``entries`` each; they are dense when that is left out.
     """
     rng = np.random.default_rng(seed)
     rows = int(min(2000, max(20, 2_000_000 // max(1, entries or width))))

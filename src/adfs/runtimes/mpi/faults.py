@@ -13,7 +13,6 @@ none. Between rank 0 and the others only: what all do together goes through rank
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adfs.errors import AdfsError, InputError
+from adfs.errors import AdfsError
 from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
@@ -71,14 +70,10 @@ def say(sentence: str) -> None:
 class Watch:
     """What this rank is doing and for whom it waits, and for how long it may.
 
-    Parameters
-    ----------
-    rank, size : int
-    deadline : float
-        Seconds that a wait may last.
-
     Attributes
     ----------
+    deadline : float
+        Seconds that a wait may last.
     doing : callable
         Returns what this rank is doing, for its last sentence.
     crowded : bool
@@ -88,8 +83,6 @@ class Watch:
     """
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
-        if not (math.isfinite(deadline) and deadline > 0.0):
-            raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
         self.rank = rank
         self.size = size
         self.deadline = deadline
@@ -106,19 +99,10 @@ class Watch:
         listen: bool = False,
         patience: float = 0.0,
     ) -> None:
-        """Wait until all requests are done.
+        """Wait until all requests are done; ``ranks`` are those that each depends on.
 
-        Parameters
-        ----------
-        requests : sequence of Request
-        ranks : sequence of int
-            The rank that each one depends on.
-        doing : callable
-            Returns what the wait is for; called only when it is needed.
-        listen : bool
-            Whether a rank that sends signs of life may take longer.
-        patience : float
-            Seconds beyond the deadline.
+        ``doing`` returns what the wait is for, and is called only when that is needed. With ``listen`` a rank
+        that sends signs of life may take longer; ``patience`` is seconds beyond the deadline.
         """
         left = [(request, rank) for request, rank in zip(requests, ranks, strict=True) if not request.Test()]
         if left:
@@ -316,19 +300,9 @@ def tell(error: BaseException, watch: Watch) -> None:
 
 
 class Pulse:
-    """Sends this rank's signs of life, and notes when others were last heard of.
+    """Sends this rank's signs of life over the team's communicator, and notes when others were last heard of.
 
-    Parameters
-    ----------
-    comm : Intracomm
-        The team's own.
-    deadline : float
-        Seconds of silence after which another rank is given up.
-
-    Attributes
-    ----------
-    possible : bool
-        Whether this MPI library lets a second thread send.
+    It is ``possible`` where the MPI library lets a second thread send.
     """
 
     def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:

@@ -32,15 +32,7 @@ _WITHOUT_PULSE = 3600.0
 
 
 class Team:
-    """All ranks of a run.
-
-    Parameters
-    ----------
-    comm : Intracomm
-        Belongs to the user: it is duplicated, so that messages never meet theirs.
-    deadline : float
-        Seconds that a wait may last.
-    """
+    """All ranks of a run; the user's communicator is duplicated, so that messages never meet theirs."""
 
     def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
@@ -108,17 +100,7 @@ class Team:
         self.watch.wait([request], [rank], why, listen=True, patience=self._patience)
 
     def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        """Return every rank's numbers, on every rank.
-
-        Parameters
-        ----------
-        values : ndarray
-            This rank's, of ``sizes[rank]`` numbers.
-        sizes : sequence of int
-            Of all ranks.
-        why : str
-            What for, in the sentence of a rank that waits.
-        """
+        """Return every rank's numbers, ``sizes[rank]`` of each, on every rank."""
         values = np.ascontiguousarray(values, dtype=np.float64).ravel()
         assert values.size == sizes[self.rank]
         bounds = np.concatenate([[0], np.cumsum(sizes)])
@@ -186,22 +168,10 @@ class Team:
     def add_in_order(
         self, values: np.ndarray, nodes: np.ndarray, rank_of_node: np.ndarray, why: str
     ) -> np.ndarray:
-        """Return the sum over all nodes, in their order, of one vector per node.
+        """Return the sum over all nodes, in their order, of one vector per node, (d,).
 
-        Rank 0 adds them as they come and holds a few at a time.
-
-        Parameters
-        ----------
-        values : ndarray of shape (k, d)
-            This rank's.
-        nodes : ndarray of shape (k,)
-            Its nodes, in increasing order.
-        rank_of_node : ndarray of shape (n,)
-        why : str
-
-        Returns
-        -------
-        ndarray of shape (d,)
+        ``values`` (k, d) are those of this rank's ``nodes`` (k,), in increasing order. Rank 0 adds them as
+        they come and holds a few at a time.
         """
         values = np.ascontiguousarray(values, dtype=np.float64)
         width = values.shape[1]
