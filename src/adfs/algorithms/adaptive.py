@@ -42,8 +42,6 @@ from adfs.problem.views import (
 )
 from adfs.theory import BlockParameters, NodeSummary, Parameters
 
-__all__ = ["ADAPTIVE", "Adaptive", "Assumptions", "predicted_time", "retuner_for"]
-
 #: The names of the choices, and the share of the proven radius that each takes.
 ADAPTIVE: Mapping[str, float] = {"adaptive": 0.2, "adaptive-safe": 1.0}
 

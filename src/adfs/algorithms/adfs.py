@@ -29,8 +29,6 @@ from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
 
-__all__ = ["Adfs", "AdfsProcess", "Apcg", "GeneralAdfsProcess"]
-
 
 class AdfsProcess(EventProcess):
     """ADFS in progress over a block of nodes."""

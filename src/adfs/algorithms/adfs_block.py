@@ -35,8 +35,6 @@ from adfs.problem.penalties import shrunk
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
 
-__all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
-
 
 class BlockState(NamedTuple):
     """x and v of the centres (n, d), and of the tips (N,) as multiples of their rows."""

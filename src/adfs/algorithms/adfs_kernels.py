@@ -33,23 +33,6 @@ from adfs.problem.rows import Rows, kind_of, row_column, row_entry, row_span
 from adfs.problem.views import sample_curvature, sample_dual_prox
 from adfs.theory import Parameters
 
-__all__ = [
-    "AdfsConstants",
-    "AdfsParts",
-    "AdfsState",
-    "adfs_constants",
-    "adfs_parts",
-    "center_iterate",
-    "center_iterates",
-    "compute",
-    "decay",
-    "exchange",
-    "node_constants",
-    "receive",
-    "run_events",
-    "tip_scalars",
-]
-
 # ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
 _SMALLEST_SCALE = 1e-60
 _ROOM_ROWS = ROOM_ROWS + 2  # what the prox needs, the tip at v and the tip after

@@ -18,8 +18,6 @@ from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters, largest_eigenvalue
 
-__all__ = ["Agd", "AgdProcess", "DistributedAgd", "literal_agd"]
-
 
 def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.ndarray:
     """Return θ after some rounds on one machine, (d,)."""

@@ -30,21 +30,6 @@ from adfs.problem import FiniteSum
 from adfs.schedule import AliasTables, Events, Schedule, make_schedule
 from adfs.theory import NodeSizes, NodeSummary
 
-__all__ = [
-    "METHODS",
-    "EventEffort",
-    "EventProcess",
-    "Method",
-    "Options",
-    "Process",
-    "RoundEffort",
-    "Setting",
-    "Work",
-    "block_slots",
-    "get_method",
-    "register_method",
-]
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 

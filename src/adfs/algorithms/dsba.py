@@ -19,8 +19,6 @@ from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters
 
-__all__ = ["Dsba", "DsbaProcess", "DsbaState", "literal_dsba"]
-
 
 class DsbaState(NamedTuple):
     """The variables of a block of nodes.

@@ -23,15 +23,6 @@ from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative
 from adfs.problem.rows import Rows, row_column, row_entry, row_span
 
-__all__ = [
-    "DENSE_FEATURES",
-    "DualSolver",
-    "dual_gradient",
-    "dual_gradients",
-    "literal_dual_gradient",
-    "make_solver",
-]
-
 #: Up to here the Hessian is formed.
 DENSE_FEATURES = 100
 # Of the distance that x has moved: an accelerated method forgives errors far smaller than its steps.

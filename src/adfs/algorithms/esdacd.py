@@ -23,8 +23,6 @@ from adfs.problem import Problem, Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import EsdacdParameters
 
-__all__ = ["Esdacd", "EsdacdConstants", "EsdacdParts", "EsdacdProcess", "EsdacdState", "LiteralEsdacd"]
-
 
 class EsdacdState(NamedTuple):
     """The mean (x + v)/2 and the lag v − x of each node as of its ``time``: (k, d), (k, d), (k,)."""
@@ -78,34 +76,6 @@ class LiteralEsdacd:
         return v, y
 
 
-@kernel
-def _ask(constants: EsdacdConstants, state: EsdacdState, solver: DualSolver, i: int, time: float) -> None:
-    """Bring node i to a time, and ask for the dual gradient at its x."""
-    factor = math.exp(constants.log_decay * (time - state.time[i]))
-    state.time[i] = time
-    for k in range(state.mean.shape[1]):
-        state.lag[i, k] *= factor
-        solver.wanted[i, k] = state.mean[i, k] - 0.5 * state.lag[i, k]
-
-
-@kernel
-def _finish(
-    constants: EsdacdConstants,
-    state: EsdacdState,
-    edge: int,
-    i: int,
-    sign: float,
-    first: np.ndarray,
-    second: np.ndarray,
-) -> None:
-    """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
-    of_x, of_v = constants.mean_step[edge], constants.momentum_step[edge]
-    for k in range(first.size):
-        change = sign * (first[k] - second[k])
-        state.mean[i, k] -= 0.5 * (of_x + of_v) * change
-        state.lag[i, k] -= (of_v - of_x) * change
-
-
 class EsdacdParts(NamedTuple):
     """All that the kernels below need; ``computed`` (1,) counts the samples since it was last read."""
 
@@ -118,9 +88,27 @@ class EsdacdParts(NamedTuple):
 
 
 @kernel
+def _finish(
+    parts: EsdacdParts, edge: int, i: int, sign: float, first: np.ndarray, second: np.ndarray
+) -> None:
+    """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
+    state = parts.state
+    of_x, of_v = parts.constants.mean_step[edge], parts.constants.momentum_step[edge]
+    for k in range(first.size):
+        change = sign * (first[k] - second[k])
+        state.mean[i, k] -= 0.5 * (of_x + of_v) * change
+        state.lag[i, k] -= (of_v - of_x) * change
+
+
+@kernel
 def _solve(parts: EsdacdParts, i: int, time: float) -> None:
     """Bring node i to a time, and ``solver.theta[i]`` to the dual gradient at its x."""
-    _ask(parts.constants, parts.state, parts.solver, i, time)
+    state = parts.state
+    factor = math.exp(parts.constants.log_decay * (time - state.time[i]))
+    state.time[i] = time
+    for k in range(state.mean.shape[1]):
+        state.lag[i, k] *= factor
+        parts.solver.wanted[i, k] = state.mean[i, k] - 0.5 * state.lag[i, k]
     dual_gradient(parts.samples, parts.sigma, parts.solver, i)
     parts.computed[0] += parts.samples.offsets[i + 1] - parts.samples.offsets[i]
 
@@ -130,7 +118,7 @@ def _run(
     parts: EsdacdParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
-    constants, state, theta = parts.constants, parts.state, parts.solver.theta
+    constants, theta = parts.constants, parts.solver.theta
     n = constants.slot.size
     for t in range(first, last):
         edge = actors[t] - n
@@ -140,8 +128,8 @@ def _run(
             return t
         _solve(parts, i, times[t])
         _solve(parts, j, times[t])
-        _finish(constants, state, edge, i, 1.0, theta[i], theta[j])
-        _finish(constants, state, edge, j, -1.0, theta[i], theta[j])
+        _finish(parts, edge, i, 1.0, theta[i], theta[j])
+        _finish(parts, edge, j, -1.0, theta[i], theta[j])
     return last
 
 
@@ -157,9 +145,9 @@ def _outgoing(parts: EsdacdParts, i: int, time: float, out: np.ndarray) -> None:
 def _incoming(parts: EsdacdParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish an event at the block's node i, from the dual gradients of both ends."""
     if parts.constants.slot[parts.constants.ends[edge, 0]] == i:
-        _finish(parts.constants, parts.state, edge, i, 1.0, own, other)
+        _finish(parts, edge, i, 1.0, own, other)
     else:
-        _finish(parts.constants, parts.state, edge, i, -1.0, other, own)
+        _finish(parts, edge, i, -1.0, other, own)
 
 
 class EsdacdProcess(EventProcess):

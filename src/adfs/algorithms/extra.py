@@ -16,8 +16,6 @@ from adfs.problem import Problem, Samples
 from adfs.problem.evaluation import loss_derivatives
 from adfs.theory.baselines import ExtraParameters
 
-__all__ = ["Extra", "ExtraProcess", "literal_extra"]
-
 
 def literal_extra(problem: Problem, network: Network, parameters: ExtraParameters, rounds: int) -> np.ndarray:
     """Return every node's iterate after some rounds, (n, d), as the paper writes them.

@@ -15,8 +15,6 @@ from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative, value
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
 
-__all__ = ["fill_hessian", "fill_values", "inner_product"]
-
 # A strip of a node's Hessian this wide, and as many rows of it as are summed at once, stay in the caches.
 _STRIP, _BAND, _ROWS_AT_ONCE = 256, 64, 256
 

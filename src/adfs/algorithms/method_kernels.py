@@ -23,19 +23,6 @@ from adfs.compilation import inlined, kernel, overloads
 from adfs.errors import InputError
 from adfs.problem.rows import SparseRows, kind_of
 
-__all__ = [
-    "EventKernels",
-    "RoundKernels",
-    "execute",
-    "fill_message",
-    "go_on",
-    "register_event_kernels",
-    "register_round_kernels",
-    "row_products",
-    "run_rounds",
-    "take_message",
-]
-
 
 @kernel
 def sends_nothing(parts: tuple[object, ...], i: int, time: float, out: np.ndarray) -> None:
@@ -117,34 +104,29 @@ def register_round_kernels(parts: type, kernels: RoundKernels) -> RoundKernels:
     return _register(parts, kernels)
 
 
-def _own(parts: Parts, name: str) -> Callable[..., int]:
-    """Return the kernel of that name of these parts."""
-    return getattr(_KERNELS[type(parts)], name)  # type: ignore[no-any-return]
-
-
 def execute(
     parts: Parts, times: np.ndarray, actors: np.ndarray, samples: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events by the kernel of these parts."""
-    return _own(parts, "run")(parts, times, actors, samples, first, last)
+    raise NotImplementedError("compiled code only")
 
 
 def fill_message(parts: Parts, i: int, time: float, out: np.ndarray) -> None:
     """Write what the block's node i sends, by the kernel of these parts."""
-    _own(parts, "outgoing")(parts, i, time, out)
+    raise NotImplementedError("compiled code only")
 
 
 def take_message(parts: Parts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish a communication at the block's node i, by the kernel of these parts."""
-    _own(parts, "incoming")(parts, edge, i, time, own, other)
+    raise NotImplementedError("compiled code only")
 
 
 def _begin(parts: Parts, t: int, last: int, out: np.ndarray) -> int:
-    return _own(parts, "begin")(parts, t, last, out)
+    raise NotImplementedError("compiled code only")
 
 
 def _end(parts: Parts, t: int, heard: np.ndarray) -> int:
-    return _own(parts, "end")(parts, t, heard)
+    raise NotImplementedError("compiled code only")
 
 
 Call = Callable[..., object]

@@ -18,8 +18,6 @@ from adfs.problem import Problem, Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import MsdaParameters
 
-__all__ = ["Msda", "MsdaProcess", "literal_msda"]
-
 
 def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:
     """Return every node's θ after some rounds, (n, d): dense and slow, the twin of :class:`MsdaProcess`."""

@@ -19,8 +19,6 @@ from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import PointSagaParameters
 
-__all__ = ["PointSaga", "PointSagaProcess", "PointSagaState", "literal_point_saga"]
-
 # The part of the iterate that is stored apart grows as its scale shrinks: fold it in long before either
 # end of the range.
 _SMALLEST_SCALE = 1e-60

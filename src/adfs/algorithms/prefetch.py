@@ -16,8 +16,6 @@ from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
 from adfs.problem.samples import Samples
 from adfs.problem.views import Boxed
 
-__all__ = ["fetch_early", "fetch_late", "fetch_row"]
-
 _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
 

@@ -13,18 +13,9 @@ from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_round
 from adfs.compilation import inlined, kernel
 from adfs.problem import Samples
 from adfs.problem.labels import Label, label_at
-from adfs.problem.losses import Loss, derivative, dual_prox
+from adfs.problem.loss_base import Loss
+from adfs.problem.losses import derivative, dual_prox
 from adfs.problem.rows import SparseRows, row_column, row_entry, row_span
-
-__all__ = [
-    "Gossip",
-    "LocalRounds",
-    "RoundProcess",
-    "extrapolate",
-    "literal_prox_slope",
-    "node_gradients",
-    "prox_slope",
-]
 
 
 class Gossip(Protocol):

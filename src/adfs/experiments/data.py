@@ -14,7 +14,7 @@ from adfs.data.table import labels_for
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import Problem, get_loss
-from adfs.problem.losses import Loss
+from adfs.problem.loss_base import Loss
 from adfs.problem.rows import Matrix
 
 if TYPE_CHECKING:

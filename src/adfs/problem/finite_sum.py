@@ -18,8 +18,6 @@ from adfs.problem.terms import Term
 if TYPE_CHECKING:
     from adfs.problem.optimum import Optimum
 
-__all__ = ["FiniteSum", "check_count", "check_sigma"]
-
 Sum = TypeVar("Sum", bound="FiniteSum")
 
 #: The ends of what doubles hold with all their digits.

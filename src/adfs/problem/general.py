@@ -18,8 +18,6 @@ from adfs.problem.optimum import Optimum
 from adfs.problem.problem import Problem
 from adfs.problem.terms import Term
 
-__all__ = ["GeneralProblem"]
-
 _EPS = float(np.finfo(np.float64).eps)
 
 

@@ -10,21 +10,6 @@ from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, clip, inside, positive
 from adfs.problem.rows import kind_of
 
-__all__ = [
-    "Absolute",
-    "EpsilonInsensitive",
-    "Hinge",
-    "Huber",
-    "LineLoss",
-    "Quantile",
-    "SmoothLineLoss",
-    "SmoothedHinge",
-    "SmoothedInsensitive",
-    "SmoothedQuantile",
-    "Squared",
-    "SquaredHinge",
-]
-
 
 @compiled
 def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> float:

@@ -14,8 +14,6 @@ import numpy as np
 from adfs.compilation import compiled
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
 
-__all__ = ["Gamma", "Poisson", "exponential_root"]
-
 _MOST_STEPS = 100
 _SHORT = 1e-5  # a step whose third power is below rounding
 _ROUNDING = 2.0**-52

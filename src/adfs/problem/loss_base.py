@@ -10,15 +10,6 @@ import numpy as np
 from adfs.compilation import compiled
 from adfs.errors import InputError
 
-__all__ = [
-    "Ends",
-    "Loss",
-    "clip",
-    "entropy_part",
-    "inside",
-    "positive",
-]
-
 #: Two margins, the lower one first, and the slopes ℓ' there.
 Ends = tuple[float, float, float, float]
 

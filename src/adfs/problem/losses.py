@@ -47,40 +47,6 @@ from adfs.problem.loss_base import Loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.rows import kind_of
 
-__all__ = [
-    "LOSSES",
-    "Absolute",
-    "EpsilonInsensitive",
-    "Gamma",
-    "Hinge",
-    "Huber",
-    "Logistic",
-    "Loss",
-    "Multinomial",
-    "Poisson",
-    "Quantile",
-    "SmoothedHinge",
-    "SmoothedQuantile",
-    "Squared",
-    "SquaredHinge",
-    "check_labels",
-    "clip_tip",
-    "conjugate",
-    "curvature",
-    "derivative",
-    "divergence",
-    "domain",
-    "dual_prox",
-    "get_loss",
-    "outputs",
-    "point_of",
-    "register_loss",
-    "value",
-    "weighted_conjugate_prox",
-    "weighted_dual_prox",
-    "write_slope",
-]
-
 _ROUNDING = 8.0 * float(np.finfo(np.float64).eps)  # of value, conjugate and product, relative to their sizes
 
 
@@ -140,23 +106,13 @@ def _difference(loss: Loss, u: float, s: float, b: float) -> float:
     return _with_rounding(value(loss, u, b), conjugate(loss, s, b), u * s)
 
 
-def _class_of(loss: types.Type) -> type[Loss] | None:
-    """Return the class behind a numba type, None when it is not a loss."""
-    cls = getattr(loss, "instance_class", None)
-    return cls if isinstance(loss, types.BaseTuple) and cls is not None and issubclass(cls, Loss) else None
-
-
 def _chosen(
     loss: types.Type, b: types.Type, function: str, *default: Callable[..., object]
 ) -> Callable[..., object] | None:
-    """Return what numba compiles: the loss's own function, or that with the label's offset put in.
-
-    None when the argument is not a loss.
-    """
-    cls = _class_of(loss)
-    if cls is None:
-        return None
-    return _WITH_SHIFT[function] if kind_of(b) is ShiftedLabel else getattr(cls, function, *default)
+    """Return what numba compiles: the loss's own function, or that with the label's offset put in."""
+    if kind_of(b) is ShiftedLabel:
+        return _WITH_SHIFT[function]
+    return getattr(kind_of(loss), function, *(default or (None,)))
 
 
 _WITH_SHIFT: dict[str, Callable[..., object]] = {
@@ -223,20 +179,18 @@ def clip_tip(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
     raise NotImplementedError("compiled code only")
 
 
+def _several(loss: types.Type) -> bool:
+    return bool(getattr(kind_of(loss), "several_outputs", False))
+
+
 @overloads(outputs)
-def _outputs(loss: types.Type) -> Callable[..., object] | None:
-    cls = _class_of(loss)
-    if cls is None:
-        return None
-    return (lambda loss: loss.n_classes) if cls.several_outputs else (lambda loss: 1)
+def _outputs(loss: types.Type) -> Callable[..., object]:
+    return (lambda loss: loss.n_classes) if _several(loss) else (lambda loss: 1)
 
 
 @overloads(point_of)
-def _point_of(loss: types.Type, numbers: types.Type) -> Callable[..., object] | None:
-    cls = _class_of(loss)
-    if cls is None:
-        return None
-    return (lambda loss, numbers: numbers) if cls.several_outputs else (lambda loss, numbers: numbers[0])
+def _point_of(loss: types.Type, numbers: types.Type) -> Callable[..., object]:
+    return (lambda loss, numbers: numbers) if _several(loss) else (lambda loss, numbers: numbers[0])
 
 
 @overloads(write_slope)

@@ -16,8 +16,6 @@ from adfs.compilation import compiled, kernel
 from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, entropy_part
 
-__all__ = ["ROOM_ROWS", "Multinomial", "multinomial_dual_prox"]
-
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
 _SLACK = 2.0**-51
 _SHORT_MOVE = 1e-9  # its square is below rounding

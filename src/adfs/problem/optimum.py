@@ -18,8 +18,6 @@ from adfs.threads import single_threaded
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
 
-__all__ = ["Optimum", "find_optimum"]
-
 _DENSE_DIMENSION = 1500  # up to here the Hessian is formed and factorised
 _FIRST_STEPS, _MORE_STEPS = 50, 300
 _SHORT_STEP = 2.0**-20

@@ -19,18 +19,6 @@ from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem.rows import kind_of
 
-__all__ = [
-    "ElasticNet",
-    "Penalty",
-    "Ridge",
-    "WholePenalty",
-    "check_l1",
-    "one_per_node",
-    "shrink_rows",
-    "shrunk",
-    "soft",
-]
-
 
 class Ridge(NamedTuple("NoL1", [])):
     """No ℓ1 term at any node."""

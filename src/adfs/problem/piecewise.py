@@ -17,14 +17,13 @@ import scipy.linalg
 from adfs.compilation import compiled
 from adfs.problem.evaluation import loss_domains
 from adfs.problem.labels import Labels, label_at, label_rows
-from adfs.problem.losses import Loss, conjugate, weighted_conjugate_prox
+from adfs.problem.loss_base import Loss
+from adfs.problem.losses import conjugate, weighted_conjugate_prox
 from adfs.problem.rows import Matrix, row_column, row_entry, row_span, sparse
 from adfs.problem.samples import Samples
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
-
-__all__ = ["Pieces", "dual_ascent", "interior_point", "polish", "quadratic_pieces"]
 
 _LARGEST_FREE_SET = 3000
 _LARGEST_ORDER = 1500  # of the systems that interior points factorise at every step

@@ -15,23 +15,11 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError, unknown_name
 from adfs.problem.labels import Labels, labels_of
-from adfs.problem.losses import Loss, check_labels
+from adfs.problem.loss_base import Loss
+from adfs.problem.losses import check_labels
 from adfs.problem.rows import Matrix, sparse
 
 _LARGEST_OFFSET = 1e150  # can be squared
-
-__all__ = [
-    "PARTITIONS",
-    "Shard",
-    "as_numbers",
-    "as_rows",
-    "as_signs",
-    "check_offset",
-    "check_weights",
-    "make_shard",
-    "split",
-    "stack_shards",
-]
 
 
 class Shard(NamedTuple):

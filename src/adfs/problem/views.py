@@ -42,21 +42,6 @@ from adfs.problem.samples import Samples
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 
-__all__ = [
-    "Boxed",
-    "BoxedProblem",
-    "beyond",
-    "can_be_boxed",
-    "can_be_smoothed",
-    "common_margin",
-    "first_curvatures",
-    "intervals",
-    "sample_curvature",
-    "sample_dual_prox",
-    "smoothed",
-    "view_with",
-]
-
 _ROUNDING = 1e-12  # of a margin, relative to itself and to 1
 _SLACK = 1e-9  # relative, of a curvature
 _FACTOR = 2.0  # between the curvatures found at first and those assumed
@@ -113,17 +98,9 @@ def _prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta
     raise NotImplementedError("compiled code only")
 
 
-@overloads(_prox_in_box)
-def _compiled_prox_in_box(
-    loss: types.Type,
-    zeta: types.Type,
-    h: types.Type,
-    b: types.Type,
-    start: types.Type,
-    beta: types.Type,
-    ends: types.Type,
-) -> Callable[..., object] | None:
-    return getattr(kind_of(loss), "prox_in_box", _clipped)
+overloads(_prox_in_box)(
+    lambda loss, zeta, h, b, start, beta, ends: getattr(kind_of(loss), "prox_in_box", _clipped)
+)
 
 
 @overloads(sample_curvature)

@@ -1,7 +1,8 @@
 """Runtimes: what carries an algorithm out, in one process or on a cluster."""
 
-from adfs.runtimes.clock import Delays, retime, with_times
+from adfs.runtimes.clock import retime, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
+from adfs.runtimes.delays import Delays
 from adfs.runtimes.loop import Budget, Outcome
 from adfs.runtimes.recording import Grid, Record
 from adfs.runtimes.result import Run

@@ -15,8 +15,6 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.files import JsonObject, reading_error, write_whole
 
-__all__ = ["read_container", "write_container"]
-
 _MAGIC = b"adfs-file 1 "
 _DIGEST = 64
 

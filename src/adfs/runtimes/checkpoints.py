@@ -26,15 +26,6 @@ from adfs.files import JsonObject, write_whole
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.cluster import Cluster, RefusalError
 
-__all__ = [
-    "CheckpointFile",
-    "CheckpointFolder",
-    "Checkpoints",
-    "KeptPhases",
-    "fingerprint",
-    "open_checkpoints",
-]
-
 _KIND = "checkpoint-set"
 
 Rows = list[dict[str, float]]
@@ -178,7 +169,7 @@ def _check_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process of the same number may have been quicker
     except OSError as error:
         raise InputError(f"cannot write checkpoints into {folder}: {error.strerror or error}") from None
 

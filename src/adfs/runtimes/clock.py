@@ -34,7 +34,6 @@ from adfs.runtimes.delays import (
     ClockState,
     Delays,
     Pace,
-    Straggler,
     computation_time,
     message_times,
     start_clock,
@@ -44,9 +43,6 @@ from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
 from adfs.schedule.rounds import round_coin
 from adfs.theory import NodeSizes, node_sizes
-
-__all__ = ["Clock", "Delays", "Straggler", "Times", "follow", "position_at", "retime", "with_times"]
-
 
 _LONGEST_WALK = 2.0**48
 _MOST_ROOTS = 1024  # tried as roots of a spanning tree

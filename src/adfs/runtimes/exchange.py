@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from adfs.runtimes.placement import Placement
     from adfs.runtimes.timing import ProcessTimes
 
-__all__ = ["EventExchange", "GossipProduct", "events_ahead", "split_events", "take_events"]
-
 # Between two looks at the messages there must not be much work, for some networks move a message only while
 # the library is called.
 _MOST_BETWEEN_LOOKS = 256

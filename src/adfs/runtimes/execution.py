@@ -30,8 +30,6 @@ from adfs.schedule import Events
 if TYPE_CHECKING:
     from adfs.runtimes.phases import Phases
 
-__all__ = ["Execution"]
-
 _SLICE_SECONDS = 0.2
 _FIRST_SLICE = 4096.0
 _FIRST_ROUNDS = 1.0

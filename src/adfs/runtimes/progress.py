@@ -13,8 +13,6 @@ from adfs.runtimes.loop import Budget, Monitor
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressBar", "wanted_on_screen"]
-
 _SECONDS_BETWEEN_LINES = 5.0
 
 

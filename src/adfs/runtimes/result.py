@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adfs._version import __version__
+from adfs.algorithms import METHODS
 from adfs.files import JsonObject
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.loop import Outcome
-from adfs.theory import BlockParameters, NodeSizes, NonSmoothParameters, Parameters, baselines
+from adfs.theory import NodeSizes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Consultation", "History", "PhaseRecord", "Run", "as_columns"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,22 +154,6 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 # --------------------------------------------------------------------------- phases and constants
 
 
-_PARAMETER_RECORDS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        Parameters,
-        NonSmoothParameters,
-        BlockParameters,
-        baselines.MsdaParameters,
-        baselines.EsdacdParameters,
-        baselines.DsbaParameters,
-        baselines.ExtraParameters,
-        baselines.PointSagaParameters,
-        baselines.AgdParameters,
-    )
-}
-
-
 @dataclass(frozen=True, eq=False)
 class PhaseRecord:
     """A phase of a run: where it began, after how many passes, with what constants and how many samples.
@@ -250,8 +233,9 @@ def constants_in_words(parameters: Any) -> tuple[dict[str, Any], dict[str, np.nd
 
 def rebuild_constants(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
     """Return the record of a known kind; the text of any other."""
-    cls = _PARAMETER_RECORDS.get(description["record"])
-    if cls is None:
+    records = {method.record.__name__: method.record for method in METHODS.values()}
+    cls = records.get(description["record"])
+    if cls is None or not cls.__module__.startswith("adfs."):
         return description["text"]
     plain = {k: tuple(v) if isinstance(v, list) else v for k, v in description["fields"].items()}
     return cls(**plain, **arrays)

@@ -37,8 +37,6 @@ from adfs.runtimes.run_options import RunOptions, describe, takes_run_options
 from adfs.schedule.philox import phase_seed
 from adfs.theory import NodeSummary, smoothness_limit, summarize
 
-__all__ = ["gather_summary", "run_method", "simulate"]
-
 
 @takes_run_options
 def simulate(

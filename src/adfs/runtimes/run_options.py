@@ -21,8 +21,6 @@ from adfs.runtimes.recording import Record
 from adfs.schedule import SCHEDULES
 from adfs.schedule.philox import check_seed
 
-__all__ = ["RunOptions", "describe", "takes_run_options"]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 

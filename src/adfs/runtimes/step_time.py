@@ -22,8 +22,6 @@ from adfs.theory import NodeSummary, Parameters, theorem4_step_time
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["measured_tau", "measured_tau_of", "step_seconds", "theorem4_table"]
-
 _BATCHES = 5
 _BATCH_SECONDS = 0.02
 

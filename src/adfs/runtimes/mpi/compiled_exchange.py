@@ -24,8 +24,6 @@ from adfs.schedule.events import room_for
 if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
 
-__all__ = ["CompiledExchange"]
-
 # Seconds of waiting after which Python has a look, and sleeps a moment; at once where ranks share cores.
 _LOOK_SECONDS = 0.02
 _CROWDED_SECONDS = 0.0

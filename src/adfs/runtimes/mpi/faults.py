@@ -31,18 +31,6 @@ from adfs.runtimes.cluster import RefusalError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = [
-    "Pulse",
-    "RankLostError",
-    "Watch",
-    "abort",
-    "as_one_program",
-    "end_all_on_error",
-    "restore_error_hook",
-    "say",
-    "tell",
-]
-
 _SPINS = 50
 _SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
 _ABORT_SECONDS = 5.0
@@ -234,11 +222,7 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
             if watch.rank == 0:
                 say(str(error))
             return
-        tell(error, watch)
-        sys.stderr.flush()
-        if watch.size > 1:
-            time.sleep(_OTHERS_SPEAK)
-            abort(comm)
+        _tell_and_end(error, watch, comm)
 
     hook.before = before  # type: ignore[attr-defined]
     sys.excepthook = hook
@@ -269,11 +253,17 @@ def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
     except Exception as error:
         if size == 1:
             raise
-        tell(error, Watch(rank, size, 1.0))
-        sys.stderr.flush()
+        _tell_and_end(error, Watch(rank, size, 1.0), comm)
+    MPI.Finalize()
+
+
+def _tell_and_end(error: BaseException, watch: Watch, comm: MPI.Intracomm) -> None:
+    """Say an error, and end all ranks once those that fail at the same moment have spoken."""
+    tell(error, watch)
+    sys.stderr.flush()
+    if watch.size > 1:
         time.sleep(_OTHERS_SPEAK)
         abort(comm)
-    MPI.Finalize()
 
 
 def restore_error_hook() -> None:
@@ -325,7 +315,7 @@ class Pulse:
         while not self._over.wait(self._pause):
             for peer in peers if self._busy else ():
                 if peer not in sent or sent[peer].Test():
-                    sent[peer] = self._comm.Isend(_nothing(), peer, _SIGN_OF_LIFE)
+                    sent[peer] = self._comm.Isend(nothing(), peer, _SIGN_OF_LIFE)
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
@@ -340,7 +330,7 @@ class Pulse:
         """Note of whom there is a sign of life."""
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _SIGN_OF_LIFE, status):
-            self._comm.Recv(_nothing(), status.Get_source(), _SIGN_OF_LIFE)
+            self._comm.Recv(nothing(), status.Get_source(), _SIGN_OF_LIFE)
             self._heard[status.Get_source()] = time.perf_counter()
 
     def last(self, rank: int, begun: float) -> float:
@@ -355,5 +345,6 @@ class Pulse:
         self.listen()
 
 
-def _nothing() -> np.ndarray:
+def nothing() -> np.ndarray:
+    """Return what a message without content is made of."""
     return np.empty(0, dtype=np.uint8)

@@ -18,8 +18,6 @@ from adfs.errors import InputError
 from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.placement import Placement
 
-__all__ = ["MPI_START", "MPI_TEST", "MPI_WTIME", "YIELD", "MpiLinks", "check_file_limit", "library_is_loaded"]
-
 
 class MpiLinks:
     """The ends of the cut edges that are on this rank; see `adfs.runtimes.cluster.Links`.

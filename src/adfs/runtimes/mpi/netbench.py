@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
     from adfs.runtimes.mpi.team import Team
 
-__all__ = ["NetBench", "bench_network", "measure_exchanges", "message_seconds"]
-
 WIDTHS = (1, 10, 100, 1_000, 10_000, 100_000)
 _SECONDS = 0.1
 _MOST_PAIRS = 28

@@ -31,8 +31,6 @@ from adfs.runtimes.timing import ProcessTimes
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["MpiRanks", "check_launcher", "fit_mpi"]
-
 
 class MpiRanks(Cluster):
     """The ranks of an MPI communicator, which act together: each holds its own nodes and their data.
