@@ -13,19 +13,10 @@ from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.round_process import LocalRounds, node_gradients
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters, largest_eigenvalue
-
-
-def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.ndarray:
-    """Return θ after some rounds on one machine, (d,)."""
-    theta = y = np.zeros(problem.n_features)
-    for _ in range(rounds):
-        before, theta = theta, y - parameters.step * problem.gradient(y)
-        y = theta + parameters.momentum * (theta - before)
-    return theta
 
 
 class AgdParts(NamedTuple):

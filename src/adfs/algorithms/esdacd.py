@@ -13,13 +13,12 @@ from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,
     dual_gradients,
-    literal_dual_gradient,
     make_solver,
 )
 from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import Problem, Samples
+from adfs.problem import Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import EsdacdParameters
 
@@ -44,36 +43,6 @@ class EsdacdConstants(NamedTuple):
     momentum_step: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
-
-
-class LiteralEsdacd:
-    """The same in the variables of the paper: y and v of every node, mixed at every event.
-
-    Algorithm
-        z_r = ∇f_r*(y_r) at both ends; [v; y] ← B[v; y] at every node, B = [[1 − ϑ, ϑ], [δ, 1 − δ]], δ =
-        ϑ(1 − ϑ)/(1 + ϑ); at the ends v moves by −(ϑw/(pσ_A))(z_r − z_other), y by −(w/(1 +
-        ϑ))(1/(w(1/σ_k + 1/σ_l)) + ϑ²/(pσ_A)) times the same.
-    """
-
-    def __init__(self, problem: Problem, network: Network, parameters: EsdacdParameters) -> None:
-        self.problem = problem
-        self.edges = network.edges
-        self.parameters = parameters
-
-    def step(self, v: np.ndarray, y: np.ndarray, edge: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return v and y after an event, (n, d) each."""
-        q, theta = self.parameters, self.parameters.contraction
-        i, j = self.edges[edge]
-        change = literal_dual_gradient(self.problem, i, y[i]) - literal_dual_gradient(self.problem, j, y[j])
-        w, p = q.edge_weights[edge], q.edge_probability[edge]
-        delta = theta * (1 - theta) / (1 + theta)
-        v, y = (1 - theta) * v + theta * y, delta * v + (1 - delta) * y
-        of_v = theta * w / (p * q.dual_curvature)
-        of_y = w / (1 + theta) * (1 / (w * q.edge_inverse_sigma[edge]) + theta**2 / (p * q.dual_curvature))
-        for node, sign in ((i, 1.0), (j, -1.0)):
-            v[node] -= sign * of_v * change
-            y[node] -= sign * of_y * change
-        return v, y
 
 
 class EsdacdParts(NamedTuple):

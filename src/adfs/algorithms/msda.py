@@ -8,27 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
-from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
+from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.network.gossip import chebyshev_gossip
-from adfs.problem import Problem, Samples
+from adfs.problem import Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import MsdaParameters
-
-
-def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:
-    """Return every node's θ after some rounds, (n, d): dense and slow, the twin of :class:`MsdaProcess`."""
-    laplacian = network.laplacian().toarray()
-    x = np.zeros((problem.n_nodes, problem.n_features))
-    y, theta = x, x
-    for _ in range(rounds):
-        theta = np.array([literal_dual_gradient(problem, i, x[i]) for i in range(problem.n_nodes)])
-        before, y = y, x - parameters.step * chebyshev_gossip(laplacian, theta, parameters.chebyshev)
-        x = (1.0 + parameters.momentum) * y - parameters.momentum * before
-    return theta
 
 
 class MsdaParts(NamedTuple):
