@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import adfs
 from adfs.algorithms import METHODS, RoundProcess, Setting
 from adfs.runtimes.cluster import OneProcess
-from adfs.runtimes.gossip import GossipProduct
+from adfs.runtimes.exchange import GossipProduct
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.timing import ProcessTimes
 from benchmarks.measure import Row, fastest, write_table

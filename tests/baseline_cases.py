@@ -11,7 +11,7 @@ import numpy as np
 import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
 from adfs.runtimes.cluster import OneProcess
-from adfs.runtimes.gossip import GossipProduct
+from adfs.runtimes.exchange import GossipProduct
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.timing import ProcessTimes
 from literal_cases import random_case, random_network, random_problem

@@ -12,16 +12,16 @@ import scipy.sparse as sp
 import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.adaptive import Adaptive
-from adfs.algorithms.adfs_block import LiteralBlockAdfs
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs
 from adfs.algorithms.retuning import Look, Phase
 from adfs.errors import InputError
-from adfs.problem.boxes import BoxedProblem, intervals
+from adfs.problem.views import BoxedProblem, intervals
 from adfs.runtimes import Delays, Grid, Record, Run, RunOptions, run_method
 from adfs.runtimes.joint_problem import join_shards
 from adfs.theory import AugmentedGraph, BlockParameters, Parameters
 from adfs.theory.theorems import theorem2_error
 from baseline_cases import gossip_here
+from literal_methods import LiteralBlockAdfs
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
 

@@ -7,9 +7,10 @@ import pytest
 import scipy.sparse as sp
 
 import adfs
-from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
+from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.problem.evaluation import loss_derivatives
 from literal_cases import SMOOTH, random_problem
+from literal_methods import literal_dual_gradient
 from loss_cases import few_of
 
 

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 import adfs
-from adfs.algorithms.agd import literal_agd
-from adfs.algorithms.dsba import literal_dsba
-from adfs.algorithms.esdacd import LiteralEsdacd
-from adfs.algorithms.extra import literal_extra
-from adfs.algorithms.msda import literal_msda
-from adfs.algorithms.point_saga import literal_point_saga
 from adfs.errors import InputError
 from adfs.theory import DsbaParameters, EsdacdParameters, MsdaParameters, PointSagaParameters
 from baseline_cases import drive, make_case, run_in_blocks, setting_of, start
+from literal_methods import (
+    LiteralEsdacd,
+    literal_agd,
+    literal_dsba,
+    literal_extra,
+    literal_msda,
+    literal_point_saga,
+)
 
 INEXACT = 1e-8  # dual gradients are solved to a part of the distance moved
 

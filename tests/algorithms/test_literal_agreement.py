@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import adfs
 from adfs.algorithms.adfs_literal import LiteralAdfs, LiteralNsAdfs, MeanLagAdfs, VelocityNsAdfs, draw_edges
-from adfs.algorithms.apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
+from apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
 from literal_cases import NON_SMOOTH, SMOOTH, cases, make_parameters, random_case
 
 KINDS = ("paper", "tuned")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 import adfs
 from adfs.algorithms.adfs_literal import AdfsState, draw_edges
-from adfs.algorithms.apcg_oracle import GeneralizedApcg, non_smooth_coefficients
 from adfs.theory import AugmentedGraph, NonSmoothParameters
+from apcg_oracle import GeneralizedApcg, non_smooth_coefficients
 from literal_cases import NON_SMOOTH, SMOOTH, cases, domain_excess, make_parameters, random_case, run_literal
 
 BOUNDED = ("hinge", "absolute", "quantile", "epsilon-insensitive", "huber", "smoothed-hinge", "logistic")

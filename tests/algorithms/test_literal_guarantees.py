@@ -9,7 +9,6 @@ import pytest
 
 import adfs
 from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs
-from adfs.algorithms.apcg_oracle import constant_coefficients
 from adfs.problem.losses import get_loss
 from adfs.theory import (
     AugmentedGraph,
@@ -19,6 +18,7 @@ from adfs.theory import (
     theorem2_initial_error,
     theorem3_bound,
 )
+from apcg_oracle import constant_coefficients
 from literal_cases import (
     box_dual_optimum,
     make_parameters,

@@ -13,9 +13,9 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
-from adfs.problem import Problem, interior_point, losses, optimum
+from adfs.problem import Problem, losses, optimum, piecewise
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.piecewise import dual_ascent, polish, quadratic_pieces
+from adfs.problem.piecewise import dual_ascent, interior_point, polish, quadratic_pieces
 from loss_cases import CASES, FEW, ON_SPARSE_ROWS, SMOOTH, case_id
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -136,7 +136,7 @@ def test_high_dimension_with_kinks(loss: Loss, monkeypatch: pytest.MonkeyPatch) 
     by_pieces = assert_certified(problem)
     assert by_pieces.method == "interior-point"
     # Where no factorisation is affordable, coordinate ascent; what it reaches is what it says.
-    monkeypatch.setattr(interior_point, "_LARGEST_ORDER", 0)
+    monkeypatch.setattr(piecewise, "_LARGEST_ORDER", 0)
     ascent = assert_certified(Problem(X, y, loss, 0.5))
     assert ascent.method == "dual-ascent"
     assert ascent.value == pytest.approx(by_pieces.value, rel=1e-12)
@@ -146,7 +146,7 @@ def test_what_cannot_be_reached_is_said() -> None:
     X, y = made(get_loss("absolute"), 60, 30, density=0.2)
     problem = Problem(X, y, "absolute", 1e-3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interior_point, "_LARGEST_ORDER", 0)
+        patch.setattr(piecewise, "_LARGEST_ORDER", 0)
         patch.setattr(optimum, "_DUAL_ROUNDS", 1)
         patch.setattr(optimum, "_WORTH_POLISHING", 0.0)
         with pytest.warns(RuntimeWarning, match=r"relative duality gap of .*, not 1\.0e-12; rescale"):
@@ -213,7 +213,7 @@ def test_other_conjugates_have_no_pieces(name: str) -> None:
     problem = Problem(X, np.sign(y), name)
     assert quadratic_pieces(problem) is None
     assert polish(problem, np.zeros(10)) is None
-    assert list(interior_point.interior_point(problem)) == []
+    assert list(interior_point(problem)) == []
 
 
 @pytest.mark.parametrize("shape", [(60, 8), (8, 60)])
@@ -222,7 +222,7 @@ def test_interior_point_converges_by_itself(shape: tuple[int, int]) -> None:
     X, y = made(loss, *shape)
     problem = Problem(X, y, loss, 0.2)
     gaps = []
-    for s, theta in interior_point.interior_point(problem):
+    for s, theta in interior_point(problem):
         clipped = problem.clip_to_domain(s)
         np.testing.assert_allclose(s, clipped, rtol=0, atol=1e-15)
         gaps.append((problem.objective(theta) - problem.dual_objective(clipped)) / problem.value_at_zero)

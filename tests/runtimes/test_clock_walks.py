@@ -10,7 +10,8 @@ import pytest
 
 import adfs
 from adfs.algorithms import METHODS
-from adfs.runtimes.clock import Clock, Delays, Straggler, position_at, retime, with_times
+from adfs.runtimes.clock import Clock, position_at, retime, with_times
+from adfs.runtimes.delays import Delays, Straggler
 from adfs.schedule import make_schedule
 from adfs.theory import BlockParameters, Parameters, summarize
 from baseline_cases import make_case, start

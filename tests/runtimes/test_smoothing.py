@@ -11,7 +11,7 @@ import pytest
 import adfs
 from adfs.errors import InputError
 from adfs.problem import get_loss
-from adfs.problem.smoothing import smoothed
+from adfs.problem.views import smoothed
 from adfs.runtimes import Run, RunOptions, run_method
 from adfs.runtimes.joint_problem import join_shards
 from memory_cluster import Threads, on_threads

@@ -14,7 +14,6 @@ from scipy.optimize import minimize_scalar
 
 import adfs
 from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs, draw_edges
-from adfs.algorithms.apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
 from adfs.problem.terms import Term
 from adfs.theory import (
     AugmentedGraph,
@@ -25,6 +24,7 @@ from adfs.theory import (
     theorem3_bound,
 )
 from adfs.theory.parameters import network_constant
+from apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
 from literal_cases import domain_excess, make_parameters, random_case, run_literal, unchecked
 
 

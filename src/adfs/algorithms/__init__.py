@@ -21,7 +21,6 @@ from adfs.algorithms.base import (
     Method,
     Process,
     RoundEffort,
-    RoundProcess,
     Setting,
     Work,
     get_method,
@@ -33,6 +32,7 @@ from adfs.algorithms.method_kernels import (
     register_event_kernels,
     register_round_kernels,
 )
+from adfs.algorithms.round_process import RoundProcess
 
 __all__ = [
     "METHODS",

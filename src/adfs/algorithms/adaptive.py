@@ -3,17 +3,25 @@
 Tuned constants are for the worst curvature of the loss. A certified gap G = F(θ) − D(s) says how far the
 optimum can still be: F is Σσ-strongly convex and so is what −D has of θ(s) = θ, and both errors are in G, so
 ‖θ − θ*‖ ≤ √(G/Σσ). Each sample's optimal margin then lies in an interval, its optimal dual variable in a box,
-and its curvature may be taken there (`adfs.problem.boxes`). Every theorem holds with the smaller curvatures.
+and its curvature may be taken there (`adfs.problem.views`). Every theorem holds with the smaller curvatures.
 
 ``"adaptive-safe"`` uses that radius. ``"adaptive"`` uses a share of it, which is not proven; the certificate,
 which is of the true problem, cannot be fooled by it. Where a margin leaves its interval the box was too
 small: the next look widens it to the proven one, and a run whose gap stalls goes on with proven ones.
+
+Other constants rest on assumptions, which certificates check. A loss whose curvature has no bound (Poisson,
+Gamma) is given one for every sample. Where a certificate finds margins beyond, the curvatures of those
+samples are doubled, and the run goes on from its dual variables with constants for the new ones. An ℓ1 term
+takes the curvature of the centres away where θ is 0, and with it the proof of the linear rate: σ_A is then an
+assumption too. Where the certified gap does not fall, the run goes on from its dual variables with a tenth of
+σ_A, and the ρ that follows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +30,17 @@ from adfs.algorithms.retuning import Look, Phase, Retuner
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
-from adfs.problem.boxes import BoxedProblem, can_be_boxed, intervals
 from adfs.problem.evaluation import node_sums, sampling_weights
 from adfs.problem.labels import ShiftedLabels
+from adfs.problem.views import (
+    BoxedProblem,
+    beyond,
+    can_be_boxed,
+    first_curvatures,
+    intervals,
+    view_with,
+)
 from adfs.theory import BlockParameters, NodeSummary, Parameters
-
-__all__ = ["ADAPTIVE", "Adaptive", "adaptive_retuner", "predicted_time"]
 
 #: The names of the choices, and the share of the proven radius that each takes.
 ADAPTIVE: Mapping[str, float] = {"adaptive": 0.2, "adaptive-safe": 1.0}
@@ -40,6 +53,10 @@ _PASSES = 4.0  # and not before so many passes, since a look takes one
 _LEAST_GAP = 1e-13  # relative; below it rounding decides
 _SLACK = 1.001  # on the radius, for the rounding of θ and of the gap
 _STALLED = 0.5  # a gap above this share of the one a look before has not fallen
+# Where assumptions are checked: at 1/ρ, 1.5/ρ, 2.25/ρ, …; with an ℓ1 term at 2/ρ, 4/ρ, 6/ρ, …
+_ASSUMED_APART, _EVERY = 1.5, 2.0
+_MORE, _LESS = 2.0, 0.1  # what a curvature, and σ_A, is multiplied by
+_LEAST = 1e-6  # of what σ_A was tuned to
 
 
 def predicted_time(parameters: Any, network: Network, tau: float | None) -> float:
@@ -59,14 +76,9 @@ def predicted_time(parameters: Any, network: Network, tau: float | None) -> floa
 
 
 class Adaptive(Retuner):
-    """Re-tunes from certificates.
+    """Re-tunes from certificates, with intervals that have a share of the proven radius (1: proven ones).
 
-    Parameters
-    ----------
-    share : float
-        The share of the proven radius that intervals have, 1 for proven ones.
-    all_stay : bool
-        Whether curvatures may fall and never vanish, so that no sample leaves the schedule.
+    ``all_stay`` says that curvatures may fall and never vanish, so that no sample leaves the schedule.
     """
 
     def __init__(self, share: float, all_stay: bool = False) -> None:
@@ -113,7 +125,8 @@ class Adaptive(Retuner):
         if self._margins is not None or not self.all_stay or not summary.n_active.any():
             return
         nothing = np.full(summary.n_nodes, np.finfo(np.float64).tiny)
-        flat = _like(summary, summary.n_active, nothing, nothing, summary.n_active.astype(np.float64))
+        roots = summary.n_active.astype(np.float64)
+        flat = replace(summary, kappa=nothing, batch_kappa=nothing, root_sums=roots)
         hoped = _HOPED * predicted_time(parameters, network, tau)
         self._over = self._over or predicted_time(constants(flat), network, tau) > hoped
 
@@ -193,7 +206,7 @@ class Adaptive(Retuner):
         kappa = sums / known.sigma
         shrunk = np.divide(kappa, known.kappa, out=np.zeros_like(kappa), where=known.kappa > 0.0)
         batch_kappa = shrunk * known.batch_kappa if known.n_nodes > 1 else kappa
-        summary = _like(known, n_active, kappa, batch_kappa, root_sums)
+        summary = replace(known, n_active=n_active, kappa=kappa, batch_kappa=batch_kappa, root_sums=root_sums)
         return predicted_time(look.constants(summary), look.network, look.tau)
 
     def _phase(self, look: Look, view: BoxedProblem, before: float, estimate: float) -> Phase | None:
@@ -219,42 +232,10 @@ class Adaptive(Retuner):
         return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
 
 
-def _like(
-    known: NodeSummary,
-    n_active: np.ndarray,
-    kappa: np.ndarray,
-    batch_kappa: np.ndarray,
-    root_sums: np.ndarray,
-) -> NodeSummary:
-    """Return a summary with other curvatures."""
-    return NodeSummary(
-        n_samples=known.n_samples,
-        n_active=n_active,
-        sigma=known.sigma,
-        kappa=kappa,
-        batch_kappa=batch_kappa,
-        root_sums=root_sums,
-        largest_smoothness=known.largest_smoothness,
-    )
-
-
 def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return what two sets of intervals share, which hold the same points; (N, 2)."""
     low, high = np.maximum(first[:, 0], second[:, 0]), np.minimum(first[:, 1], second[:, 1])
     return np.stack([np.minimum(low, high), high], axis=1)
-
-
-def adaptive_retuner(problem: FiniteSum, choice: object) -> Adaptive | None:
-    """Return the retuner of a choice of parameters, None for one that is not adaptive."""
-    if not isinstance(choice, str) or choice not in ADAPTIVE:
-        return None
-    if not isinstance(problem, Problem) or not can_be_boxed(problem.loss):
-        raise InputError(
-            f"parameters={choice!r} takes a linear model with the loss logistic, squared-hinge, huber, "
-            f"smoothed-hinge or smoothed-quantile, not {problem.loss_name!r}; use 'tuned'"
-        )
-    # The other losses have their full curvature or none.
-    return Adaptive(ADAPTIVE[choice], all_stay=problem.loss_name == "logistic")
 
 
 def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:
@@ -262,3 +243,94 @@ def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:
     labels = problem.labels
     margins = problem.X @ theta
     return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
+
+
+class Assumptions(Retuner):
+    """Checks what constants rest on at certificates, and corrects it."""
+
+    def __init__(self, *, l1: bool) -> None:
+        self._l1 = l1
+        # What later decisions follow from: the curvatures assumed, the share of σ_A, the last look's gap.
+        self._beta: np.ndarray | None = None
+        self._share, self._looked = 1.0, math.inf
+
+    def words(self) -> str:
+        return f"assumptions, l1 {self._l1}"
+
+    def state(self) -> dict[str, np.ndarray]:
+        numbers = {"numbers": np.array([self._share, self._looked])}
+        return numbers if self._beta is None else numbers | {"beta": self._beta}
+
+    def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
+        self._beta = state.get("beta")
+        self._share, self._looked = (float(number) for number in state["numbers"])
+        return self._view(problem)
+
+    def first_view(
+        self, problem: FiniteSum, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
+    ) -> FiniteSum:
+        if problem.assumes_curvature:
+            assert isinstance(problem, Problem)
+            self._beta = first_curvatures(problem, start, total)
+        return self._view(problem)
+
+    def _view(self, problem: FiniteSum) -> FiniteSum:
+        if self._beta is None:
+            return problem
+        assert isinstance(problem, Problem)
+        return view_with(problem, self._beta)
+
+    def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
+        stride = (_EVERY if self._l1 else _FIRST) / parameters.contraction
+        at = stride
+        while math.isfinite(at):
+            yield float(math.ceil(at))
+            at = max(at + stride if self._l1 else _ASSUMED_APART * at, math.ceil(at) + 1.0)
+
+    def decide(self, look: Look) -> Phase | None:
+        beyond_now = 0.0 if self._beta is None else self._double(look, self._beta)
+        stalled = self._l1 and look.gap > _LEAST_GAP and look.gap > _STALLED * self._looked
+        self._looked = look.gap
+        if stalled and beyond_now == 0.0 and self._share > _LEAST:
+            self._share *= _LESS
+        elif beyond_now == 0.0:
+            return None
+        view = self._view(look.problem)
+        look.charge(passes=1.0, sums=1)
+        summary = look.summarize(view)
+        constants = look.constants(summary)
+        if self._l1:
+            constants = replace(
+                constants,
+                contraction=math.sqrt(self._share) * constants.contraction,
+                dual_curvature=self._share * constants.dual_curvature,
+            )
+        told = {"beyond": beyond_now, "share": self._share}
+        return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
+
+    def _double(self, look: Look, beta: np.ndarray) -> float:
+        """Double the curvatures of samples whose margins are beyond; return how many there are anywhere."""
+        assert isinstance(look.problem, Problem)
+        found = beyond(look.problem, look.theta, beta)
+        here = node_sums(found.astype(np.float64), look.problem.offsets)
+        self._beta = np.where(found, _MORE * beta, beta)
+        return float(look.total(here[:, None])[0])
+
+
+def retuner_for(problem: FiniteSum, choice: object) -> Retuner | None:
+    """Return what a run of ADFS is re-tuned by: a choice that adapts, or what its constants assume."""
+    adapts = isinstance(choice, str) and choice in ADAPTIVE
+    if problem.assumes_curvature or problem.l1 is not None:
+        if adapts:
+            what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
+            raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
+        return Assumptions(l1=problem.l1 is not None)
+    if not adapts:
+        return None
+    if not isinstance(problem, Problem) or not can_be_boxed(problem.loss):
+        raise InputError(
+            f"parameters={choice!r} takes a linear model with the loss logistic, squared-hinge, huber, "
+            f"smoothed-hinge or smoothed-quantile, not {problem.loss_name!r}; use 'tuned'"
+        )
+    # The other losses have their full curvature or none.
+    return Adaptive(ADAPTIVE[str(choice)], all_stay=problem.loss_name == "logistic")

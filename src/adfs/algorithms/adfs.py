@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.adaptive import ADAPTIVE
+from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsParts,
     adfs_constants,
@@ -21,7 +21,6 @@ from adfs.algorithms.adfs_kernels import (
     run_events,
     tip_scalars,
 )
-from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import EventProcess, Method, Setting, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.retuning import Retuner
@@ -29,8 +28,6 @@ from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
-
-__all__ = ["Adfs", "AdfsProcess", "Apcg", "GeneralAdfsProcess"]
 
 
 class AdfsProcess(EventProcess):

@@ -1,7 +1,7 @@
 """Block-synchronous ADFS: the same dual and the same steps, taken by all nodes together.
 
 At each step a coin that all nodes share says whether every node does one sample, or all do one gossip round.
-The literal twin is :class:`LiteralBlockAdfs`.
+The tests hold it to a literal twin.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.adaptive import ADAPTIVE
+from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsConstants,
     AdfsParts,
@@ -22,78 +22,18 @@ from adfs.algorithms.adfs_kernels import (
     node_constants,
     tip_scalars,
 )
-from adfs.algorithms.assumptions import retuner_for
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
-from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.algorithms.retuning import Retuner
+from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.penalties import shrunk
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
-
-__all__ = ["AdfsBlock", "AdfsBlockProcess", "BlockState", "LiteralBlockAdfs"]
-
-
-class BlockState(NamedTuple):
-    """x and v of the centres (n, d), and of the tips (N,) as multiples of their rows."""
-
-    x: np.ndarray
-    v: np.ndarray
-    tip_x: np.ndarray
-    tip_v: np.ndarray
-
-
-class LiteralBlockAdfs:
-    """The same, literally: x, y and v mixed at every step, on dense rows.
-
-    Algorithm
-        y = (x + ρv)/(1 + ρ), w = (1 − ρ)v + ρy. Gossip: Δ = −(ρ/(σ_A p_comm)) Lap D⁻¹y at the centres, χ =
-        ρ/p_comm. Samples: at each node the step of ADFS with p_ij = p_comp π_ij. Then v⁺ = w + Δ and x⁺ = y +
-        χΔ.
-    """
-
-    def __init__(self, problem: Problem, network: Network, parameters: BlockParameters) -> None:
-        self.problem = problem
-        self.smoothness = problem.smoothness
-        self.laplacian = network.laplacian().toarray()
-        self.parameters = parameters
-
-    def start(self) -> BlockState:
-        """Return zero everywhere."""
-        n, d, m = self.problem.n_nodes, self.problem.n_features, self.problem.n_samples
-        return BlockState(np.zeros((n, d)), np.zeros((n, d)), np.zeros(m), np.zeros(m))
-
-    def step(self, state: BlockState, samples: np.ndarray | None) -> BlockState:
-        """Return the state after a gossip round (``samples`` None) or after one sample at every node."""
-        p, rho = self.parameters, self.parameters.contraction
-        y, tip_y = (state.x + rho * state.v) / (1 + rho), (state.tip_x + rho * state.tip_v) / (1 + rho)
-        w, tip_w = (1 - rho) * state.v + rho * y, (1 - rho) * state.tip_v + rho * tip_y
-        sigma = self.problem.sigma[:, None]
-        if samples is None:
-            change = -(rho / (p.dual_curvature * p.p_comm)) * (self.laplacian @ (y / sigma))
-            return BlockState(y + rho / p.p_comm * change, w + change, tip_y, tip_w)
-        x, v, tip_x, tip_v = y.copy(), w.copy(), tip_y.copy(), tip_w.copy()
-        for node, row in enumerate(samples):
-            if row < 0:
-                continue
-            term, smoothness = self.problem.term(int(row)), self.smoothness[row]
-            share = np.sqrt(1 + smoothness / self.problem.sigma[node]) / p.root_sums[node]
-            probability = (1 - p.p_comm) * share
-            eta = rho * p.virtual_weight * smoothness / (p.dual_curvature * probability)
-            pull = y[node] / self.problem.sigma[node] - tip_y[row] * term.x / smoothness
-            moved = term.dual_prox(tip_w[row] * term.x + eta * pull, eta, smoothness)
-            change = float(moved @ term.x) / term.norm_squared - tip_w[row]
-            chi = rho / probability
-            tip_v[row] += change
-            tip_x[row] += chi * change
-            v[node] -= change * term.x
-            x[node] -= chi * change * term.x
-        return BlockState(x, v, tip_x, tip_v)
 
 
 class BlockParts(NamedTuple):
@@ -235,7 +175,7 @@ class AdfsBlock(Method[BlockParameters]):
     assumes_curvature = True
     l1 = True
 
-    record = BlockParameters
+    record, process = BlockParameters, AdfsBlockProcess
     choices = MappingProxyType(
         dict.fromkeys(
             ("tuned", *ADAPTIVE),
@@ -245,9 +185,6 @@ class AdfsBlock(Method[BlockParameters]):
 
     def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
-
-    def start(self, setting: Setting[BlockParameters]) -> AdfsBlockProcess:
-        return AdfsBlockProcess(setting)
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         return retuner_for(problem, choice)

@@ -25,30 +25,13 @@ from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.boxes import sample_curvature, sample_dual_prox
 from adfs.problem.labels import add_shift, label_at, plain_label
 from adfs.problem.losses import outputs
 from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.rows import Rows, kind_of, row_column, row_entry, row_span
+from adfs.problem.views import sample_curvature, sample_dual_prox
 from adfs.theory import Parameters
-
-__all__ = [
-    "AdfsConstants",
-    "AdfsParts",
-    "AdfsState",
-    "adfs_constants",
-    "adfs_parts",
-    "center_iterate",
-    "center_iterates",
-    "compute",
-    "decay",
-    "exchange",
-    "node_constants",
-    "receive",
-    "run_events",
-    "tip_scalars",
-]
 
 # ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
 _SMALLEST_SCALE = 1e-60
@@ -123,11 +106,10 @@ def adfs_constants(
     parameters: Parameters,
     network: Network,
     beta: float,
-    nodes: np.ndarray | None = None,
-    penalty: Penalty | None = None,
+    block: np.ndarray,
+    penalty: Penalty,
 ) -> AdfsConstants:
-    """Return the constants for a block of nodes (all of them unless told otherwise)."""
-    block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
+    """Return the constants for a block of nodes."""
     probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
     return AdfsConstants(
         log_decay=parameters.log_decay,
@@ -142,7 +124,7 @@ def adfs_constants(
         edge_mixing=parameters.edge_mixing,
         ends=network.ends,
         slot=block_slots(network, block),
-        penalty=Ridge() if penalty is None else penalty,
+        penalty=penalty,
     )
 
 
@@ -397,13 +379,7 @@ _AHEAD = 6
 def run_events(
     parts: AdfsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
-    """Execute events first … last − 1; stop before one that needs a node of another block.
-
-    Returns
-    -------
-    int
-        How far it got: ``last``, or the index of a communication with a node that lives elsewhere.
-    """
+    """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
     samples, constants, state = parts.samples, parts.constants, parts.state
     slot, ends = constants.slot, constants.ends
     n = slot.size

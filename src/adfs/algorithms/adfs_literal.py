@@ -15,17 +15,6 @@ from adfs.theory import AugmentedGraph
 from adfs.theory.parameters import Parameters
 from adfs.theory.variants import NonSmoothParameters
 
-__all__ = [
-    "AdfsState",
-    "LagState",
-    "LiteralAdfs",
-    "LiteralNsAdfs",
-    "MeanLagAdfs",
-    "NsLagState",
-    "VelocityNsAdfs",
-    "draw_edges",
-]
-
 
 class AdfsState(NamedTuple):
     """x_t and v_t at every augmented node, shape (n + T, d)."""

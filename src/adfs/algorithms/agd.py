@@ -9,25 +9,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, node_gradients
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds, node_gradients
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters, largest_eigenvalue
-
-__all__ = ["Agd", "AgdProcess", "DistributedAgd", "literal_agd"]
-
-
-def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.ndarray:
-    """Return θ after some rounds on one machine, (d,)."""
-    theta = y = np.zeros(problem.n_features)
-    for _ in range(rounds):
-        before, theta = theta, y - parameters.step * problem.gradient(y)
-        y = theta + parameters.momentum * (theta - before)
-    return theta
 
 
 class AgdParts(NamedTuple):
@@ -114,7 +103,7 @@ class Agd(Method[AgdParameters]):
     name = "agd"
     kind: ClassVar[str] = "single"
 
-    record = AgdParameters
+    record, process = AgdParameters, AgdProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: AgdParameters.theory(problem, network)}
     )
@@ -133,9 +122,6 @@ class Agd(Method[AgdParameters]):
 
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
-
-    def start(self, setting: Setting[AgdParameters]) -> AgdProcess:
-        return AgdProcess(setting)
 
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

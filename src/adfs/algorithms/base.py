@@ -8,8 +8,8 @@ Two kinds of process, one source each for every runtime:
 
 - :class:`EventProcess`: executes the events of a schedule, and turns one communication into an outgoing and
   an incoming vector;
-- :class:`RoundProcess`: all nodes go from round to round together, with a product by a gossip matrix that the
-  runtime supplies.
+- `adfs.algorithms.round_process.RoundProcess`: all nodes go from round to round together, with a product by a
+  gossip matrix that the runtime supplies.
 """
 
 from __future__ import annotations
@@ -21,32 +21,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 
-from adfs.algorithms.method_kernels import EventKernels, MatrixRows, Parts, RoundKernels, go_on, run_rounds
+from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.algorithms.retuning import Retuner
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.schedule import AliasTables, Events, Schedule, make_schedule
 from adfs.theory import NodeSizes, NodeSummary
-
-__all__ = [
-    "METHODS",
-    "EventEffort",
-    "EventProcess",
-    "Gossip",
-    "Method",
-    "Options",
-    "Process",
-    "RoundEffort",
-    "RoundProcess",
-    "Setting",
-    "Work",
-    "block_slots",
-    "get_method",
-    "register_method",
-]
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -62,25 +44,6 @@ else:
 
 #: A method's own options, as users give them.
 Options: TypeAlias = Mapping[str, Any]
-
-
-class Gossip(Protocol):
-    """What a runtime supplies to methods that go in rounds.
-
-    Attributes
-    ----------
-    rows : MatrixRows or None
-        The whole gossip matrix, where all nodes are in this process: a compiled loop needs nothing else.
-    """
-
-    @property
-    def rows(self) -> MatrixRows | None: ...
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return the block's rows of the matrix product, from the block's values (k, …)."""
-
-    def total(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over all nodes in their order, (d,), from the block's values (k, d)."""
 
 
 class Work(NamedTuple):
@@ -318,62 +281,6 @@ class EventProcess(Process):
         self._own_kernels().incoming(self.parts, edge, self.end(edge), time, own, message)
 
 
-class RoundProcess(Process):
-    """All nodes go from round to round together.
-
-    A method says what a round does by two compiled functions (``kernels``) of one named tuple (``parts``),
-    and what it took by `count`; one without them defines `round` itself and runs interpreted.
-
-    Attributes
-    ----------
-    gossip_matrix : csr_array of shape (n, n)
-        The matrix whose product the runtime supplies, rows of the block's nodes times values of all.
-    kernels : RoundKernels or None
-    parts : tuple
-        A named tuple of all that the kernels need.
-    sums : bool
-        Whether the kernels want sums over all nodes in place of products.
-    message_shape : tuple
-        (k, d) of the values that the kernels write.
-    """
-
-    gossip_matrix: sp.csr_array
-    kernels: ClassVar[RoundKernels | None] = None
-    parts: Parts = ()
-    sums: ClassVar[bool] = False
-    message_shape: tuple[int, int] = (0, 0)
-
-    def count(self, rounds: int, products: int) -> None:
-        """Add to the work done."""
-        raise NotImplementedError(f"{type(self).__name__} has `kernels` and no `count`")
-
-    def round(self, gossip: Gossip) -> None:
-        """Do one round."""
-        if self.kernels is None:
-            raise NotImplementedError(f"{type(self).__name__} has neither `kernels` nor its own `round`")
-        self.run(gossip, self.position + 1.0)
-
-    def run(self, gossip: Gossip, last: float) -> None:
-        """Do rounds until the position is at least ``last``."""
-        if self.kernels is None:
-            while self.position < last:
-                self.round(gossip)
-            return
-        t, stop = int(self.position), math.ceil(last)
-        out, heard = np.empty(self.message_shape), np.empty(self.message_shape)
-        products = 0
-        if gossip.rows is not None:
-            products = run_rounds(self.parts, gossip.rows, self.sums, t, stop, (out, heard))
-        else:
-            t = go_on(self.parts, t, stop, out, heard, False)
-            while t < stop:
-                heard[...] = gossip.total(out) if self.sums else gossip(out)
-                products += 1
-                t = go_on(self.parts, t, stop, out, heard, True)
-        self.count(max(0, stop - int(self.position)), products)
-        self.position = max(self.position, float(stop))
-
-
 Source = FiniteSum | NodeSummary
 
 
@@ -404,6 +311,8 @@ class Method(ABC, Generic[P]):
     choices : mapping of str to callable
         The named sets of constants, the default first, each a function of the problem (or its summary), the
         network and τ (nan when not given).
+    process : callable
+        Makes a process at position 0 from a `Setting`, where `start` does not.
     """
 
     name: ClassVar[str]
@@ -417,6 +326,7 @@ class Method(ABC, Generic[P]):
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
+    process: ClassVar[Callable[..., Process]]
 
     def parameters(
         self,
@@ -434,9 +344,9 @@ class Method(ABC, Generic[P]):
             raise unknown_name("choice of parameters", choice, self.choices)
         return self.choices[name](problem, network, math.nan if tau is None else float(tau))
 
-    @abstractmethod
     def start(self, setting: Setting[P]) -> Process:
         """Return a process at position 0."""
+        return self.process(setting)
 
     def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
         """Return the position at which about this many passes over the data have been made.
@@ -457,7 +367,7 @@ class Method(ABC, Generic[P]):
     def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
         """Return named constants made better by sums over the data of all nodes; a run calls it, once.
 
-        ``total`` is that of `Gossip`; every process calls it equally often.
+        ``total`` is that of a `Gossip`; every process calls it equally often.
         """
         return parameters
 
@@ -480,30 +390,22 @@ class Method(ABC, Generic[P]):
 
     def check(self, problem: FiniteSum, options: Options) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""
+        loss, trouble = problem.loss_name, ""
         if not problem.linear and not self.general:
-            raise InputError(
-                f"method {self.name!r} takes linear models (adfs.Problem); general terms run with 'adfs'"
-            )
-        if problem.n_outputs > 1 and not self.several_outputs:
-            raise InputError(
-                f"method {self.name!r} takes one output per sample and the loss {problem.loss_name!r} has "
-                f"{problem.n_outputs}; use 'adfs', or 'apcg' on one machine"
-            )
-        if problem.l1 is not None and not self.l1:
-            raise InputError(
-                f"method {self.name!r} takes no l1 term (elastic net); use 'adfs', 'adfs-block', or 'apcg' "
-                "on one machine"
-            )
-        if problem.assumes_curvature and not self.assumes_curvature:
-            raise InputError(
-                f"method {self.name!r} needs a bound of the curvature, which the loss {problem.loss_name!r} "
-                "has not; use 'adfs' or 'adfs-block'"
-            )
-        if self.smooth_only and not (problem.smooth or problem.assumes_curvature):
-            raise InputError(
-                f"method {self.name!r} needs a smooth loss and {problem.loss_name!r} is not; "
-                "use 'ns-adfs', or a smoothed loss (smoothed-hinge, huber, smoothed-quantile)"
-            )
+            trouble = "takes linear models (adfs.Problem); general terms run with 'adfs'"
+        elif problem.n_outputs > 1 and not self.several_outputs:
+            trouble = f"takes one output per sample and the loss {loss!r} has {problem.n_outputs}; "
+            trouble += "use 'adfs', or 'apcg' on one machine"
+        elif problem.l1 is not None and not self.l1:
+            trouble = "takes no l1 term (elastic net); use 'adfs', 'adfs-block', or 'apcg' on one machine"
+        elif problem.assumes_curvature and not self.assumes_curvature:
+            trouble = f"needs a bound of the curvature, which the loss {loss!r} has not; "
+            trouble += "use 'adfs' or 'adfs-block'"
+        elif self.smooth_only and not (problem.smooth or problem.assumes_curvature):
+            trouble = f"needs a smooth loss and {loss!r} is not; use 'ns-adfs', or a smoothed loss "
+            trouble += "(smoothed-hinge, huber, smoothed-quantile)"
+        if trouble:
+            raise InputError(f"method {self.name!r} {trouble}")
         self.check_options(options)
 
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:

@@ -8,18 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, extrapolate, literal_prox_slope, prox_slope
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds, extrapolate, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
-from adfs.problem import Problem, Samples
+from adfs.problem import Samples
 from adfs.problem.labels import label_at
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters
-
-__all__ = ["Dsba", "DsbaProcess", "DsbaState", "literal_dsba"]
 
 
 class DsbaState(NamedTuple):
@@ -40,41 +38,6 @@ class DsbaState(NamedTuple):
     table: np.ndarray
     last_row: np.ndarray
     last_change: np.ndarray
-
-
-def literal_dsba(
-    problem: Problem, network: Network, parameters: DsbaParameters, draws: list[np.ndarray]
-) -> np.ndarray:
-    """Return every node's z after the rounds whose samples are ``draws``, (n, d); whole vectors in the table.
-
-    Each backward step (1 + ασ)z⁺ + αB(z⁺) = ψ is solved by bisection, as the scalar equation it is on the
-    line of its sample.
-    """
-    X = problem.X.toarray() if problem.sparse else problem.X
-    n, d = problem.n_nodes, problem.n_features
-    mixing = lazy_gossip(network, parameters.laplacian_max).toarray()
-    sizes = np.bincount(problem.node_of_row[problem.active], minlength=n)
-    alpha, loss = parameters.step, problem.loss
-    z = before = np.zeros((n, d))
-    table, change = np.zeros((problem.n_samples, d)), np.zeros((n, d))
-    for samples in draws:
-        mixed, following = mixing @ (2 * z - before), np.zeros((n, d))
-        for i, row in enumerate(samples):
-            shrink, m = 1.0 + alpha * problem.sigma[i], int(sizes[i])
-            psi = mixed[i] + alpha * problem.sigma[i] * z[i]
-            if row < 0:
-                following[i] = psi / shrink
-                continue
-            psi = psi + alpha * ((m - 1) / m * change[i] + table[row])
-            x, weight = X[row], m * problem.weights[row]
-            q, target = float(x @ x), float(x @ psi) / shrink
-            label = label_at(problem.labels, row)
-            pull = weight * literal_prox_slope(loss, target, alpha * weight * q / shrink, label) * x
-            following[i] = (psi - alpha * pull) / shrink
-            change[i] = pull - table[row]
-            table[row] = pull
-        before, z = z, following
-    return z
 
 
 class DsbaParts(NamedTuple):
@@ -206,7 +169,7 @@ class Dsba(Method[DsbaParameters]):
     kind = "rounds"
     options = ("step_factor",)
 
-    record = DsbaParameters
+    record, process = DsbaParameters, DsbaProcess
     choices = MappingProxyType(
         {
             "paper": lambda problem, network, tau: DsbaParameters.theory(problem, network, step_factor=4.0),
@@ -216,9 +179,6 @@ class Dsba(Method[DsbaParameters]):
 
     def adapt(self, parameters: DsbaParameters, options: Options) -> DsbaParameters:
         return parameters.scaled(options["step_factor"]) if "step_factor" in options else parameters
-
-    def start(self, setting: Setting[DsbaParameters]) -> DsbaProcess:
-        return DsbaProcess(setting)
 
     def position_of(self, parameters: DsbaParameters, sizes: NodeSizes, passes: float) -> float:
         return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))

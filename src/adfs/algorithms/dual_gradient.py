@@ -17,20 +17,10 @@ import numpy as np
 
 from adfs.algorithms.hessian_kernels import inner_product
 from adfs.compilation import kernel
-from adfs.problem import FiniteSum, Problem, Samples
-from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative
 from adfs.problem.rows import Rows, row_column, row_entry, row_span
-
-__all__ = [
-    "DENSE_FEATURES",
-    "DualSolver",
-    "dual_gradient",
-    "dual_gradients",
-    "literal_dual_gradient",
-    "make_solver",
-]
 
 #: Up to here the Hessian is formed.
 DENSE_FEATURES = 100
@@ -93,32 +83,6 @@ def make_solver(problem: FiniteSum, dense_features: int = DENSE_FEATURES) -> Dua
         np.zeros((7, d)),
         np.zeros((4, most)),
     )
-
-
-def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.ndarray:
-    """Return ∇f_i*(x) to rounding, shape (d,): Newton's method in NumPy, the twin of the kernel."""
-    shard = problem.shards[node]
-    rows, y, w = shard.X, shard.labels(problem.loss), shard.weights
-    X = rows.toarray() if problem.sparse else rows
-    sigma, theta = problem.sigma[node], point / problem.sigma[node]
-
-    def value(at: np.ndarray) -> float:
-        return float(loss_values(problem.loss, X @ at, y) @ w + 0.5 * sigma * at @ at - point @ at)
-
-    for _ in range(_MOST_STEPS):
-        gradient = X.T @ (w * loss_derivatives(problem.loss, X @ theta, y)) + sigma * theta - point
-        hessian = X.T @ ((w * loss_curvatures(problem.loss, X @ theta, y))[:, None] * X) + sigma * np.eye(
-            point.size
-        )
-        move, size = np.linalg.solve(hessian, -gradient), 1.0
-        decrease, scale = float(-gradient @ move), 1.0 + abs(value(theta))
-        # Near the minimum the value resolves no decrease, and whole steps do no harm.
-        while decrease > 1e-10 * scale and value(theta + size * move) > value(theta) - 0.1 * size * decrease:
-            size *= 0.5
-        theta = theta + size * move
-        if decrease <= 1e-24 * scale:
-            break
-    return np.asarray(theta)
 
 
 # --------------------------------------------------------------------------- one node

@@ -13,17 +13,14 @@ from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,
     dual_gradients,
-    literal_dual_gradient,
     make_solver,
 )
 from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import Problem, Samples
+from adfs.problem import Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import EsdacdParameters
-
-__all__ = ["Esdacd", "EsdacdConstants", "EsdacdParts", "EsdacdProcess", "EsdacdState", "LiteralEsdacd"]
 
 
 class EsdacdState(NamedTuple):
@@ -48,64 +45,6 @@ class EsdacdConstants(NamedTuple):
     slot: np.ndarray
 
 
-class LiteralEsdacd:
-    """The same in the variables of the paper: y and v of every node, mixed at every event.
-
-    Algorithm
-        z_r = ∇f_r*(y_r) at both ends; [v; y] ← B[v; y] at every node, B = [[1 − ϑ, ϑ], [δ, 1 − δ]], δ =
-        ϑ(1 − ϑ)/(1 + ϑ); at the ends v moves by −(ϑw/(pσ_A))(z_r − z_other), y by −(w/(1 +
-        ϑ))(1/(w(1/σ_k + 1/σ_l)) + ϑ²/(pσ_A)) times the same.
-    """
-
-    def __init__(self, problem: Problem, network: Network, parameters: EsdacdParameters) -> None:
-        self.problem = problem
-        self.edges = network.edges
-        self.parameters = parameters
-
-    def step(self, v: np.ndarray, y: np.ndarray, edge: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return v and y after an event, (n, d) each."""
-        q, theta = self.parameters, self.parameters.contraction
-        i, j = self.edges[edge]
-        change = literal_dual_gradient(self.problem, i, y[i]) - literal_dual_gradient(self.problem, j, y[j])
-        w, p = q.edge_weights[edge], q.edge_probability[edge]
-        delta = theta * (1 - theta) / (1 + theta)
-        v, y = (1 - theta) * v + theta * y, delta * v + (1 - delta) * y
-        of_v = theta * w / (p * q.dual_curvature)
-        of_y = w / (1 + theta) * (1 / (w * q.edge_inverse_sigma[edge]) + theta**2 / (p * q.dual_curvature))
-        for node, sign in ((i, 1.0), (j, -1.0)):
-            v[node] -= sign * of_v * change
-            y[node] -= sign * of_y * change
-        return v, y
-
-
-@kernel
-def _ask(constants: EsdacdConstants, state: EsdacdState, solver: DualSolver, i: int, time: float) -> None:
-    """Bring node i to a time, and ask for the dual gradient at its x."""
-    factor = math.exp(constants.log_decay * (time - state.time[i]))
-    state.time[i] = time
-    for k in range(state.mean.shape[1]):
-        state.lag[i, k] *= factor
-        solver.wanted[i, k] = state.mean[i, k] - 0.5 * state.lag[i, k]
-
-
-@kernel
-def _finish(
-    constants: EsdacdConstants,
-    state: EsdacdState,
-    edge: int,
-    i: int,
-    sign: float,
-    first: np.ndarray,
-    second: np.ndarray,
-) -> None:
-    """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
-    of_x, of_v = constants.mean_step[edge], constants.momentum_step[edge]
-    for k in range(first.size):
-        change = sign * (first[k] - second[k])
-        state.mean[i, k] -= 0.5 * (of_x + of_v) * change
-        state.lag[i, k] -= (of_v - of_x) * change
-
-
 class EsdacdParts(NamedTuple):
     """All that the kernels below need; ``computed`` (1,) counts the samples since it was last read."""
 
@@ -118,9 +57,27 @@ class EsdacdParts(NamedTuple):
 
 
 @kernel
+def _finish(
+    parts: EsdacdParts, edge: int, i: int, sign: float, first: np.ndarray, second: np.ndarray
+) -> None:
+    """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
+    state = parts.state
+    of_x, of_v = parts.constants.mean_step[edge], parts.constants.momentum_step[edge]
+    for k in range(first.size):
+        change = sign * (first[k] - second[k])
+        state.mean[i, k] -= 0.5 * (of_x + of_v) * change
+        state.lag[i, k] -= (of_v - of_x) * change
+
+
+@kernel
 def _solve(parts: EsdacdParts, i: int, time: float) -> None:
     """Bring node i to a time, and ``solver.theta[i]`` to the dual gradient at its x."""
-    _ask(parts.constants, parts.state, parts.solver, i, time)
+    state = parts.state
+    factor = math.exp(parts.constants.log_decay * (time - state.time[i]))
+    state.time[i] = time
+    for k in range(state.mean.shape[1]):
+        state.lag[i, k] *= factor
+        parts.solver.wanted[i, k] = state.mean[i, k] - 0.5 * state.lag[i, k]
     dual_gradient(parts.samples, parts.sigma, parts.solver, i)
     parts.computed[0] += parts.samples.offsets[i + 1] - parts.samples.offsets[i]
 
@@ -130,7 +87,7 @@ def _run(
     parts: EsdacdParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
-    constants, state, theta = parts.constants, parts.state, parts.solver.theta
+    constants, theta = parts.constants, parts.solver.theta
     n = constants.slot.size
     for t in range(first, last):
         edge = actors[t] - n
@@ -140,8 +97,8 @@ def _run(
             return t
         _solve(parts, i, times[t])
         _solve(parts, j, times[t])
-        _finish(constants, state, edge, i, 1.0, theta[i], theta[j])
-        _finish(constants, state, edge, j, -1.0, theta[i], theta[j])
+        _finish(parts, edge, i, 1.0, theta[i], theta[j])
+        _finish(parts, edge, j, -1.0, theta[i], theta[j])
     return last
 
 
@@ -157,9 +114,9 @@ def _outgoing(parts: EsdacdParts, i: int, time: float, out: np.ndarray) -> None:
 def _incoming(parts: EsdacdParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish an event at the block's node i, from the dual gradients of both ends."""
     if parts.constants.slot[parts.constants.ends[edge, 0]] == i:
-        _finish(parts.constants, parts.state, edge, i, 1.0, own, other)
+        _finish(parts, edge, i, 1.0, own, other)
     else:
-        _finish(parts.constants, parts.state, edge, i, -1.0, other, own)
+        _finish(parts, edge, i, -1.0, other, own)
 
 
 class EsdacdProcess(EventProcess):
@@ -228,16 +185,13 @@ class Esdacd(Method[EsdacdParameters]):
     name = "esdacd"
     kind = "events"
 
-    record = EsdacdParameters
+    record, process = EsdacdParameters, EsdacdProcess
     choices = MappingProxyType(
         {
             "theory": lambda problem, network, tau: EsdacdParameters.theory(problem, network),
             "paper": lambda problem, network, tau: EsdacdParameters.paper(problem, network),
         }
     )
-
-    def start(self, setting: Setting[EsdacdParameters]) -> EsdacdProcess:
-        return EsdacdProcess(setting)
 
     def position_of(self, parameters: EsdacdParameters, sizes: NodeSizes, passes: float) -> float:
         counts = sizes.n_samples.astype(np.float64)

@@ -8,39 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Setting, register_method
-from adfs.algorithms.local_rounds import LocalRounds, extrapolate, node_gradients
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds, extrapolate, node_gradients
 from adfs.compilation import kernel
-from adfs.network import Network, lazy_gossip
-from adfs.problem import Problem, Samples
-from adfs.problem.evaluation import loss_derivatives
+from adfs.network import lazy_gossip
+from adfs.problem import Samples
 from adfs.theory.baselines import ExtraParameters
-
-__all__ = ["Extra", "ExtraProcess", "literal_extra"]
-
-
-def literal_extra(problem: Problem, network: Network, parameters: ExtraParameters, rounds: int) -> np.ndarray:
-    """Return every node's iterate after some rounds, (n, d), as the paper writes them.
-
-    x¹ = Wx⁰ − α∇f(x⁰), then x⁺⁺ = (I + W)x⁺ − (I + W)/2·x − α(∇f(x⁺) − ∇f(x)).
-    """
-    mixing = 2.0 * lazy_gossip(network, parameters.laplacian_max).toarray()
-
-    def gradients(x: np.ndarray) -> np.ndarray:
-        found = []
-        for shard, sigma, theta in zip(problem.shards, problem.sigma, x, strict=True):
-            slopes = shard.weights * loss_derivatives(
-                problem.loss, shard.X @ theta, shard.labels(problem.loss)
-            )
-            found.append(shard.X.T @ slopes + sigma * theta)
-        return np.array(found)
-
-    before = np.zeros((problem.n_nodes, problem.n_features))
-    x = (mixing - np.eye(problem.n_nodes)) @ before - parameters.step * gradients(before)
-    for _ in range(rounds - 1):
-        change = parameters.step * (gradients(x) - gradients(before))
-        before, x = x, mixing @ x - 0.5 * mixing @ before - change
-    return x
 
 
 class ExtraParts(NamedTuple):
@@ -123,13 +96,10 @@ class Extra(Method[ExtraParameters]):
     name = "extra"
     kind = "rounds"
 
-    record = ExtraParameters
+    record, process = ExtraParameters, ExtraProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: ExtraParameters.theory(problem, network)}
     )
-
-    def start(self, setting: Setting[ExtraParameters]) -> ExtraProcess:
-        return ExtraProcess(setting)
 
 
 register_method(Extra())

@@ -15,8 +15,6 @@ from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative, value
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
 
-__all__ = ["fill_hessian", "fill_values", "inner_product"]
-
 # A strip of a node's Hessian this wide, and as many rows of it as are summed at once, stay in the caches.
 _STRIP, _BAND, _ROWS_AT_ONCE = 256, 64, 256
 
@@ -72,15 +70,7 @@ def fill_hessian(
 ) -> None:
     """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
 
-    Parameters
-    ----------
-    samples : Samples
-    sigma : ndarray of shape (k,)
-    curves : ndarray of shape (N,)
-        wℓ'' of each row.
-    first, last : int
-    room : ndarray of shape (last − first, d)
-    out : ndarray of shape (k, the numbers in these rows)
+    ``curves`` (N,) has wℓ'' of each row; ``room`` is (last − first, d), ``out`` (k, numbers in these rows).
     """
     d = room.shape[1]
     for i in range(out.shape[0]):

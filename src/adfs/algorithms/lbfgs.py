@@ -10,8 +10,8 @@ import numpy as np
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
 from adfs.algorithms.hessian_kernels import inner_product
-from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples

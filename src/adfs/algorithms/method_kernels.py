@@ -21,21 +21,7 @@ from numba import types
 
 from adfs.compilation import inlined, kernel, overloads
 from adfs.errors import InputError
-from adfs.problem.rows import kind_of
-
-__all__ = [
-    "EventKernels",
-    "MatrixRows",
-    "RoundKernels",
-    "execute",
-    "fill_message",
-    "go_on",
-    "register_event_kernels",
-    "register_round_kernels",
-    "row_products",
-    "run_rounds",
-    "take_message",
-]
+from adfs.problem.rows import SparseRows, kind_of
 
 
 @kernel
@@ -118,34 +104,29 @@ def register_round_kernels(parts: type, kernels: RoundKernels) -> RoundKernels:
     return _register(parts, kernels)
 
 
-def _own(parts: Parts, name: str) -> Callable[..., int]:
-    """Return the kernel of that name of these parts."""
-    return getattr(_KERNELS[type(parts)], name)  # type: ignore[no-any-return]
-
-
 def execute(
     parts: Parts, times: np.ndarray, actors: np.ndarray, samples: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events by the kernel of these parts."""
-    return _own(parts, "run")(parts, times, actors, samples, first, last)
+    raise NotImplementedError("compiled code only")
 
 
 def fill_message(parts: Parts, i: int, time: float, out: np.ndarray) -> None:
     """Write what the block's node i sends, by the kernel of these parts."""
-    _own(parts, "outgoing")(parts, i, time, out)
+    raise NotImplementedError("compiled code only")
 
 
 def take_message(parts: Parts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish a communication at the block's node i, by the kernel of these parts."""
-    _own(parts, "incoming")(parts, edge, i, time, own, other)
+    raise NotImplementedError("compiled code only")
 
 
 def _begin(parts: Parts, t: int, last: int, out: np.ndarray) -> int:
-    return _own(parts, "begin")(parts, t, last, out)
+    raise NotImplementedError("compiled code only")
 
 
 def _end(parts: Parts, t: int, heard: np.ndarray) -> int:
-    return _own(parts, "end")(parts, t, heard)
+    raise NotImplementedError("compiled code only")
 
 
 Call = Callable[..., object]
@@ -198,16 +179,8 @@ overloads(_end)(
 # --------------------------------------------------------------------------- loops over rounds
 
 
-class MatrixRows(NamedTuple):
-    """Rows of a matrix in CSR form."""
-
-    data: np.ndarray
-    indices: np.ndarray
-    indptr: np.ndarray
-
-
 @kernel
-def row_products(rows: MatrixRows, values: np.ndarray, out: np.ndarray) -> None:
+def row_products(rows: SparseRows, values: np.ndarray, out: np.ndarray) -> None:
     """Write the product of rows with values (m, d), each row summed in the order it is stored; (rows, d)."""
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
@@ -235,7 +208,7 @@ def _totals(values: np.ndarray, out: np.ndarray) -> None:
 @kernel
 def run_rounds(
     parts: Parts,
-    rows: MatrixRows,
+    rows: SparseRows,
     sums: bool,
     t: int,
     last: int,

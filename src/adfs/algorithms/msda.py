@@ -8,29 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
-from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_dual_gradient, make_solver
-from adfs.algorithms.local_rounds import LocalRounds
+from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
+from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.network.gossip import chebyshev_gossip
-from adfs.problem import Problem, Samples
+from adfs.problem import Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import MsdaParameters
-
-__all__ = ["Msda", "MsdaProcess", "literal_msda"]
-
-
-def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:
-    """Return every node's θ after some rounds, (n, d): dense and slow, the twin of :class:`MsdaProcess`."""
-    laplacian = network.laplacian().toarray()
-    x = np.zeros((problem.n_nodes, problem.n_features))
-    y, theta = x, x
-    for _ in range(rounds):
-        theta = np.array([literal_dual_gradient(problem, i, x[i]) for i in range(problem.n_nodes)])
-        before, y = y, x - parameters.step * chebyshev_gossip(laplacian, theta, parameters.chebyshev)
-        x = (1.0 + parameters.momentum) * y - parameters.momentum * before
-    return theta
 
 
 class MsdaParts(NamedTuple):
@@ -160,7 +145,7 @@ class Msda(Method[MsdaParameters]):
     kind = "rounds"
     options = ("rounds",)
 
-    record = MsdaParameters
+    record, process = MsdaParameters, MsdaProcess
     choices = MappingProxyType(
         {
             "theory": lambda problem, network, tau: MsdaParameters.theory(problem, network),
@@ -170,9 +155,6 @@ class Msda(Method[MsdaParameters]):
 
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
-
-    def start(self, setting: Setting[MsdaParameters]) -> MsdaProcess:
-        return MsdaProcess(setting)
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

@@ -13,15 +13,14 @@ import scipy.sparse as sp
 from scipy.linalg import lapack
 
 from adfs.algorithms.base import (
-    Gossip,
     Method,
     RoundEffort,
-    RoundProcess,
     Setting,
     Work,
     register_method,
 )
 from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_product
+from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem

@@ -25,7 +25,7 @@ from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.labels import label_at
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.rows import row_column, row_entry, row_span
-from adfs.problem.smoothing import can_be_smoothed
+from adfs.problem.views import can_be_smoothed
 from adfs.theory import NonSmoothParameters, Parameters
 
 __all__ = [

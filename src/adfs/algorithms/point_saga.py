@@ -8,18 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, Work, register_method
-from adfs.algorithms.local_rounds import literal_prox_slope, prox_slope
 from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.round_process import prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
-from adfs.problem import Problem, Samples
+from adfs.problem import Samples
 from adfs.problem.labels import label_at
-from adfs.problem.losses import derivative
 from adfs.problem.rows import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import PointSagaParameters
-
-__all__ = ["PointSaga", "PointSagaProcess", "PointSagaState", "literal_point_saga"]
 
 # The part of the iterate that is stored apart grows as its scale shrinks: fold it in long before either
 # end of the range.
@@ -43,27 +40,6 @@ class PointSagaState(NamedTuple):
     vectors: np.ndarray
     scales: np.ndarray
     table: np.ndarray
-
-
-def literal_point_saga(problem: Problem, parameters: PointSagaParameters, samples: np.ndarray) -> np.ndarray:
-    """Return x after the draws ``samples``, (d,): whole vectors in the table, each prox by bisection."""
-    X = problem.X.toarray() if problem.sparse else problem.X
-    gamma, mu, loss = parameters.step, parameters.curvature, problem.loss
-    x = np.zeros(problem.n_features)
-    table = np.zeros((problem.n_samples, problem.n_features))
-    if not parameters.zero_table:
-        for row in np.flatnonzero(problem.active):
-            table[row] = problem.weights[row] * derivative(loss, 0.0, label_at(problem.labels, row)) * X[row]
-    mean = table.sum(axis=0) / parameters.n_terms
-    for row in samples:
-        z, shrink = x + gamma * (table[row] - mean), 1.0 + gamma * mu
-        a, weight, b = X[row], float(problem.weights[row]), label_at(problem.labels, row)
-        c, target = gamma * weight * float(a @ a) / shrink, float(a @ z) / shrink
-        pull = weight * literal_prox_slope(loss, target, c, b) * a
-        x = (z - gamma * pull) / shrink
-        mean = mean + (pull - table[row]) / parameters.n_terms
-        table[row] = pull
-    return x
 
 
 class PointSagaConstants(NamedTuple):
@@ -190,7 +166,7 @@ class PointSaga(Method[PointSagaParameters]):
     name = "point-saga"
     kind = "single"
 
-    record = PointSagaParameters
+    record, process = PointSagaParameters, PointSagaProcess
     choices = MappingProxyType(
         {
             "theory": lambda problem, network, tau: PointSagaParameters.theory(problem, network),
@@ -199,9 +175,6 @@ class PointSaga(Method[PointSagaParameters]):
             ),
         }
     )
-
-    def start(self, setting: Setting[PointSagaParameters]) -> PointSagaProcess:
-        return PointSagaProcess(setting)
 
     def position_of(self, parameters: PointSagaParameters, sizes: NodeSizes, passes: float) -> float:
         return max(0.0, passes - (0.0 if parameters.zero_table else 1.0)) * float(sizes.n_samples.sum())

@@ -10,13 +10,11 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
-from adfs.problem.boxes import Boxed
 from adfs.problem.labels import ShiftedLabels
 from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
 from adfs.problem.samples import Samples
-
-__all__ = ["fetch_early", "fetch_late", "fetch_row"]
+from adfs.problem.views import Boxed
 
 _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern

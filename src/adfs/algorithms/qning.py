@@ -7,9 +7,9 @@ from types import MappingProxyType
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import Gossip, Method, RoundEffort, RoundProcess, Setting, Work, register_method
-from adfs.algorithms.local_rounds import literal_prox_slope, prox_slope
+from adfs.algorithms.base import Method, RoundEffort, Setting, Work, register_method
 from adfs.algorithms.prefetch import fetch_early, fetch_row
+from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slope, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples

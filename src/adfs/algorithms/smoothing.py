@@ -3,7 +3,7 @@
 A run is on the loss with its kinks rounded over a width. When that is solved to a share of the gap of the
 loss itself, which certificates are of, the width shrinks. Near the optimum most samples are far from their
 kinks: one whose margin is further from there than margins have moved since the look before is taken to stay,
-its dual variable is known, and it is not drawn (`adfs.problem.boxes`). A margin that leaves its interval all
+its dual variable is known, and it is not drawn (`adfs.problem.views`). A margin that leaves its interval all
 the same makes the next look draw new intervals, and no certificate is fooled.
 """
 
@@ -17,10 +17,9 @@ import numpy as np
 
 from adfs.algorithms.retuning import Look, Phase, Retuner
 from adfs.problem import FiniteSum, Problem
-from adfs.problem.boxes import BoxedProblem
 from adfs.problem.evaluation import node_maxima, node_sums
 from adfs.problem.labels import ShiftedLabels
-from adfs.problem.smoothing import smoothed
+from adfs.problem.views import BoxedProblem, smoothed
 from adfs.theory import NodeSummary
 
 __all__ = ["Smoothing"]

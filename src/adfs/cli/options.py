@@ -135,7 +135,7 @@ def save_figure(path: Path, axes: Axes) -> None:
 def all_ranks() -> Iterator[MPI.Intracomm]:
     """Give a command that an MPI launcher started the communicator of all ranks, and end MPI after it."""
     from adfs.errors import InputError
-    from adfs.runtimes.mpi.library import check_file_limit
+    from adfs.runtimes.mpi.links import check_file_limit
 
     check_file_limit()
     try:

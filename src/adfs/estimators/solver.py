@@ -16,7 +16,7 @@ from adfs.network import Network
 from adfs.planning import CURVED, Facts, choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums
-from adfs.problem.smoothing import can_be_smoothed
+from adfs.problem.views import can_be_smoothed
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement

@@ -23,7 +23,7 @@ from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import get_loss
-from adfs.problem.partitions import PARTITIONS
+from adfs.problem.shards import PARTITIONS
 from adfs.runtimes import RunOptions
 from adfs.runtimes.delays import Delays, Straggler
 

@@ -2,12 +2,13 @@
 
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.general import GeneralProblem
-from adfs.problem.losses import LOSSES, Loss, Multinomial, get_loss, register_loss
+from adfs.problem.loss_base import Loss
+from adfs.problem.losses import LOSSES, get_loss, register_loss
+from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum
-from adfs.problem.partitions import PARTITIONS, split
 from adfs.problem.problem import Problem
 from adfs.problem.samples import Samples
-from adfs.problem.shards import Shard
+from adfs.problem.shards import PARTITIONS, Shard, split
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm, Term
 
 __all__ = [

@@ -13,8 +13,8 @@ import numpy as np
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.labels import Labels, add_shift, label_at, plain_label, shift_product, shift_size
+from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
-    Loss,
     clip_tip,
     conjugate,
     curvature,

@@ -11,14 +11,12 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem.evaluation import Gap, add_squares, close_gap, node_sums, squared_norm
-from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty
+from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Samples
 from adfs.problem.terms import Term
 
 if TYPE_CHECKING:
     from adfs.problem.optimum import Optimum
-
-__all__ = ["FiniteSum", "check_count", "check_sigma"]
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 
@@ -28,16 +26,7 @@ SMALLEST, LARGEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64)
 
 def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
     """Return σ_i as one positive number per node, shape (n,)."""
-    try:
-        values = np.array(sigma, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"sigma must be a number or one number per node, got {sigma!r}") from None
-    if values.ndim == 0:
-        values = np.full(n_nodes, float(values))
-    if values.shape != (n_nodes,):
-        raise InputError(
-            f"sigma must be one number or one per node ({n_nodes} nodes), got shape {values.shape}"
-        )
+    values = one_per_node("sigma", sigma, n_nodes)
     if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
         bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
         raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
@@ -66,6 +55,8 @@ class FiniteSum(ABC):
 
     Attributes
     ----------
+    n_samples, n_features, n_outputs : int
+        N, the number of terms of all nodes together; d, the dimension of θ; K, the margins of a sample.
     offsets : ndarray of shape (n_nodes + 1,)
         Node i holds the terms ``offsets[i]:offsets[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
@@ -74,6 +65,15 @@ class FiniteSum(ABC):
         λ_i, where every node has a term λ_i‖θ‖₁ too.
     l1_columns : ndarray of shape (d,), or None
         Which entries of θ that term counts, and how much; all alike when None.
+    tip_shape : tuple of int
+        The shape of one term's dual variable.
+    loss_name : str
+        The name of the loss, ``"general"`` for terms with a prox of their own.
+    smooth, certifiable : bool
+        Whether all terms have Lipschitz gradients, and whether all have conjugates, so that a duality gap can
+        be told.
+    entries_per_row : float or None
+        The mean number of non-zeros per row, None where rows are dense.
     linear : bool
         Whether the terms are losses of linear functions of θ, which `samples` gives.
     steps_below_smoothness : bool
@@ -82,10 +82,18 @@ class FiniteSum(ABC):
         Whether terms have a curvature without a bound, so that a run assumes one for each of them.
     """
 
+    n_samples: int
+    n_features: int
+    n_outputs: int = 1
     offsets: np.ndarray
     sigma: np.ndarray
     l1: np.ndarray | None = None
     l1_columns: np.ndarray | None = None
+    tip_shape: tuple[int, ...]
+    loss_name: str
+    smooth: bool
+    certifiable: bool = True
+    entries_per_row: float | None = None
     linear: bool = True
     steps_below_smoothness: bool = False
     assumes_curvature: bool = False
@@ -96,46 +104,6 @@ class FiniteSum(ABC):
     def n_nodes(self) -> int:
         """n, the number of nodes."""
         return int(self.offsets.size - 1)
-
-    @property
-    @abstractmethod
-    def n_samples(self) -> int:
-        """N, the number of terms of all nodes together."""
-
-    @property
-    @abstractmethod
-    def n_features(self) -> int:
-        """d, the dimension of θ."""
-
-    @property
-    def n_outputs(self) -> int:
-        """K, the number of margins of a sample."""
-        return 1
-
-    @property
-    @abstractmethod
-    def tip_shape(self) -> tuple[int, ...]:
-        """The shape of one term's dual variable."""
-
-    @property
-    @abstractmethod
-    def loss_name(self) -> str:
-        """The name of the loss, ``"general"`` for terms with a prox of their own."""
-
-    @property
-    @abstractmethod
-    def smooth(self) -> bool:
-        """Whether all terms have Lipschitz gradients."""
-
-    @property
-    def certifiable(self) -> bool:
-        """Whether all terms have conjugates, so that a duality gap can be told."""
-        return True
-
-    @property
-    def entries_per_row(self) -> float | None:
-        """The mean number of non-zeros per row, None where rows are dense."""
-        return None
 
     @property
     def node_of_row(self) -> np.ndarray:
@@ -308,14 +276,9 @@ class FiniteSum(ABC):
         return self
 
     def with_smoothness_above(self: Sum, limit: np.ndarray) -> Sum:
-        """Return the same problem with L raised to 1.05·limit where it is at most that.
+        """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
 
-        Only where `steps_below_smoothness`: other problems need no larger L and are returned as they are.
-
-        Parameters
-        ----------
-        limit : ndarray of shape (n,)
-            One number per node.
+        Any larger L is valid. Only where `steps_below_smoothness`: others are returned as they are.
         """
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +17,6 @@ from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum
 from adfs.problem.problem import Problem
 from adfs.problem.terms import Term
-
-__all__ = ["GeneralProblem"]
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -47,6 +46,7 @@ class GeneralProblem(FiniteSum):
     """
 
     linear = False
+    loss_name = "general"
     steps_below_smoothness = True
 
     def __init__(
@@ -68,14 +68,16 @@ class GeneralProblem(FiniteSum):
                     )
         if n_features < 1:
             raise InputError(f"n_features must be at least 1, got {n_features!r}")
-        self._n_features = int(n_features)
         self.terms = [term for own in terms for term in own]
+        self.n_samples, self.n_features, self.tip_shape = len(self.terms), int(n_features), (int(n_features),)
+        self.certifiable = all(type(term).conjugate is not Term.conjugate for term in self.terms)
         self.offsets = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
         self.sigma = check_sigma(sigma, len(terms))
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
         self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
         if self._smoothness.shape != own.shape or not np.all(self._smoothness >= own):
             raise InputError("smoothness must be one number per term, none below the term's own")
+        self.smooth = bool(np.all(np.isfinite(self._smoothness)))
 
     @staticmethod
     def multinomial(
@@ -85,45 +87,26 @@ class GeneralProblem(FiniteSum):
         n_nodes: int = 1,
         *,
         n_classes: int | None = None,
-        partition: str | Sequence[ArrayLike] = "contiguous",
-        sample_weight: ArrayLike | None = None,
-        seed: int | None = 0,
-        **partition_options: float,
+        **others: Any,
     ) -> Problem:
-        """Multinomial logistic regression: ``adfs.Problem`` with the loss ``"multinomial"``."""
-        return Problem(
-            X,
-            y,
-            Multinomial(n_classes or 0),
-            sigma,
-            n_nodes,
-            partition=partition,
-            sample_weight=sample_weight,
-            seed=seed,
-            **partition_options,
-        )
+        """Multinomial logistic regression: ``adfs.Problem``, which takes the others, with that loss."""
+        return Problem(X, y, Multinomial(n_classes or 0), sigma, n_nodes, **others)
 
     def _terms_of_nodes(self) -> list[list[Term]]:
         cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
         return [self.terms[a:b] for a, b in cuts]
 
     def with_smoothness_above(self, limit: np.ndarray) -> GeneralProblem:
-        """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
-
-        The Moreau form of the dual prox needs a step below L, and near L it would lose its digits. Any
-        larger L is valid.
-        """
+        # The Moreau form of the dual prox needs a step below L, and near L it would lose its digits.
         least = 1.05 * np.asarray(limit)[self.node_of_row]
         raised = np.where(self.active & (self.smoothness <= least), least, self.smoothness)
         return GeneralProblem(self._terms_of_nodes(), self.n_features, self.sigma, smoothness=raised)
 
     def merged(self) -> GeneralProblem:
-        """Return the same terms on one node."""
         sigma = np.array([self.total_sigma])
         return GeneralProblem([self.terms], self.n_features, sigma, smoothness=self.smoothness)
 
     def first_samples(self) -> GeneralProblem | None:
-        """Return the problem of each node's first term alone; None where all are constants."""
         small = GeneralProblem([own[:1] for own in self._terms_of_nodes()], self.n_features, self.sigma)
         return small if small.active.any() else None
 
@@ -147,36 +130,6 @@ class GeneralProblem(FiniteSum):
         return words, arrays
 
     @property
-    def n_samples(self) -> int:
-        """N, the number of terms."""
-        return len(self.terms)
-
-    @property
-    def n_features(self) -> int:
-        """d, the dimension of θ."""
-        return self._n_features
-
-    @property
-    def tip_shape(self) -> tuple[int, ...]:
-        """The shape of a term's dual variable: a vector of θ's space."""
-        return (self.n_features,)
-
-    @property
-    def loss_name(self) -> str:
-        """``"general"``."""
-        return "general"
-
-    @property
-    def smooth(self) -> bool:
-        """Whether all terms have Lipschitz gradients."""
-        return bool(np.all(np.isfinite(self.smoothness)))
-
-    @property
-    def certifiable(self) -> bool:
-        """Whether all terms have conjugates."""
-        return all(type(term).conjugate is not Term.conjugate for term in self.terms)
-
-    @property
     def smoothness(self) -> np.ndarray:
         """L_ij of each term, or what it was raised to; shape (N,)."""
         return self._smoothness
@@ -192,11 +145,9 @@ class GeneralProblem(FiniteSum):
         return np.asarray(self.kappa * self.sigma)
 
     def term(self, row: int) -> Term:
-        """Return one term."""
         return self.terms[row]
 
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
-        """Return each node's Σ_j f_ij(θ), shape (n,), or (n, k) for θ of shape (k, d)."""
         if theta.ndim == 2:
             return np.column_stack([self.loss_sums(point) for point in theta])
         return self._node_sums([term.value(theta) for term in self.terms])
@@ -207,7 +158,6 @@ class GeneralProblem(FiniteSum):
         return np.bincount(self.node_of_row, weights=weights, minlength=self.n_nodes)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
-        """Return ∇F(θ), shape (d,)."""
         out = self.total_sigma * np.asarray(theta, dtype=np.float64)
         for term in self.terms:
             out = out + term.gradient(theta)
@@ -218,7 +168,6 @@ class GeneralProblem(FiniteSum):
         raise InputError("general terms need not have gradients: use a method with dual variables ('adfs')")
 
     def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        """Move the tips' vectors (N, d) into the domains of the conjugates, against rounding."""
         out = tips if in_place else np.array(tips, dtype=np.float64)
         for number, term in enumerate(self.terms):
             out[number] = term.clip_to_domain(out[number])

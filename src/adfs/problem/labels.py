@@ -18,20 +18,6 @@ from adfs.compilation import overloads
 from adfs.problem.loss_base import Loss
 from adfs.problem.rows import kind_of
 
-__all__ = [
-    "Label",
-    "Labels",
-    "ShiftedLabel",
-    "ShiftedLabels",
-    "add_shift",
-    "label_at",
-    "label_rows",
-    "labels_of",
-    "plain_label",
-    "shift_product",
-    "shift_size",
-]
-
 
 class ShiftedLabels(NamedTuple):
     """Labels ``values`` (N,) and what is added to the margins, ``shift`` (N,) or (N, K)."""

@@ -10,20 +10,6 @@ from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, clip, inside, positive
 from adfs.problem.rows import kind_of
 
-__all__ = [
-    "Absolute",
-    "EpsilonInsensitive",
-    "Hinge",
-    "Huber",
-    "LineLoss",
-    "Quantile",
-    "SmoothLineLoss",
-    "SmoothedHinge",
-    "SmoothedQuantile",
-    "Squared",
-    "SquaredHinge",
-]
-
 
 @compiled
 def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> float:
@@ -142,7 +128,7 @@ class SmoothLineLoss(LineLoss):
         return first, last
 
 
-class Squared(NamedTuple("SquaredConstants", []), Loss):
+class Squared(NamedTuple("SquaredConstants", []), LineLoss):
     """Squared loss ½(u − b)²; β = 1."""
 
     __slots__ = ()
@@ -163,23 +149,15 @@ class Squared(NamedTuple("SquaredConstants", []), Loss):
         return u - b
 
     @staticmethod
-    def curvature(loss: Squared, u: float, b: float) -> float:
+    def curvature(loss: Loss, u: float, b: float) -> float:
         return 1.0
 
     @staticmethod
-    def conjugate(loss: Squared, s: float, b: float) -> float:
-        return 0.5 * s * s + b * s
+    def line(loss: Squared, b: float) -> Line:
+        return 1.0, -b, 1.0, -math.inf, math.inf
 
     @staticmethod
-    def divergence(loss: Squared, u: float, s: float, b: float) -> float:
-        return box_divergence(u - b, s, 1.0, -math.inf, math.inf)
-
-    @staticmethod
-    def domain(loss: Squared, b: float) -> tuple[float, float]:
-        return -math.inf, math.inf
-
-    @staticmethod
-    def dual_prox(loss: Squared, zeta: float, h: float, b: float, start: float) -> float:
+    def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
         return zeta - h * b
 
 
@@ -375,3 +353,56 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
         s = zeta - h * b
         shrunk = math.copysign(max(0.0, abs(s) - h * loss.epsilon), s)
         return clip(shrunk, -1.0, 1.0)
+
+
+class SmoothedInsensitive(
+    NamedTuple("SmoothedInsensitiveConstants", [("epsilon", float), ("width", float)]), Loss
+):
+    """The ε-insensitive loss with its kinks at ±ε rounded over ``width``; β = 1/width."""
+
+    __slots__ = ()
+    name = "smoothed-epsilon-insensitive"
+    task = "regression"
+    translates = True
+
+    @property
+    def beta(self) -> float:
+        return 1.0 / self.width
+
+    @staticmethod
+    def value(loss: SmoothedInsensitive, u: float, b: float) -> float:
+        beyond = max(abs(u - b) - loss.epsilon, 0.0)
+        s = min(beyond / loss.width, 1.0)
+        return s * beyond - 0.5 * loss.width * s * s
+
+    @staticmethod
+    def derivative(loss: SmoothedInsensitive, u: float, b: float) -> float:
+        s = clip((abs(u - b) - loss.epsilon) / loss.width, 0.0, 1.0)
+        return s if u > b else -s
+
+    @staticmethod
+    def curvature(loss: SmoothedInsensitive, u: float, b: float) -> float:
+        return 1.0 / loss.width if 0.0 < abs(u - b) - loss.epsilon < loss.width else 0.0
+
+    @staticmethod
+    def conjugate(loss: SmoothedInsensitive, s: float, b: float) -> float:
+        if abs(s) > 1.0:
+            return math.inf
+        return b * s + loss.epsilon * abs(s) + 0.5 * loss.width * s * s
+
+    @staticmethod
+    def domain(loss: SmoothedInsensitive, b: float) -> tuple[float, float]:
+        return -1.0, 1.0
+
+    @staticmethod
+    def dual_prox(loss: SmoothedInsensitive, zeta: float, h: float, b: float, start: float) -> float:
+        s = zeta - h * b
+        size = clip(abs(s) - h * loss.epsilon, 0.0, 1.0)
+        return size if s > 0.0 else -size
+
+    @staticmethod
+    def curvature_over(loss: SmoothedInsensitive, low: float, high: float, b: float) -> float:
+        first, last = loss.epsilon, loss.epsilon + loss.width
+        above = low < b + last and high > b + first
+        below = low < b - first and high > b - last
+        return 1.0 / loss.width if above or below else 0.0

@@ -1,7 +1,7 @@
 """Losses of counts and of positive amounts, the logarithm of whose mean is linear: Poisson and Gamma.
 
 Their curvature exists everywhere and has no bound. A run therefore assumes one for every sample, from its
-target and the mean of all, and certificates find out where that was too little (`adfs.problem.curvatures`).
+target and the mean of all, and certificates find out where that was too little (`adfs.problem.views`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import numpy as np
 
 from adfs.compilation import compiled
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
-
-__all__ = ["Gamma", "Poisson", "exponential_root"]
 
 _MOST_STEPS = 100
 _SHORT = 1e-5  # a step whose third power is below rounding
@@ -29,16 +27,10 @@ def _exp(u: float) -> float:
 
 @compiled
 def exponential_root(r: float, c: float, start: float) -> float:
-    """Return eᵘ at the root of G(u) = u + c·eᵘ − r; for c < 0 at the lower one.
+    """Return eᵘ at the root of G(u) = u + c·eᵘ − r; for c < 0 at the lower one, and r ≤ −log(−c) − 1.
 
-    Newton's method in a bracket that is at most 1 long, bisected where a step leaves it or does not halve.
-
-    Parameters
-    ----------
-    r, c : float
-        For c < 0 there must be a root: r ≤ −log(−c) − 1.
-    start : float
-        A guess of u.
+    Newton's method from a guess of u, in a bracket that is at most 1 long, bisected where a step leaves it or
+    does not halve.
     """
     low, high = r, r + 1.0  # −c·eᵘ is at most 1 up to the lower root
     if c > 0.0:

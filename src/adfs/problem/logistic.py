@@ -9,8 +9,6 @@ from adfs.compilation import compiled, inlined
 from adfs.intrinsics import fma
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
 
-__all__ = ["Logistic", "log_one_plus", "logistic_dual_prox", "logistic_prox_between", "sigmoid"]
-
 # A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
 _ROUNDING = 2.0**-52

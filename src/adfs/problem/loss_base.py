@@ -10,15 +10,6 @@ import numpy as np
 from adfs.compilation import compiled
 from adfs.errors import InputError
 
-__all__ = [
-    "Ends",
-    "Loss",
-    "clip",
-    "entropy_part",
-    "inside",
-    "positive",
-]
-
 #: Two margins, the lower one first, and the slopes ℓ' there.
 Ends = tuple[float, float, float, float]
 
@@ -56,7 +47,7 @@ class Loss:
     which that is 0 (infinite outside the domain): certificates are then right to the last digits. Without it
     the difference is taken, and its rounding added.
 
-    For constants that a run adapts (`adfs.problem.boxes`) it defines ``curvature_over(loss, low, high, b)``,
+    For constants that a run adapts (`adfs.problem.views`) it defines ``curvature_over(loss, low, high, b)``,
     the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first margin with
     ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' is not β wherever it is not
     0, also ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox with another β over a box.

@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -47,97 +47,51 @@ from adfs.problem.loss_base import Loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.rows import kind_of
 
-__all__ = [
-    "LOSSES",
-    "Absolute",
-    "EpsilonInsensitive",
-    "Gamma",
-    "Hinge",
-    "Huber",
-    "Logistic",
-    "Loss",
-    "Multinomial",
-    "Poisson",
-    "Quantile",
-    "SmoothedHinge",
-    "SmoothedQuantile",
-    "Squared",
-    "SquaredHinge",
-    "check_labels",
-    "clip_tip",
-    "conjugate",
-    "curvature",
-    "derivative",
-    "divergence",
-    "domain",
-    "dual_prox",
-    "get_loss",
-    "outputs",
-    "point_of",
-    "register_loss",
-    "value",
-    "value_and_slope",
-    "weighted_conjugate_prox",
-    "weighted_dual_prox",
-    "write_slope",
-]
-
 _ROUNDING = 8.0 * float(np.finfo(np.float64).eps)  # of value, conjugate and product, relative to their sizes
 
 
-def _own(loss: Loss, function: str) -> Callable[..., float]:
-    return getattr(type(loss), function)  # type: ignore[no-any-return]
+def _own(loss: Loss, b: Label, function: str) -> Callable[..., Any]:
+    """Return the loss's own function, or that with the label's offset put in."""
+    if isinstance(b, ShiftedLabel):
+        return _WITH_SHIFT[function]
+    default = (_difference,) if function == "divergence" else ()
+    return getattr(type(loss), function, *default)
 
 
 def value(loss: Loss, u: float | np.ndarray, b: Label) -> float:
     """Return ℓ(u; b)."""
-    if isinstance(b, ShiftedLabel):
-        return value(loss, u + b.shift, b.label)
-    return float(_own(loss, "value")(loss, u, b))
+    return float(_own(loss, b, "value")(loss, u, b))
 
 
 def derivative(loss: Loss, u: float, b: Label) -> float:
     """Return ℓ'(u; b), or a subgradient where the loss has a kink."""
-    if isinstance(b, ShiftedLabel):
-        return derivative(loss, u + b.shift, b.label)
-    return float(_own(loss, "derivative")(loss, u, b))
+    return float(_own(loss, b, "derivative")(loss, u, b))
 
 
 def curvature(loss: Loss, u: float, b: Label) -> float:
     """Return ℓ''(u; b) where it exists, one of its one-sided values where it jumps."""
-    if isinstance(b, ShiftedLabel):
-        return curvature(loss, u + b.shift, b.label)
-    return float(_own(loss, "curvature")(loss, u, b))
+    return float(_own(loss, b, "curvature")(loss, u, b))
 
 
 def conjugate(loss: Loss, s: float | np.ndarray, b: Label) -> float:
     """Return ℓ*(s; b) = sup_u s·u − ℓ(u; b), ``inf`` outside the domain."""
-    if isinstance(b, ShiftedLabel):
-        return conjugate(loss, s, b.label) - b.shift * float(s)
-    return float(_own(loss, "conjugate")(loss, s, b))
+    return float(_own(loss, b, "conjugate")(loss, s, b))
 
 
 def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: Label) -> float:
     """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0: without cancellation, or at most its rounding too large."""
-    if isinstance(b, ShiftedLabel):
-        return divergence(loss, u + b.shift, s, b.label)
-    own: Callable[..., float] = getattr(type(loss), "divergence", _difference)
-    return float(own(loss, u, s, b))
+    return float(_own(loss, b, "divergence")(loss, u, s, b))
 
 
 def domain(loss: Loss, b: Label) -> tuple[float, float]:
     """Return the ends of the interval on which ℓ*(·; b) is finite."""
-    if isinstance(b, ShiftedLabel):
-        return domain(loss, b.label)
-    lo, hi = cast("tuple[float, float]", _own(loss, "domain")(loss, b))
+    lo, hi = _own(loss, b, "domain")(loss, b)
     return float(lo), float(hi)
 
 
 def dual_prox(loss: Loss, zeta: float, h: float, b: Label, start: float) -> float:
     """Return argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)."""
-    if isinstance(b, ShiftedLabel):
-        return dual_prox(loss, zeta + h * b.shift, h, b.label, start + b.shift)
-    return float(_own(loss, "dual_prox")(loss, zeta, h, b, start))
+    return float(_own(loss, b, "dual_prox")(loss, zeta, h, b, start))
 
 
 @compiled
@@ -152,23 +106,13 @@ def _difference(loss: Loss, u: float, s: float, b: float) -> float:
     return _with_rounding(value(loss, u, b), conjugate(loss, s, b), u * s)
 
 
-def _class_of(loss: types.Type) -> type[Loss] | None:
-    """Return the class behind a numba type, None when it is not a loss."""
-    cls = getattr(loss, "instance_class", None)
-    return cls if isinstance(loss, types.BaseTuple) and cls is not None and issubclass(cls, Loss) else None
-
-
 def _chosen(
     loss: types.Type, b: types.Type, function: str, *default: Callable[..., object]
 ) -> Callable[..., object] | None:
-    """Return what numba compiles: the loss's own function, or that with the label's offset put in.
-
-    None when the argument is not a loss.
-    """
-    cls = _class_of(loss)
-    if cls is None:
-        return None
-    return _WITH_SHIFT[function] if kind_of(b) is ShiftedLabel else getattr(cls, function, *default)
+    """Return what numba compiles: the loss's own function, or that with the label's offset put in."""
+    if kind_of(b) is ShiftedLabel:
+        return _WITH_SHIFT[function]
+    return getattr(kind_of(loss), function, *(default or (None,)))
 
 
 _WITH_SHIFT: dict[str, Callable[..., object]] = {
@@ -240,20 +184,18 @@ def clip_tip(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
     raise NotImplementedError("compiled code only")
 
 
+def _several(loss: types.Type) -> bool:
+    return bool(getattr(kind_of(loss), "several_outputs", False))
+
+
 @overloads(outputs)
-def _outputs(loss: types.Type) -> Callable[..., object] | None:
-    cls = _class_of(loss)
-    if cls is None:
-        return None
-    return (lambda loss: loss.n_classes) if cls.several_outputs else (lambda loss: 1)
+def _outputs(loss: types.Type) -> Callable[..., object]:
+    return (lambda loss: loss.n_classes) if _several(loss) else (lambda loss: 1)
 
 
 @overloads(point_of)
-def _point_of(loss: types.Type, numbers: types.Type) -> Callable[..., object] | None:
-    cls = _class_of(loss)
-    if cls is None:
-        return None
-    return (lambda loss, numbers: numbers) if cls.several_outputs else (lambda loss, numbers: numbers[0])
+def _point_of(loss: types.Type, numbers: types.Type) -> Callable[..., object]:
+    return (lambda loss, numbers: numbers) if _several(loss) else (lambda loss, numbers: numbers[0])
 
 
 @overloads(write_slope)

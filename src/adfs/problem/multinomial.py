@@ -16,8 +16,6 @@ from adfs.compilation import compiled, kernel
 from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, entropy_part
 
-__all__ = ["ROOM_ROWS", "Multinomial", "multinomial_dual_prox"]
-
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
 _SLACK = 2.0**-51
 _SHORT_MOVE = 1e-9  # its square is below rounding
@@ -206,7 +204,7 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     task = "multiclass"
     several_outputs = True
 
-    def __new__(cls, n_classes: int = 0) -> Multinomial:  # noqa: D102
+    def __new__(cls, n_classes: int = 0) -> Multinomial:
         if n_classes != int(n_classes) or n_classes < 0:
             raise InputError(
                 f"multinomial: n_classes must be a whole number of at least 1, got {n_classes!r}"
@@ -220,27 +218,22 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
 
     @property
     def n_outputs(self) -> int:
-        """K."""
         return self.n_classes
 
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
-        """Return ℓ(u; b)."""
         return _value(u, int(b))
 
     @staticmethod
     def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
-        """Return ℓ*(s; b), infinite outside its domain."""
         return _conjugate(s, int(b))
 
     @staticmethod
     def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
-        """Return ℓ(u; b) + ℓ*(s; b) − us, infinite outside the domain."""
         return _divergence(u, s, int(b))
 
     @staticmethod
     def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
-        """Replace the margins u by w∇ℓ(u; b)."""
         _write_slope(margins, int(b), weight)
 
     @staticmethod
@@ -250,7 +243,6 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
 
     @staticmethod
     def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
-        """Move a tip s so that s/w lies in the domain of ℓ*(·; b), in place."""
         _clip_tip(tip, int(b), weight)
 
 
@@ -304,15 +296,8 @@ def multinomial_dual_prox(tip: np.ndarray, h: float, label: int, weight: float, 
     """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
 
     With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
-    gradient of a strictly convex function of u. Newton's steps go down its squares.
-
-    Parameters
-    ----------
-    tip : ndarray of shape (K,)
-        ζ, and on return s.
-    h, label, weight
-    room : ndarray of shape (ROOM_ROWS, K)
-        Room to work in; its first row holds a guess of u.
+    gradient of a strictly convex function of u. Newton's steps go down its squares. ``tip`` (K,) is ζ, and on
+    return s; ``room`` (ROOM_ROWS, K) is room to work in, whose first row holds a guess of u.
     """
     u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
     scale = weight / h - 2.0

@@ -12,14 +12,11 @@ from scipy.sparse.linalg import LinearOperator, cg
 from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.interior_point import interior_point
-from adfs.problem.piecewise import dual_ascent, polish
+from adfs.problem.piecewise import dual_ascent, interior_point, polish
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem
-
-__all__ = ["Optimum", "find_optimum"]
 
 _DENSE_DIMENSION = 1500  # up to here the Hessian is formed and factorised
 _FIRST_STEPS, _MORE_STEPS = 50, 300

@@ -19,8 +19,6 @@ from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem.rows import kind_of
 
-__all__ = ["ElasticNet", "Penalty", "Ridge", "WholePenalty", "check_l1", "shrink_rows", "shrunk", "soft"]
-
 
 class Ridge(NamedTuple("NoL1", [])):
     """No ℓ1 term at any node."""
@@ -122,18 +120,26 @@ class WholePenalty:
         return np.asarray(sigma[:, None] * theta + (l1[:, None] / self.total_l1) * rest)
 
 
+def one_per_node(name: str, given: ArrayLike, n_nodes: int) -> np.ndarray:
+    """Return a number, or one number per node, as an array (n,) of its own."""
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number or one number per node, got {given!r}") from None
+    if values.ndim == 0:
+        values = np.full(n_nodes, float(values))
+    if values.shape != (n_nodes,):
+        raise InputError(
+            f"{name} must be one number or one per node ({n_nodes} nodes), got shape {values.shape}"
+        )
+    return values
+
+
 def check_l1(l1: ArrayLike | None, n_nodes: int) -> np.ndarray | None:
     """Return λ_i as one number of at least 0 per node, (n,); None where all are 0."""
     if l1 is None:
         return None
-    try:
-        values = np.array(l1, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"l1 must be a number or one number per node, got {l1!r}") from None
-    if values.ndim == 0:
-        values = np.full(n_nodes, float(values))
-    if values.shape != (n_nodes,):
-        raise InputError(f"l1 must be one number or one per node ({n_nodes} nodes), got shape {values.shape}")
+    values = one_per_node("l1", l1, n_nodes)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0.0)))
     if bad.size:
         raise InputError(

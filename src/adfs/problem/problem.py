@@ -13,17 +13,16 @@ from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
 from adfs.problem.labels import Labels, label_at
-from adfs.problem.losses import Loss, Multinomial, get_loss
+from adfs.problem.loss_base import Loss
+from adfs.problem.losses import get_loss
+from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum, find_optimum
-from adfs.problem.partitions import split
 from adfs.problem.penalties import check_l1
-from adfs.problem.rows import Matrix, Rows, rows_of
+from adfs.problem.rows import Matrix, Rows, rows_of, sparse
 from adfs.problem.samples import Samples
-from adfs.problem.shards import Shard, check_offset, make_shard, stack_shards
+from adfs.problem.shards import Shard, check_offset, make_shard, split, stack_shards
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
-
-__all__ = ["Problem"]
 
 _LARGEST_TARGET = 1e150
 _WIDE = 16  # entries per row
@@ -73,6 +72,10 @@ class Problem(FiniteSum):
     offsets : ndarray of shape (n_nodes + 1,)
         Node i holds the rows ``offsets[i]:offsets[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
+    n_features : int
+        d: the number of columns, times that of outputs.
+    sparse : bool
+        Whether the rows are stored as CSR.
 
     Examples
     --------
@@ -195,9 +198,14 @@ class Problem(FiniteSum):
             loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
             if loss.n_classes < counted:
                 raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
-        self.loss = loss
+        self.loss, self.loss_name, self.smooth = loss, loss.name, loss.smooth
         self.assumes_curvature = loss.assumes_curvature
+        self.n_samples, self.n_outputs = int(data.y.size), loss.n_outputs
+        self.n_features = int(data.X.shape[1]) * loss.n_outputs
+        self.tip_shape = (loss.n_outputs,) if loss.several_outputs else ()
         self.X: Matrix = data.X
+        self.sparse = sparse(data.X)
+        self.entries_per_row = data.X.nnz / max(1, self.n_samples) if self.sparse else None
         self.y = data.y
         self.weights = data.weights
         self.offset = data.offset
@@ -235,36 +243,6 @@ class Problem(FiniteSum):
     # but the norms of wide rows are: they are little beside the rows, and a set-up asks for them five times.
 
     @property
-    def n_samples(self) -> int:
-        """N, the number of samples of all nodes together."""
-        return int(self.y.size)
-
-    @property
-    def n_features(self) -> int:
-        """d, the dimension of θ: the number of columns, times that of outputs."""
-        return int(self.X.shape[1]) * self.n_outputs
-
-    @property
-    def n_outputs(self) -> int:
-        """K, the number of margins of a sample."""
-        return self.loss.n_outputs
-
-    @property
-    def tip_shape(self) -> tuple[int, ...]:
-        """The shape of a sample's dual variable: a number, or one per output."""
-        return (self.n_outputs,) if self.loss.several_outputs else ()
-
-    @property
-    def loss_name(self) -> str:
-        """The name of the loss."""
-        return self.loss.name
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the loss is."""
-        return self.loss.smooth
-
-    @property
     def rows(self) -> Rows:
         """The rows in the form kernels take."""
         return rows_of(self.X)
@@ -282,16 +260,6 @@ class Problem(FiniteSum):
     @property
     def _data(self) -> Shard:
         return Shard(self.X, self.y, self.weights, self.offset)
-
-    @property
-    def entries_per_row(self) -> float | None:
-        """The mean number of non-zeros per row, None where rows are dense."""
-        return self.X.nnz / max(1, self.n_samples) if self.sparse else None
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the rows are stored as CSR."""
-        return bool(sp.issparse(self.X))
 
     @cached_property
     def shards(self) -> list[Shard]:
@@ -336,7 +304,6 @@ class Problem(FiniteSum):
         return batch_smoothness(self.X, self.weights, self.offsets, self.loss.beta)
 
     def merged(self) -> Problem:
-        """Return the same problem on one node, as a machine that holds all the data sees it."""
         if self.n_nodes == 1:
             return self
         whole = Problem.__new__(Problem)
@@ -356,7 +323,6 @@ class Problem(FiniteSum):
         return moved
 
     def first_samples(self) -> Problem | None:
-        """Return the problem of each node's first sample alone; None where all are constants."""
         first = [shard.take(slice(1)) for shard in self.shards]
         small = Problem.from_shards(first, self.loss, self.sigma).with_l1(self.l1, self.l1_columns)
         return small if small.active.any() else None
@@ -381,7 +347,6 @@ class Problem(FiniteSum):
         return [self.loss], arrays
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
-        """Return one sample's term as an object (for the literal algorithms and for tests)."""
         x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
         weight = float(self.weights[row])
         if self.loss.several_outputs:
@@ -418,7 +383,6 @@ class Problem(FiniteSum):
         return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.tip_shape)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
-        """Return ∇F(θ) (a subgradient when the loss is not smooth), shape (d,)."""
         theta = self._checked(theta, "theta", self.n_features)
         if self.loss.several_outputs:
             return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self._penalty_gradient(theta))
@@ -456,7 +420,6 @@ class Problem(FiniteSum):
         return out.reshape(self.n_samples, self.n_outputs)
 
     def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        """Move tips (N,) or (N, K) into the domain of the conjugates, against rounding."""
         checked = self._checked_tips(tips)
         out = checked if in_place else checked.copy()
         evaluation.clip_to_domain(self.samples, self.active, out)
@@ -477,7 +440,6 @@ class Problem(FiniteSum):
         return evaluation.conjugate_sums(self.samples, self.active, self._checked_tips(tips))
 
     def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(s), as `evaluation.close_gap` takes it; (n, 5)."""
         s, theta = self._checked_tips(tips), self._checked(theta, "theta", self.n_features)
         return evaluation.gap_parts(self.samples, self.active, s, theta, self.loss.beta, self._margin_scales)
 

@@ -21,19 +21,6 @@ from numba import types
 
 from adfs.compilation import overloads
 
-__all__ = [
-    "DenseRows",
-    "Matrix",
-    "Rows",
-    "SparseRows",
-    "kind_of",
-    "row_column",
-    "row_entry",
-    "row_span",
-    "rows_of",
-    "sparse",
-]
-
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
 
 
@@ -99,27 +86,21 @@ def kind_of(value: types.Type) -> type | None:
 
 
 @overloads(row_span)
-def _row_span(rows: types.Type, j: types.Type) -> Callable[..., object] | None:
+def _row_span(rows: types.Type, j: types.Type) -> Callable[..., object]:
     if kind_of(rows) is SparseRows:
         return lambda rows, j: (np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1]))
-    if kind_of(rows) is DenseRows:
-        return lambda rows, j: (np.int64(0), np.int64(rows.values.shape[1]))
-    return None
+    return lambda rows, j: (np.int64(0), np.int64(rows.values.shape[1]))
 
 
 @overloads(row_column)
-def _row_column(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object] | None:
+def _row_column(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object]:
     if kind_of(rows) is SparseRows:
         return lambda rows, j, k: np.uint64(rows.indices[np.uint64(k)])
-    if kind_of(rows) is DenseRows:
-        return lambda rows, j, k: np.uint64(k)
-    return None
+    return lambda rows, j, k: np.uint64(k)
 
 
 @overloads(row_entry)
-def _row_entry(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object] | None:
+def _row_entry(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object]:
     if kind_of(rows) is SparseRows:
         return lambda rows, j, k: rows.data[np.uint64(k)]
-    if kind_of(rows) is DenseRows:
-        return lambda rows, j, k: rows.values[j, np.uint64(k)]
-    return None
+    return lambda rows, j, k: rows.values[j, np.uint64(k)]

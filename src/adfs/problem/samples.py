@@ -10,8 +10,6 @@ from adfs.problem.labels import Labels
 from adfs.problem.loss_base import Loss
 from adfs.problem.rows import Rows
 
-__all__ = ["Samples"]
-
 
 class Samples(NamedTuple):
     """The samples of a block of nodes, node after node.

@@ -12,8 +12,6 @@ from adfs.compilation import compiled
 from adfs.problem.rows import Matrix, Rows, row_column, row_entry, row_span, rows_of, sparse
 from adfs.threads import single_threaded
 
-__all__ = ["batch_smoothness", "gram_matrices"]
-
 _SMALL_DIMENSION = 64  # up to here Gram matrices are summed row by row: the same bits for dense and CSR rows
 _GRAM_ENTRIES = 1 << 22  # entries of Gram matrices held at once
 _DENSE_ORDER = 300  # Gram matrices up to this order are diagonalised whole

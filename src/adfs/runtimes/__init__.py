@@ -1,11 +1,13 @@
 """Runtimes: what carries an algorithm out, in one process or on a cluster."""
 
-from adfs.runtimes.clock import Delays, retime, with_times
+from adfs.runtimes.clock import retime, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
+from adfs.runtimes.delays import Delays
 from adfs.runtimes.loop import Budget, Outcome
 from adfs.runtimes.recording import Grid, Record
 from adfs.runtimes.result import Run
-from adfs.runtimes.run import RunOptions, run_method, simulate
+from adfs.runtimes.run import run_method, simulate
+from adfs.runtimes.run_options import RunOptions
 
 __all__ = [
     "Budget",

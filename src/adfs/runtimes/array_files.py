@@ -15,8 +15,6 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.files import JsonObject, reading_error, write_whole
 
-__all__ = ["read_container", "write_container"]
-
 _MAGIC = b"adfs-file 1 "
 _DIGEST = 64
 
@@ -24,17 +22,9 @@ _DIGEST = 64
 def write_container(
     path: str | os.PathLike[str], kind: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write a header and arrays to one file, atomically.
+    """Write a header (what JSON can hold) and arrays (numbers, booleans, text) to one file, atomically.
 
-    Parameters
-    ----------
-    path : path
-    kind : str
-        What the file is, for instance ``"run"``; readers ask for it.
-    header : mapping
-        What JSON can hold.
-    arrays : mapping of str to ndarray
-        Numbers, booleans or text; no objects.
+    ``kind`` is what the file is, for instance ``"run"``; readers ask for it.
     """
     buffer = io.BytesIO()
     np.savez(

@@ -26,15 +26,6 @@ from adfs.files import JsonObject, write_whole
 from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.cluster import Cluster, RefusalError
 
-__all__ = [
-    "CheckpointFile",
-    "CheckpointFolder",
-    "Checkpoints",
-    "KeptPhases",
-    "fingerprint",
-    "open_checkpoints",
-]
-
 _KIND = "checkpoint-set"
 
 Rows = list[dict[str, float]]
@@ -131,16 +122,14 @@ class Checkpoints(ABC):
     def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the last checkpoint, if there is one; return its rows and seconds."""
 
-    @abstractmethod
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027  # one file says nothing of the end
         """Forget what was said of an earlier run's end: this one begins."""
 
     @abstractmethod
     def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Write a new one; all processes call it at the same position."""
 
-    @abstractmethod
-    def finish(self, words: JsonObject) -> None:
+    def finish(self, words: JsonObject) -> None:  # noqa: B027
         """Say how the run ended."""
 
 
@@ -169,15 +158,9 @@ class CheckpointFile(Checkpoints):
         """Fill a process from the file, if it is there."""
         return _load(self.path, start, self.mark)[1:] if self.path.exists() else ([], 0.0)
 
-    def begin(self) -> None:
-        """Leave the file until there is a newer one."""
-
     def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
         """Replace the file."""
         _save(self.path, process, self.mark, rows, seconds, phases)
-
-    def finish(self, words: JsonObject) -> None:
-        """Leave the file: the run itself is at hand."""
 
 
 def _check_folder(folder: Path) -> None:
@@ -186,7 +169,7 @@ def _check_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process of the same number may have been quicker
     except OSError as error:
         raise InputError(f"cannot write checkpoints into {folder}: {error.strerror or error}") from None
 
@@ -194,13 +177,8 @@ def _check_folder(folder: Path) -> None:
 class CheckpointFolder(Checkpoints):
     """The folder in which the processes of a run keep their checkpoints.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    folder : Path
-        The same for all processes, on a disk they share or on a disk of each host.
-    mark : str
-        The fingerprint of this process's part of the run.
+    It is the same for all, on a disk they share or on a disk of each host. ``mark`` is the fingerprint of
+    this process's part of the run.
     """
 
     def __init__(self, cluster: Cluster, folder: Path, mark: str) -> None:

@@ -34,20 +34,15 @@ from adfs.runtimes.delays import (
     ClockState,
     Delays,
     Pace,
-    Straggler,
     computation_time,
     message_times,
     start_clock,
 )
-from adfs.runtimes.history import Consultation, History
-from adfs.runtimes.result import Run
+from adfs.runtimes.result import Consultation, History, Run
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
 from adfs.schedule.rounds import round_coin
 from adfs.theory import NodeSizes, node_sizes
-
-__all__ = ["Clock", "Delays", "Straggler", "Times", "follow", "position_at", "retime", "with_times"]
-
 
 _LONGEST_WALK = 2.0**48
 _MOST_ROOTS = 1024  # tried as roots of a spanning tree
@@ -390,11 +385,9 @@ def with_times(
 
     Parameters
     ----------
-    run : Run
+    run, network, delays
     problem : Problem, GeneralProblem or NodeSizes
         What it ran on.
-    network : Network
-    delays : Delays
     """
     history = run.history
     times = retime(
@@ -414,18 +407,10 @@ def with_times(
 
 
 def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
-    """Advance a clock to the last position that is reached within a time, and return it.
+    """Advance a clock to the last position that is reached within a finite time, and return it.
 
-    So a budget of idealised time becomes one of events or rounds.
-
-    Parameters
-    ----------
-    clock : Clock
-        At a position that is within the time.
-    time : float
-        Finite.
-    stride : float
-        Positions gone through at once on the way.
+    So a budget of idealised time becomes one of events or rounds. ``stride`` positions are gone through at
+    once on the way.
     """
     if not np.isfinite(time) or clock.latest > time:
         raise InputError(

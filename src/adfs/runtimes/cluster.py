@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from adfs.runtimes.placement import Placement
     from adfs.runtimes.timing import ProcessTimes
 
-__all__ = ["Cluster", "Links", "OneProcess", "Parcels", "RefusalError"]
-
 T = TypeVar("T")
 #: Arrays, each with the process that it goes to or comes from.
 Parcels: TypeAlias = Sequence[tuple[int, np.ndarray]]

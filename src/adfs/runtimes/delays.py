@@ -19,8 +19,6 @@ from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.schedule.philox import DOMAIN_COMPUTATION_TIME, DOMAIN_MESSAGE_TIME, check_seed, philox, seed_key
 
-__all__ = ["ClockState", "Delays", "Pace", "Straggler", "computation_time", "message_times", "start_clock"]
-
 _LAWS = ("exponential", "fixed")
 _BATCHES = ("gamma", "scaled")
 

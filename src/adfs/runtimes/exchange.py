@@ -1,4 +1,8 @@
-"""Executing events when some neighbours live in other processes: post early, go on, wait when needed."""
+"""Events and gossip products when some neighbours live in other processes.
+
+Events: post early, go on, wait when needed. Products are summed in a fixed order: the same bits wherever the
+rows are computed.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,19 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sp
 
 from adfs.algorithms.base import EventProcess, Work
+from adfs.algorithms.method_kernels import row_products
 from adfs.compilation import kernel
+from adfs.problem.rows import SparseRows
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
 
 if TYPE_CHECKING:
     from adfs.runtimes.cluster import Cluster, Links
+    from adfs.runtimes.placement import Placement
     from adfs.runtimes.timing import ProcessTimes
-
-__all__ = ["EventExchange", "events_ahead", "split_events", "take_events"]
 
 # Between two looks at the messages there must not be much work, for some networks move a message only while
 # the library is called.
@@ -42,18 +48,10 @@ def events_ahead(tau: float | None) -> int:
 
 
 class EventExchange:
-    """Executes windows of events of a process, some of whose edges may lead elsewhere.
+    """Executes windows of events of a process, some of whose edges may lead elsewhere (no links: none does).
 
-    Parameters
-    ----------
-    cluster : Cluster
-    process : EventProcess
-        Over this process's nodes.
-    links : Links, optional
-        None: all the edges are inside.
-    times : ProcessTimes
-    tau : float, optional
-        Time of a message in units of a sample's computation: how far to look for events that need not wait.
+    ``tau``, the time of a message in units of a sample's computation, says how far to look for events that
+    need not wait.
     """
 
     def __init__(
@@ -88,18 +86,7 @@ class EventExchange:
         """Compile what will be called, without a message."""
         self.process.run(self._taken, 0, 0)
         if self._links is not None:
-            split_events(
-                self._taken.actor,
-                0,
-                0,
-                self.process.ends,
-                self.process.slot,
-                self._blocked,
-                self._waiting,
-                0,
-                self._ready,
-            )
-            take_events(*self._taken, self._ready, 0, *self._taken)
+            self._execute(room_for(0), 0)
 
     def go_on_with(self, process: EventProcess) -> None:
         """Execute the events of another process from now on, over the same nodes."""
@@ -146,7 +133,7 @@ class EventExchange:
                 self._waiting, n_waiting, self._ready,
             )  # fmt: skip
             done = last
-            take_events(*events, self._ready, n_ready, *self._taken)
+            take_events(events, self._ready, n_ready, self._taken)
             first = 0
             while first < n_ready:
                 first = process.run(self._taken, first, n_ready)
@@ -239,7 +226,7 @@ def split_events(
     n_waiting: int,
     ready: np.ndarray,
 ) -> tuple[int, int]:
-    """Split events into those that can be executed now and those that must wait.
+    """Split events into those that can be executed now and those that must wait; return how many of each.
 
     Parameters
     ----------
@@ -259,10 +246,6 @@ def split_events(
     ready : (≥ T,) int32
         On return, the events to execute, in their order. A node that communicates with another rank is the
         last of its events among them.
-
-    Returns
-    -------
-    n_ready, n_waiting : int
     """
     n = slot.size
     n_ready = 0
@@ -295,19 +278,95 @@ def split_events(
 
 
 @kernel
-def take_events(
-    times: np.ndarray,
-    actors: np.ndarray,
-    samples: np.ndarray,
-    chosen: np.ndarray,
-    count: int,
-    out_times: np.ndarray,
-    out_actors: np.ndarray,
-    out_samples: np.ndarray,
-) -> None:
+def take_events(events: Events, chosen: np.ndarray, count: int, out: Events) -> None:
     """Copy the chosen events one after the other."""
     for k in range(count):
         t = chosen[k]
-        out_times[k] = times[t]
-        out_actors[k] = actors[t]
-        out_samples[k] = samples[t]
+        out.time[k] = events.time[t]
+        out.actor[k] = events.actor[t]
+        out.sample[k] = events.sample[t]
+
+
+# --------------------------------------------------------------------------- gossip
+
+
+class GossipProduct:
+    """The product of this process's rows of a matrix with the values of all nodes, and sums over all nodes.
+
+    A row is summed in the order of its columns, wherever the values come from: the same bits. ``rows`` is the
+    whole matrix (n, n) where all nodes are in this process.
+    """
+
+    def __init__(
+        self, cluster: Cluster, matrix: sp.csr_array, placement: Placement, times: ProcessTimes
+    ) -> None:
+        self.cluster, self.placement, self.times = cluster, placement, times
+        self.products = 0
+        self.rows: SparseRows | None
+        csr = sp.csr_array(matrix)
+        csr.sort_indices()
+        if cluster.size == 1:
+            self._own = self.rows = SparseRows(csr.data, csr.indices, csr.indptr)
+            self._needed = 0
+            return
+        self.rows = None
+        block = placement.block(cluster.rank)
+        own = sp.csr_array(csr[block])
+        own.sort_indices()
+        needed = np.setdiff1d(own.indices, block)  # in the order of nodes
+        owner = placement.rank_of_node[needed]
+        # This process's nodes first, then the needed ones grouped by the process that has them.
+        order = np.argsort(owner, kind="stable")
+        needed, owner = needed[order], owner[order]
+        place = np.full(csr.shape[0], -1, dtype=np.int64)
+        place[block] = np.arange(block.size)
+        place[needed] = block.size + np.arange(needed.size)
+        self._own = SparseRows(own.data, place[own.indices].astype(csr.indices.dtype), own.indptr)
+        self._needed = needed.size
+        self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in _runs(owner)]
+        # What others need of this process: the columns of their rows that are here, in the order of nodes.
+        self._targets = []
+        pattern = csr[:, block].tocoo()
+        rows, columns = placement.rank_of_node[pattern.row], pattern.col
+        for rank in np.unique(rows):
+            if rank != cluster.rank:
+                self._targets.append((int(rank), np.unique(columns[rows == rank])))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the rows of the product, of the shape of this process's values (k, …)."""
+        flat = np.ascontiguousarray(values.reshape(values.shape[0], -1))
+        if self.rows is None:
+            flat = self._with_neighbours(flat)
+        out = np.empty((values.shape[0], flat.shape[1]))
+        row_products(self._own, flat, out)
+        return out.reshape(values.shape)
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over all nodes in their order, (d,), from this process's values (k, d)."""
+        begun = time.perf_counter()
+        found = self.cluster.add(values, self.placement, f"in sum {self.products + 1} over the nodes")
+        self.times.communicating += time.perf_counter() - begun
+        self.products += 1
+        return found
+
+    def _with_neighbours(self, flat: np.ndarray) -> np.ndarray:
+        """Return the values here followed by those needed of other processes."""
+        begun = time.perf_counter()
+        everything = np.empty((flat.shape[0] + self._needed, flat.shape[1]))
+        everything[: flat.shape[0]] = flat
+        outgoing = [(rank, np.ascontiguousarray(flat[places])) for rank, places in self._targets]
+        incoming = [(rank, everything[part]) for rank, part in self._sources]
+        posted = time.perf_counter()
+        self.times.communicating += posted - begun
+        self.cluster.swap(outgoing, incoming, lambda: f"in gossip product {self.products + 1}")
+        if incoming:
+            self.times.waited(posted, time.perf_counter(), incoming[0][0])
+        self.products += 1
+        return everything
+
+
+def _runs(values: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return (value, start, stop) of each run of equal values."""
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    stops = np.append(starts[1:], values.size)[: starts.size]  # none where there are no values
+    return [(int(values[a]), int(a), int(b)) for a, b in zip(starts, stops, strict=True)]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adfs.algorithms.base import EventProcess, Method, Process, RoundProcess, Setting, Work
+from adfs.algorithms.base import EventProcess, Method, Process, Setting, Work
+from adfs.algorithms.round_process import RoundProcess
 from adfs.errors import FileError
 from adfs.files import JsonObject
 from adfs.runtimes.certificates import (
@@ -22,16 +23,13 @@ from adfs.runtimes.certificates import (
     measure_nodes,
 )
 from adfs.runtimes.checkpoints import Checkpoints
-from adfs.runtimes.exchange import EventExchange
-from adfs.runtimes.gossip import GossipProduct
+from adfs.runtimes.exchange import EventExchange, GossipProduct
 from adfs.runtimes.recording import Record
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 
 if TYPE_CHECKING:
     from adfs.runtimes.phases import Phases
-
-__all__ = ["Execution"]
 
 _SLICE_SECONDS = 0.2
 _FIRST_SLICE = 4096.0
@@ -45,24 +43,8 @@ class Execution:
 
     All processes go through the same positions. Several of them stop between two records when a slice of the
     schedule is done, whose length they agree on by what the last one took: nobody looks at a clock alone.
-
-    Parameters
-    ----------
-    process : Process
-        Over this process's nodes.
-    nodes : AllNodes
-    read : str
-        Where iterates are read.
-    checkpoints : Checkpoints, optional
-    tau : float, optional
-        Time of a message in units of a sample's computation, where it is known.
-    certifier : Certifier
-        What certifies it.
-
-    Attributes
-    ----------
-    phases : Phases or None
-        What checkpoints also hold of a run in phases.
+    Iterates are read at ``read``; ``tau`` is the time of a message in units of a sample's computation, where
+    it is known; ``phases`` are what checkpoints also hold of a run in phases.
     """
 
     interrupted: bool = False

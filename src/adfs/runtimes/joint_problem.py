@@ -21,8 +21,6 @@ from adfs.problem.shards import as_rows, as_signs
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.placement import Placement, place
 
-__all__ = ["JointProblem", "ShardSource", "all_labels", "join_shards", "numbered", "place_together", "widest"]
-
 #: Two labels or more, numbers or text.
 Classes = list[str] | list[float]
 ShardSource = Sequence[Any] | FiniteSum | Callable[[int], Any]

@@ -20,8 +20,8 @@ from adfs.runtimes.certificates import AllNodes, Certificate
 from adfs.runtimes.checkpoints import KeptPhases
 from adfs.runtimes.clock import Clock, follow, position_at
 from adfs.runtimes.execution import Execution
-from adfs.runtimes.history import Consultation, History, PhaseRecord
 from adfs.runtimes.loop import Plan
+from adfs.runtimes.result import Consultation, History, PhaseRecord
 from adfs.theory import NodeSizes, NodeSummary
 
 __all__ = ["Maker", "Phases"]

@@ -11,8 +11,6 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from adfs.errors import InputError
 from adfs.network import Network
 
-__all__ = ["Placement", "place"]
-
 _DENSE = 600  # nodes up to which the Fiedler vector comes from a dense eigensolver
 _SWAPS = 1000  # tried at most to improve a cut
 

@@ -13,8 +13,6 @@ from adfs.runtimes.loop import Budget, Monitor
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressBar", "wanted_on_screen"]
-
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -24,17 +22,10 @@ def wanted_on_screen(show: bool | None) -> bool:
 
 
 class ProgressBar(Monitor):
-    """A bar on a terminal; asked for elsewhere, a line every few seconds.
+    """A bar on a terminal; asked for elsewhere, a line every few seconds (``show`` None: only on a terminal).
 
-    Parameters
-    ----------
-    title : str
-    show : bool or None
-        Whether to show it; None means only on a terminal.
-    budget : Budget
-        Where the run is going: decades of the gap, or seconds.
-    last : float
-        The last position, for runs without a tolerance.
+    The budget says where the run is going, decades of the gap or seconds; ``last`` is the last position of a
+    run without a tolerance.
     """
 
     def __init__(self, title: str, *, show: bool | None, budget: Budget, last: float) -> None:

@@ -22,8 +22,6 @@ from adfs.theory import NodeSummary, Parameters, theorem4_step_time
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["measured_tau", "measured_tau_of", "step_seconds", "theorem4_table"]
-
 _BATCHES = 5
 _BATCH_SECONDS = 0.02
 
@@ -50,12 +48,7 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
 def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float:
     """Return the seconds of one sample's computation in this process alone, the best of several batches.
 
-    Parameters
-    ----------
-    width : int
-        d.
-    entries : int, optional
-        Non-zeros per row; dense rows when left out.
+    Rows have ``width`` columns and some non-zero ``entries`` each; they are dense when that is left out.
     """
     rng = np.random.default_rng(seed)
     rows = int(min(2000, max(20, 2_000_000 // max(1, entries or width))))

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["ProcessTimes", "draw_timeline", "edge_table", "rank_table"]
-
 _LONGEST_LIST = 2000
 
 

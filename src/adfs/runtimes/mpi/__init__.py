@@ -7,8 +7,7 @@ is loaded (and started) by the program that hands over a communicator, never by 
 from __future__ import annotations
 
 from adfs.launching import launch_of, launched_by_mpi
-from adfs.runtimes.mpi.fit import fit_mpi
-from adfs.runtimes.mpi.ranks import MpiRanks
+from adfs.runtimes.mpi.ranks import MpiRanks, fit_mpi
 from adfs.runtimes.placement import Placement, place
 from adfs.runtimes.timing import draw_timeline, edge_table, rank_table
 

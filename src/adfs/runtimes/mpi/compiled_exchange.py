@@ -16,16 +16,13 @@ from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_me
 from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
 from adfs.runtimes.mpi.faults import rank_names
-from adfs.runtimes.mpi.library import MPI_START, MPI_TEST, MPI_WTIME, YIELD
-from adfs.runtimes.mpi.links import MpiLinks
+from adfs.runtimes.mpi.links import MPI_START, MPI_TEST, MPI_WTIME, YIELD, MpiLinks
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
 
 if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
-
-__all__ = ["CompiledExchange"]
 
 # Seconds of waiting after which Python has a look, and sleeps a moment; at once where ranks share cores.
 _LOOK_SECONDS = 0.02
@@ -191,9 +188,7 @@ def run_window(
 
     ``taken`` is room for the events that are executed next.
     """
-    times, actors, samples = events.time, events.actor, events.sample
-    taken_times, taken_actors, taken_samples = taken.time, taken.actor, taken.sample
-    n, size = board.slot.size, times.size
+    n, size = board.slot.size, events.time.size
     counts, seconds = board.counts, board.seconds
     while True:
         begun = MPI_WTIME()
@@ -202,7 +197,7 @@ def run_window(
             board.blocked[board.places[board.pending[k]]] = 1
         last = min(size, counts[_DONE] + min(at_once, ahead - counts[_WAITING]))
         n_ready, counts[_WAITING] = split_events(
-            actors,
+            events.actor,
             counts[_DONE],
             last,
             board.ends,
@@ -213,14 +208,14 @@ def run_window(
             board.ready,
         )
         counts[_DONE] = last
-        take_events(times, actors, samples, board.ready, n_ready, taken_times, taken_actors, taken_samples)
+        take_events(events, board.ready, n_ready, taken)
         first = 0
         while first < n_ready:
-            first = execute(parts, taken_times, taken_actors, taken_samples, first, n_ready)
+            first = execute(parts, taken.time, taken.actor, taken.sample, first, n_ready)
             if first < n_ready:
                 posted = MPI_WTIME()
                 seconds[_COMPUTING] += posted - begun
-                _post(parts, board, taken_actors[first] - n, taken_times[first])
+                _post(parts, board, taken.actor[first] - n, taken.time[first])
                 first += 1
                 begun = MPI_WTIME()
                 seconds[_COMMUNICATING] += begun - posted

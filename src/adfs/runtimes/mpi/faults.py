@@ -4,12 +4,15 @@ A rank that waits longer than the deadline raises `RankLostError`, which names t
 exception that nobody catches ends all ranks (`end_all_on_error`), since the others would wait for this one
 for ever. A rank that is told to stop while others fail says what it was doing (SIGTERM), if its launcher
 leaves it the time: Open MPI kills a fifth of a second later.
+
+A rank that reads or compiles tells the others that it lives, however long it takes (`Pulse`). One thread per
+rank sends these signs of life, and only while the rank is busy; a rank that is stopped, killed or gone sends
+none. Between rank 0 and the others only: what all do together goes through rank 0.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -20,30 +23,21 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from adfs.errors import AdfsError, InputError
+import numpy as np
+
+from adfs.errors import AdfsError
 from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from adfs.runtimes.mpi.pulse import Pulse
-
-__all__ = [
-    "RankLostError",
-    "Watch",
-    "abort",
-    "as_one_program",
-    "end_all_on_error",
-    "restore_error_hook",
-    "say",
-    "tell",
-]
 
 _SPINS = 50
 _SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
 _ABORT_SECONDS = 5.0
 _INTERRUPTED = 130
 _OTHERS_SPEAK = 0.3  # seconds for ranks that fail at the same moment
+_SIGN_OF_LIFE = 5  # a tag
+_LONGEST_PAUSE = 1.0  # seconds between two of them
 
 
 # Whether this process has said its last sentence.
@@ -64,14 +58,10 @@ def say(sentence: str) -> None:
 class Watch:
     """What this rank is doing and for whom it waits, and for how long it may.
 
-    Parameters
-    ----------
-    rank, size : int
-    deadline : float
-        Seconds that a wait may last.
-
     Attributes
     ----------
+    deadline : float
+        Seconds that a wait may last.
     doing : callable
         Returns what this rank is doing, for its last sentence.
     crowded : bool
@@ -81,8 +71,6 @@ class Watch:
     """
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
-        if not (math.isfinite(deadline) and deadline > 0.0):
-            raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
         self.rank = rank
         self.size = size
         self.deadline = deadline
@@ -99,19 +87,10 @@ class Watch:
         listen: bool = False,
         patience: float = 0.0,
     ) -> None:
-        """Wait until all requests are done.
+        """Wait until all requests are done; ``ranks`` are those that each depends on.
 
-        Parameters
-        ----------
-        requests : sequence of Request
-        ranks : sequence of int
-            The rank that each one depends on.
-        doing : callable
-            Returns what the wait is for; called only when it is needed.
-        listen : bool
-            Whether a rank that sends signs of life may take longer.
-        patience : float
-            Seconds beyond the deadline.
+        ``doing`` returns what the wait is for, and is called only when that is needed. With ``listen`` a rank
+        that sends signs of life may take longer; ``patience`` is seconds beyond the deadline.
         """
         left = [(request, rank) for request, rank in zip(requests, ranks, strict=True) if not request.Test()]
         if left:
@@ -243,11 +222,7 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
             if watch.rank == 0:
                 say(str(error))
             return
-        tell(error, watch)
-        sys.stderr.flush()
-        if watch.size > 1:
-            time.sleep(_OTHERS_SPEAK)
-            abort(comm)
+        _tell_and_end(error, watch, comm)
 
     hook.before = before  # type: ignore[attr-defined]
     sys.excepthook = hook
@@ -278,11 +253,17 @@ def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
     except Exception as error:
         if size == 1:
             raise
-        tell(error, Watch(rank, size, 1.0))
-        sys.stderr.flush()
+        _tell_and_end(error, Watch(rank, size, 1.0), comm)
+    MPI.Finalize()
+
+
+def _tell_and_end(error: BaseException, watch: Watch, comm: MPI.Intracomm) -> None:
+    """Say an error, and end all ranks once those that fail at the same moment have spoken."""
+    tell(error, watch)
+    sys.stderr.flush()
+    if watch.size > 1:
         time.sleep(_OTHERS_SPEAK)
         abort(comm)
-    MPI.Finalize()
 
 
 def restore_error_hook() -> None:
@@ -303,3 +284,67 @@ def tell(error: BaseException, watch: Watch) -> None:
     else:
         traceback.print_exception(error)
         say(f"rank {watch.rank} failed with {type(error).__name__}: {error}")
+
+
+# --------------------------------------------------------------------------- signs of life
+
+
+class Pulse:
+    """Sends this rank's signs of life over the team's communicator, and notes when others were last heard of.
+
+    It is ``possible`` where the MPI library lets a second thread send.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
+        from mpi4py import MPI
+
+        self._comm, self._mpi = comm, MPI
+        self.possible = bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+        self._heard: dict[int, float] = {}
+        self._busy = 0
+        self._over = threading.Event()
+        self._pause = min(_LONGEST_PAUSE, deadline / 8.0)
+        self._thread = threading.Thread(target=self._beat, name="adfs-pulse", daemon=True)
+        if self.possible and comm.Get_size() > 1:
+            self._thread.start()
+
+    def _beat(self) -> None:
+        rank, size = self._comm.Get_rank(), self._comm.Get_size()
+        peers = range(1, size) if rank == 0 else [0]
+        sent: dict[int, MPI.Request] = {}
+        while not self._over.wait(self._pause):
+            for peer in peers if self._busy else ():
+                if peer not in sent or sent[peer].Test():
+                    sent[peer] = self._comm.Isend(nothing(), peer, _SIGN_OF_LIFE)
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Tell the others that this rank lives, until the block ends in whatever way."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+
+    def listen(self) -> None:
+        """Note of whom there is a sign of life."""
+        status = self._mpi.Status()
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, _SIGN_OF_LIFE, status):
+            self._comm.Recv(nothing(), status.Get_source(), _SIGN_OF_LIFE)
+            self._heard[status.Get_source()] = time.perf_counter()
+
+    def last(self, rank: int, begun: float) -> float:
+        """Return when a rank was last heard of, or when the wait for it began."""
+        return max(begun, self._heard.get(rank, begun))
+
+    def close(self) -> None:
+        """Stop; what is still under way to this rank is taken."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.listen()
+
+
+def nothing() -> np.ndarray:
+    """Return what a message without content is made of."""
+    return np.empty(0, dtype=np.uint8)

@@ -1,14 +1,22 @@
-"""The edges between ranks: one send and one receive each, made once and started again at every exchange."""
+"""The edges between ranks: one send and one receive each, made once and started again at every exchange.
+
+Compiled code starts and tests them by the few MPI functions below, whose addresses each process looks up.
+Only requests are handed over, as the addresses of their handles: what a handle is differs between MPI
+libraries, and nothing here depends on it.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+
+import llvmlite.binding
 import numpy as np
+from numba import types
 
 from adfs.errors import InputError
 from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.placement import Placement
-
-__all__ = ["MpiLinks"]
 
 
 class MpiLinks:
@@ -54,14 +62,12 @@ class MpiLinks:
         return tags
 
     def open(self) -> None:
-        """Start all receives."""
         if not self.started:
             for receive in self.receives:
                 receive.Start()
             self.started = True
 
     def send(self, link: int) -> None:
-        """Start the send of a link."""
         self.sends[link].Start()
 
     def came(self, link: int) -> bool:
@@ -69,7 +75,6 @@ class MpiLinks:
         return self.receives[link].Test() and self.sends[link].Test()
 
     def renew(self, link: int) -> None:
-        """Start the receive of the next message."""
         self.receives[link].Start()
 
     def close(self) -> None:
@@ -87,3 +92,52 @@ class MpiLinks:
 
 
 _FIRST_TAG = 16
+
+
+# --------------------------------------------------------------------------- for compiled code
+
+#: ``start(request)``, ``test(request, flag, status)``, ``wtime()`` and ``sched_yield()``; addresses are
+#: integers.
+MPI_START = types.ExternalFunction("adfs_mpi_start", types.int32(types.intp))
+MPI_TEST = types.ExternalFunction("adfs_mpi_test", types.int32(types.intp, types.intp, types.intp))
+MPI_WTIME = types.ExternalFunction("adfs_mpi_wtime", types.float64())
+YIELD = types.ExternalFunction("adfs_yield", types.int32())
+
+_NAMES = {"adfs_mpi_start": "MPI_Start", "adfs_mpi_test": "MPI_Test", "adfs_mpi_wtime": "MPI_Wtime"}
+
+
+@functools.cache
+def library_is_loaded() -> bool:
+    """Make the functions known to compiled code; False where they are not found (then mpi4py calls them)."""
+    from mpi4py import MPI
+
+    try:
+        library = ctypes.CDLL(MPI.__file__)
+        found = {ours: getattr(library, theirs) for ours, theirs in _NAMES.items()}
+        found["adfs_yield"] = ctypes.CDLL(None).sched_yield
+    except (OSError, AttributeError, TypeError):
+        return False
+    for name, function in found.items():
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        if address is None:
+            return False
+        llvmlite.binding.add_symbol(name, address)
+    return True
+
+
+# What an MPI library writes for its shared memory, with some room.
+_LEAST_FILE_BYTES = 16 << 20
+
+
+def check_file_limit() -> None:
+    """Raise where files may not be as large as MPI's shared memory: the library would die without a word."""
+    try:
+        import resource
+    except ImportError:  # no limits where there is no such module
+        return
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_FILE_BYTES:
+        raise InputError(
+            f"files may not be larger than {limit >> 10} kB here (ulimit -f), and MPI needs "
+            f"{_LEAST_FILE_BYTES >> 10} kB for its shared memory: raise the limit"
+        )

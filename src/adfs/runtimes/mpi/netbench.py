@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
     from adfs.runtimes.mpi.team import Team
 
-__all__ = ["NetBench", "bench_network", "measure_exchanges", "message_seconds"]
-
 WIDTHS = (1, 10, 100, 1_000, 10_000, 100_000)
 _SECONDS = 0.1
 _MOST_PAIRS = 28
@@ -107,18 +105,17 @@ def message_seconds(team: Team, pair: tuple[int, int], width: int) -> float:
             taken.append(time.perf_counter() - begun)
         return taken
 
-    trial = np.array([np.median(round_trips(5))])
-    # Both ends must do as many.
-    request = team.comm.Isend(trial, peer, _TAG + 1) if first else team.comm.Irecv(trial, peer, _TAG + 1)
-    team.watch.wait([request], [peer], lambda: why)
-    count = int(min(2000, max(7, _SECONDS / max(float(trial[0]), 1e-7))))
-    found = np.array([np.median(round_trips(count))])
-    # The end that begins has its clock around whole round trips.
-    request = team.comm.Isend(found, peer, _TAG + 1) if first else team.comm.Irecv(found, peer, _TAG + 1)
-    team.watch.wait([request], [peer], lambda: why)
+    def median(count: int) -> float:
+        # That of the end that begins, on both: its clock is around whole round trips.
+        found = np.array([np.median(round_trips(count))])
+        request = team.comm.Isend(found, peer, _TAG + 1) if first else team.comm.Irecv(found, peer, _TAG + 1)
+        team.watch.wait([request], [peer], lambda: why)
+        return float(found[0])
+
+    seconds = median(int(min(2000, max(7, _SECONDS / max(median(5), 1e-7)))))
     for prepared in (send, receive):
         prepared.Free()
-    return 0.5 * float(found[0])
+    return 0.5 * seconds
 
 
 def measure_exchanges(ranks: MpiRanks, widths: tuple[int, ...]) -> tuple[list[tuple[int, int]], np.ndarray]:

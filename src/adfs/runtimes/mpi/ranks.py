@@ -1,4 +1,4 @@
-"""The ranks of an MPI program as a cluster."""
+"""The ranks of an MPI program as a cluster, and the front door of a run on them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from adfs.algorithms.base import EventProcess
+from adfs.algorithms.base import EventProcess, Method, get_method
 from adfs.errors import InputError
 from adfs.launching import launch_of, wait_for_rank_0
+from adfs.network import Network
+from adfs.problem import Loss
+from adfs.problem.losses import get_loss
 from adfs.runtimes.cluster import Cluster, Parcels
 from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.joint_problem import ShardSource, join_shards
 from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
 from adfs.runtimes.mpi.faults import say
-from adfs.runtimes.mpi.library import library_is_loaded
-from adfs.runtimes.mpi.links import MpiLinks
+from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
 from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.placement import Placement
+from adfs.runtimes.result import Run
+from adfs.runtimes.run import run_method
+from adfs.runtimes.run_options import RunOptions, describe, takes_run_options
 from adfs.runtimes.timing import ProcessTimes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-__all__ = ["MpiRanks", "check_launcher"]
 
 
 class MpiRanks(Cluster):
@@ -109,7 +113,6 @@ class MpiRanks(Cluster):
 
     @property
     def doing(self) -> Callable[[], str]:
-        """What this rank is doing."""
         return self.team.watch.doing
 
     @doing.setter
@@ -117,19 +120,15 @@ class MpiRanks(Cluster):
         self.team.watch.doing = words
 
     def busy(self) -> AbstractContextManager[None]:
-        """Tell the other ranks that this one lives, while it reads, compiles or writes."""
         return self.team.pulse.beating()
 
     def gather(self, item: Any, why: str) -> list[Any]:
-        """Return every rank's item, through rank 0."""
         return self.team.gather_all(item, why)
 
     def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        """Return every rank's numbers."""
         return self.team.share(values, sizes, why)
 
     def spread(self, values: np.ndarray, why: str) -> None:
-        """Overwrite an array by that of rank 0."""
         self.team.spread(values, why)
 
     def add(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
@@ -138,7 +137,6 @@ class MpiRanks(Cluster):
         return self.team.add_in_order(values, nodes, placement.rank_of_node, why)
 
     def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
-        """Send to some ranks and receive from others, all at once."""
         comm = self.team.comm
         requests = [comm.Irecv(array, rank, _SWAP) for rank, array in incoming]
         requests += [comm.Isend(array, rank, _SWAP) for rank, array in outgoing]
@@ -146,7 +144,6 @@ class MpiRanks(Cluster):
         self.team.watch.wait(requests, ranks, why)
 
     def links(self, placement: Placement, message_length: int) -> MpiLinks:
-        """Return the links over the edges that this rank shares with others."""
         return MpiLinks(self.team, placement, message_length)
 
     def events(
@@ -161,11 +158,9 @@ class MpiRanks(Cluster):
     def wait_until(
         self, ready: Callable[[], bool], missing: Callable[[], Sequence[int]], why: Callable[[], str]
     ) -> None:
-        """Poll until something is ready, or raise after the deadline."""
         self.team.watch.until(ready, missing, why)
 
     def say(self, sentence: str) -> None:
-        """Write one line to standard error, on rank 0."""
         if self.rank == 0:
             say(sentence)
 
@@ -202,3 +197,95 @@ def check_launcher(world_size: int | None = None) -> None:
         wait_for_rank_0()
         say(sentence)
         raise SystemExit(2)
+
+
+@takes_run_options
+def fit_mpi(
+    comm: MPI.Intracomm,
+    shards: ShardSource,
+    network: Network | str | None = None,
+    *,
+    loss: str | Loss = "logistic",
+    sigma: float | Sequence[float] | np.ndarray = 1.0,
+    nodes: Sequence[int] | None = None,
+    n_features: int | None = None,
+    method: str | Method = "adfs",
+    deadline: float = 60.0,
+    **arguments: Any,
+) -> Run:
+    """Run a method on the ranks of an MPI program, each with its own data.
+
+    All ranks call it together, with the same arguments apart from their shards. A rank's samples never leave
+    it: neighbours exchange iterates, and the start and the certificates take a few sums. The numbers are
+    those of `adfs.simulate` on the same problem, to the last bit, however the nodes are spread over ranks.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        For instance ``MPI.COMM_WORLD``; it is duplicated.
+    shards : sequence, Problem, GeneralProblem or callable
+        This rank's data. A sequence holds one ``(X, y)``, ``(X, y, weights)`` or ``(X, y, weights, offset)``
+        per node; a problem holds its nodes; a callable is asked for the shard of a node, and only for this
+        rank's nodes, which are then placed so that few edges are cut.
+    network : Network or str, optional
+        Links the nodes of all ranks; a name may leave out its sizes. Complete when left out.
+    loss, sigma
+        As in `adfs.Problem`, for shards that are not a problem; sigma is a number, or one per node of the
+        network. Labels may be any two values; shards may have one of them only. Sparse shards may end before
+        the last column.
+    nodes : sequence of int, optional
+        Which node of the network each of this rank's shards is; by default the ranks' shards are numbered in
+        the order of ranks.
+    n_features : int, optional
+        The dimension, if it is more than the widest shard's.
+    method : str or Method
+        As in `adfs.simulate`.
+    deadline : float
+        Seconds that a rank waits for another before it gives up with a sentence.
+    **arguments
+        The method's own options.
+
+    Returns
+    -------
+    Run
+        On every rank: ``coef``, ``gap``, ``frame`` are the same everywhere; ``details`` holds each rank's
+        times and messages.
+
+    Raises
+    ------
+    InputError
+        The same on every rank, before anything is run.
+    RankLostError
+        When another rank did not answer within the deadline. If nobody catches it, all ranks are ended.
+    """
+    with MpiRanks(comm, deadline=deadline) as cluster:
+        options, own = RunOptions.split(arguments)
+
+        def check() -> None:
+            get_method(method).check_options(own, [*RunOptions.names(), "loss", "sigma", "nodes"])
+            options.check()
+            get_loss(loss)
+
+        cluster.attempt("at the start", check)
+        cluster.same(
+            {
+                "the loss": repr(get_loss(loss)),
+                "sigma": describe(sigma),
+                "the network": describe(network),
+                "n_features": n_features,
+            }
+        )
+        joint = join_shards(
+            cluster, shards, network, nodes=nodes, loss=loss, sigma=sigma, n_features=n_features
+        )
+        run = run_method(
+            method,
+            joint.problem,
+            joint.network,
+            options,
+            own,
+            cluster=cluster,
+            placement=joint.placement,
+        )
+    run.details["classes"] = joint.classes
+    return run

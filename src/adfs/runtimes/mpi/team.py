@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs.problem.evaluation import sum_in_order
-from adfs.runtimes.mpi.faults import Watch, end_all_on_error, restore_error_hook
-from adfs.runtimes.mpi.pulse import Pulse
+from adfs.runtimes.mpi.faults import Pulse, Watch, end_all_on_error, nothing, restore_error_hook
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Team"]
-
-_SIZE, _BODY, _NUMBERS, _ROWS = 1, 2, 3, 4
+_NUMBERS, _ROWS = 3, 4
 _NUMBERS_AT_ONCE = 1 << 16
 # Seconds beyond the deadline: for rank 0 to end a start that is not complete; and for others to read and
 # compile, where the MPI library lets nobody tell that it lives meanwhile.
@@ -33,15 +30,7 @@ _WITHOUT_PULSE = 3600.0
 
 
 class Team:
-    """All ranks of a run.
-
-    Parameters
-    ----------
-    comm : Intracomm
-        Belongs to the user: it is duplicated, so that messages never meet theirs.
-    deadline : float
-        Seconds that a wait may last.
-    """
+    """All ranks of a run; the user's communicator is duplicated, so that messages never meet theirs."""
 
     def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
@@ -72,9 +61,6 @@ class Team:
         On the user's communicator, since making one takes all ranks; with a tag that nobody uses.
         """
         from mpi4py import MPI
-
-        def nothing() -> np.ndarray:
-            return np.empty(0, dtype=np.uint8)
 
         most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
         tag = most if isinstance(most, int) else 32_767
@@ -109,31 +95,31 @@ class Team:
         self.watch.wait([request], [rank], why, listen=True, patience=self._patience)
 
     def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        """Return every rank's numbers, on every rank.
+        """Return every rank's numbers, ``sizes[rank]`` of each, on every rank."""
+        return self._share(np.ascontiguousarray(values, dtype=np.float64).ravel(), sizes, why)
 
-        Parameters
-        ----------
-        values : ndarray
-            This rank's, of ``sizes[rank]`` numbers.
-        sizes : sequence of int
-            Of all ranks.
-        why : str
-            What for, in the sentence of a rank that waits.
-        """
-        values = np.ascontiguousarray(values, dtype=np.float64).ravel()
+    def gather_all(self, item: Any, why: str) -> list[Any]:
+        """Return every rank's item (what JSON can hold), on every rank."""
+        text = np.frombuffer(json.dumps(item).encode(), dtype=np.uint8)
+        sizes = self._share(np.array([text.size]), [1] * self.size, why, patience=self._patience)
+        return [json.loads(own.tobytes()) for own in self._share(text, [int(n[0]) for n in sizes], why)]
+
+    def _share(
+        self, values: np.ndarray, sizes: Sequence[int], why: str, *, patience: float = 0.0
+    ) -> list[np.ndarray]:
         assert values.size == sizes[self.rank]
         bounds = np.concatenate([[0], np.cumsum(sizes)])
-        all_values = np.empty(bounds[-1])
+        everything = np.empty(bounds[-1], dtype=values.dtype)
+        parts = [everything[bounds[r] : bounds[r + 1]] for r in range(self.size)]
         if self.rank == 0:
-            all_values[: bounds[1]] = values
-            parts = [all_values[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+            parts[0][:] = values
             ranks = range(1, self.size)
             requests = [self.comm.Irecv(parts[r], r, _NUMBERS) for r in ranks]
-            self.watch.wait(requests, ranks, lambda: why, listen=True)
+            self.watch.wait(requests, ranks, lambda: why, listen=True, patience=patience)
         else:
             self._send(values, 0, _NUMBERS, lambda: why)
-        self.spread(all_values, why)
-        return [all_values[bounds[r] : bounds[r + 1]] for r in range(self.size)]
+        self.spread(everything, why)
+        return parts
 
     def spread(self, values: np.ndarray, why: str) -> None:
         """Overwrite an array by that of rank 0."""
@@ -144,65 +130,15 @@ class Team:
         else:
             self._receive(values, 0, _NUMBERS, lambda: why)
 
-    # ------------------------------------------------------------------ texts
-
-    def tell_all(self, content: bytes, why: str) -> bytes:
-        """Return what rank 0 says, on every rank."""
-        size = np.array([len(content)], dtype=np.int64)
-        if self.rank == 0:
-            for rank in range(1, self.size):
-                self._send(size, rank, _SIZE, lambda: why)
-                self._send(np.frombuffer(content, dtype=np.uint8), rank, _BODY, lambda: why)
-            return content
-        self._receive(size, 0, _SIZE, lambda: why)
-        body = np.empty(int(size[0]), dtype=np.uint8)
-        self._receive(body, 0, _BODY, lambda: why)
-        return body.tobytes()
-
-    def gather_bytes(self, content: bytes, why: str) -> list[bytes]:
-        """Return what every rank says, on rank 0 (elsewhere nothing)."""
-        size = np.array([len(content)], dtype=np.int64)
-        if self.rank != 0:
-            self._send(size, 0, _SIZE, lambda: why)
-            self._send(np.frombuffer(content, dtype=np.uint8), 0, _BODY, lambda: why)
-            return []
-        ranks = range(1, self.size)
-        sizes = [np.empty(1, dtype=np.int64) for _ in ranks]
-        heads = [self.comm.Irecv(sizes[r - 1], r, _SIZE) for r in ranks]
-        self.watch.wait(heads, ranks, lambda: why, listen=True, patience=self._patience)
-        bodies = [np.empty(int(size[0]), dtype=np.uint8) for size in sizes]
-        requests = [self.comm.Irecv(bodies[r - 1], r, _BODY) for r in ranks]
-        self.watch.wait(requests, ranks, lambda: why, listen=True)
-        return [content, *(body.tobytes() for body in bodies)]
-
-    def gather_all(self, item: Any, why: str) -> list[Any]:
-        """Return every rank's item (what JSON can hold), on every rank."""
-        texts = self.gather_bytes(json.dumps(item).encode(), why)
-        everything = b"[" + b",".join(texts) + b"]"
-        found: list[Any] = json.loads(self.tell_all(everything, why))
-        return found
-
     # ------------------------------------------------------------------ sums
 
     def add_in_order(
         self, values: np.ndarray, nodes: np.ndarray, rank_of_node: np.ndarray, why: str
     ) -> np.ndarray:
-        """Return the sum over all nodes, in their order, of one vector per node.
+        """Return the sum over all nodes, in their order, of one vector per node, (d,).
 
-        Rank 0 adds them as they come and holds a few at a time.
-
-        Parameters
-        ----------
-        values : ndarray of shape (k, d)
-            This rank's.
-        nodes : ndarray of shape (k,)
-            Its nodes, in increasing order.
-        rank_of_node : ndarray of shape (n,)
-        why : str
-
-        Returns
-        -------
-        ndarray of shape (d,)
+        ``values`` (k, d) are those of this rank's ``nodes`` (k,), in increasing order. Rank 0 adds them as
+        they come and holds a few at a time.
         """
         values = np.ascontiguousarray(values, dtype=np.float64)
         width = values.shape[1]

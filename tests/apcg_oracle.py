@@ -12,8 +12,6 @@ import numpy as np
 
 from adfs.theory import AugmentedGraph
 
-__all__ = ["ApcgState", "Coefficients", "GeneralizedApcg", "constant_coefficients", "non_smooth_coefficients"]
-
 
 class Coefficients(NamedTuple):
     """α_t, β_t and a_{t+1}/B_{t+1} of one step, with A_t and B_t for the Lyapunov function."""

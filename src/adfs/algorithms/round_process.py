@@ -1,18 +1,94 @@
-"""What round-driven baselines share: gradients of the nodes' own objectives, one sample's prox, counting."""
+"""Processes that go in rounds, and what they share: gradients of the nodes' objectives, one sample's prox."""
 
 from __future__ import annotations
+
+import math
+from typing import ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import RoundProcess, Setting, Work
+from adfs.algorithms.base import Process, Setting, Work
+from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_rounds
 from adfs.compilation import inlined, kernel
 from adfs.problem import Samples
 from adfs.problem.labels import Label, label_at
-from adfs.problem.losses import Loss, derivative, dual_prox
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.loss_base import Loss
+from adfs.problem.losses import derivative, dual_prox
+from adfs.problem.rows import SparseRows, row_column, row_entry, row_span
 
-__all__ = ["LocalRounds", "extrapolate", "literal_prox_slope", "node_gradients", "prox_slope"]
+
+class Gossip(Protocol):
+    """What a runtime supplies to methods that go in rounds.
+
+    Attributes
+    ----------
+    rows : SparseRows or None
+        The whole gossip matrix, where all nodes are in this process: a compiled loop needs nothing else.
+    """
+
+    @property
+    def rows(self) -> SparseRows | None: ...
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the block's rows of the matrix product, from the block's values (k, …)."""
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over all nodes in their order, (d,), from the block's values (k, d)."""
+
+
+class RoundProcess(Process):
+    """All nodes go from round to round together.
+
+    A method says what a round does by two compiled functions (``kernels``) of one named tuple (``parts``),
+    and what it took by `count`; one without them defines `round` itself and runs interpreted.
+
+    Attributes
+    ----------
+    gossip_matrix : csr_array of shape (n, n)
+        The matrix whose product the runtime supplies, rows of the block's nodes times values of all.
+    kernels : RoundKernels or None
+    parts : tuple
+        A named tuple of all that the kernels need.
+    sums : bool
+        Whether the kernels want sums over all nodes in place of products.
+    message_shape : tuple
+        (k, d) of the values that the kernels write.
+    """
+
+    gossip_matrix: sp.csr_array
+    kernels: ClassVar[RoundKernels | None] = None
+    parts: Parts = ()
+    sums: ClassVar[bool] = False
+    message_shape: tuple[int, int] = (0, 0)
+
+    def count(self, rounds: int, products: int) -> None:
+        """Add to the work done."""
+        raise NotImplementedError(f"{type(self).__name__} has `kernels` and no `count`")
+
+    def round(self, gossip: Gossip) -> None:
+        """Do one round."""
+        raise NotImplementedError(f"{type(self).__name__} has neither `kernels` nor its own `round`")
+
+    def run(self, gossip: Gossip, last: float) -> None:
+        """Do rounds until the position is at least ``last``."""
+        if self.kernels is None:
+            while self.position < last:
+                self.round(gossip)
+            return
+        t, stop = int(self.position), math.ceil(last)
+        out, heard = np.empty(self.message_shape), np.empty(self.message_shape)
+        products = 0
+        if gossip.rows is not None:
+            products = run_rounds(self.parts, gossip.rows, self.sums, t, stop, (out, heard))
+        else:
+            t = go_on(self.parts, t, stop, out, heard, False)
+            while t < stop:
+                heard[...] = gossip.total(out) if self.sums else gossip(out)
+                products += 1
+                t = go_on(self.parts, t, stop, out, heard, True)
+        self.count(max(0, stop - int(self.position)), products)
+        self.position = max(self.position, float(stop))
 
 
 @kernel
@@ -66,10 +142,7 @@ def extrapolate(now: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
 class LocalRounds(RoundProcess):
     """A round-driven method over a block of nodes: its data, its gossip matrix and its counters.
 
-    Attributes
-    ----------
-    samples_per_round, messages_per_product : int
-        What all nodes of the block go through in a round, and send for a product.
+    All nodes of the block go through ``samples_per_round`` and send ``messages_per_product``.
     """
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array | None = None) -> None:

@@ -1,9 +1,15 @@
-"""A problem seen near its solution: each sample's margin in an interval, its dual variable in a box.
+"""Views of a problem that a method runs on in its place; certificates are of the problem itself.
 
-Where the optimal margin of a sample is known to lie in an interval I, its loss may be replaced outside I by
-the tangents at its ends. The optimum stays the same, the loss is smooth with β_j = max ℓ'' over I in place of
-β, and its conjugate is ℓ* on the box wℓ'(I) and infinite outside. A sample with β_j = 0 is a line: its dual
-variable is known, and it is left out of the schedule.
+- *Boxes*: each sample's margin in an interval, its dual variable in a box. Where the optimal margin of a
+  sample is known to lie in an interval I, its loss may be replaced outside I by the tangents at its ends. The
+  optimum stays the same, the loss is smooth with β_j = max ℓ'' over I in place of β, and its conjugate is ℓ*
+  on the box wℓ'(I) and infinite outside. A sample with β_j = 0 is a line: its dual variable is known, and it
+  is left out of the schedule.
+- *Assumed curvatures*, for losses whose curvature has no bound. A sample's β_j is twice the larger of its
+  curvature where it would be fitted exactly and where all samples have the same mean (adjusted for exposure).
+  Its box has the margins at which ℓ'' ≤ β_j: every theorem holds of the view, and certificates tell where the
+  optimum lies beyond.
+- *Smoothing*, for losses with kinks: each is rounded over a width, the dual variables stay the same.
 """
 
 from __future__ import annotations
@@ -18,18 +24,27 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.labels import Label, ShiftedLabel, add_shift, plain_label
+from adfs.problem.labels import Label, ShiftedLabel, add_shift, label_at, plain_label
+from adfs.problem.line_losses import (
+    Absolute,
+    EpsilonInsensitive,
+    Hinge,
+    Quantile,
+    SmoothedHinge,
+    SmoothedInsensitive,
+    SmoothedQuantile,
+)
 from adfs.problem.loss_base import Ends, Loss, clip
-from adfs.problem.losses import derivative, dual_prox, weighted_dual_prox
+from adfs.problem.losses import curvature, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
 from adfs.problem.rows import kind_of
 from adfs.problem.samples import Samples
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 
-__all__ = ["Boxed", "BoxedProblem", "can_be_boxed", "intervals", "sample_curvature", "sample_dual_prox"]
-
 _ROUNDING = 1e-12  # of a margin, relative to itself and to 1
+_SLACK = 1e-9  # relative, of a curvature
+_FACTOR = 2.0  # between the curvatures found at first and those assumed
 
 
 class Boxed(
@@ -83,17 +98,9 @@ def _prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta
     raise NotImplementedError("compiled code only")
 
 
-@overloads(_prox_in_box)
-def _compiled_prox_in_box(
-    loss: types.Type,
-    zeta: types.Type,
-    h: types.Type,
-    b: types.Type,
-    start: types.Type,
-    beta: types.Type,
-    ends: types.Type,
-) -> Callable[..., object] | None:
-    return getattr(kind_of(loss), "prox_in_box", _clipped)
+overloads(_prox_in_box)(
+    lambda loss, zeta, h, b, start, beta, ends: getattr(kind_of(loss), "prox_in_box", _clipped)
+)
 
 
 @overloads(sample_curvature)
@@ -185,17 +192,10 @@ def _intervals(
 def intervals(
     problem: Problem, theta: np.ndarray, tips: np.ndarray, excess: float, radius: np.ndarray
 ) -> np.ndarray:
-    """Return intervals of margins around those of a certified pair; shape (N, 2).
+    """Return intervals of margins around those of a certified pair θ (d,) and s (N,); shape (N, 2).
 
-    Parameters
-    ----------
-    problem : Problem
-    theta : ndarray of shape (d,)
-    tips : ndarray of shape (N,)
-    excess : float
-        A bound of F(θ) − D(s): |s_j − s_j*| ≤ √(2·excess·wβ).
-    radius : ndarray of shape (N,)
-        How far from θ the optimum is taken to be, for each sample: ‖θ − θ*‖ where nothing else is said.
+    ``excess`` is a bound of F(θ) − D(s): |s_j − s_j*| ≤ √(2·excess·wβ). ``radius`` (N,) is how far from θ the
+    optimum is taken to be for each sample, ‖θ − θ*‖ where nothing else is said.
     """
     reach = float(np.sqrt(2.0 * excess * problem.loss.beta))
     return _intervals(problem.samples, problem.active, theta, tips, radius, reach)
@@ -216,14 +216,8 @@ def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, en
 class BoxedProblem(Problem):
     """A problem whose samples' margins lie in intervals, as a method runs on it.
 
-    It is evaluated and certified as the problem that it was made from, never as itself.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem itself.
-    margins : ndarray of shape (N, 2)
-        The ends of the intervals, of margins as the loss takes them: with offsets.
+    It is evaluated and certified as the problem that it was made from, never as itself. ``margins`` (N, 2)
+    are the ends of the intervals, of margins as the loss takes them: with offsets.
     """
 
     def __init__(self, problem: Problem, margins: np.ndarray) -> None:
@@ -266,7 +260,6 @@ class BoxedProblem(Problem):
         return moved
 
     def first_samples(self) -> BoxedProblem | None:
-        """Return the problem of each node's first sample alone; None where all are constants."""
         small = self.whole.first_samples()
         if small is None:
             return None
@@ -275,7 +268,6 @@ class BoxedProblem(Problem):
         return boxed if boxed.active.any() else None
 
     def term(self, row: int) -> BoxedTerm:
-        """Return one sample's term as an object."""
         whole = self.whole.term(row)
         assert isinstance(whole, LinearTerm)
         return BoxedTerm(whole, self.margins[row], float(self.boxed.curvature[row]))
@@ -310,3 +302,107 @@ class BoxedTerm(LinearTerm):
             middle = 0.5 * (low + high)
             low, high = (low, middle) if slope(middle) > 0.0 else (middle, high)
         return self.weight * derivative(self.loss, 0.5 * (low + high), self.label) * self.x
+
+
+# --------------------------------------------------------------------------- assumed curvatures
+
+
+def common_margin(over: float, under: float) -> float:
+    """Return the margin, without offsets, of the model that has nothing but an intercept.
+
+    From the sums over all samples of w times each of `Loss.level_parts`.
+    """
+    if not under > 0.0:
+        return 0.0  # no sample has any weight
+    if not over > 0.0:
+        raise InputError(
+            "all counts are 0 (or have weight 0), and no mean is small enough for them; "
+            "there is nothing to fit"
+        )
+    return float(np.log(over) - np.log(under))
+
+
+def _flatter(loss: Loss, beta: float, b: float) -> tuple[float, float]:
+    raise NotImplementedError("compiled code only")
+
+
+overloads(_flatter)(lambda loss, beta, b: getattr(kind_of(loss), "flatter", None))
+
+
+@compiled
+def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, tips: np.ndarray) -> np.ndarray:
+    loss, y = samples.loss, samples.y
+    out = np.zeros(active.size)
+    for j in range(active.size):
+        if not active[j]:
+            continue
+        b, s = plain_label(y, j), tips[j] / samples.weights[j]
+        exact = _margins_of(loss, 0.0, 0.0, b)[0]
+        there = _margins_of(loss, s, s, b)[0]
+        most = max(curvature(loss, exact, b), curvature(loss, margin, label_at(y, j)))
+        out[j] = _FACTOR * max(most, curvature(loss, there, b))
+    return out
+
+
+@compiled
+def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: np.ndarray) -> None:
+    for j in range(active.size):
+        out[j, 0], out[j, 1] = -np.inf, np.inf
+        if active[j]:
+            out[j, 0], out[j, 1] = _flatter(samples.loss, beta[j], plain_label(samples.y, j))
+
+
+def first_curvatures(
+    problem: Problem, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return the curvatures to begin with, shape (N,); 0 on constants.
+
+    They are no smaller than at the margins of the tips (N,) that a run starts from. ``total`` sums one vector
+    per node over all nodes of all processes.
+    """
+    offset = np.zeros(problem.n_samples) if problem.offset is None else problem.offset
+    parts = problem.loss.level_parts(problem.y, offset)
+    sums = [evaluation.node_sums(problem.weights * part, problem.offsets) for part in parts]
+    over, under = total(np.stack(sums, axis=1))
+    margin = common_margin(float(over), float(under))
+    tips = np.zeros(problem.n_samples) if start is None else np.ascontiguousarray(start)
+    return _first_curvatures(problem.samples, problem.active, margin, tips)
+
+
+def view_with(problem: Problem, beta: np.ndarray) -> BoxedProblem:
+    """Return the problem with each sample's loss as smooth as its β_j says."""
+    margins = np.empty((problem.n_samples, 2))
+    _fill_margins(problem.samples, problem.active, beta, margins)
+    return BoxedProblem(problem, margins)
+
+
+def beyond(problem: Problem, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    """Return at which samples the curvature at θ is above what was assumed, shape (N,), bool."""
+    found = evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.labels)
+    return np.asarray(problem.active & (found > (1.0 + _SLACK) * beta))
+
+
+# --------------------------------------------------------------------------- smoothing
+
+
+def can_be_smoothed(loss: Loss) -> bool:
+    """Whether `smoothed` knows a loss."""
+    return isinstance(loss, Absolute | Quantile | EpsilonInsensitive | Hinge)
+
+
+def smoothed(problem: Problem, width: float) -> Problem:
+    """Return the problem with kinks rounded over a width; dual variables keep their domains."""
+    loss, weights = problem.loss, problem.weights
+    found: Loss
+    if isinstance(loss, Hinge):
+        found = SmoothedHinge(width)
+    elif isinstance(loss, EpsilonInsensitive):
+        found = SmoothedInsensitive(loss.epsilon, width)
+    elif isinstance(loss, Absolute):
+        found, weights = SmoothedQuantile(0.5, width), 2.0 * weights
+    else:
+        assert isinstance(loss, Quantile)
+        found = SmoothedQuantile(loss.quantile, width)
+    return Problem.stacked(
+        problem.X, problem.y, weights, problem.offsets, found, problem.sigma, problem.offset
+    )

@@ -1,0 +1,238 @@
+"""The methods besides ADFS in literal NumPy, line by line with their papers: what the kernels are held to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adfs.algorithms.round_process import literal_prox_slope
+from adfs.network import Network, lazy_gossip
+from adfs.network.gossip import chebyshev_gossip
+from adfs.problem import Problem
+from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
+from adfs.problem.labels import label_at
+from adfs.problem.losses import derivative
+from adfs.theory import BlockParameters
+from adfs.theory.baselines import (
+    AgdParameters,
+    DsbaParameters,
+    EsdacdParameters,
+    ExtraParameters,
+    MsdaParameters,
+    PointSagaParameters,
+)
+
+
+class BlockState(NamedTuple):
+    """x and v of the centres (n, d), and of the tips (N,) as multiples of their rows."""
+
+    x: np.ndarray
+    v: np.ndarray
+    tip_x: np.ndarray
+    tip_v: np.ndarray
+
+
+class LiteralBlockAdfs:
+    """The same, literally: x, y and v mixed at every step, on dense rows.
+
+    Algorithm
+        y = (x + ρv)/(1 + ρ), w = (1 − ρ)v + ρy. Gossip: Δ = −(ρ/(σ_A p_comm)) Lap D⁻¹y at the centres, χ =
+        ρ/p_comm. Samples: at each node the step of ADFS with p_ij = p_comp π_ij. Then v⁺ = w + Δ and x⁺ = y +
+        χΔ.
+    """
+
+    def __init__(self, problem: Problem, network: Network, parameters: BlockParameters) -> None:
+        self.problem = problem
+        self.smoothness = problem.smoothness
+        self.laplacian = network.laplacian().toarray()
+        self.parameters = parameters
+
+    def start(self) -> BlockState:
+        """Return zero everywhere."""
+        n, d, m = self.problem.n_nodes, self.problem.n_features, self.problem.n_samples
+        return BlockState(np.zeros((n, d)), np.zeros((n, d)), np.zeros(m), np.zeros(m))
+
+    def step(self, state: BlockState, samples: np.ndarray | None) -> BlockState:
+        """Return the state after a gossip round (``samples`` None) or after one sample at every node."""
+        p, rho = self.parameters, self.parameters.contraction
+        y, tip_y = (state.x + rho * state.v) / (1 + rho), (state.tip_x + rho * state.tip_v) / (1 + rho)
+        w, tip_w = (1 - rho) * state.v + rho * y, (1 - rho) * state.tip_v + rho * tip_y
+        sigma = self.problem.sigma[:, None]
+        if samples is None:
+            change = -(rho / (p.dual_curvature * p.p_comm)) * (self.laplacian @ (y / sigma))
+            return BlockState(y + rho / p.p_comm * change, w + change, tip_y, tip_w)
+        x, v, tip_x, tip_v = y.copy(), w.copy(), tip_y.copy(), tip_w.copy()
+        for node, row in enumerate(samples):
+            if row < 0:
+                continue
+            term, smoothness = self.problem.term(int(row)), self.smoothness[row]
+            share = np.sqrt(1 + smoothness / self.problem.sigma[node]) / p.root_sums[node]
+            probability = (1 - p.p_comm) * share
+            eta = rho * p.virtual_weight * smoothness / (p.dual_curvature * probability)
+            pull = y[node] / self.problem.sigma[node] - tip_y[row] * term.x / smoothness
+            moved = term.dual_prox(tip_w[row] * term.x + eta * pull, eta, smoothness)
+            change = float(moved @ term.x) / term.norm_squared - tip_w[row]
+            chi = rho / probability
+            tip_v[row] += change
+            tip_x[row] += chi * change
+            v[node] -= change * term.x
+            x[node] -= chi * change * term.x
+        return BlockState(x, v, tip_x, tip_v)
+
+
+def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.ndarray:
+    """Return θ after some rounds on one machine, (d,)."""
+    theta = y = np.zeros(problem.n_features)
+    for _ in range(rounds):
+        before, theta = theta, y - parameters.step * problem.gradient(y)
+        y = theta + parameters.momentum * (theta - before)
+    return theta
+
+
+def literal_extra(problem: Problem, network: Network, parameters: ExtraParameters, rounds: int) -> np.ndarray:
+    """Return every node's iterate after some rounds, (n, d), as the paper writes them.
+
+    x¹ = Wx⁰ − α∇f(x⁰), then x⁺⁺ = (I + W)x⁺ − (I + W)/2·x − α(∇f(x⁺) − ∇f(x)).
+    """
+    mixing = 2.0 * lazy_gossip(network, parameters.laplacian_max).toarray()
+
+    def gradients(x: np.ndarray) -> np.ndarray:
+        found = []
+        for shard, sigma, theta in zip(problem.shards, problem.sigma, x, strict=True):
+            slopes = shard.weights * loss_derivatives(
+                problem.loss, shard.X @ theta, shard.labels(problem.loss)
+            )
+            found.append(shard.X.T @ slopes + sigma * theta)
+        return np.array(found)
+
+    before = np.zeros((problem.n_nodes, problem.n_features))
+    x = (mixing - np.eye(problem.n_nodes)) @ before - parameters.step * gradients(before)
+    for _ in range(rounds - 1):
+        change = parameters.step * (gradients(x) - gradients(before))
+        before, x = x, mixing @ x - 0.5 * mixing @ before - change
+    return x
+
+
+def literal_dsba(
+    problem: Problem, network: Network, parameters: DsbaParameters, draws: list[np.ndarray]
+) -> np.ndarray:
+    """Return every node's z after the rounds whose samples are ``draws``, (n, d); whole vectors in the table.
+
+    Each backward step (1 + ασ)z⁺ + αB(z⁺) = ψ is solved by bisection, as the scalar equation it is on the
+    line of its sample.
+    """
+    X = problem.X.toarray() if problem.sparse else problem.X
+    n, d = problem.n_nodes, problem.n_features
+    mixing = lazy_gossip(network, parameters.laplacian_max).toarray()
+    sizes = np.bincount(problem.node_of_row[problem.active], minlength=n)
+    alpha, loss = parameters.step, problem.loss
+    z = before = np.zeros((n, d))
+    table, change = np.zeros((problem.n_samples, d)), np.zeros((n, d))
+    for samples in draws:
+        mixed, following = mixing @ (2 * z - before), np.zeros((n, d))
+        for i, row in enumerate(samples):
+            shrink, m = 1.0 + alpha * problem.sigma[i], int(sizes[i])
+            psi = mixed[i] + alpha * problem.sigma[i] * z[i]
+            if row < 0:
+                following[i] = psi / shrink
+                continue
+            psi = psi + alpha * ((m - 1) / m * change[i] + table[row])
+            x, weight = X[row], m * problem.weights[row]
+            q, target = float(x @ x), float(x @ psi) / shrink
+            label = label_at(problem.labels, row)
+            pull = weight * literal_prox_slope(loss, target, alpha * weight * q / shrink, label) * x
+            following[i] = (psi - alpha * pull) / shrink
+            change[i] = pull - table[row]
+            table[row] = pull
+        before, z = z, following
+    return z
+
+
+def literal_point_saga(problem: Problem, parameters: PointSagaParameters, samples: np.ndarray) -> np.ndarray:
+    """Return x after the draws ``samples``, (d,): whole vectors in the table, each prox by bisection."""
+    X = problem.X.toarray() if problem.sparse else problem.X
+    gamma, mu, loss = parameters.step, parameters.curvature, problem.loss
+    x = np.zeros(problem.n_features)
+    table = np.zeros((problem.n_samples, problem.n_features))
+    if not parameters.zero_table:
+        for row in np.flatnonzero(problem.active):
+            table[row] = problem.weights[row] * derivative(loss, 0.0, label_at(problem.labels, row)) * X[row]
+    mean = table.sum(axis=0) / parameters.n_terms
+    for row in samples:
+        z, shrink = x + gamma * (table[row] - mean), 1.0 + gamma * mu
+        a, weight, b = X[row], float(problem.weights[row]), label_at(problem.labels, row)
+        c, target = gamma * weight * float(a @ a) / shrink, float(a @ z) / shrink
+        pull = weight * literal_prox_slope(loss, target, c, b) * a
+        x = (z - gamma * pull) / shrink
+        mean = mean + (pull - table[row]) / parameters.n_terms
+        table[row] = pull
+    return x
+
+
+def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.ndarray:
+    """Return ∇f_i*(x) to rounding, shape (d,): Newton's method in NumPy, the twin of the kernel."""
+    shard = problem.shards[node]
+    rows, y, w = shard.X, shard.labels(problem.loss), shard.weights
+    X = rows.toarray() if problem.sparse else rows
+    sigma, theta = problem.sigma[node], point / problem.sigma[node]
+
+    def value(at: np.ndarray) -> float:
+        return float(loss_values(problem.loss, X @ at, y) @ w + 0.5 * sigma * at @ at - point @ at)
+
+    for _ in range(1000):
+        gradient = X.T @ (w * loss_derivatives(problem.loss, X @ theta, y)) + sigma * theta - point
+        hessian = X.T @ ((w * loss_curvatures(problem.loss, X @ theta, y))[:, None] * X) + sigma * np.eye(
+            point.size
+        )
+        move, size = np.linalg.solve(hessian, -gradient), 1.0
+        decrease, scale = float(-gradient @ move), 1.0 + abs(value(theta))
+        # Near the minimum the value resolves no decrease, and whole steps do no harm.
+        while decrease > 1e-10 * scale and value(theta + size * move) > value(theta) - 0.1 * size * decrease:
+            size *= 0.5
+        theta = theta + size * move
+        if decrease <= 1e-24 * scale:
+            break
+    return np.asarray(theta)
+
+
+def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:
+    """Return every node's θ after some rounds, (n, d): dense and slow, the twin of :class:`MsdaProcess`."""
+    laplacian = network.laplacian().toarray()
+    x = np.zeros((problem.n_nodes, problem.n_features))
+    y, theta = x, x
+    for _ in range(rounds):
+        theta = np.array([literal_dual_gradient(problem, i, x[i]) for i in range(problem.n_nodes)])
+        before, y = y, x - parameters.step * chebyshev_gossip(laplacian, theta, parameters.chebyshev)
+        x = (1.0 + parameters.momentum) * y - parameters.momentum * before
+    return theta
+
+
+class LiteralEsdacd:
+    """The same in the variables of the paper: y and v of every node, mixed at every event.
+
+    Algorithm
+        z_r = ∇f_r*(y_r) at both ends; [v; y] ← B[v; y] at every node, B = [[1 − ϑ, ϑ], [δ, 1 − δ]], δ =
+        ϑ(1 − ϑ)/(1 + ϑ); at the ends v moves by −(ϑw/(pσ_A))(z_r − z_other), y by −(w/(1 +
+        ϑ))(1/(w(1/σ_k + 1/σ_l)) + ϑ²/(pσ_A)) times the same.
+    """
+
+    def __init__(self, problem: Problem, network: Network, parameters: EsdacdParameters) -> None:
+        self.problem = problem
+        self.edges = network.edges
+        self.parameters = parameters
+
+    def step(self, v: np.ndarray, y: np.ndarray, edge: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return v and y after an event, (n, d) each."""
+        q, theta = self.parameters, self.parameters.contraction
+        i, j = self.edges[edge]
+        change = literal_dual_gradient(self.problem, i, y[i]) - literal_dual_gradient(self.problem, j, y[j])
+        w, p = q.edge_weights[edge], q.edge_probability[edge]
+        delta = theta * (1 - theta) / (1 + theta)
+        v, y = (1 - theta) * v + theta * y, delta * v + (1 - delta) * y
+        of_v = theta * w / (p * q.dual_curvature)
+        of_y = w / (1 + theta) * (1 / (w * q.edge_inverse_sigma[edge]) + theta**2 / (p * q.dual_curvature))
+        for node, sign in ((i, 1.0), (j, -1.0)):
+            v[node] -= sign * of_v * change
+            y[node] -= sign * of_y * change
+        return v, y
