@@ -131,7 +131,7 @@ def _value_and_slope(u: np.ndarray, label: int, weight: float) -> float:
             u[k] *= share
             total += u[k]
     u[label] = -total
-    return math.log1p(others) + away
+    return float(math.log1p(others) + away)
 
 
 @compiled
