@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, OnePoint, RoundEffort, Setting, register_method
 from adfs.algorithms.hessian_kernels import inner_product
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.round_process import LocalRounds
@@ -233,13 +233,12 @@ def _try_another(parts: LbfgsParts, verdict: int) -> None:
         point[k] = anchor[k] + search[_PART] * move[k]
 
 
-class LbfgsProcess(LocalRounds):
+class LbfgsProcess(OnePoint, LocalRounds):
     """L-BFGS in progress over a block of nodes, which all hold the same iterate."""
 
     kernels = register_round_kernels(LbfgsParts, RoundKernels(_begin, _end))
     parts: LbfgsParts
     sums = True
-    from_primal = True
 
     def __init__(self, setting: Setting[LbfgsParameters]) -> None:
         super().__init__(setting)
@@ -257,13 +256,11 @@ class LbfgsProcess(LocalRounds):
             np.empty(self.problem.n_outputs),
         )
 
-    def primal(self, read: str = "x") -> np.ndarray:
-        return np.tile(self.parts.points[1], (self.problem.n_nodes, 1))
+    @property
+    def point(self) -> np.ndarray:
+        return np.asarray(self.parts.points[1])
 
-    def dual(self) -> np.ndarray | None:
-        return self.problem.clip_to_domain(self.problem.slopes(self.parts.points[1]), in_place=True)
-
-    def place_primal(self, theta: np.ndarray) -> None:
+    def place_at(self, theta: np.ndarray) -> None:
         self.parts.points[:2] = theta
 
     def arrays(self) -> dict[str, np.ndarray]:

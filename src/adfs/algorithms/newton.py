@@ -14,6 +14,7 @@ from scipy.linalg import lapack
 
 from adfs.algorithms.base import (
     Method,
+    OnePoint,
     RoundEffort,
     Setting,
     Work,
@@ -49,7 +50,8 @@ def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
     scaled = scale[:, None] * hessian * scale
     for ridge in _RIDGES:
-        factor, failed = lapack.dpotrf(scaled + ridge * np.eye(gradient.size), lower=0, clean=0)
+        ridged = scaled + ridge * np.eye(gradient.size) if ridge > 0.0 else scaled
+        factor, failed = lapack.dpotrf(ridged, lower=0, clean=0)
         if not failed:
             solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
             return np.asarray(-scale * solved)
@@ -64,7 +66,7 @@ def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
     return theta
 
 
-class NewtonProcess(RoundProcess):
+class NewtonProcess(OnePoint, RoundProcess):
     """Newton's method in progress over a block of nodes, which all hold the same iterate.
 
     Attributes
@@ -76,8 +78,6 @@ class NewtonProcess(RoundProcess):
     state : ndarray of shape (3,)
         F there; whether that and the above are known; and whether rounding lets it go no further.
     """
-
-    from_primal = True
 
     def __init__(self, setting: Setting[NewtonParameters]) -> None:
         super().__init__()
@@ -92,15 +92,12 @@ class NewtonProcess(RoundProcess):
         self.curves = np.zeros(self.problem.n_samples)
         self.state = np.zeros(3)
         self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
+        upper = np.arange(d)
+        self._upper = [upper >= np.arange(first, last)[:, None] for first, last in self._bands]
 
-    def primal(self, read: str = "x") -> np.ndarray:
-        return np.tile(self.theta, (self.problem.n_nodes, 1))
-
-    def dual(self) -> np.ndarray | None:
-        return self.problem.clip_to_domain(self.problem.slopes(self.theta), in_place=True)
-
-    def place_primal(self, theta: np.ndarray) -> None:
-        self.theta[:] = theta
+    @property
+    def point(self) -> np.ndarray:
+        return self.theta
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"theta": self.theta, "gradient": self.gradient, "curves": self.curves, "state": self.state}
@@ -176,14 +173,13 @@ class NewtonProcess(RoundProcess):
         """Return the direction that the leader finds from the Hessian of all nodes, (d,)."""
         d, k = self.theta.size, self.problem.n_nodes
         hessian = np.zeros((d, d) if self.leader is not None else (0, 0))
-        for first, last in self._bands:
-            out = np.empty((k, sum(d - row for row in range(first, last))))
+        for (first, last), upper in zip(self._bands, self._upper, strict=True):
+            out = np.empty((k, np.count_nonzero(upper)))
             room = np.empty((last - first, d))
             fill_hessian(self.samples, self.problem.sigma, self.curves, first, last, room, out)
             band = gossip.total(out)
             if self.leader is not None:
-                inside = np.arange(d) >= np.arange(first, last)[:, None]
-                hessian[first:last][inside] = band
+                hessian[first:last][upper] = band
         news = np.zeros((k, d))
         if self.leader is not None:
             news[self.leader] = newton_move(hessian, self.gradient)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adfs.algorithms.base import Process
+from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
@@ -251,6 +251,7 @@ class _Rounds:
         def certify(
             process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
         ) -> Certificate:
+            assert isinstance(process, OnePoint)
             guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
             if enough is not None and guess.gap > enough and not process.stuck:
                 return guess._replace(lower=nodes.dual_at_zero)  # the guess bounds nothing

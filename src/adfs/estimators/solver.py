@@ -25,6 +25,7 @@ from adfs.runtimes.run import gather_summary
 __all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised", "row_products"]
 
 _FEW_FEATURES = 500
+_VERY_FEW, _FEW_ROWS = 30, 1000
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ class Solver:
         )
         if problem.loss_name == "squared" and problem.n_features <= min(_FEW_FEATURES, sum(counts)):
             return "newton", "one step solves a square"
+        if problem.n_outputs == 1 and problem.n_features <= _VERY_FEW and max(counts) <= _FEW_ROWS:
+            return "newton", "there is so little data that comparing methods would take longer"
         summary = gather_summary(self.cluster, self.placement, problem)
         if not summary.n_active.any():
             return "adfs", "there is nothing to run"

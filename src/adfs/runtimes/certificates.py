@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from adfs.algorithms.base import Process
+from adfs.algorithms.base import OnePoint, Process
 from adfs.problem.evaluation import Gap, add_squares, close_gap, squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.cluster import Cluster
@@ -152,11 +152,14 @@ def certify(
         An earlier lower bound of F*.
     """
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
-    tips = process.dual() if problem.certifiable and not process.from_primal else None
-    if enough is not None and process.from_primal and problem.certifiable and not process.stuck:
-        certificate = certify_by_gradient(process, nodes, lower)
-        if certificate.gap > enough:
-            return certificate
+    if isinstance(process, OnePoint):
+        tips = None
+        if enough is not None and problem.certifiable and not process.stuck:
+            certificate = certify_by_gradient(process, nodes, lower)
+            if certificate.gap > enough:
+                return certificate
+    else:
+        tips = process.dual() if problem.certifiable else None
     own: np.ndarray | None = None
     # With an ℓ1 term the iterates do not tell the centres.
     direct = not process.at_iterate and penalty.l1 is None
@@ -189,13 +192,13 @@ def certify(
 
 
 def certify_by_gradient(
-    process: Process, nodes: AllNodes, lower: float, lengths: np.ndarray | None = None
+    process: OnePoint, nodes: AllNodes, lower: float, lengths: np.ndarray | None = None
 ) -> Certificate:
     """Certify the θ of a process that goes by it from F and ∇F, which it has: not a message, no rows.
 
     ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
     """
-    theta, sigma = process.primal()[0], nodes.total_sigma
+    theta, sigma = process.point, nodes.total_sigma
     value, gradient = process.seen
     square = squared_norm(gradient if lengths is None else lengths * gradient)
     if square == 0.0 and not theta.any():  # F(0) − D(0) is known before the first gradient

@@ -228,7 +228,8 @@ class Execution:
     # ------------------------------------------------------------------ agreeing
 
     def _where(self) -> str:
-        return f"at position {self.position:.17g} of the schedule"
+        """Return where the run is, for the sentence of a process that waits."""
+        return "" if self.alone else f"at position {self.position:.17g} of the schedule"
 
     def _share(self, values: np.ndarray, why: str) -> list[np.ndarray]:
         begun = time.perf_counter()
@@ -248,6 +249,8 @@ class Execution:
 
     def work(self) -> Work:
         """Return what all processes have done."""
+        if self.alone:
+            return self.process.work
         cards = self._share(np.array(self.process.work, dtype=np.float64), "to count the work")
         return Work(*(int(sum(card[k] for card in cards)) for k in range(3)))
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import Method, Process, Setting, get_method
+from adfs.algorithms.base import Method, OnePoint, Process, Setting, get_method
 from adfs.errors import InputError
 from adfs.files import JsonObject
 from adfs.network import Network
@@ -326,11 +326,11 @@ class _Assembly:
         goes by θ alone starts there if it is better than 0.
         """
         total = nodes.add_rows(tips)
-        if not process.from_primal:
+        if not isinstance(process, OnePoint):
             return process.place(tips, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
         theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.place_primal(theta)
+            process.place_at(theta)
         return True
 
     def _checkpoints(
