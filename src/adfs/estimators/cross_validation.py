@@ -164,18 +164,14 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         train, test = (_rows_where(ready.data, chosen) for chosen in fold)
         plain, found = replace(ready.spec, inference=False), {}
         start: Start | None = None
-        before = 0.0
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
             spec = self._with_weight(plain, value)
-            against = spec.data_weight / spec.penalty_weight
-            if start is not None:  # dual variables that stand for the same coefficients as before
-                start = replace(start, duals=[before / against * one for one in start.duals])
             model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
             duals = [one for one in model.duals if one is not None]
-            start = Start(duals, model.coef, model.intercept) if len(duals) == len(model.duals) else None
-            before = against
+            whole = len(duals) == len(model.duals)
+            start = Start(duals, model.coef, model.intercept, spec.balance) if whole else None
             found[value] = _score(model, test, spec, ready.solver), model.passes
         return [found[value] for value in grid]
 
