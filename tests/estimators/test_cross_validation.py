@@ -165,6 +165,13 @@ def test_what_all_ranks_refuse_is_a_refusal() -> None:
     with pytest.raises(RefusalError, match="fold 190 of cv holds no row to test"):
         on_ranks(search, X[:190], y[:190], np.zeros(190), [30, 30, 30])
 
+    def other(ranks: Threads) -> Any:
+        cv = KFold(3) if ranks.rank else 3
+        return ADFSClassifierCV([1.0], cv=cv, estimator=ADFSClassifier(cluster=ranks)).fit(X, y)
+
+    with pytest.raises(RefusalError, match="cv is 3 on rank 0 and a list of 3 on rank 1"):
+        on_threads(2, other)
+
 
 def test_folds_that_leave_rows_out_and_nodes_without_rows() -> None:
     X, y = classification("breast_cancer")

@@ -107,15 +107,15 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
-        base = self.best_estimator_ = self._base()
+        base = self._base()
         with base.cluster or OneProcess() as cluster:
             grid = cluster.attempt("to check the data", self._grid)
             ready = base._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             data, solver = ready.data, ready.solver
-            folds = cluster.attempt("to make the folds", lambda: self._given_folds(ready))
-            folds = _folds_inside(ready, int(self.cv)) if folds is None else folds
-            if len(set(cluster.gather(len(folds), "to make the folds"))) > 1:
-                raise RefusalError("the processes have different numbers of folds; give all the same cv")
+            given = cluster.attempt("to make the folds", lambda: self._given_folds(ready))
+            count = f"{self.cv}" if given is None else f"a list of {len(given)}"
+            cluster.same({f"{self._name}s": grid, "cv": count})
+            folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
             fits = _Fits(solver, len(folds) * len(set(grid)) + 1)
             paths = np.array([self._path(ready, fold, grid, fits) for fold in folds])
@@ -129,6 +129,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             base.set_params(**{self._name: grid[best]})
             model = fits.fit(data, self._with_weight(ready.spec, grid[best]), None)
             base._set_fitted(model)
+        self.best_estimator_ = base
         self.coef_, self.intercept_, self.dual_gap_ = base.coef_, base.intercept_, base.dual_gap_
         self.n_features_in_ = base.n_features_in_
         if hasattr(base, "feature_names_in_"):
@@ -164,18 +165,14 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         train, test = (_rows_where(ready.data, chosen) for chosen in fold)
         plain, found = replace(ready.spec, inference=False), {}
         start: Start | None = None
-        before = 0.0
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
             spec = self._with_weight(plain, value)
-            against = spec.data_weight / spec.penalty_weight
-            if start is not None:  # dual variables that stand for the same coefficients as before
-                start = replace(start, duals=[before / against * one for one in start.duals])
             model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
             duals = [one for one in model.duals if one is not None]
-            start = Start(duals, model.coef, model.intercept) if len(duals) == len(model.duals) else None
-            before = against
+            whole = len(duals) == len(model.duals)
+            start = Start(duals, model.coef, model.intercept, spec.balance) if whole else None
             found[value] = _score(model, test, spec, ready.solver), model.passes
         return [found[value] for value in grid]
 
