@@ -116,7 +116,7 @@ def run(
         typer.Option(
             "--algorithm",
             help="auto: what is predicted to be the least work of adfs, adfs-block, newton, lbfgs and qning, "
-            "or ns-adfs for losses that are not smooth; msda, …",
+            "or interior-point or ns-adfs for losses that are not smooth; msda, …",
         ),
     ] = "auto",
     parameters: options.ParameterChoice = None,

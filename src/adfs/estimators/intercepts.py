@@ -34,7 +34,7 @@ _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
 # Of methods that do not mind the units of columns, for which one round is enough; and how many others take.
-_WHATEVER_THE_UNITS = ("lbfgs", "newton")
+_WHATEVER_THE_UNITS = ("interior-point", "lbfgs", "newton")
 _USUAL_ROUNDS, _BELOW = 3.0, 1e8
 # Their runs are certified for the problem itself, where what is left of ∇F promises as much: the column is so
 # long that the same change of an intercept is this much of the others' there.
@@ -251,15 +251,17 @@ class _Rounds:
         def certify(
             process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
         ) -> Certificate:
-            assert isinstance(process, OnePoint)
-            guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
-            if enough is not None and guess.gap > enough and not process.stuck:
-                return guess._replace(lower=nodes.dual_at_zero)  # the guess bounds nothing
-            theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
-            tips = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
+            left: float | None = None
+            if isinstance(process, OnePoint):
+                guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
+                left = guess.gap
+                if enough is not None and left > enough and not process.stuck:
+                    return guess._replace(lower=nodes.dual_at_zero)  # the guess bounds nothing
+            theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
+            assert tips is not None
             self.found = found = self.certify(nodes, theta, tips, around)
             below = found.value - found.gap * self.at_zero
-            last = 0.0 < guess.gap <= max(_IN_VAIN * self.tol, _ROUNDING)
+            last = left is not None and 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
             return Certificate(theta, found.value, below, found.gap, found.tips, last=last)
 
         return certify

@@ -24,7 +24,7 @@ from adfs.runtimes.run import gather_summary
 
 __all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised", "row_products"]
 
-_FEW_FEATURES = 500
+_FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
 _VERY_FEW, _FEW_ROWS = 30, 1000
 
 
@@ -123,6 +123,8 @@ class Solver:
             name = "adfs" if asked or problem.n_features > _FEW_FEATURES else "newton"
             return name, "the curvature of the loss has no bound"
         if not problem.smooth:
+            if problem.n_features <= _FEW_WITH_KINKS and not asked and can_be_smoothed(problem.loss):
+                return "interior-point", "the loss is not smooth, and there are few features"
             return "ns-adfs", "the loss is not smooth"
         if asked:
             return "adfs", "its parameters, tau or schedule were given"
