@@ -136,7 +136,7 @@ class InteriorPointProcess(HessianRounds):
         own = self.problem.row_sums(s.sum(axis=0)) + self.problem.sigma[:, None] * self.theta
         counts = present.sum(axis=0).astype(np.float64)
         *tied, total, count = self._sum(gossip, own, at.products(), counts)
-        mean = total / (2.0 * count)
+        mean = total / max(2.0 * count, 1.0)
 
         def toward(low: np.ndarray, high: np.ndarray) -> tuple[_Walls, np.ndarray, np.ndarray]:
             """Return the direction in which forces become ``low`` and ``high``, those of θ and of margins."""
@@ -157,7 +157,7 @@ class InteriorPointProcess(HessianRounds):
         guess, _, _ = toward(np.zeros_like(s), np.zeros_like(s))
         ahead = at.along(guess, self._longest(gossip, at, guess))
         (left,) = self._sum(gossip, np.empty((self.problem.n_nodes, 0)), ahead.products())
-        target = mean * (left / total) ** 3
+        target = mean * (left / total) ** 3 if total > 0.0 else 0.0
         direction, turn, along = toward(
             (target - guess.below * guess.to_low) / at.below,
             (target - guess.above * guess.to_high) / at.above,

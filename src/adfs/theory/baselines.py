@@ -418,6 +418,17 @@ class InteriorPointParameters(NewtonParameters):
         """What a row costs per round, one sample's step taking 1."""
         return 0.5 * (self.n_features + 1.0) + 0.5 * self.passes_per_round
 
+    @staticmethod
+    def rounds_to(tol: float) -> float:
+        """Return the rounds to plan for a relative error: a few on the way, then seven for four digits.
+
+        Examples
+        --------
+        >>> InteriorPointParameters.rounds_to(1e-6)
+        14.0
+        """
+        return 3.5 + 1.75 * math.log10(1.0 / tol)
+
 
 _EXACT_NODES = 2000
 
