@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adfs.compilation import compiled, inlined
-from adfs.intrinsics import fma
+from adfs.compilation import compiled, fma, inlined
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
 
 __all__ = ["Logistic", "log_one_plus", "logistic_dual_prox", "logistic_prox_between", "sigmoid"]
