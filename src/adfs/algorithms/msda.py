@@ -12,8 +12,7 @@ from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, literal_du
 from adfs.algorithms.local_rounds import LocalRounds
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.compilation import kernel
-from adfs.network import Network
-from adfs.network.gossip import chebyshev_gossip
+from adfs.network import Network, chebyshev_gossip
 from adfs.problem import Problem, Samples
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import MsdaParameters
@@ -73,7 +72,7 @@ def _begin(parts: MsdaParts, t: int, last: int, out: np.ndarray) -> int:
 
 @kernel
 def _end(parts: MsdaParts, t: int, heard: np.ndarray) -> int:
-    """Take one product of `adfs.network.gossip.chebyshev_gossip`; after the last one, move."""
+    """Take one product of `adfs.network.chebyshev_gossip`; after the last one, move."""
     stretch, step, rounds, dual_step, momentum = parts.constants
     stage, current, before = parts.stage, parts.current, parts.before
     theta, point, gossiped = parts.solver.theta, parts.solver.wanted, parts.gossiped

@@ -16,10 +16,7 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
-from adfs.network import Network
-from adfs.network.gossip import ChebyshevCoefficients
-from adfs.network.spectrum import second_eigenpair
-from adfs.network.walks import hop_distances
+from adfs.network import ChebyshevCoefficients, Network, hop_distances, second_eigenpair
 from adfs.theory.parameters import edge_roots, inverse_sigma
 from adfs.theory.records import Record, shown
 from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize, summarize_smooth
