@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.round_process import literal_prox_slope
-from adfs.network import Network, lazy_gossip
-from adfs.network.gossip import chebyshev_gossip
+from adfs.network import Network, chebyshev_gossip, lazy_gossip
 from adfs.problem import Problem
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
 from adfs.problem.labels import label_at

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adfs.network import Network, diameter_bounds, hop_distances
+from adfs.network.grounded import GroundedFactor, level_cost
 from adfs.network.resistance import shared_neighbour_sums
-from adfs.network.solver import GroundedFactor, level_cost
 from adfs.network.walks import bridge_flags, two_core
 
 

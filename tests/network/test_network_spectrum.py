@@ -16,7 +16,7 @@ from adfs.network import (
     second_eigenpair,
     spectrum,
 )
-from adfs.network.solver import GroundedFactor
+from adfs.network.grounded import GroundedFactor
 
 
 def path(n: int) -> np.ndarray:

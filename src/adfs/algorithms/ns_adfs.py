@@ -17,9 +17,8 @@ from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
 from adfs.algorithms.prefetch import fetch_early, fetch_late
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.smoothing import Smoothing
-from adfs.compilation import inlined, kernel
+from adfs.compilation import fma, inlined, kernel
 from adfs.errors import InputError
-from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.labels import label_at

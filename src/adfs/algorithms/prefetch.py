@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from adfs.compilation import inlined, overloads
-from adfs.intrinsics import prefetch
+from adfs.compilation import inlined, overloads, prefetch
 from adfs.problem.labels import ShiftedLabels
 from adfs.problem.losses import outputs
 from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of

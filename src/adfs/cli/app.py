@@ -72,8 +72,7 @@ def _root(
 
     Results go to standard output or to files, progress and errors to standard error.
     """
-    del version
-    context.obj = {"debug": debug}
+    del version, debug  # `main` looks for the latter itself
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

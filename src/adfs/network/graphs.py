@@ -278,15 +278,12 @@ def _parse(text: str, family: str) -> tuple[Number, ...]:
     values: list[Number] = []
     for piece in text.replace("x", ",").split(","):
         try:
-            values.append(int(piece))
+            values.append(float(piece))
         except ValueError:
-            try:
-                values.append(float(piece))
-            except ValueError:
-                raise InputError(
-                    f"cannot read the size {piece!r} of the network '{family}:{text}':"
-                    f" write it like '{entry.example}'"
-                ) from None
+            raise InputError(
+                f"cannot read the size {piece!r} of the network '{family}:{text}':"
+                f" write it like '{entry.example}'"
+            ) from None
     return tuple(values)
 
 

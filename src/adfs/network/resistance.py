@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adfs.compilation import compiled
 from adfs.errors import AdfsError, unknown_name
-from adfs.network.solver import GroundedFactor, level_cost
+from adfs.network.grounded import GroundedFactor, level_cost
 from adfs.network.walks import Ints, bridge_flags
 from adfs.threads import single_threaded
 

@@ -16,11 +16,8 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
-from adfs.network import Network
-from adfs.network.gossip import ChebyshevCoefficients
-from adfs.network.spectrum import second_eigenpair
-from adfs.network.walks import hop_distances
-from adfs.theory.parameters import inverse_sigma
+from adfs.network import ChebyshevCoefficients, Network, hop_distances, second_eigenpair
+from adfs.theory.parameters import edge_roots, inverse_sigma
 from adfs.theory.records import Record, shown
 from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize, summarize_smooth
 from adfs.threads import single_threaded
@@ -122,7 +119,7 @@ class EsdacdParameters(Record):
     def theory(cls, problem: Source, network: Network) -> EsdacdParameters:
         """Keep the network's weights, with their best probabilities p_e ∝ √(μ_e²R_e(1/σ_i + 1/σ_j))."""
         summary = _read_many(problem, network)
-        roots = np.sqrt(network.weights * network.resistances.values * inverse_sigma(network, summary.sigma))
+        roots = edge_roots(network, summary.sigma)
         return cls._assemble(summary, network, roots / roots.sum())
 
     @classmethod

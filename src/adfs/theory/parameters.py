@@ -203,9 +203,7 @@ class Parameters(EventParameters, Record):
             check_split(r)
         if network.n_nodes == 1:
             return cls._single(summary, "tuned")
-        resistance = network.resistances.values
-        inverse = inverse_sigma(network, summary.sigma)
-        roots = np.sqrt(network.weights * resistance * inverse)
+        roots = edge_roots(network, summary.sigma)
         total_roots = float(roots.sum())
         split = r if r is not None else _best_split(summary, network, roots, tau)
         curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
@@ -258,8 +256,7 @@ class Parameters(EventParameters, Record):
     ) -> Parameters:
         found = network.resistances
         notes = () if found.exact else (f"edge resistances are {found.method} values, not exact ones",)
-        inverse = inverse_sigma(network, summary.sigma)
-        roots = np.sqrt(network.weights * found.values * inverse)
+        roots = edge_roots(network, summary.sigma)
         rate = _largest_contraction(
             curvature, summary.root_sums, node_probability, alpha, edge_probability, roots
         )
@@ -275,7 +272,7 @@ class Parameters(EventParameters, Record):
             edge_weights=network.weights,
             edge_probability=edge_probability,
             edge_resistance=found.values,
-            edge_inverse_sigma=inverse,
+            edge_inverse_sigma=inverse_sigma(network, summary.sigma),
             tau=tau,
             notes=notes,
         )
@@ -284,6 +281,12 @@ class Parameters(EventParameters, Record):
 def inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
     """Return 1/σ_i + 1/σ_j for each edge, shape (|E|,)."""
     return np.asarray(1.0 / sigma[network.edges[:, 0]] + 1.0 / sigma[network.edges[:, 1]])
+
+
+def edge_roots(network: Network, sigma: np.ndarray) -> np.ndarray:
+    """Return k_e = √(μ_e²R_e(1/σ_i + 1/σ_j)) for each edge, shape (|E|,)."""
+    inverse = inverse_sigma(network, sigma)
+    return np.asarray(np.sqrt(network.weights * network.resistances.values * inverse))
 
 
 def _rounding_of_sums(summary: NodeSummary) -> float:

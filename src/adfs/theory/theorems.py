@@ -63,7 +63,6 @@ class AugmentedGraph:
         self.parameters = parameters
         self.n_centers = network.n_nodes
         self.tip_rows = np.flatnonzero(problem.active)
-        self._smoothness = problem.smoothness[self.tip_rows]
         self.n_tips = int(self.tip_rows.size)
         self.n_communication = network.n_edges
         if self.n_centers + self.n_tips > _LARGEST:
@@ -75,7 +74,7 @@ class AugmentedGraph:
         tips = self.n_centers + np.arange(self.n_tips)
         self.edges = np.concatenate([network.edges, np.stack([centers, tips], axis=1)]).astype(np.int64)
         smooth = isinstance(parameters, Parameters)
-        tip_curvature = self._smoothness if smooth else np.full(self.n_tips, np.inf)
+        tip_curvature = problem.smoothness[self.tip_rows] if smooth else np.full(self.n_tips, np.inf)
         self.sigma_diagonal = np.concatenate([problem.sigma, tip_curvature])
         virtual = parameters.sample_virtual_weights(problem)[self.tip_rows]
         self.mu_squared = np.concatenate([parameters.edge_weights, virtual])
@@ -104,10 +103,6 @@ class AugmentedGraph:
     def term(self, edge: int) -> Term:
         """Return the term at the tip of a virtual edge."""
         return self.problem.term(int(self.tip_rows[edge - self.n_communication]))
-
-    def tip_smoothness(self, edge: int) -> float:
-        """Return L at the tip of a virtual edge."""
-        return float(self._smoothness[edge - self.n_communication])
 
     def tip_curvature(self, edge: int) -> float:
         """Return Σ at the tip of a virtual edge: L for ADFS, infinite for NS-ADFS."""
@@ -378,7 +373,7 @@ def theorem5_time(problem: Source, network: Network, tau: float) -> ExecutionTim
     parameters = Parameters.paper(summary, network)
     m, kappa = float(summary.n_active.max()), float(summary.kappa.max())
     r_kappa = (1.0 + float(summary.kappa.min())) / (1.0 + kappa)
-    gamma = network_constant(network, parameters.edge_resistance) if network.n_nodes > 1 else math.inf
+    gamma = network_constant(network, parameters.edge_resistance)
     step = theorem4_step_time(parameters, network, tau)
     c_tau = step.p_comm_max / parameters.p_comm if parameters.p_comm else 0.0
     mean_root_sum = float(summary.root_sums.sum()) / summary.n_nodes
