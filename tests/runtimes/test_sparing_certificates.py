@@ -12,6 +12,8 @@ import pytest
 
 import adfs
 from adfs.runtimes import Grid, Outcome, Record
+from adfs.runtimes.certificates import Certificate
+from adfs.runtimes.execution import Execution
 
 NETWORK = adfs.Network("cycle:4")
 
@@ -47,6 +49,40 @@ def test_the_centres_say_what_the_tips_do() -> None:
     run = adfs.simulate("adfs", problem, NETWORK, tol=1e-9)
     assert run.dual is not None
     assert problem.duality_gap(problem.clip_to_domain(run.dual)) == pytest.approx(run.gap, rel=1e-3)
+
+
+@pytest.mark.parametrize(("method", "loss"), [("adfs", "squared-hinge"), ("adfs-block", "logistic")])
+def test_a_last_pass_of_the_dual(method: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, found = make_problem(sigma=20.0, loss=loss), []
+    whole = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
+    last_pass = Execution.last_pass
+
+    def watched(execution: Execution, tol: float, lower: float) -> Certificate | None:
+        before, work = execution.process.dual(), execution.work()
+        assert before is not None
+        result = last_pass(execution, tol, lower)
+        found.append((problem.dual_objective(problem.clip_to_domain(before)), result))
+        assert execution.work().computations == work.computations + problem.n_samples
+        return result
+
+    monkeypatch.setattr(Execution, "last_pass", watched)
+    run = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
+    below, certificate = found[-1]
+    assert certificate is not None
+    # It raises the dual, its gap is true, and the run ends there: all nodes at the point that is certified.
+    assert certificate.tips is not None
+    assert problem.dual_objective(certificate.tips) > below
+    best = problem.optimum().value
+    assert problem.objective(run.coef) - best <= run.gap * problem.value_at_zero
+    assert run.outcome is Outcome.CONVERGED
+    assert problem.duality_gap(run.dual) == pytest.approx(run.gap, rel=1e-3)
+    np.testing.assert_allclose(run.theta, np.tile(run.coef, (4, 1)), rtol=1e-13)
+    assert np.array_equal(run.theta, whole.theta)
+    monkeypatch.setattr(Execution, "closes", False)
+    assert (
+        adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1).columns["passes"][-1]
+        > (run.columns["passes"][-1])
+    )
 
 
 def test_a_run_that_was_stopped_ends_where_one_that_was_not_does(tmp_path: Path) -> None:

@@ -175,6 +175,11 @@ class Process(ABC):
         return False
 
     @property
+    def can_be_placed(self) -> bool:
+        """Whether `place` is for this kind."""
+        return type(self).place is not Process.place
+
+    @property
     def stuck(self) -> bool:
         """Whether rounding lets the method go no further, in every process alike."""
         return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from adfs.algorithms.base import OnePoint, Process
+from adfs.algorithms.qning import dual_pass
 from adfs.problem.evaluation import Gap, add_squares, close_gap, squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.cluster import Cluster
@@ -17,7 +19,9 @@ __all__ = [
     "AllNodes",
     "Certificate",
     "Certifier",
+    "can_be_closed",
     "certify",
+    "certify_after_pass",
     "certify_by_gradient",
     "compare_with_optimum",
     "measure_nodes",
@@ -205,6 +209,36 @@ def certify_by_gradient(
         value, square, lower = nodes.value_at_zero, np.inf, max(lower, nodes.dual_at_zero)
     excess = square / (2.0 * sigma)
     return nodes.certificate(theta, Gap(value, value - excess, excess), lower)
+
+
+def can_be_closed(process: Process, nodes: AllNodes) -> bool:
+    """Whether `certify_after_pass` is for a process: dual variables of one smooth loss, which it can take."""
+    problem = nodes.problem
+    known = problem.linear and problem.smooth and not problem.assumes_curvature and not problem.tip_shape
+    return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.at_iterate)
+
+
+def certify_after_pass(process: Process, nodes: AllNodes, lower: float) -> Certificate:
+    """Certify the point that dual variables stand for after one more pass over the samples.
+
+    The point itself is often good enough long before its dual variables are: some samples have not been drawn
+    for a while. So each node maximises the dual in one of its samples after another, from θ(s) with its own
+    σ_i. What the nodes change adds up to ‖Σ_i Δ_i‖²/Σσ ≤ Σ_i ‖Δ_i‖²/σ_i: D never falls.
+    """
+    problem, penalty = nodes.problem, nodes.penalty
+    tips = process.dual()
+    assert tips is not None
+    theta = nodes.add(problem.sigma[:, None] * process.primal()) / nodes.total_sigma
+    tips = problem.clip_to_domain(tips, in_place=True)
+    beta, active = float(problem.samples.loss.beta), np.flatnonzero(problem.active)
+    for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.offsets))):
+        sigma = float(problem.sigma[node])
+        dual_pass(problem.samples, beta, active[first:last], sigma, tips, theta.copy())
+    total = nodes.add_rows(problem.clip_to_domain(tips, in_place=True))
+    theta = penalty.minimizer(total)
+    parts = nodes.collect(problem.gap_parts(tips, theta))
+    residual, *l1 = penalty.apart(total, theta)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), lower, tips)
 
 
 def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Process, Setting, Work
+from adfs.algorithms.qning import dual_pass
 from adfs.algorithms.round_process import RoundProcess
 from adfs.errors import FileError
 from adfs.files import JsonObject
@@ -18,7 +19,9 @@ from adfs.runtimes.certificates import (
     AllNodes,
     Certificate,
     Certifier,
+    can_be_closed,
     certify,
+    certify_after_pass,
     compare_with_optimum,
     measure_nodes,
 )
@@ -128,6 +131,9 @@ class Execution:
             tips = small.clip_to_domain(small.slopes(zero))
             small.gap_parts(tips, zero)
             small.row_sums(tips)
+            if can_be_closed(self.process, self.nodes):
+                rows, beta = np.flatnonzero(small.active), float(small.samples.loss.beta)
+                dual_pass(small.samples, beta, rows, float(small.sigma[0]), tips, zero)
 
     def open(self) -> None:
         """Be ready for messages."""
@@ -265,6 +271,23 @@ class Execution:
             certificate = self._certifier(self.process, self.nodes, enough=enough, lower=lower)
         self.times.evaluating += time.perf_counter() - begun
         return certificate
+
+    @property
+    def closes(self) -> bool:
+        """Whether `last_pass` is for this run."""
+        return self.phases is None and can_be_closed(self.process, self.nodes)
+
+    def last_pass(self, tol: float, lower: float) -> Certificate | None:
+        """Try whether one more pass of the dual alone over the samples ends the run; go there if it does."""
+        begun, process, problem = time.perf_counter(), self.process, self.nodes.problem
+        self.nodes.why = f"to certify {self._where()}"
+        found = certify_after_pass(process, self.nodes, lower)
+        process.work = process.work._replace(computations=process.work.computations + problem.n_samples)
+        if found.gap <= tol:
+            assert found.tips is not None
+            process.place(found.tips, problem.sigma[:, None] * found.theta)
+        self.times.computing += time.perf_counter() - begun
+        return found if found.gap <= tol else None
 
     def consult(self) -> tuple[Certificate, np.ndarray]:
         """Certify the current point for a decision, in one way whatever is recorded; return its tips too."""

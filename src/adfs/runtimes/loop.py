@@ -35,6 +35,11 @@ _LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another p
 # data sets, 1 to 9 nodes) that took 5.5 looks, and 1.04 × the passes at which the gap was small enough.
 _FIRST_LOOK, _COARSE, _NEAREST = 2.0, 2.5, 1.05
 _FEW = 50.0
+# Points are often nearer to the optimum than their dual variables, which one more pass mends: by a factor of
+# about a share of how much further F could have fallen, by the gap at the look before, than it did. A run
+# takes that pass where it may be enough, and again where the gap is down to a share of that. Chosen on 32
+# runs (eight problems, 1 to 9 nodes): 1.44 instead of 1.53 × the passes that the point needed.
+_LAG_SHARE, _LEAST_LAG, _MOST_LAG, _ALMOST, _AGAIN = 0.25, 2.0, 50.0, 1.25, 0.2
 
 
 class Outcome(StrEnum):
@@ -164,10 +169,11 @@ class _Looks:
     stopped the run: one that goes on looks where one that never stopped does.
     """
 
-    def __init__(self, plan: Plan, rows: list[dict[str, float]]) -> None:
-        self._plan, self._rows = plan, rows
+    def __init__(self, plan: Plan, rows: list[dict[str, float]], closes: bool) -> None:
+        self._plan, self._rows, self._closes = plan, rows, closes
         self._read, self._next, self._lower = 0, 0.0, -math.inf
         self._held: list[dict[str, float]] = []
+        self._lag, self._tried = 1.0, math.inf
 
     @property
     def next(self) -> float:
@@ -184,10 +190,29 @@ class _Looks:
     def _catch_up(self) -> None:
         for row in self._rows[self._read :]:
             if row["position"] >= self._next:
+                if self.ripe(row["gap"], row["primal"]):
+                    self._tried = row["gap"]
+                self._lag = self._find_lag(row["primal"])
                 self._held.append(row)
                 self._lower = max(self._lower, row["dual"])
                 self._next = max(float(math.ceil(self._following())), row["position"] + 1.0)
         self._read = len(self._rows)
+
+    def ripe(self, gap: float, value: float) -> bool:
+        """Whether one more pass of the dual may be enough, at a look that finds this gap and F."""
+        tol = self._plan.budget.tol
+        assert tol is not None
+        lag = self._find_lag(value)
+        return lag > 1.0 and tol < gap <= min(_ALMOST * lag * tol, _AGAIN * self._tried)
+
+    def _find_lag(self, value: float) -> float:
+        """Return by what factor one more pass would lower the gap, from how F fell since the look before."""
+        if len(self._held) < 2 or not self._closes:  # the first is of the start
+            return 1.0
+        before = self._held[-1]
+        fall, allowed = before["primal"] - value, before["primal"] - before["dual"]
+        lag = _LAG_SHARE * allowed / fall if fall > 0.0 else 1.0
+        return min(lag, _MOST_LAG) if lag >= _LEAST_LAG else 1.0
 
     def _following(self) -> float:
         """Return where to look again: gaps fall geometrically, so a few tell when."""
@@ -205,7 +230,8 @@ class _Looks:
         if not earlier:
             return coarse
         rate = max(math.log(row["gap"] / gap) / (now - row["position"]) for row in earlier)
-        return min(max(now + math.log(gap / tol) / rate, _NEAREST * now), coarse)
+        aim = max(tol, min(self._lag * tol, _AGAIN * self._tried))
+        return min(max(now + math.log(gap / aim) / rate, _NEAREST * now), coarse)
 
 
 def run_loop(
@@ -225,7 +251,7 @@ def run_loop(
     phases = execution.phases
     pace = _Pace(execution, monitor, rows, seconds)
     with _interrupts(execution, plan.checkpoint_every is not None):
-        looks, last = _Looks(plan, rows), plan.last
+        looks, last = _Looks(plan, rows, execution.closes), plan.last
         points = plan.points(execution.position, looks)
         point = next(points)
         while True:
@@ -235,6 +261,11 @@ def run_loop(
             # A run that looks on the way ends at a look that finds it good enough.
             if ends or execution.position >= (min(point, look) if plan.sparing else point):
                 certificate = _certify(execution, plan, looks, ends)
+                if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
+                    begun = time.perf_counter()
+                    assert plan.budget.tol is not None
+                    certificate = execution.last_pass(plan.budget.tol, looks.lower) or certificate
+                    pace.seconds += time.perf_counter() - begun
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, pace.seconds))
                     monitor.update(rows[-1])
@@ -252,7 +283,8 @@ def run_loop(
                 pace.seconds += phases.look()
                 changed = phases.plan(plan)
                 if changed is not plan:
-                    plan, looks, last = changed, _Looks(changed, rows), changed.last
+                    plan, last = changed, changed.last
+                    looks = _Looks(plan, rows, execution.closes)
                     points = plan.points(math.nextafter(execution.position, math.inf), looks)
                     point = next(points)
 
