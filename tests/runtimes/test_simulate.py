@@ -18,8 +18,8 @@ import scipy.sparse as sp
 import adfs
 from adfs.errors import FileError, InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
-from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.clock import with_times
+from adfs.runtimes.result import read_container, write_container
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
 

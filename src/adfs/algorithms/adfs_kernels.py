@@ -25,11 +25,19 @@ from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.labels import add_shift, label_at, plain_label
 from adfs.problem.losses import outputs
 from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
-from adfs.problem.rows import Rows, kind_of, row_column, row_entry, row_span
+from adfs.problem.samples import (
+    Rows,
+    add_shift,
+    kind_of,
+    label_at,
+    plain_label,
+    row_column,
+    row_entry,
+    row_span,
+)
 from adfs.problem.views import sample_curvature, sample_dual_prox
 from adfs.theory import Parameters
 

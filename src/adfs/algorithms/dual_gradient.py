@@ -18,9 +18,8 @@ import numpy as np
 from adfs.algorithms.hessian_kernels import inner_product
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative
-from adfs.problem.rows import Rows, row_column, row_entry, row_span
+from adfs.problem.samples import Rows, label_at, row_column, row_entry, row_span
 
 #: Up to here the Hessian is formed.
 DENSE_FEATURES = 100

@@ -16,9 +16,8 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins
-from adfs.problem.labels import add_shift, plain_label
 from adfs.problem.losses import point_of, value, write_slope
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
 
 __all__ = ["Lbfgs", "LbfgsProcess"]

@@ -21,7 +21,7 @@ from numba import types
 
 from adfs.compilation import inlined, kernel, overloads
 from adfs.errors import InputError
-from adfs.problem.rows import SparseRows, kind_of
+from adfs.problem.samples import SparseRows, kind_of
 
 
 @kernel

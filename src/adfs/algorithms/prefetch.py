@@ -10,10 +10,8 @@ from numba import types
 
 from adfs.compilation import inlined, overloads
 from adfs.intrinsics import prefetch
-from adfs.problem.labels import ShiftedLabels
 from adfs.problem.losses import outputs
-from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of
-from adfs.problem.samples import Samples
+from adfs.problem.samples import DenseRows, Rows, Samples, ShiftedLabels, SparseRows, kind_of
 from adfs.problem.views import Boxed
 
 _LINE = 64  # bytes in a cache line

@@ -13,8 +13,7 @@ from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slo
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
-from adfs.problem.labels import label_at
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import QningParameters
 from adfs.threads import single_threaded

@@ -15,7 +15,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import Problem, get_loss
 from adfs.problem.loss_base import Loss
-from adfs.problem.rows import Matrix
+from adfs.problem.samples import Matrix
 
 if TYPE_CHECKING:
     from adfs.experiments.comparison import Comparison, DataSpec

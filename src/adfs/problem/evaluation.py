@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.compilation import compiled, inlined, kernel
-from adfs.problem.labels import Labels, add_shift, label_at, plain_label, shift_product, shift_size
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
     clip_tip,
@@ -27,8 +26,19 @@ from adfs.problem.losses import (
     write_slope,
 )
 from adfs.problem.penalties import WholePenalty
-from adfs.problem.rows import Rows, row_column, row_entry, row_span
-from adfs.problem.samples import Samples
+from adfs.problem.samples import (
+    Labels,
+    Rows,
+    Samples,
+    add_shift,
+    label_at,
+    plain_label,
+    row_column,
+    row_entry,
+    row_span,
+    shift_product,
+    shift_size,
+)
 
 __all__ = [
     "Gap",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, clip, inside, positive
-from adfs.problem.rows import kind_of
+from adfs.problem.samples import kind_of
 
 
 @compiled

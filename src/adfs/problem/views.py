@@ -24,7 +24,6 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.labels import Label, ShiftedLabel, add_shift, label_at, plain_label
 from adfs.problem.line_losses import (
     Absolute,
     EpsilonInsensitive,
@@ -37,8 +36,7 @@ from adfs.problem.line_losses import (
 from adfs.problem.loss_base import Ends, Loss, clip
 from adfs.problem.losses import curvature, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
-from adfs.problem.rows import kind_of
-from adfs.problem.samples import Samples
+from adfs.problem.samples import Label, Samples, ShiftedLabel, add_shift, kind_of, label_at, plain_label
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 

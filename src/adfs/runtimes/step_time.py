@@ -13,7 +13,7 @@ from adfs.algorithms.base import EventProcess, Setting, get_method
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.rows import Matrix
+from adfs.problem.samples import Matrix
 from adfs.runtimes.clock import retime
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.delays import Delays
