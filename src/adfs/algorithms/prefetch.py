@@ -81,17 +81,7 @@ def _fetch_row(rows: types.Type, j: types.Type) -> Callable[..., object] | None:
     return dense if kind_of(rows) is DenseRows else sparse
 
 
-@overloads(fetch_late)
-def _fetch_late(
-    rows: types.Type,
-    centers: types.Type,
-    slot: types.Type,
-    ends: types.Type,
-    actor: types.Type,
-    j: types.Type,
-) -> Callable[..., object] | None:
-    dense = kind_of(rows) is DenseRows
-
+def _fetch_late(dense: bool) -> Callable[..., object]:
     def fetch(
         rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
     ) -> None:
@@ -109,3 +99,6 @@ def _fetch_late(
             _fetch_span(centers, i * width, (i + 1) * width)
 
     return fetch
+
+
+overloads(fetch_late)(lambda rows, centers, slot, ends, actor, j: _fetch_late(kind_of(rows) is DenseRows))
