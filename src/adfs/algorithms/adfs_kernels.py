@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 
 from adfs.algorithms.base import block_slots
-from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.method_kernels import fetch_early, fetch_late
 from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.intrinsics import fma
 from adfs.network import Network

@@ -13,8 +13,7 @@ import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
-from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
-from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.method_kernels import EventKernels, fetch_early, fetch_late, register_event_kernels
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import inlined, kernel

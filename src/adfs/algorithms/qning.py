@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, Work, register_method
-from adfs.algorithms.prefetch import fetch_early, fetch_row
+from adfs.algorithms.method_kernels import fetch_early, fetch_row
 from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slope, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
