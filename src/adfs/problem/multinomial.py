@@ -55,6 +55,7 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     name = "multinomial"
     task = "multiclass"
     several_outputs = True
+    beta = 0.5  # the largest eigenvalue that diag(p) − ppᵀ can have
 
     def __new__(cls, n_classes: int = 0) -> Multinomial:
         if n_classes != int(n_classes) or n_classes < 0:
@@ -62,11 +63,6 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
                 f"multinomial: n_classes must be a whole number of at least 1, got {n_classes!r}"
             )
         return super().__new__(cls, int(n_classes))
-
-    @property
-    def beta(self) -> float:
-        """β, the largest eigenvalue that diag(p) − ppᵀ can have."""
-        return 0.5
 
     @property
     def n_outputs(self) -> int:
