@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.theory.augmented import AugmentedGraph
+from adfs.theory import AugmentedGraph
 
 
 class Coefficients(NamedTuple):

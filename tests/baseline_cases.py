@@ -16,7 +16,21 @@ from adfs.runtimes.placement import Placement
 from adfs.runtimes.timing import ProcessTimes
 from literal_cases import random_case, random_network, random_problem
 
-__all__ = ["drive", "gossip_here", "make_case", "random_case", "run_in_blocks", "setting_of", "start"]
+__all__ = [
+    "drive",
+    "gossip_here",
+    "loss_of",
+    "make_case",
+    "random_case",
+    "run_in_blocks",
+    "setting_of",
+    "start",
+]
+
+
+def loss_of(name: str) -> str:
+    """The loss that a method is tried on: logistic, unless it is for losses with kinks alone."""
+    return "hinge" if name == "interior-point" else "logistic"
 
 
 def make_case(
@@ -99,6 +113,10 @@ class _SharedGossip:
 
     def total(self, values: np.ndarray) -> np.ndarray:
         return sum(self._whole(values), np.zeros(values.shape[1]))
+
+    def least(self, value: float) -> float:
+        nodes = self.blocks[self.number].size
+        return float(self._whole(np.full((nodes, 1), value)).min())
 
 
 def run_in_blocks(setting: Setting, method: str, blocks: list[list[int]], stop: int) -> np.ndarray:

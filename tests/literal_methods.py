@@ -9,14 +9,12 @@ import numpy as np
 from adfs.algorithms.adfs_literal import AdfsState
 from adfs.algorithms.round_process import literal_prox_slope
 from adfs.errors import InputError
-from adfs.network import Network, lazy_gossip
-from adfs.network.gossip import chebyshev_gossip
+from adfs.network import Network, chebyshev_gossip, lazy_gossip
 from adfs.problem import Problem
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
 from adfs.problem.losses import derivative
 from adfs.problem.samples import label_at
-from adfs.theory import BlockParameters, NonSmoothParameters
-from adfs.theory.augmented import AugmentedGraph
+from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters
 from adfs.theory.baselines import (
     AgdParameters,
     DsbaParameters,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.model_selection import KFold
 
 import adfs
 
@@ -15,6 +17,20 @@ import adfs
 def bits(model: Any) -> list[bytes]:
     parts = ("dual_gap_", "coef_", "intercept_", "node_coef_")
     return [np.asarray(getattr(model, part)).tobytes() for part in parts]
+
+
+def of_search(search: Any) -> list[bytes]:
+    chosen = search.best_estimator_.get_params()["C" if hasattr(search, "C_") else "alpha"]
+    return [search.scores_.tobytes(), np.float64(chosen).tobytes(), *bits(search.best_estimator_)]
+
+
+def folds_of_nodes(parts: list[np.ndarray], splitter: KFold) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the folds that all nodes make of their own rows, one after the other, as folds of all rows."""
+    cut = [[(rows[a], rows[b]) for a, b in splitter.split(rows)] for rows in parts]
+    return [
+        (np.concatenate([train for train, _ in pairs]), np.concatenate([test for _, test in pairs]))
+        for pairs in zip(*cut, strict=True)
+    ]
 
 
 def main() -> None:
@@ -54,6 +70,22 @@ def main() -> None:
             ranks = clone(estimator).set_params(cluster=adfs.MpiRanks(comm)).fit(rows[own], y[own])
             everywhere = comm.gather(bits(ranks))
             found[f"{name}, {kind}"] = rank == 0 and all(each == alone for each in everywhere)
+    # Rows that are no multiple of the folds, so that folds are not of one size.
+    cuts = np.linspace(0, 113, size + 1).astype(int)
+    own, parts = slice(cuts[rank], cuts[rank + 1]), [np.arange(a, b) for a, b in pairwise(cuts)]
+    several: dict[str, tuple[Any, np.ndarray]] = {
+        "classes chosen": (adfs.ADFSClassifierCV([0.01, 1.0], cv=4), scores.argmax(axis=1)),
+        "squares chosen": (adfs.ADFSRegressorCV([1.0, 100.0], cv=KFold(4)), scores[:, 0]),
+    }
+    for name, (search, y) in several.items():
+        kind = adfs.ADFSClassifier if name == "classes chosen" else adfs.ADFSRegressor
+        whole = clone(search).set_params(estimator=kind(n_nodes=size, partition=parts, random_state=1))
+        if name == "squares chosen":  # a splitter cuts the rows of a process
+            whole.set_params(cv=folds_of_nodes(parts, search.cv))
+        alone = of_search(whole.fit(X[:113], y[:113])) if rank == 0 else None
+        ranks = search.set_params(estimator=kind(cluster=adfs.MpiRanks(comm), random_state=1))
+        everywhere = comm.gather(of_search(ranks.fit(X[own], y[own])))
+        found[name] = rank == 0 and all(each == alone for each in everywhere)
     if rank == 0:
         print("RESULT " + json.dumps(found), flush=True)
 

@@ -4,7 +4,7 @@ numba keys a cached kernel on the file that holds it. Our kernels inline losses 
 other files, so an edit there would go unnoticed. Here one stamp over the sources that kernels are made from
 (all but the folders that hold none) names the folder that they are kept in. What that stamp cannot cover is
 not kept: functions from outside the package, and signatures that hold a type from outside it, such as a
-user's own loss.
+user's own loss. Two instructions that Python has no word for stand at the end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
+import math
 import os
 import pickle
 import re
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -28,14 +30,15 @@ import llvmlite
 import numba
 import numba.extending
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, sigutils
 from numba.core import event as compiler_events
-from numba.core import sigutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
+from numba.extending import intrinsic
 from numba.misc.appdirs import AppDirs
-
-__all__ = ["compiled", "inlined", "kernel", "overloads"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,16 +63,7 @@ _FOLDERS_KEPT = 12
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call for each signature, and keep the machine code on disk.
 
-    Parameters
-    ----------
-    function : callable
-        A function that numba can compile without the interpreter. Its Python form stays reachable as
-        ``py_func``.
-
-    Returns
-    -------
-    callable
-        The compiled function, of the same type.
+    numba must be able to compile it without the interpreter. Its Python form stays reachable as ``py_func``.
 
     Examples
     --------
@@ -121,16 +115,8 @@ def inlined(function: F) -> F:
 def overloads(target: Callable[..., object]) -> Callable[[F], F]:
     """Say what a Python function is in compiled code: numba's ``overload`` with the options of `compiled`.
 
-    Parameters
-    ----------
-    target : callable
-        The function that compiled code will call by its name.
-
-    Returns
-    -------
-    callable
-        A decorator for a function of the arguments' numba types that returns the implementation, or None
-        where it has none.
+    It decorates a function of the arguments' numba types that returns the implementation, or None where it
+    has none; compiled code calls ``target`` by its name.
 
     Examples
     --------
@@ -274,7 +260,7 @@ def _python_objects(value: Any, seen: set[Any] | None = None) -> Iterator[Any]:
             yield from _python_objects(item, seen)
     elif isinstance(value, dict):
         yield from _python_objects([*value.keys(), *value.values()], seen)
-    elif isinstance(value, numba.types.Type) and value not in seen:
+    elif isinstance(value, types.Type) and value not in seen:
         seen.add(value)  # a recursive type refers to itself
         yield from _python_objects([type(value), vars(value)], seen)
 
@@ -353,3 +339,63 @@ def _refuse_what_others_may_write(root: Path) -> None:
     status = root.stat()
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise PermissionError(f"{root} can be written to by others")
+
+
+# --------------------------------------------------------------------------- instructions
+
+
+def _prefetch(_context: Any, array: Any, index: Any) -> Any:
+    if not isinstance(array, types.Array) or not isinstance(index, types.Integer):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type, index_type = signature.args
+        view = context.make_array(array_type)(context, builder, arguments[0])
+        position = context.cast(builder, arguments[1], index_type, types.intp)
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(builder.gep(view.data, [position]), byte)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
+        )
+        # To be read, to be kept, and data rather than instructions.
+        builder.call(function, [address, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+#: ``prefetch(array, index)``, in compiled code: ask for the cache line of the entry with this number,
+#: counted in a contiguous array from its start. It never fails: an index outside the array is a wasted
+#: request.
+prefetch = intrinsic(_prefetch)
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """Return a·b + c rounded once, whatever the machine and the compiler.
+
+    Examples
+    --------
+    >>> fma(1.0 + 2.0**-30, 1.0 - 2.0**-30, -1.0) == -(2.0**-60)
+    True
+    """
+    rounded_twice = a * b + c
+    if not math.isfinite(rounded_twice):
+        return rounded_twice
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    return float(exact) if exact else rounded_twice  # a zero's sign is in the floats only
+
+
+def _fma(_context: Any, a: Any, b: Any, c: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    number = types.float64
+    return number(number, number, number), generate
+
+
+_compiled_fma = intrinsic(_fma)
+
+
+@overloads(fma)
+def _fma_of(a: Any, b: Any, c: Any) -> Any:
+    return lambda a, b, c: _compiled_fma(a, b, c)  # noqa: PLW0108 - numba reads its argument names

@@ -13,8 +13,6 @@ from typing import IO, Any, TypeAlias
 
 from adfs.errors import AdfsError, FileError, InputError
 
-__all__ = ["JsonObject", "check_folder", "check_outputs", "check_writable", "reading_error", "write_whole"]
-
 AnyPath: TypeAlias = str | os.PathLike[str]
 #: An object of JSON: what is read from a file, or will be written to one.
 JsonObject: TypeAlias = dict[str, Any]
@@ -37,20 +35,10 @@ def write_whole(
     """Replace a file by new content, or leave it as it was.
 
     A reader finds the old content or the new, never a part. A link stays a link, its target is written. What
-    is no regular file (a device, a FIFO, this process's standard output) is written to as it is.
-
-    Parameters
-    ----------
-    path : path
-    content : bytes, str or callable
-        Text is written as UTF-8; a function is given the open binary stream and writes into it.
-    make_folder : bool
-        Make the folder first where there is none.
-
-    Raises
-    ------
-    FileError
-        When the disk is full, the folder is missing, …; a pipe whose reader has gone is a `BrokenPipeError`.
+    is no regular file (a device, a FIFO, this process's standard output) is written to as it is. Text is
+    written as UTF-8; a function is given the open binary stream and writes into it. When the disk is full or
+    the folder is missing (and not to be made), the error is a `FileError`, and a `BrokenPipeError` for a pipe
+    whose reader has gone.
 
     Examples
     --------
@@ -189,14 +177,8 @@ def check_outputs(
 ) -> None:
     """Raise unless the outputs can be written and are none of the inputs, nor one another.
 
-    Parameters
-    ----------
-    inputs : mapping of str to path, paths or None
-        What is read, by the option or argument that says it (``"FILE"``).
-    outputs : mapping of str to path or None
-        The files that will be written, by their options (``"--out"``); None where an option was not given.
-    folders : mapping of str to path or None, optional
-        The folders that will be written into, likewise.
+    All by the option or argument that says them (``"FILE"``, ``"--out"``), None where it was not given:
+    what is read, the files that will be written, the folders that will be written into.
     """
     taken: list[tuple[str, AnyPath]] = []
     for name, given in inputs.items():

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Launch", "launch_of", "launched_by_mpi", "wait_for_rank_0"]
-
 # (variable of the size, variable of the rank): Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

@@ -8,8 +8,6 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-__all__ = ["single_threaded"]
-
 
 @cache
 def _libraries() -> Any:

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.algorithms import METHODS, get_method
-from baseline_cases import drive, make_case, start
+from baseline_cases import drive, loss_of, make_case, start
 
 ALL = sorted(METHODS)
 STOP = 60
@@ -34,9 +34,9 @@ def test_the_names_people_type_are_there():
 
 @pytest.mark.parametrize("name", ALL)
 def test_same_seed_same_bits_and_no_second_compilation(name):
-    problem, network = make_case()
+    problem, network = make_case(loss=loss_of(name))
     first = adfs.simulate(name, problem, network, seed=5, events=STOP)
-    other, _ = make_case(12)
+    other, _ = make_case(12, loss=loss_of(name))
     with numba.core.event.install_recorder("numba:compile") as recorder:
         adfs.simulate(name, other, network, seed=6, events=STOP)
         second = adfs.simulate(name, problem, network, seed=5, events=STOP)
@@ -49,9 +49,9 @@ def test_same_seed_same_bits_and_no_second_compilation(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_dense_and_sparse_rows_give_the_same_bits(name):
-    problem, network = make_case()
+    problem, network = make_case(loss=loss_of(name))
     stored = [(sp.csr_array(shard.X), shard.y, shard.weights) for shard in problem.shards]
-    sparse = adfs.Problem.from_shards(stored, sigma=problem.sigma)
+    sparse = adfs.Problem.from_shards(stored, loss=loss_of(name), sigma=problem.sigma)
     # The same constants: eigenvalues of sparse Gram matrices may differ in the last digit.
     setting = {"choice": start_parameters(name, problem, network)}
     a = drive(start(name, problem, network, **setting), STOP).primal()
@@ -68,7 +68,7 @@ def start_parameters(name: str, problem: adfs.Problem, network: adfs.Network) ->
 
 @pytest.mark.parametrize("name", ALL)
 def test_it_resumes_exactly(name):
-    problem, network = make_case()
+    problem, network = make_case(loss=loss_of(name))
     whole = drive(start(name, problem, network, seed=2), STOP)
     before = drive(start(name, problem, network, seed=2), STOP // 3)
     before.primal()  # looking changes nothing
@@ -86,6 +86,6 @@ def test_it_resumes_exactly(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_passes_are_about_what_they_say(name):
-    problem, network = make_case()
+    problem, network = make_case(loss=loss_of(name))
     run = adfs.simulate(name, problem, network, passes=40.0)
     assert 0.7 * 40 <= run.frame["passes"].iloc[-1] <= 1.3 * 40

@@ -8,7 +8,7 @@ import pytest
 import adfs
 from adfs.errors import InputError
 from adfs.theory import DsbaParameters, EsdacdParameters, MsdaParameters, PointSagaParameters
-from baseline_cases import drive, make_case, run_in_blocks, setting_of, start
+from baseline_cases import drive, loss_of, make_case, run_in_blocks, setting_of, start
 from literal_methods import (
     LiteralEsdacd,
     literal_agd,
@@ -136,9 +136,12 @@ def test_agd_on_one_machine_and_over_a_network():
     assert spread.work.messages == 40 * 2 * (network.n_nodes - 1)
 
 
-@pytest.mark.parametrize("name", ["adfs-block", "msda", "dsba", "extra", "dagd", "esdacd", "newton", "lbfgs"])
+ROUNDS = ["adfs-block", "msda", "dsba", "extra", "dagd", "esdacd", "newton", "lbfgs", "interior-point"]
+
+
+@pytest.mark.parametrize("name", ROUNDS)
 def test_nodes_in_several_processes_give_the_same_bits(name):
-    problem, network = make_case()
+    problem, network = make_case(loss=loss_of(name))
     setting = setting_of(name, problem, network)
     whole = drive(start(name, problem, network), 30).primal()
     np.testing.assert_array_equal(run_in_blocks(setting, name, [[0, 1, 2], [3, 4, 5]], 30), whole)

@@ -70,7 +70,15 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
     assert found["cv"]["folds"] == 3
     scores = [one["score"] for one in found["cv"]["tried"]]
     assert scores == pytest.approx(own.scores_.mean(axis=0).tolist(), rel=1e-12)
+    assert np.array_equal([one["scores"] for one in found["cv"]["tried"]], own.scores_.T)
     assert "<svg" in Path("curve.svg").read_text(encoding="utf-8")
+    # Without --json a table, and how many fits of the folds ended early.
+    short = ["--label", "kind", "--algorithm", "adfs", "--max-passes", "2", "--out", "m.json"]
+    assert main(["fit", "d.csv", "--cv", "3", "--C-grid", "0.001,1", *short]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].split() == ["C", "accuracy", "lowest", "highest"]
+    assert [line.split()[0] for line in told[1:3]] == ["0.001", "1"]
+    assert "on 3 folds (6 of 6 fits ended above --tol) at a gap of" in told[3]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from adfs.data import ReadOptions, libsvm, read_table, read_tables
+from adfs.data import ReadOptions, read, read_table, read_tables
 from adfs.errors import InputError
 
 
@@ -50,7 +50,7 @@ def test_the_size_of_the_blocks_changes_nothing(
     path = tmp_path / "train"
     dump_svmlight_file(X, y, str(path), comment="written by a test")
     whole = read_table(path)
-    monkeypatch.setattr(libsvm, "_BLOCK", size)
+    monkeypatch.setattr(read, "_BLOCK", size)
     again = read_table(path)
     assert np.array_equal(whole.X.toarray(), again.X.toarray())
     assert np.array_equal(whole.y, again.y)
@@ -110,6 +110,6 @@ def test_a_fault_is_told_with_its_line(tmp_path: Path, fault: str, monkeypatch: 
     with pytest.raises(InputError) as caught:
         read_table(path)
     assert message in str(caught.value)
-    monkeypatch.setattr(libsvm, "_BLOCK", 5)
+    monkeypatch.setattr(read, "_BLOCK", 5)
     with pytest.raises(InputError, match="line 3"):
         read_table(path)

@@ -2,79 +2,274 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import warnings
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
+import scipy.sparse as sp
+from sklearn import datasets
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegressionCV, Ridge, RidgeCV
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+    cross_val_score,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
 
 from adfs.errors import InputError
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
-from estimators.agreement_cases import classification, regression
+from adfs.runtimes import RunOptions
+from adfs.runtimes.cluster import RefusalError
+from estimators.agreement_cases import classification, regression, standardised
 from memory_cluster import Threads, on_threads
 
 GRID = [0.003, 0.1, 3.0]
+DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
-def test_the_choice_is_scikit_learn_s_on_the_same_folds() -> None:
-    X, y = classification("breast_cancer")
-    X, y = X[:200, :6], y[:200]
+def shared(name: str, n_rows: int) -> tuple[sp.csr_matrix, np.ndarray]:
+    path = DATA / f"{name}.bz2"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; it comes with the data beside the project")
+    X, y = datasets.load_svmlight_file(str(path))
+    chosen = np.random.default_rng(0).permutation(len(y))[:n_rows]
+    return X[chosen], y[chosen]
+
+
+def labelled(name: str) -> tuple[Any, np.ndarray]:
+    if name in ("a9a", "mushrooms"):
+        return shared(name, 1000)
+    if name == "digits":  # all ten classes
+        X, y = datasets.load_digits(return_X_y=True)
+        return standardised(X[:300]), y[:300]
+    return classification(name)
+
+
+SLOWER = [pytest.param(name, marks=pytest.mark.soak) for name in ("digits", "a9a")]
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "wine", "mushrooms", *SLOWER])
+def test_the_choice_is_scikit_learn_s_on_the_same_folds(name: str) -> None:
+    X, y = labelled(name)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if name == "wine" else None
     folds = list(StratifiedKFold(3, shuffle=True, random_state=1).split(X, y))
-    reference = [
-        cross_val_score(LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12), X, y, cv=folds)
-        for C in GRID
-    ]
-    base = ADFSClassifier(n_nodes=2, partition="random", tol=1e-9, random_state=0)
-    model = ADFSClassifierCV(GRID, cv=folds, estimator=base).fit(X, y)
-    assert np.allclose(model.scores_, np.transpose(reference), rtol=1e-12)
-    assert GRID[int(np.argmax(np.mean(reference, axis=1)))] == model.C_
-    best = LogisticRegression(C=model.C_, solver="newton-cholesky", tol=1e-12).fit(X, y)
-    assert np.allclose(model.coef_, best.coef_, atol=1e-3)
-    assert np.array_equal(model.predict(X), best.predict(X))
-    assert model.predict_proba(X).shape == (200, 2)
-    assert model.score(X, y) == pytest.approx(best.score(X, y))
+    reference = LogisticRegressionCV(
+        Cs=GRID,
+        cv=folds,
+        solver="newton-cholesky",
+        tol=1e-12,
+        l1_ratios=(0,),
+        scoring="accuracy",
+        use_legacy_attributes=False,
+    ).fit(X, y, sample_weight=weights)
+    base = ADFSClassifier(n_nodes=2, partition="random", tol=1e-15, random_state=0)
+    model = ADFSClassifierCV(GRID, cv=folds, estimator=base).fit(X, y, sample_weight=weights)
+    assert model.C_ == reference.C_
+    assert np.allclose(model.scores_, reference.scores_[:, 0], rtol=1e-12)
+    assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
+    assert np.abs(model.intercept_ - reference.intercept_).max() <= 1e-6
+    assert np.array_equal(model.predict(X), reference.predict(X))
+    assert np.allclose(model.predict_log_proba(X), reference.predict_log_proba(X), atol=1e-5)
     axes = model.plot()
-    assert axes.get_xlabel() == "C"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("C", "accuracy")
     assert len(axes.get_lines()) == 5
 
 
-def test_the_regressor_chooses_as_ridge_does() -> None:
-    X, y = regression("diabetes")
-    folds = KFold(4)
-    reference = [cross_val_score(Ridge(alpha=alpha), X, y, cv=folds) for alpha in (1.0, 30.0, 1e4)]
-    model = ADFSRegressorCV([1.0, 30.0, 1e4], cv=folds, estimator=ADFSRegressor(tol=1e-10, random_state=0))
-    model.fit(X, y)
-    assert np.allclose(model.scores_, np.transpose(reference), atol=1e-6)
-    assert model.alpha_ == (1.0, 30.0, 1e4)[int(np.argmax(np.mean(reference, axis=1)))]
+@pytest.mark.parametrize("name", ["diabetes", "texts", "abalone_scale"])
+def test_the_regressor_chooses_as_ridge_does(name: str) -> None:
+    X, y = regression(name) if name != "abalone_scale" else shared(name, 1000)
+    folds, grid = KFold(4, shuffle=True, random_state=0), [0.1, 1.0, 30.0, 1e4]
+    rows = X.toarray() if sp.issparse(X) else X  # on which it is exact
+    reference = RidgeCV(grid, cv=folds).fit(rows, y)
+    scores = [cross_val_score(Ridge(alpha=alpha), rows, y, cv=folds) for alpha in grid]
+    base = ADFSRegressor(n_nodes=3, tol=1e-15, random_state=0)
+    model = ADFSRegressorCV(grid, cv=folds, estimator=base).fit(X, y)
+    assert model.alpha_ == reference.alpha_
+    assert np.allclose(model.scores_, np.transpose(scores), atol=1e-7)
+    assert model.scores_.mean(axis=0).max() == pytest.approx(reference.best_score_, abs=1e-7)
+    assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
+    assert model.intercept_ == pytest.approx(reference.intercept_, abs=1e-6)
+    assert model.score(X, y) == pytest.approx(reference.score(rows, y), abs=1e-7)
 
 
-def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process() -> None:
-    X, y = classification("breast_cancer")
-    X, y = X[:90, :4], y[:90]
-    base = ADFSClassifier(n_nodes=3, graph="complete", random_state=0)
-    alone = ADFSClassifierCV(GRID, cv=3, estimator=base).fit(X, y)
-    assert alone.scores_.shape == (3, 3)
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_a_log_link_is_scored_by_its_deviance(loss: str) -> None:
+    X, y = datasets.load_diabetes(return_X_y=True)
+    X, base = standardised(X[:150, :4]), ADFSRegressor(loss, random_state=0)
+    grid = [1.0, 300.0, 1e5]
+    model = ADFSRegressorCV(grid, cv=KFold(3), estimator=base).fit(X, y[:150])
+    search = GridSearchCV(base, {"alpha": grid}, cv=KFold(3)).fit(X, y[:150])
+    assert model.alpha_ == search.best_params_["alpha"]
+    assert np.allclose(model.scores_.mean(axis=0), search.cv_results_["mean_test_score"], atol=1e-4)
+    assert model.score(X, y[:150]) == pytest.approx(search.score(X, y[:150]), abs=1e-4)
+    assert model.plot().get_ylabel() == "D²"
+
+
+CUTS = [0, 71, 133, 190]  # rows of each node: pieces that are longer, by one in some folds and not in others
+
+
+def on_ranks(search: Any, X: Any, y: np.ndarray, offset: np.ndarray, widths: list[int]) -> list[Any]:
+    """Fit on three ranks, each with its own rows, the last columns of which it may not know of."""
 
     def one(ranks: Threads) -> Any:
-        own = slice(30 * ranks.rank, 30 * ranks.rank + 30)
-        mine = ADFSClassifier(graph="complete", cluster=ranks, random_state=0)
-        return ADFSClassifierCV(GRID, cv=3, estimator=mine).fit(X[own], y[own])
+        own = slice(CUTS[ranks.rank], CUTS[ranks.rank + 1])
+        estimator = type(search.estimator)(**(search.estimator.get_params() | {"cluster": ranks}))
+        given = search.get_params(deep=False) | {"estimator": estimator}
+        return type(search)(**given).fit(X[own, : widths[ranks.rank]], y[own], None, offset[own])
 
-    for model in on_threads(3, one):
-        assert np.array_equal(model.scores_, alone.scores_)
-        assert model.C_ == alone.C_
-        assert np.array_equal(model.coef_, alone.coef_)
+    return on_threads(3, one)
+
+
+@pytest.mark.parametrize("kind", ["classes", "sparse", "squares", "counts"])
+def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process(kind: str) -> None:
+    X, y = classification("breast_cancer")
+    X, y, widths = X[:190], y[:190], [30, 30, 30]
+    offset = 0.1 * X[:, 3]
+    search: Any = ADFSClassifierCV(GRID, cv=4, estimator=ADFSClassifier())
+    if kind in ("squares", "counts"):
+        y = np.exp(0.5 * X[:, 0]) + X[:, 1] ** 2
+        loss = "squared" if kind == "squares" else "poisson"
+        search = ADFSRegressorCV([1.0, 30.0], cv=4, estimator=ADFSRegressor(loss))
+    if kind == "sparse":
+        X[CUTS[1] : CUTS[2], 28:] = 0.0
+        X, widths = sp.csr_array(X), [30, 28, 30]
+    search.estimator.set_params(graph="complete", random_state=0)
+    alone = type(search)(**search.get_params(deep=False))
+    parts = [np.arange(a, b) for a, b in pairwise(CUTS)]
+    alone.estimator = type(search.estimator)(
+        **(search.estimator.get_params() | {"n_nodes": 3, "partition": parts})
+    )
+    alone.fit(X, y, None, offset)
+    assert alone.scores_.shape == (4, len(alone._grid()))
+    for model in on_ranks(search, X, y, offset, widths):
+        assert model.scores_.tobytes() == alone.scores_.tobytes()
+        assert model.best_estimator_.get_params()[model._name] == getattr(alone, f"{alone._name}_")
+        assert model.coef_.tobytes() == alone.coef_.tobytes()
+
+
+def test_what_all_ranks_refuse_is_a_refusal() -> None:
+    X, y = classification("breast_cancer")
+    search = ADFSClassifierCV([1.0], cv=200, estimator=ADFSClassifier())
+    with pytest.raises(RefusalError, match="fold 190 of cv holds no row to test"):
+        on_ranks(search, X[:190], y[:190], np.zeros(190), [30, 30, 30])
+
+    def other(ranks: Threads) -> Any:
+        cv = KFold(3) if ranks.rank else 3
+        return ADFSClassifierCV([1.0], cv=cv, estimator=ADFSClassifier(cluster=ranks)).fit(X, y)
+
+    with pytest.raises(RefusalError, match="cv is 3 on rank 0 and a list of 3 on rank 1"):
+        on_threads(2, other)
+
+
+def test_folds_that_leave_rows_out_and_nodes_without_rows() -> None:
+    X, y = classification("breast_cancer")
+    X, y = X[:90, :4], y[:90]
+    base = ADFSClassifier(n_nodes=3, partition="contiguous", random_state=0)
+    for cv in (
+        TimeSeriesSplit(3, test_size=20),
+        ShuffleSplit(3, train_size=0.5, test_size=0.2, random_state=0),
+    ):
+        reference = cross_val_score(ADFSClassifier(C=0.1, random_state=0), X, y, cv=cv)
+        model = ADFSClassifierCV([0.1], cv=cv, estimator=base).fit(X, y)
+        assert np.allclose(model.scores_[:, 0], reference)
+    marked = [(np.arange(90) >= 30, np.arange(90) < 30)]
+    assert ADFSClassifierCV([0.1], cv=marked, estimator=base).fit(X, y).scores_.shape == (1, 1)
+
+
+def test_scikit_learn_takes_it_as_its_own() -> None:
+    for search in (ADFSClassifierCV([0.1, 1.0], cv=3), ADFSRegressorCV([0.1, 1.0], cv=3)):
+        for check in (
+            estimator_checks.check_estimator_sparse_tag,
+            estimator_checks.check_fit2d_1sample,
+            estimator_checks.check_dataframe_column_names_consistency,
+            estimator_checks.check_estimators_pickle,
+        ):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # its checks warn on purpose
+                check(type(search).__name__, search)
+    X, y = datasets.load_wine(return_X_y=True, as_frame=True)
+    names = np.array(["first", "second", "third"])[y]
+    pipeline = make_pipeline(StandardScaler(), ADFSClassifierCV(GRID, cv=3)).fit(X, names)
+    assert pipeline.score(X, names) > 0.95
+    assert pipeline[-1].classes_.tolist() == ["first", "second", "third"]
+    assert ADFSClassifierCV(iter(GRID), cv=3).fit(X, names).scores_.shape == (3, 3)
+    assert not hasattr(ADFSClassifierCV(estimator=ADFSClassifier("hinge")), "predict_proba")
+
+
+def test_a_fit_that_starts_from_the_one_before_takes_fewer_passes() -> None:
+    X, y = classification("breast_cancer")
+    grid = np.logspace(-2, 2, 5)
+    for algorithm in ("newton", "adfs"):
+        base = ADFSClassifier(algorithm=algorithm, n_nodes=2, random_state=0)
+        path = ADFSClassifierCV(grid, cv=2, estimator=base).fit(X, y)
+        alone = [ADFSClassifierCV([C], cv=2, estimator=base).fit(X, y) for C in grid]
+        assert path.n_iter_.sum() < 0.9 * sum(model.n_iter_.sum() for model in alone)
+        assert np.allclose(path.scores_, np.hstack([model.scores_ for model in alone]), atol=0.01)
+
+
+def test_fits_that_ended_early_are_counted() -> None:
+    X, y = classification("breast_cancer")
+    base = ADFSClassifier(algorithm="adfs", max_iter=2, random_state=0)
+    search = ADFSClassifierCV([1.0, 10.0], cv=3, estimator=base)
+    with pytest.warns(ConvergenceWarning) as said:
+        search.fit(X, y)
+    assert str(said[0].message).startswith("6 of the 6 fits to folds ended above tol=1e-06, and are scored")
+    # A limit in seconds is that of all fits together.
+    base.set_params(max_iter=1e9, tol=1e-300)
+    model = search._fit(X, y, options=RunOptions(seconds=0.7, progress=False))
+    assert model.seconds <= 0.4
+    assert search.n_unfinished_ == 6
+
+
+def test_a_ctrl_c_ends_the_search() -> None:
+    X, y = classification("breast_cancer")
+    base = ADFSClassifier(algorithm="adfs", tol=1e-300, max_iter=1e9, random_state=0)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        ADFSClassifierCV([1.0, 10.0], cv=3, estimator=base).fit(X, y)
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
         (ADFSClassifierCV([]), "Cs must be a list of numbers above 0"),
+        (ADFSClassifierCV(10), "Cs must be a list of numbers above 0, got 10"),
         (ADFSClassifierCV([1.0, -1.0]), "each of Cs must be finite and above 0"),
+        (ADFSRegressorCV("1"), "alphas must be a list of numbers above 0, got '1'"),
+        (
+            ADFSClassifierCV([1.0], estimator=ADFSRegressor()),
+            "estimator must be an ADFSClassifier, got ADFSR",
+        ),
         (ADFSClassifierCV([1.0], cv=1), "cv must be at least 2 folds, got 1"),
-        (ADFSClassifierCV([1.0], cv=3), "fold 2 of cv leaves no row of class 1 to train on"),
-        (ADFSClassifierCV([1.0], cv=[([0, 1], [1, 2])]), "each fold of cv must split all rows"),
+        (ADFSClassifierCV([1.0], cv=None), "cv must be a number of folds, a splitter, or a list of"),
+        (ADFSClassifierCV([1.0], cv=[]), "cv must be a number of folds, a splitter, or a list of"),
+        (ADFSClassifierCV([1.0], cv=[1, 2]), "cv must be a number of folds, a splitter, or a list of"),
+        (
+            ADFSClassifierCV([1.0], cv=3),
+            r"fold 2 of cv leaves no row of class 1 to train on \(n_samples=12\)",
+        ),
+        (ADFSRegressorCV([1.0], cv=13), "fold 12 of cv holds no row to test: give fewer folds"),
+        (
+            ADFSClassifierCV([1.0], cv=[([0, 1], [1, 2])]),
+            "fold 0 of cv has row 1 both to train on and to test",
+        ),
+        (ADFSClassifierCV([1.0], cv=[([0, 0], [1])]), "fold 0 of cv names a row twice"),
+        (
+            ADFSClassifierCV([1.0], cv=[([0, 11], [12])]),
+            "fold 0 of cv does not suit 12 rows: index 12 is out",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(model: Any, words: str) -> None:

@@ -162,7 +162,7 @@ def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None
         assert np.allclose(model.coef_, coef, rtol=0.0, atol=1e-12)
     else:  # around another intercept the gap of kinks is not quite what it was
         assert model.n_iter_ <= 0.25 * cold
-    # Another C: the tips keep their share of the weights.
+    # Another C: the tips are those of the same coefficients.
     model.set_params(C=1.05).fit(X, y)
     again = clone(model).fit(X, y)
     assert model.dual_gap_ <= tol
@@ -184,6 +184,13 @@ def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
     softmax = ADFSClassifier(C=0.01, multi_class="multinomial", warm_start=True, tol=1e-5, random_state=0)
     assert softmax.fit(X[::5], y[::5]).n_iter_ > 1
     assert softmax.fit(X[::5], y[::5]).n_iter_ == 1
+
+
+def test_a_warm_start_from_a_stronger_penalty_saves_passes() -> None:
+    X, y = classification("breast_cancer")
+    model = ADFSClassifier(C=1.0, algorithm="newton", warm_start=True, random_state=0).fit(X, y)
+    model.set_params(C=100.0).fit(X, y)
+    assert model.n_iter_ < clone(model).fit(X, y).n_iter_
 
 
 def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
@@ -238,8 +245,8 @@ def test_a_warning_when_the_gap_was_not_reached() -> None:
 def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     solve = Solver.solve
 
-    def stopped(solver: Solver, problem: Any, start: Any = None) -> Any:
-        return dataclasses.replace(solve(solver, problem, start), outcome=Outcome.STOPPED)
+    def stopped(solver: Solver, *args: Any) -> Any:
+        return dataclasses.replace(solve(solver, *args), outcome=Outcome.STOPPED)
 
     monkeypatch.setattr(Solver, "solve", stopped)
     X, y = classification("breast_cancer")

@@ -19,7 +19,7 @@ import pytest
 
 from adfs.cli import main
 from adfs.experiments import Comparison, Results, make_page, remake_folder, run_comparison, write_folder
-from adfs.experiments.figures import layout, markdown, network_svg, style_of, time_table, times_frame
+from adfs.experiments.figures import layout, markdown, network_svg, style_of, time_table
 from adfs.experiments.report import Finding, load_findings, save_findings
 from adfs.network import Network
 
@@ -74,7 +74,6 @@ def test_traces_and_tables(written: tuple[Results, Path]) -> None:
         other = Results(dataclasses.replace(results.comparison, target=target), results.runs)
         assert list(time_table(other).columns) == columns
     assert (folder / "times.md").read_text(encoding="utf-8") == markdown(table)
-    assert len(times_frame(results, (1e-1,))) == 4
 
 
 def test_figures(written: tuple[Results, Path]) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
+from adfs.cli.app import INTERRUPTED, NOT_CONVERGED, main
 from adfs.data.model import LinearModel
 from mpi_launch import Launched, environment, launch
 
@@ -178,7 +178,15 @@ def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path
 def test_files_with_other_labels_are_told(two_files: str, tmp_path: Path) -> None:
     other = np.load(tmp_path / "s-1.npz")
     np.savez(tmp_path / "s-1.npz", X=other["X"], y=2 * other["y"] + 2)
-    result = fit_over_ranks(2, two_files, "--tol", "1e-2", "--out", str(tmp_path / "m.json"))
+    search = ["--tol", "1e-2", "--cv", "3", "--C-grid", "0.01,1"]
+    result = fit_over_ranks(2, two_files, *search, "--out", str(tmp_path / "m.json"))
     assert result.code == 0, result.err
     told = "the files hold different labels, 4 classes together: s-0.npz has 0, 1; s-1.npz has 2, 4"
     assert sum(told in line for line in result.sentences) == 1
+    # Cross-validation among it: the classes of a fold are on either rank, its scores are sums over both.
+    names = [two_files.replace("{rank}", str(rank)) for rank in (0, 1)]
+    assert main(["fit", *names, *search, "--out", str(tmp_path / "one.json")]) == 0
+    two, one = (LinearModel.load(tmp_path / name) for name in ("m.json", "one.json"))
+    assert one.coef.tobytes() == two.coef.tobytes()
+    assert one.intercept.tobytes() == two.intercept.tobytes()
+    assert [one.training[name] for name in ("C", "cv")] == [two.training[name] for name in ("C", "cv")]

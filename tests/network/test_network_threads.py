@@ -24,7 +24,6 @@ for name in ("grid:5x10", "random-regular:300,4", "grid:25x40", "random-regular:
     X = rng.standard_normal((3 * n, 3)) * np.exp(rng.uniform(-3.0, 3.0, (3 * n, 1)))
     problem = adfs.Problem(X, np.sign(X[:, 0]), n_nodes=n)
     print(name, network.gamma.hex(), network.resistances.values.tobytes().hex())
-    print(network.effective_resistance(0, n - 1).hex())
     for make in (adfs.Parameters.tuned, adfs.Parameters.paper, BlockParameters.tuned):
         parameters = make(problem, network, tau=3.0)
         for key, value in vars(parameters).items():

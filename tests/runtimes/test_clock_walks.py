@@ -79,6 +79,7 @@ def test_two_nodes_with_fixed_delays():
         "dagd": k * (m + 2.0 * tau),
         "lbfgs": k * (m + 2.0 * tau),
         "newton": k * ((0.5 * (3.0 + 1.0) + 1.0) * m + 2.0 * tau),
+        "interior-point": k * ((0.5 * (3.0 + 1.0) + 3.0) * m + 10.0 * tau),
         "agd": k * 10.0,
         "apcg": k,
         "point-saga": 10.0 + k,

@@ -208,7 +208,7 @@ def test_erratum_4_the_ratio_is_not_bounded_by_one() -> None:
         * graph.mu_squared[edge]
         / (parameters.dual_curvature * graph.probability[edge])
     )
-    smooth = graph.tip_smoothness(edge)
+    smooth = graph.tip_curvature(edge)
     assert step > 1.1 * smooth
     with pytest.raises(adfs.InputError, match="is not below the smoothness"):
         HalfSquare().dual_prox(np.ones(2), 1.2, 1.0)

@@ -369,5 +369,5 @@ def test_augmented_graph_is_laid_out_as_documented() -> None:
     assert np.array_equal(graph.edges[network.n_edges :, 0], problem.node_of_row[graph.tip_rows])
     communication = graph.incidence[:4, : network.n_edges]
     np.testing.assert_allclose(communication @ communication.T, network.laplacian().toarray(), atol=1e-14)
-    assert graph.tip_smoothness(network.n_edges) == problem.smoothness[graph.tip_rows[0]]
+    assert graph.tip_curvature(network.n_edges) == problem.smoothness[graph.tip_rows[0]]
     np.testing.assert_allclose(graph.projector @ graph.projector, graph.projector, atol=1e-12)

@@ -21,8 +21,7 @@ from numba import types
 
 from adfs.algorithms.base import block_slots
 from adfs.algorithms.method_kernels import fetch_early, fetch_late
-from adfs.compilation import compiled, inlined, kernel, overloads
-from adfs.intrinsics import fma
+from adfs.compilation import compiled, fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import outputs

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.theory.augmented import AugmentedGraph
+from adfs.theory import AugmentedGraph
 from adfs.theory.parameters import Parameters
 
 

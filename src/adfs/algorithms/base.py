@@ -143,15 +143,9 @@ class Process(ABC):
     ----------
     at_iterate : bool
         Whether the iterate is better than the point that the dual variables stand for, and to be certified.
-    from_primal : bool
-        Whether all nodes hold the same θ and the dual variables follow from it, s = wℓ'(xᵀθ): it is certified
-        at that θ, where the gap is ‖∇F‖²/(2Σσ).
-    seen : tuple of float
-        F and ‖∇F‖² there as far as such a method knows them, in every process alike; 0 and 0 if not.
     """
 
     at_iterate: ClassVar[bool] = False
-    from_primal: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.position = 0.0
@@ -180,14 +174,6 @@ class Process(ABC):
         """
         return False
 
-    def place_primal(self, theta: np.ndarray) -> None:
-        """Put a run at position 0 at θ (d,), where the method is one `from_primal`."""
-        raise NotImplementedError(f"{type(self).__name__} starts at dual variables")
-
-    @property
-    def seen(self) -> tuple[float, float]:
-        return 0.0, 0.0
-
     @property
     def stuck(self) -> bool:
         """Whether rounding lets the method go no further, in every process alike."""
@@ -196,6 +182,40 @@ class Process(ABC):
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the whole state as named arrays, not copies: checkpoints save and resumed runs fill them."""
+
+
+class OnePoint(Process):
+    """A process whose nodes all hold the same θ; dual variables follow from it, s = wℓ'(xᵀθ).
+
+    It is certified at that θ, where the gap is ‖∇F‖²/(2Σσ).
+
+    Attributes
+    ----------
+    problem : FiniteSum
+        This process's nodes.
+    """
+
+    problem: FiniteSum
+
+    @property
+    @abstractmethod
+    def point(self) -> np.ndarray:
+        """θ, shape (d,), not a copy."""
+
+    @property
+    @abstractmethod
+    def seen(self) -> tuple[float, np.ndarray]:
+        """F and ∇F (d,) there as far as they are known, in every process alike; zeros if not."""
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return np.tile(self.point, (self.problem.n_nodes, 1))
+
+    def dual(self) -> np.ndarray | None:
+        return self.problem.clip_to_domain(self.problem.slopes(self.point), in_place=True)
+
+    def place_at(self, theta: np.ndarray) -> None:
+        """Put a run at position 0 at θ (d,)."""
+        self.point[:] = theta
 
 
 class EventConstants(Protocol):
@@ -299,7 +319,7 @@ class Method(ABC, Generic[P]):
     several_outputs : bool
         Whether it also runs on models with several outputs.
     few_rounds : bool
-        Whether it takes a few long rounds: a run with a tolerance looks after each.
+        Whether it takes a few long rounds and a look costs little: a run with a tolerance looks often.
     assumes_curvature : bool
         Whether it also runs on losses whose curvature has no bound.
     l1 : bool

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adfs.compilation import inlined, kernel, overloads
-from adfs.intrinsics import fma
+from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.problem import Samples
 from adfs.problem.losses import curvature, derivative, value
 from adfs.problem.samples import (

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, OnePoint, RoundEffort, Setting, register_method
 from adfs.algorithms.hessian_kernels import inner_product
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.round_process import LocalRounds
@@ -16,7 +16,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins
-from adfs.problem.losses import point_of, value, write_slope
+from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
 
@@ -96,11 +96,10 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
             fill_margins(samples.rows, j, theta, margins)
             add_shift(samples.y, j, 1.0, margins)
             # Summed with what rounding takes: near the optimum F hardly changes.
-            term = weight * value(loss, point_of(loss, margins), label) - carry
+            term = weight * value_and_slope(loss, margins, label, weight) - carry
             following = total + term
             carry = (following - total) - term
             total = following
-            write_slope(loss, margins, label, weight)
             start, stop = row_span(samples.rows, j)
             for output in range(margins.size):
                 first, factor = np.uint64(output * (width // margins.size)), margins[output]
@@ -233,13 +232,12 @@ def _try_another(parts: LbfgsParts, verdict: int) -> None:
         point[k] = anchor[k] + search[_PART] * move[k]
 
 
-class LbfgsProcess(LocalRounds):
+class LbfgsProcess(OnePoint, LocalRounds):
     """L-BFGS in progress over a block of nodes, which all hold the same iterate."""
 
     kernels = register_round_kernels(LbfgsParts, RoundKernels(_begin, _end))
     parts: LbfgsParts
     sums = True
-    from_primal = True
 
     def __init__(self, setting: Setting[LbfgsParameters]) -> None:
         super().__init__(setting)
@@ -257,13 +255,11 @@ class LbfgsProcess(LocalRounds):
             np.empty(self.problem.n_outputs),
         )
 
-    def primal(self, read: str = "x") -> np.ndarray:
-        return np.tile(self.parts.points[1], (self.problem.n_nodes, 1))
+    @property
+    def point(self) -> np.ndarray:
+        return np.asarray(self.parts.points[1])
 
-    def dual(self) -> np.ndarray | None:
-        return self.problem.clip_to_domain(self.problem.slopes(self.parts.points[1]), in_place=True)
-
-    def place_primal(self, theta: np.ndarray) -> None:
+    def place_at(self, theta: np.ndarray) -> None:
         self.parts.points[:2] = theta
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -272,8 +268,8 @@ class LbfgsProcess(LocalRounds):
         }
 
     @property
-    def seen(self) -> tuple[float, float]:
-        return float(self.parts.search[_VALUE]), inner_product(self.parts.slopes[0], self.parts.slopes[0])
+    def seen(self) -> tuple[float, np.ndarray]:
+        return float(self.parts.search[_VALUE]), self.parts.slopes[0]
 
     @property
     def stuck(self) -> bool:
@@ -299,6 +295,7 @@ class Lbfgs(Method[LbfgsParameters]):
     name = "lbfgs"
     kind: ClassVar[str] = "rounds"
     several_outputs = True
+    few_rounds = True
 
     record = LbfgsParameters
     choices = MappingProxyType(

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numba import types
 
-from adfs.compilation import inlined, kernel, overloads
+from adfs.compilation import inlined, kernel, overloads, prefetch
 from adfs.errors import InputError
-from adfs.intrinsics import prefetch
 from adfs.problem.losses import outputs
 from adfs.problem.samples import DenseRows, Rows, Samples, ShiftedLabels, SparseRows, kind_of
 from adfs.problem.views import Boxed

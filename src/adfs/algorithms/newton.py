@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +14,7 @@ from scipy.linalg import lapack
 
 from adfs.algorithms.base import (
     Method,
+    OnePoint,
     RoundEffort,
     Setting,
     Work,
@@ -49,7 +50,8 @@ def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
     scaled = scale[:, None] * hessian * scale
     for ridge in _RIDGES:
-        factor, failed = lapack.dpotrf(scaled + ridge * np.eye(gradient.size), lower=0, clean=0)
+        ridged = scaled + ridge * np.eye(gradient.size) if ridge > 0.0 else scaled
+        factor, failed = lapack.dpotrf(ridged, lower=0, clean=0)
         if not failed:
             solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
             return np.asarray(-scale * solved)
@@ -64,7 +66,50 @@ def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
     return theta
 
 
-class NewtonProcess(RoundProcess):
+class HessianRounds(RoundProcess):
+    """Rounds in which a matrix of d × d numbers is summed over the nodes, and one process solves with it."""
+
+    def __init__(self, setting: Setting[NewtonParameters]) -> None:
+        super().__init__()
+        assert isinstance(setting.problem, Problem)
+        self.problem, self.samples = setting.problem, setting.problem.samples
+        n, d = setting.network.n_nodes, self.problem.n_features
+        self.gossip_matrix = sp.csr_array((n, n))
+        block = setting.block
+        # One process solves for the direction of all: another machine's last digits may differ.
+        self.leader = int(np.argmin(block)) if block.min() == 0 else None
+        self.others = int(np.count_nonzero(block))
+        self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
+        self._upper = [np.arange(d) >= np.arange(first, last)[:, None] for first, last in self._bands]
+
+    def _count_sum(self, up: int, down: int) -> None:
+        """Add a sum over all nodes, up a spanning tree and down again: numbers that all but its root send."""
+        work = self.work
+        numbers = work.numbers + self.others * (up + down)
+        self.work = Work(work.computations, work.messages + 2 * self.others, numbers)
+
+    def _hessian(self, gossip: Gossip, curves: np.ndarray) -> np.ndarray:
+        """Return Σ_i (σ_iI + Σ_j c_j x_j x_jᵀ) from its diagonal on, where the leader is; (d, d)."""
+        d, k = self.problem.n_features, self.problem.n_nodes
+        hessian = np.zeros((d, d) if self.leader is not None else (0, 0))
+        for (first, last), upper in zip(self._bands, self._upper, strict=True):
+            out = np.empty((k, np.count_nonzero(upper)))
+            room = np.empty((last - first, d))
+            fill_hessian(self.samples, self.problem.sigma, curves, first, last, room, out)
+            band = gossip.total(out)
+            if self.leader is not None:
+                hessian[first:last][upper] = band
+        return hessian
+
+    def _solved(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return −H⁻¹·gradient, which the leader finds, everywhere; (d,)."""
+        news = np.zeros((self.problem.n_nodes, gradient.size))
+        if self.leader is not None:
+            news[self.leader] = newton_move(hessian, gradient)
+        return np.asarray(gossip.total(news))
+
+
+class NewtonProcess(OnePoint, HessianRounds):
     """Newton's method in progress over a block of nodes, which all hold the same iterate.
 
     Attributes
@@ -77,37 +122,24 @@ class NewtonProcess(RoundProcess):
         F there; whether that and the above are known; and whether rounding lets it go no further.
     """
 
-    from_primal = True
+    problem: Problem
 
     def __init__(self, setting: Setting[NewtonParameters]) -> None:
-        super().__init__()
-        self.problem, self.samples = setting.problem, setting.problem.samples
-        n, d = setting.network.n_nodes, self.problem.n_features
-        self.gossip_matrix = sp.csr_array((n, n))
-        block = setting.block
-        # One process solves for the direction of all: another machine's last digits may differ.
-        self.leader = int(np.argmin(block)) if block.min() == 0 else None
-        self.others = int(np.count_nonzero(block))
-        self.theta, self.gradient = np.zeros(d), np.zeros(d)
+        super().__init__(setting)
+        self.theta, self.gradient = np.zeros(self.problem.n_features), np.zeros(self.problem.n_features)
         self.curves = np.zeros(self.problem.n_samples)
         self.state = np.zeros(3)
-        self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
 
-    def primal(self, read: str = "x") -> np.ndarray:
-        return np.tile(self.theta, (self.problem.n_nodes, 1))
-
-    def dual(self) -> np.ndarray | None:
-        return self.problem.clip_to_domain(self.problem.slopes(self.theta), in_place=True)
-
-    def place_primal(self, theta: np.ndarray) -> None:
-        self.theta[:] = theta
+    @property
+    def point(self) -> np.ndarray:
+        return self.theta
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"theta": self.theta, "gradient": self.gradient, "curves": self.curves, "state": self.state}
 
     @property
-    def seen(self) -> tuple[float, float]:
-        return float(self.state[_VALUE]), inner_product(self.gradient, self.gradient)
+    def seen(self) -> tuple[float, np.ndarray]:
+        return float(self.state[_VALUE]), self.gradient
 
     @property
     def stuck(self) -> bool:
@@ -137,12 +169,6 @@ class NewtonProcess(RoundProcess):
         total = np.asarray(gossip.total(head))
         self.work = self.work._replace(computations=self.work.computations + problem.n_samples)
         return float(total[d]), np.ascontiguousarray(total[:d])
-
-    def _count_sum(self, up: int, down: int) -> None:
-        """Add a sum over all nodes, up a spanning tree and down again: numbers that all but its root send."""
-        work = self.work
-        numbers = work.numbers + self.others * (up + down)
-        self.work = Work(work.computations, work.messages + 2 * self.others, numbers)
 
     def _step(self, gossip: Gossip, move: np.ndarray, tries: int) -> bool:
         """Go along a direction as far as F falls enough; return whether it was found to within some tries.
@@ -174,22 +200,10 @@ class NewtonProcess(RoundProcess):
 
     def _direction(self, gossip: Gossip) -> np.ndarray:
         """Return the direction that the leader finds from the Hessian of all nodes, (d,)."""
-        d, k = self.theta.size, self.problem.n_nodes
-        hessian = np.zeros((d, d) if self.leader is not None else (0, 0))
-        for first, last in self._bands:
-            out = np.empty((k, sum(d - row for row in range(first, last))))
-            room = np.empty((last - first, d))
-            fill_hessian(self.samples, self.problem.sigma, self.curves, first, last, room, out)
-            band = gossip.total(out)
-            if self.leader is not None:
-                inside = np.arange(d) >= np.arange(first, last)[:, None]
-                hessian[first:last][inside] = band
-        news = np.zeros((k, d))
-        if self.leader is not None:
-            news[self.leader] = newton_move(hessian, self.gradient)
+        d = self.theta.size
         # F and ∇F go up along with the Hessian at the same point.
         self._count_sum(d * (d + 1) // 2 + d + 1, d)
-        return np.asarray(gossip.total(news))
+        return self._solved(gossip, self._hessian(gossip, self.curves), self.gradient)
 
 
 def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
@@ -209,7 +223,39 @@ def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
     return [*bands, (first, d)]
 
 
-class Newton(Method[NewtonParameters]):
+Constants = TypeVar("Constants", bound=NewtonParameters)
+
+
+class HessianMethod(Method[Constants]):
+    """A method in rounds that sum a matrix of d × d numbers over the nodes."""
+
+    kind: ClassVar[str] = "rounds"
+    few_rounds = True
+
+    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
+        super().check(problem, options)
+        if problem.n_features > MOST_FEATURES:
+            others = "'lbfgs' or 'adfs'" if problem.smooth else "'ns-adfs'"
+            raise InputError(
+                f"method {self.name!r} forms a matrix of {problem.n_features} × {problem.n_features} numbers "
+                f"here, and takes at most {MOST_FEATURES} features; use {others}"
+            )
+
+    def refine(
+        self, parameters: Constants, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
+    ) -> Constants:
+        """Put in d, which the summary of the nodes does not tell."""
+        return dataclasses.replace(parameters, n_features=problem.n_features)
+
+    def position_of(self, parameters: Constants, sizes: NodeSizes, passes: float) -> float:
+        return passes / parameters.passes_per_round
+
+    def effort(self, parameters: Constants, sizes: NodeSizes, network: Network) -> RoundEffort:
+        samples = np.ceil(parameters.row_effort * sizes.n_samples).astype(np.int64)
+        return RoundEffort(samples, exchanges=0, hops=parameters.hops)
+
+
+class Newton(HessianMethod[NewtonParameters]):
     """Newton: damped Newton steps, every node summing the Hessian of its own samples.
 
     Problem
@@ -222,38 +268,15 @@ class Newton(Method[NewtonParameters]):
     """
 
     name = "newton"
-    kind: ClassVar[str] = "rounds"
     assumes_curvature = True  # it asks for none
-    few_rounds = True
 
     record = NewtonParameters
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: NewtonParameters.theory(problem, network)}
     )
 
-    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
-        super().check(problem, options)
-        if problem.n_features > MOST_FEATURES:
-            raise InputError(
-                f"method 'newton' forms a Hessian, {problem.n_features} × {problem.n_features} numbers here, "
-                f"and takes at most {MOST_FEATURES} features; use 'lbfgs' or 'adfs'"
-            )
-
-    def refine(
-        self, parameters: NewtonParameters, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
-    ) -> NewtonParameters:
-        """Put in d, which the summary of the nodes does not tell."""
-        return dataclasses.replace(parameters, n_features=problem.n_features)
-
     def start(self, setting: Setting[NewtonParameters]) -> NewtonProcess:
         return NewtonProcess(setting)
-
-    def position_of(self, parameters: NewtonParameters, sizes: NodeSizes, passes: float) -> float:
-        return passes
-
-    def effort(self, parameters: NewtonParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        samples = np.ceil(parameters.row_effort * sizes.n_samples).astype(np.int64)
-        return RoundEffort(samples, exchanges=0, hops=parameters.hops)
 
 
 register_method(Newton())

@@ -16,9 +16,8 @@ from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, reg
 from adfs.algorithms.method_kernels import EventKernels, fetch_early, fetch_late, register_event_kernels
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.smoothing import Smoothing
-from adfs.compilation import inlined, kernel
+from adfs.compilation import fma, inlined, kernel
 from adfs.errors import InputError
-from adfs.intrinsics import fma
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem, Samples
 from adfs.problem.losses import weighted_conjugate_prox

@@ -35,6 +35,9 @@ class Gossip(Protocol):
     def total(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes in their order, (d,), from the block's values (k, d)."""
 
+    def least(self, value: float) -> float:
+        """Return the smallest of the values of all blocks."""
+
 
 class RoundProcess(Process):
     """All nodes go from round to round together.

@@ -33,7 +33,7 @@ COMMANDS: dict[str, str] = {
     "compare": "adfs.cli.compare",
     "reproduce": "adfs.cli.compare:reproduce",
     "report": "adfs.cli.compare:report",
-    "net-bench": "adfs.cli.net_bench",
+    "net-bench": "adfs.cli.plan:net_bench",
 }
 
 #: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), a file or
@@ -72,8 +72,7 @@ def _root(
 
     Results go to standard output or to files, progress and errors to standard error.
     """
-    del version
-    context.obj = {"debug": debug}
+    del version, debug  # `main` looks for the latter itself
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -95,10 +94,6 @@ def build() -> typer.Typer:
         examples = getattr(commands, f"{function.upper()}_EXAMPLES" if function else "EXAMPLES", None)
         app.command(name, epilog=examples, context_settings=settings)(getattr(commands, function or "run"))
     return app
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,7 +162,7 @@ def _run(given: list[str], debug: bool) -> int:
 
 def _say(message: str) -> None:
     try:
-        print(f"adfs: {_one_line(message)}", file=sys.stderr, flush=True)
+        print("adfs:", *message.split(), file=sys.stderr, flush=True)  # on one line
     except OSError:
         _discard(sys.stderr)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,8 +100,8 @@ def run(
 
     if traces not in ("csv", "parquet"):
         raise unknown_name("format of traces", traces, ("csv", "parquet"))
-    if traces == "parquet":
-        _need_parquet()
+    if traces == "parquet" and find_spec("pyarrow") is None:
+        raise InputError("parquet needs pyarrow: pip install 'adfs[parquet]', or use --traces csv")
     table: dict[str, object] = {
         "graph": graph,
         "nodes": nodes,
@@ -160,15 +161,6 @@ def _show_times(results: Results) -> None:
     unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
     print(f"{comparison.title}: idealised time{over} until {unit} stays below …")
     print(time_table(results).to_string())
-
-
-def _need_parquet() -> None:
-    from importlib.util import find_spec
-
-    from adfs.errors import InputError
-
-    if find_spec("pyarrow") is None:
-        raise InputError("parquet needs pyarrow: pip install 'adfs[parquet]', or use --traces csv")
 
 
 def tell_interruption(stopped: Exception) -> int:

@@ -116,7 +116,7 @@ def run(
         typer.Option(
             "--algorithm",
             help="auto: what is predicted to be the least work of adfs, adfs-block, newton, lbfgs and qning, "
-            "or ns-adfs for losses that are not smooth; msda, …",
+            "or interior-point or ns-adfs for losses that are not smooth; msda, …",
         ),
     ] = "auto",
     parameters: options.ParameterChoice = None,
@@ -199,44 +199,53 @@ def run(
     )
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
-    read = options.read_options(form, label, weight, n_features, index_base, offset)
 
     from adfs.cli.fitting import FitRequest, fit_files
+    from adfs.data import ReadOptions
+    from adfs.estimators.base import LOSS_CONSTANTS
+    from adfs.runtimes import RunOptions
 
     options.load_imports(imports)
-    request = FitRequest(
-        files=tuple(files),
-        read=read,
-        loss=loss,
-        constants=_constants(loss, delta=delta, quantile=quantile, width=width, epsilon=epsilon),
-        C=C,
-        alpha=alpha,
-        penalty=penalty,
-        intercept=intercept,
-        intercept_scaling=intercept_scaling,
-        standardize=standardize,
-        inference=summary,
-        cv=cv,
-        grid=_grid(loss, C_grid, alpha_grid),
-        l1_ratio=l1_ratio,
-        class_weight=class_weight,
-        multi_class=multi_class,
-        nodes=_nodes(nodes),
-        graph=graph,
-        partition=partition,
-        algorithm=algorithm,
-        parameters=parameters,
-        tau=_tau(tau, over_mpi),
-        schedule=schedule,
-        tol=tol,
-        max_passes=max_passes,
-        max_seconds=max_seconds,
+    settings = {
+        "penalty": penalty,
+        "l1_ratio": l1_ratio,
+        "fit_intercept": intercept,
+        "intercept_scaling": intercept_scaling,
+        "standardize": standardize,
+        "inference": summary,
+        "tol": tol,
+        "max_iter": max_passes,
+        "algorithm": algorithm,
+        "parameters": parameters,
+        "tau": _tau(tau, over_mpi),
+        "schedule": schedule,
+    }
+    run = RunOptions(
+        seed=seed,
+        seconds=max_seconds,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
         resume=resume,
-        seed=seed,
-        deadline=deadline,
         progress=progress,
+    )
+    constants = {"delta": delta, "quantile": quantile, "width": width, "epsilon": epsilon}
+    request = FitRequest(
+        files=tuple(files),
+        read=ReadOptions(form, label, weight, n_features, index_base, offset=offset),
+        loss=loss,
+        constants={name: constants[name] for name in LOSS_CONSTANTS.get(loss.replace("_", "-"), ())},
+        C=C,
+        alpha=alpha,
+        class_weight=class_weight,
+        multi_class=multi_class,
+        settings=settings,
+        cv=cv,
+        grid=_grid(loss, C_grid, alpha_grid),
+        nodes=_nodes(nodes),
+        graph=graph,
+        partition=partition,
+        run=run,
+        deadline=deadline,
     )
     fitted = fit_files(request)
     if fitted is None:  # rank 0 has it and writes it
@@ -252,6 +261,8 @@ def run(
     if summary:
         best = getattr(fitted.estimator, "best_estimator_", None)
         print((best or fitted.estimator).summary())
+    if cv is not None and not as_json:
+        print(_score_table(fitted.summary), file=sys.stderr)
     if cv_plot is not None:
         options.save_figure(cv_plot, fitted.estimator.plot())
     if over_mpi:
@@ -262,14 +273,9 @@ def run(
 def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float, ...]:
     """Return the weights to try, as numbers."""
     from adfs.errors import InputError
-    from adfs.problem.losses import LOSSES
 
-    known = LOSSES.get(loss.replace("_", "-"))
-    classifies = known is None or known.task == "classification"
-    given, other = (C_grid, alpha_grid) if classifies else (alpha_grid, C_grid)
-    option, wrong = ("--C-grid", "--alpha-grid") if classifies else ("--alpha-grid", "--C-grid")
-    if other is not None:
-        raise InputError(f"the loss {loss!r} takes {option}, not {wrong}")
+    given = options.the_one_for(loss, C_grid, alpha_grid, ("--C-grid", "--alpha-grid"))
+    option = "--C-grid" if C_grid is not None else "--alpha-grid"
     try:
         values = tuple(float(word) for word in given.split(",")) if given is not None else ()
     except ValueError:
@@ -280,13 +286,25 @@ def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float,
     return values
 
 
+def _score_table(summary: JsonObject) -> str:
+    """Return what cross-validation found: the mean score of each weight tried, and the folds' extremes."""
+    found, name = summary["cv"], "C" if "C" in summary else "alpha"
+    lines = [f"{name:>10}{found['score']:>10}{'lowest':>10}{'highest':>10}"]
+    for one in found["tried"]:
+        scores = one["score"], min(one["scores"]), max(one["scores"])
+        lines.append(f"{one[name]:>10g}" + "".join(f"{score:>10.4f}" for score in scores))
+    return "\n".join(lines)
+
+
 def _best_weight(summary: JsonObject) -> str:
     """Say what cross-validation chose, where it was asked to."""
     if "cv" not in summary:
         return ""
     name = "C" if "C" in summary else "alpha"
     tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
-    return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds"
+    unfinished = summary["cv"]["unfinished"]
+    short = f" ({unfinished} of {tried * folds} fits ended above --tol)" if unfinished else ""
+    return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds{short}"
 
 
 def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
@@ -310,11 +328,12 @@ def _tell_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
         advice = "scale the features to about 1, or raise the penalty (a smaller -C, a larger --alpha)"
         print(f"adfs: diverged after {passes:.3g} passes; {advice}", file=sys.stderr)
         return NOT_CONVERGED
-    enough = request.max_seconds is None or passes >= 0.99 * request.max_passes
+    enough = request.run.seconds is None or passes >= 0.99 * request.settings["max_iter"]
     short = "--max-passes" if enough else "--max-seconds"
     print(
-        f"adfs: stopped ({fitted.outcome}) at a gap of {gap:.1e} after {passes:.0f} passes, "
-        f"above --tol {request.tol:g}; raise {short} or --tol, or scale the features",
+        f"adfs: stopped ({fitted.outcome}){_best_weight(fitted.summary)} at a gap of {gap:.1e} after "
+        f"{passes:.0f} passes, above --tol {request.settings['tol']:g}; raise {short} or --tol, "
+        "or scale the features",
         file=sys.stderr,
     )
     return NOT_CONVERGED
@@ -372,10 +391,3 @@ def _show_account(account: dict[str, object], timeline: Path | None, progress: b
     if wanted_on_screen(progress):
         table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
         print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)
-
-
-def _constants(loss: str, **given: float) -> dict[str, float]:
-    """Return the constants that a loss takes."""
-    from adfs.estimators.base import LOSS_CONSTANTS
-
-    return {name: given[name] for name in LOSS_CONSTANTS.get(loss.replace("_", "-"), ())}

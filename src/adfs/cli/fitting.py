@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adfs._version import __version__
-from adfs.cli.options import all_ranks
+from adfs.cli.options import all_ranks, the_one_for
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.auto import is_auto
-from adfs.estimators.base import LOSS_CONSTANTS, count_nodes
+from adfs.estimators.base import count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import JsonObject
 from adfs.launching import launched_by_mpi
 from adfs.network import Network
 from adfs.problem.losses import LOSSES
-from adfs.runtimes import Cluster, OneProcess, Outcome, Run, RunOptions
+from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, place_together
 
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 Estimator = ADFSClassifier | ADFSRegressor
 Search = ADFSClassifierCV | ADFSRegressorCV
 
-__all__ = ["FitRequest", "Fitted", "fit_files"]
-
 _MOST_CLASSES = 50  # more than this, and more than half the samples: targets of a regression
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What the user asked for; the fields are the options of ``adfs fit``."""
+    """What the user asked for; the fields are the options of ``adfs fit``.
+
+    ``settings`` are parameters that both kinds of estimators have, ``run`` what is asked of each run.
+    """
 
     files: tuple[str, ...]
     read: ReadOptions = field(default_factory=ReadOptions)
@@ -50,32 +51,16 @@ class FitRequest:
     constants: dict[str, float] = field(default_factory=dict)
     C: float | None = None
     alpha: float | None = None
-    penalty: str = "l2"
-    intercept: bool = True
-    intercept_scaling: float | None = None
-    standardize: bool = False
-    inference: bool = False
-    cv: int | None = None
-    grid: tuple[float, ...] = ()
-    l1_ratio: float = 0.0
     class_weight: str | None = None
     multi_class: str = "auto"
+    settings: JsonObject = field(default_factory=dict)
+    cv: int | None = None
+    grid: tuple[float, ...] = ()
     nodes: int | str | None = None
     graph: str = "cycle"
     partition: str | None = None
-    algorithm: str = "auto"
-    parameters: str | None = None
-    tau: float | str | None = None
-    schedule: str = "iid"
-    tol: float = 1e-6
-    max_passes: float = 10_000.0
-    max_seconds: float | None = None
-    checkpoint: Path | None = None
-    checkpoint_every: float = 60.0
-    resume: bool = False
-    seed: int = 0
+    run: RunOptions = field(default_factory=RunOptions)
     deadline: float = 60.0
-    progress: bool | None = None
 
     @property
     def loss_name(self) -> str:
@@ -98,10 +83,7 @@ class Fitted:
 def fit_files(request: FitRequest) -> Fitted | None:
     """Read the files, fit, and return the model; over MPI in rank 0, None in the others.
 
-    Parameters
-    ----------
-    request : FitRequest
-        One file is split over ``nodes``; several files are one per node.
+    One file is split over ``nodes``; several files are one per node.
     """
     if not launched_by_mpi():
         return _fit(OneProcess(), request)
@@ -132,16 +114,8 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
         estimator.set_params(n_nodes=n_nodes, graph=graph, partition=partition)
         if cluster.size > 1:
             estimator.set_params(cluster=cluster)
-        options = RunOptions(
-            seed=request.seed,
-            seconds=request.max_seconds,
-            checkpoint=request.checkpoint,
-            checkpoint_every=request.checkpoint_every,
-            resume=request.resume,
-            progress=request.progress,
-        )
         fitter = estimator if request.cv is None else _search(request, task, estimator)
-        model = fitter._fit(table.X, y, table.weights, table.offset, options, nodes)
+        model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
         summary = _summary(request, task, model, n_samples)
         if not isinstance(fitter, Estimator):
             summary |= _chosen(fitter)
@@ -174,64 +148,44 @@ def _task_of(request: FitRequest) -> str:
     if name not in LOSSES:
         raise unknown_name("loss", request.loss, LOSSES)
     task = str(LOSSES[name].task)
-    if task == "classification" and request.alpha is not None:
-        raise InputError(f"the loss {name!r} takes -C (the weight of the data), not --alpha")
-    if task == "regression" and request.C is not None:
-        raise InputError(f"the loss {name!r} takes --alpha (the weight of the penalty), not -C")
+    given = the_one_for(request.loss, request.C, request.alpha)
     if task == "regression" and (request.class_weight is not None or request.multi_class != "auto"):
         raise InputError(
             f"--class-weight and --multi-class are for classification, not for the loss {name!r}"
         )
-    given = request.C if task == "classification" else request.alpha
     if request.cv is not None and given is not None:
         raise InputError("--cv chooses the weight itself: leave out -C and --alpha, or give a grid")
-    for option, value in (("-C", request.C), ("--alpha", request.alpha)):
-        if value is not None and not (np.isfinite(value) and value > 0.0):
-            raise InputError(f"{option} must be finite and above 0, got {value:g}")
+    if given is not None and not (np.isfinite(given) and given > 0.0):
+        option = "-C" if request.C is not None else "--alpha"
+        raise InputError(f"{option} must be finite and above 0, got {given:g}")
     return task
 
 
 def _estimator(request: FitRequest, task: str) -> Estimator:
-    common: JsonObject = {
-        "loss": request.loss.replace("-", "_"),
-        "penalty": request.penalty,
-        "fit_intercept": request.intercept,
-        "intercept_scaling": request.intercept_scaling,
-        "standardize": request.standardize,
-        "inference": request.inference,
-        "l1_ratio": request.l1_ratio,
-        "tol": request.tol,
-        "max_iter": request.max_passes,
-        "algorithm": request.algorithm,
-        "parameters": request.parameters,
-        "tau": request.tau,
-        "schedule": request.schedule,
-        **{key: request.constants[key] for key in LOSS_CONSTANTS.get(request.loss_name, ())},
-    }
+    common: JsonObject = {"loss": request.loss.replace("-", "_"), **request.settings, **request.constants}
     if task == "classification":
-        return ADFSClassifier(
-            C=1.0 if request.C is None else request.C,
-            class_weight=request.class_weight,
-            multi_class=request.multi_class,
-            **common,
-        )
-    return ADFSRegressor(alpha=1.0 if request.alpha is None else request.alpha, **common)
+        balance, several = request.class_weight, request.multi_class
+        return ADFSClassifier(C=request.C or 1.0, class_weight=balance, multi_class=several, **common)
+    return ADFSRegressor(alpha=request.alpha or 1.0, **common)
 
 
 def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:
     """Return what chooses the penalty's weight by cross-validation."""
-    given: JsonObject = {"cv": request.cv, "estimator": estimator}
-    if task == "classification":
-        return ADFSClassifierCV(request.grid, **given) if request.grid else ADFSClassifierCV(**given)
-    return ADFSRegressorCV(request.grid, **given) if request.grid else ADFSRegressorCV(**given)
+    search = ADFSClassifierCV if task == "classification" else ADFSRegressorCV
+    grid = (request.grid,) if request.grid else ()
+    return search(*grid, cv=request.cv, estimator=estimator)
 
 
 def _chosen(search: Search) -> JsonObject:
     """Return what cross-validation found, for the summary."""
     name = search._name
-    scores = search.scores_.mean(axis=0).tolist()
-    tried = [{name: value, "score": score} for value, score in zip(search._grid(), scores, strict=True)]
-    return {name: getattr(search, f"{name}_"), "cv": {"folds": len(search.scores_), "tried": tried}}
+    grid = getattr(search, f"{name}s_").tolist()
+    tried = [
+        {name: value, "score": float(scores.mean()), "scores": scores.tolist()}
+        for value, scores in zip(grid, search.scores_.T, strict=True)
+    ]
+    found = {"folds": len(search.scores_), "score": search._score_name(), "unfinished": search.n_unfinished_}
+    return {name: getattr(search, f"{name}_"), "cv": found | {"tried": tried}}
 
 
 def _nodes(
@@ -243,7 +197,7 @@ def _nodes(
     if len(parts) == 1:
         if is_auto(request.nodes) or is_auto(request.graph):
             return request.nodes, request.partition or "contiguous"
-        return count_nodes(request.nodes, request.graph, request.seed), request.partition or "contiguous"
+        return count_nodes(request.nodes, request.graph, request.run.seed), request.partition or "contiguous"
     if request.nodes not in (None, "auto", len(parts)):
         raise InputError(
             f"{len(parts)} files make {len(parts)} nodes, one each; leave out --nodes, "
@@ -269,9 +223,9 @@ def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[i
             raise InputError("over MPI the files are the partition: leave out --partition")
         if is_auto(request.graph):
             return names, Network("path", n_nodes=len(names))
-        count = count_nodes(len(names), request.graph, request.seed)
+        count = count_nodes(len(names), request.graph, request.run.seed)
         graph = "path:1" if count == 1 else request.graph
-        return names, Network(graph, n_nodes=count, seed=request.seed)
+        return names, Network(graph, n_nodes=count, seed=request.run.seed)
 
     names, network = cluster.attempt("at the start", check)
     block = place_together(cluster, network).block(cluster.rank)
@@ -402,31 +356,29 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
     worst = max(model.runs, key=lambda run: run.gap)
     n_nodes = model.node_coef.shape[1]
     weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
+    graph = str(worst.details.get("network")) if is_auto(request.graph) else request.graph
+    settings = request.settings
     return {
         "outcome": str(model.outcome),
         "gap": model.gap,
-        "tol": request.tol,
+        "tol": settings["tol"],
         "passes": round(model.passes, 3),
         "seconds": round(model.seconds, 3),
         "n_samples": n_samples,
         **weight,
         **request.constants,
-        "intercept": request.intercept,
-        **({"standardized": True} if request.standardize else {}),
-        **({"l1_ratio": request.l1_ratio} if request.l1_ratio else {}),
+        "intercept": settings["fit_intercept"],
+        **({"standardized": True} if settings["standardize"] else {}),
+        **({"l1_ratio": settings["l1_ratio"]} if settings["l1_ratio"] else {}),
         **({"offset": request.read.offset} if request.read.offset is not None else {}),
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,
-        "graph": _graph_name(request, worst) if n_nodes > 1 else None,
-        "seed": request.seed,
+        "graph": graph if n_nodes > 1 else None,
+        "seed": request.run.seed,
         "files": [Path(name).name for name in request.files],
         "adfs": __version__,
     }
-
-
-def _graph_name(request: FitRequest, run: Run) -> str:
-    return str(run.details.get("network")) if is_auto(request.graph) else request.graph
 
 
 def _linear_model(request: FitRequest, model: FittedModel, table: Table, training: JsonObject) -> LinearModel:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from mpi4py import MPI
-
-    from adfs.data import ReadOptions
 
 Data = Annotated[
     str,
@@ -107,27 +105,10 @@ IgnoreExtra = Annotated[
 ]
 
 
-def read_options(
-    form: str,
-    label: str | None = None,
-    weight: str | None = None,
-    n_features: int | None = None,
-    index_base: int | None = None,
-    offset: str | None = None,
-) -> ReadOptions:
-    """Return the options of reading, checked."""
-    from adfs.data import ReadOptions
-    from adfs.errors import InputError
-
-    if index_base not in (None, 0, 1):
-        raise InputError(f"--index-base must be 0 or 1, got {index_base}")
-    return ReadOptions(form, label, weight, n_features, index_base, offset=offset)
-
-
 def load_imports(names: list[str] | None) -> None:
     """Import what registers methods or losses."""
     if names:
-        from adfs.experiments.comparison import load_modules
+        from adfs.experiments.data import load_modules
 
         load_modules(names)
 
@@ -170,6 +151,24 @@ def all_ranks() -> Iterator[MPI.Intracomm]:
     check_launcher()
     with as_one_program(MPI.COMM_WORLD):
         yield MPI.COMM_WORLD
+
+
+Given = TypeVar("Given", str, float)
+
+
+def the_one_for(
+    loss: str, C: Given | None, alpha: Given | None, names: tuple[str, str] = ("-C", "--alpha")
+) -> Given | None:
+    """Return what is given of two options: the first is for losses of classes, the second for the others."""
+    from adfs.errors import InputError
+    from adfs.problem.losses import LOSSES
+
+    known = LOSSES.get(loss.replace("_", "-"))  # of one that is not, somebody else will tell
+    regression = known is not None and known.task == "regression"
+    given, other, right, wrong = (alpha, C, *names[::-1]) if regression else (C, alpha, *names)
+    if other is not None:
+        raise InputError(f"the loss {loss!r} takes {right}, not {wrong}")
+    return given
 
 
 def check_positive(given: Mapping[str, float | None]) -> None:

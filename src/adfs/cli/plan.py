@@ -1,7 +1,8 @@
-"""``adfs plan``."""
+"""``adfs plan`` and ``adfs net-bench``."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -27,7 +28,6 @@ Time 1 is the computation of one sample; with --measure there are seconds too, a
 of a message between these ranks is measured instead of given.
 """
 
-_COLUMNS = ("method", "graph", "nodes", "time", "passes", "messages", "ρ", "p_comm", "γ")
 _WIDE = 110
 
 
@@ -111,11 +111,12 @@ def run(
         )
     if over_mpi and tau is not None:
         raise InputError("under mpiexec --measure measures tau: leave out --tau")
-    read = options.read_options(form, label, weight, n_features, index_base)
     counts = _counts(nodes)
 
+    from adfs.data import ReadOptions
     from adfs.planning import GRAPHS, plan
 
+    read = ReadOptions(form, label, weight, n_features, index_base)
     sizes = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
     if data is None:
         source: Problem | Facts = _facts(sizes)
@@ -176,14 +177,8 @@ def _facts(sizes: dict[str, float | None]) -> Facts:
 
 def _sigma(loss: str, C: float | None, alpha: float | None) -> float:
     """Return the strong convexity of the whole objective, divided by the weight of the data."""
-    from adfs.errors import InputError
-    from adfs.problem import get_loss
-
-    classifies = get_loss(loss).task == "classification"
-    if (alpha if classifies else C) is not None:
-        wrong, right = ("--alpha", "-C") if classifies else ("-C", "--alpha")
-        raise InputError(f"the loss {loss!r} takes {right}, not {wrong}")
-    return 1.0 / (1.0 if C is None else C) if classifies else (1.0 if alpha is None else alpha)
+    options.the_one_for(loss, C, alpha)
+    return 1.0 / C if C is not None else 1.0 if alpha is None else alpha
 
 
 def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[float | None, float | None]:
@@ -222,24 +217,70 @@ def _show(found: Plan) -> None:
     )
     # A file or a pipe has room for every column; a narrow screen has not.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    heads = list(_COLUMNS)
-    if found.seconds_per_sample is not None:
-        heads.insert(4, "seconds")
+    heads = found.heads
     kept = len(heads) if console.width >= _WIDE else len(heads) - 3
     table = Table(box=None, pad_edge=False)
     for head in heads[:kept]:
         table.add_column(head, justify="left" if head in ("method", "graph") else "right", no_wrap=True)
     for one in found.best_of_each():
-        figures = [one.time, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
-        if found.seconds_per_sample is not None:
-            figures.insert(1, one.time * found.seconds_per_sample)
-        texts = ["" if math.isnan(value) else number(value) for value in figures]
-        name = f"{one.method} *" if one.calibrated else one.method
-        cells = [name, one.graph, str(one.n_nodes), *texts]
-        table.add_row(*cells[:kept], style="bold" if one is found.best else None)
+        table.add_row(*found.cells(one)[:kept], style="bold" if one is found.best else None)
     console.print(table)
     if found.pilot.found:
         print("* a pilot run on the data stands behind it")
     print()
     for sentence in found.sentences():
         print(sentence)
+
+
+NET_BENCH_EXAMPLES = """\b
+Examples:
+  mpiexec -n 2 adfs net-bench
+  mpiexec -n 4 --hostfile hosts adfs net-bench --numbers 124 --entries 14
+
+\b
+tau is what `adfs fit --tau` and `adfs.Parameters.tuned(tau=…)` take.
+"""
+
+
+def net_bench(
+    numbers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--numbers", "-d", help="Numbers in a message (the dimension); may be given several times."
+        ),
+    ] = None,
+    entries: Annotated[
+        int | None,
+        typer.Option("--entries", help="Non-zeros per row, for the local step; dense when left out."),
+    ] = None,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds to wait for another rank.")] = 60.0,
+    as_json: options.Json = False,
+) -> int:
+    """Measure exchanges between MPI ranks and the time of a local step, and print their ratio tau.
+
+    Run it with the launcher, the ranks and the hosts of the run that it is for.
+    """
+    from adfs.errors import InputError
+    from adfs.launching import launched_by_mpi
+    from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
+
+    options.check_positive({"--deadline": deadline, "--entries": entries, "--numbers": min(numbers or [1])})
+    if not launched_by_mpi():
+        raise InputError(
+            "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
+        )
+    widths = tuple(sorted(numbers)) if numbers else WIDTHS
+    with options.all_ranks() as world:
+        rank = world.Get_rank()
+        found = bench_network(world, widths, entries=entries, deadline=deadline)
+    if rank != 0:
+        return 0
+    table = found.table()
+    if as_json:
+        figures = {"latency": found.latency, "bandwidth": found.bandwidth}
+        print(json.dumps({"hosts": found.hosts} | figures | {"rows": table.to_dict("records")}))
+        return 0
+    print(f"{len(found.hosts)} ranks on {len(set(found.hosts))} hosts, {len(found.pairs)} pairs")
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    print(f"latency {1e6 * found.latency:.1f} µs, bandwidth {found.bandwidth / 1e6:.3g} MB/s one way")
+    return 0

@@ -65,10 +65,11 @@ def run(
     check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": checkpoint})
     limits = {"--tol": tol, "--max-passes": max_passes, "--max-seconds": max_seconds}
     options.check_positive({"--sigma": sigma} | limits)
-    read = options.read_options(form, label, None, n_features, index_base)
 
+    from adfs.data import ReadOptions
     from adfs.runtimes import Outcome, simulate
 
+    read = ReadOptions(form, label, None, n_features, index_base)
     problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
     result = simulate(
         method,
@@ -183,11 +184,12 @@ def rates(
     Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
     """
     options.check_positive({"--sigma": sigma})
-    read = options.read_options(form, label, None, n_features, index_base)
 
     from adfs.algorithms import get_method
+    from adfs.data import ReadOptions
     from adfs.theory import NewtonParameters, summarize, table1, theorem4_step_time
 
+    read = ReadOptions(form, label, None, n_features, index_base)
     problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
     get_method("adfs").check(problem, {})
     chosen = get_method("adfs").parameters(problem, network, choice=parameters, tau=tau)
@@ -196,34 +198,47 @@ def rates(
     events = 1.0 / chosen.contraction
     newton = NewtonParameters.theory(problem, network)
     largest = float(summary.n_samples.max())
-    facts = {
-        "n_nodes": problem.n_nodes,
-        "n_samples": problem.n_samples,
-        "n_features": problem.n_features,
-        "kappa_s": problem.kappa_s,
-        "kappa_b": problem.kappa_b,
-        "gamma": network.gamma,
-        "contraction": chosen.contraction,
-        "p_comm": chosen.p_comm,
-        "events_to_divide_by_e": events,
-        "passes_to_divide_by_e": events * chosen.p_comp / problem.n_samples,
-        "messages_to_divide_by_e": 2.0 * events * chosen.p_comm,
-        "time_to_divide_by_e_at_most": events * theorem4_step_time(chosen, network, tau).nu,
-        "newton_rounds_to_1e-8": NewtonParameters.rounds_to(1e-8),
-        "newton_time_of_a_round": newton.row_effort * largest + newton.hops * tau,
-        "tau": tau,
-    }
+    # Name, value, and how it is told: what is not is in the parameters' own table.
+    facts: list[tuple[str, float, str]] = [
+        ("n_nodes", problem.n_nodes, "nodes, n"),
+        ("n_samples", problem.n_samples, "samples of all nodes, nm"),
+        ("n_features", problem.n_features, "features, d"),
+        ("kappa_s", problem.kappa_s, "stochastic condition number, κ_s"),
+        ("kappa_b", problem.kappa_b, "batch condition number, κ_b"),
+        ("gamma", network.gamma, "spectral gap of the network, γ"),
+        ("tau", tau, "time of a message, τ"),
+        ("contraction", chosen.contraction, "ADFS: contraction per event, ρ"),
+        ("p_comm", chosen.p_comm, ""),
+        ("events_to_divide_by_e", events, "events to divide the error by e, 1/ρ"),
+        ("passes_to_divide_by_e", events * chosen.p_comp / problem.n_samples, "passes over the data in them"),
+        ("messages_to_divide_by_e", 2.0 * events * chosen.p_comm, "messages in them"),
+        (
+            "time_to_divide_by_e_at_most",
+            events * theorem4_step_time(chosen, network, tau).nu,
+            "idealised time of them, at most (Theorem 4)",
+        ),
+        (
+            "newton_rounds_to_1e-8",
+            NewtonParameters.rounds_to(1e-8),
+            "Newton (not linear): rounds to plan for an error of 1e-8",
+        ),
+        (
+            "newton_time_of_a_round",
+            newton.row_effort * largest + newton.hops * tau,
+            "idealised time of one of them",
+        ),
+    ]
     if as_json:
-        finite = {name: value if math.isfinite(value) else None for name, value in facts.items()}
+        finite = {name: value if math.isfinite(value) else None for name, value, _ in facts}
         rows = {str(name): float(row["time"]) for name, row in table.iterrows()}
         print(
             json.dumps(finite | {"network": network.name or graph, "parameters": chosen.kind, "table1": rows})
         )
         return
     print(f"Problem and network ({network.name or graph})")
-    for name, text in _WORDS.items():
-        value = facts[name]
-        print(f"  {text:<58} {value:.6g}" if isinstance(value, float) else f"  {text:<58} {value}")
+    for _, value, text in facts:
+        if text:
+            print(f"  {text:<58} {value}" if isinstance(value, int) else f"  {text:<58} {value:.6g}")
     print()
     print(chosen)
     print()
@@ -231,21 +246,3 @@ def rates(
     shown = table.copy()
     shown["time"] = [f"{value:.4g}" for value in shown["time"]]
     print(shown[["time", "formula"]].to_string())
-
-
-_WORDS = {
-    "n_nodes": "nodes, n",
-    "n_samples": "samples of all nodes, nm",
-    "n_features": "features, d",
-    "kappa_s": "stochastic condition number, κ_s",
-    "kappa_b": "batch condition number, κ_b",
-    "gamma": "spectral gap of the network, γ",
-    "tau": "time of a message, τ",
-    "contraction": "ADFS: contraction per event, ρ",
-    "events_to_divide_by_e": "events to divide the error by e, 1/ρ",
-    "passes_to_divide_by_e": "passes over the data in them",
-    "messages_to_divide_by_e": "messages in them",
-    "time_to_divide_by_e_at_most": "idealised time of them, at most (Theorem 4)",
-    "newton_rounds_to_1e-8": "Newton (not linear): rounds to plan for an error of 1e-8",
-    "newton_time_of_a_round": "idealised time of one of them",
-}

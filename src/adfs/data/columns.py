@@ -135,19 +135,11 @@ def split_columns(
     wanted: tuple[str | None, str | None, str | None],
     labels_needed: bool,
 ) -> Table:
-    """Return the table of a file's columns.
+    """Return the table of a file's columns, which have names or not.
 
-    Parameters
-    ----------
-    path : Path
-    frame : DataFrame
-    named : bool
-        Whether the columns have names.
-    wanted : tuple of str or None
-        The columns of labels, of sample weights and of offsets: a name, or a number counted from 0 (from the
-        end when negative). None for the labels is a column named label, target, y or class.
-    labels_needed : bool
-        Whether a file without the label column is refused.
+    ``wanted`` are the columns of labels, of sample weights and of offsets: a name, or a number counted from 0
+    (from the end when negative). None for the labels is a column named label, target, y or class; a file
+    without it is refused where labels are needed.
     """
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")

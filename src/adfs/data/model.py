@@ -39,14 +39,10 @@ _LOG_LINK = ("poisson", "gamma")  # their margins are logarithms of means
 
 
 def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
-    """Return the classes' probabilities from decision values, shape (N, n_classes).
+    """Return the classes' probabilities, (N, n_classes), from decision values, (N,) or (N, n_classes).
 
-    Parameters
-    ----------
-    scores : ndarray of shape (N,) or (N, n_classes)
-    softmax : bool
-        Of one softmax model; otherwise each class has a model of its own, and their probabilities are scaled
-        to sum to one.
+    Where it is not one softmax model, each class has a model of its own, and their probabilities are scaled
+    to sum to one.
     """
     from scipy.special import expit
     from scipy.special import softmax as normalised
@@ -66,16 +62,17 @@ def deviance_score(loss: str, y: np.ndarray, means: np.ndarray, weights: np.ndar
     if np.any(y < 0.0 if loss == "poisson" else y <= 0.0):
         least = "of at least 0" if loss == "poisson" else "above 0"
         raise InputError(f"D² of the loss {loss!r} wants targets {least}, got {y.min():g}")
-    logs = np.log(np.where(y > 0.0, y, 1.0))
-
-    def deviance(m: np.ndarray) -> float:
-        if loss == "poisson":
-            return float(weights @ (y * (logs - np.log(m)) - y + m))
-        return float(weights @ (np.log(m) - logs + y / m - 1.0))
-
-    of_mean = deviance(np.full_like(y, np.average(y, weights=weights)))
-    own = deviance(means)
+    of_mean = float(weights @ half_deviances(loss, y, float(np.average(y, weights=weights))))
+    own = float(weights @ half_deviances(loss, y, means))
     return 1.0 - own / of_mean if of_mean > 0.0 else float(own <= 0.0)
+
+
+def half_deviances(loss: str, y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+    """Return half of each row's deviance from its mean in a Poisson or Gamma model, shape (N,)."""
+    logs = np.log(np.where(y > 0.0, y, 1.0))
+    if loss == "poisson":
+        return np.asarray(y * (logs - np.log(means)) - y + means)
+    return np.asarray(np.log(means) - logs + y / means - 1.0)
 
 
 def add_offset(scores: np.ndarray, offset: ArrayLike) -> np.ndarray:
@@ -299,20 +296,10 @@ def numbers(value: object, name: str) -> np.ndarray:
     return found.astype(np.float64)
 
 
-def _present(coef: np.ndarray) -> np.ndarray:
-    """Return where coefficients are not +0, of which a file keeps nothing (−0 has a bit to keep)."""
-    return np.asarray(coef.view(np.int64) != 0)
-
-
 def coefficients_to(coef: np.ndarray) -> list[object] | JsonObject:
-    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed.
-
-    Parameters
-    ----------
-    coef : ndarray of shape (n_rows, d)
-    """
+    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed."""
     coef = np.ascontiguousarray(coef, dtype=np.float64)
-    present = _present(coef)
+    present = coef.view(np.int64) != 0  # a file keeps nothing of +0, and −0 has a bit to keep
     count = int(present.sum())
     sparse = 3 * count < coef.size
     if (count if sparse else coef.size) <= _MOST_READABLE:
@@ -341,7 +328,8 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     if "counts" not in entry:
         return _unpack(entry["values"], n_rows * width, np.float64).reshape(n_rows, width)
     counts = entry["counts"]
-    if not isinstance(counts, list) or [_is_count(one, width) for one in counts] != [True] * n_rows:
+    valid = isinstance(counts, list) and len(counts) == n_rows
+    if not valid or not all(isinstance(one, int) and 0 <= one <= width for one in counts):
         raise ValueError("coef must say how many entries each row has")
     total = sum(counts)
     rows = np.repeat(np.arange(n_rows), counts)
@@ -352,10 +340,6 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
     coef = np.zeros((n_rows, width))
     coef[rows, columns] = _unpack(entry["values"], total, np.float64)
     return coef
-
-
-def _is_count(value: object, most: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= most
 
 
 def _row(row: np.ndarray, present: np.ndarray) -> object:

@@ -136,10 +136,6 @@ def align(
     remedy : str
         What to do about columns that are refused, in terms of whoever gave ``n_features``.
 
-    Returns
-    -------
-    list of Table
-
     Examples
     --------
     >>> import numpy as np, scipy.sparse as sp
@@ -166,8 +162,6 @@ def _settle_base(tables: Sequence[Table], wanted: int | None) -> int:
     lowest = [(table.lowest_index, table.source) for table in tables if table.lowest_index is not None]
     if wanted is None:
         return 0 if any(index == 0 for index, _ in lowest) else 1
-    if wanted not in (0, 1):
-        raise InputError(f"the first index of LIBSVM text is 0 or 1, got {wanted!r}")
     for index, source in lowest:
         if index < wanted:
             raise InputError(f"{source} has an index 0, but its indices are said (or known) to start at 1")

@@ -215,7 +215,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 key += tuple(np.unique(data.y).tolist())
             model = fit_model(data, spec, ready.solver, self._warm_start(cluster, key, ready.order))
             self._set_fitted(model)
-            self._save_warm(key, ready.order, model)
+            self._save_warm(key, ready.order, model, spec.balance)
         return model
 
     def _prepare(
@@ -411,7 +411,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         saved: Start = self._warm_saved
         return replace(saved, duals=[one[order] for one in saved.duals])
 
-    def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, model: FittedModel) -> None:
+    def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, model: FittedModel, balance: float) -> None:
         """Keep what the next fit may start from, the dual variables in the order of the rows given."""
         kept = [one for one in model.duals if one is not None]
         if not self.warm_start or len(kept) < len(model.duals):
@@ -423,7 +423,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             out = np.empty_like(one)
             out[order] = one
             duals.append(out)
-        self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept)
+        self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept, balance)
 
 
 def _network(graph: Any, n_nodes: int, seed: int) -> Network:

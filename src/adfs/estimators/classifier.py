@@ -84,7 +84,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ``"auto"``, or any method's name. Auto is what the planner predicts to be the least work of
         ``"adfs"``, ``"adfs-block"``, ``"newton"`` (few features, or badly scaled ones), ``"lbfgs"`` (few
         samples per node and many features) and ``"qning"`` (one node); ``"adfs"`` where ``parameters``,
-        ``tau`` or ``schedule`` are given; and ``"ns-adfs"`` for losses that are not smooth.
+        ``tau`` or ``schedule`` are given. Losses that are not smooth have ``"interior-point"`` (few features)
+        or ``"ns-adfs"``.
     parameters, tau, schedule
         As in `adfs.simulate`.
     cluster : Cluster, optional

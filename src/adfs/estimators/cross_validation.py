@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from adfs.data.model import half_deviances
 from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, Prepared, positive
 from adfs.estimators.classifier import ADFSClassifier
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
 from adfs.estimators.regressor import ADFSRegressor
-from adfs.estimators.solver import LocalData, Solver
-from adfs.runtimes import OneProcess, RunOptions
+from adfs.estimators.solver import LocalData, Solver, row_products
+from adfs.runtimes import OneProcess, Outcome, RunOptions
+from adfs.runtimes.cluster import RefusalError
+from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["ADFSClassifierCV", "ADFSRegressorCV"]
 
 Kind = TypeVar("Kind", bound=LinearEstimator)
+Fold = tuple[np.ndarray, np.ndarray]  # which rows to train on and which to test, node after node
+
+
+def _has_probabilities(search: ADFSClassifierCV) -> bool:
+    return hasattr(search.estimator or search._plain(), "predict_proba")
 
 
 class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-learn has no types
@@ -34,6 +45,11 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
     best_estimator_: Kind
     _name: str
     _plain: type[Kind]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Choose the penalty by cross-validation, then fit all rows with it.
@@ -53,16 +69,35 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         self
         """
         model = self._fit(X, y, sample_weight, offset)
+        if self.n_unfinished_:
+            warnings.warn(
+                f"{self.n_unfinished_} of the {self.scores_.size} fits to folds ended above "
+                f"tol={self.best_estimator_.tol:g}, and are scored as they ended: standardise the features, "
+                "or raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         self.best_estimator_._warn(model, interrupt=True)
         return self
+
+    def _base(self) -> Kind:
+        """Return what is fitted: a new estimator with the parameters of the one given."""
+        if self.estimator is None:
+            return self._plain()
+        if not isinstance(self.estimator, self._plain):
+            raise InputError(f"estimator must be an {self._plain.__name__}, got {self.estimator!r}")
+        # Not a clone, which would copy the cluster.
+        return type(self.estimator)(**self.estimator.get_params(deep=False))
 
     def _grid(self) -> list[float]:
         """Return the weights to try, from the strongest penalty to the weakest."""
         values = getattr(self, f"{self._name}s")
-        if not isinstance(values, Iterable) or not list(values):
+        given = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else []
+        if not given:
             raise InputError(f"{self._name}s must be a list of numbers above 0, got {values!r}")
-        return [positive(value, f"each of {self._name}s") for value in values]
+        return [positive(value, f"each of {self._name}s") for value in given]
 
+    @single_threaded
     def _fit(
         self,
         X: Any,
@@ -72,27 +107,33 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
-        given = {} if self.estimator is None else self.estimator.get_params(deep=False)
-        base = self._plain(**given)  # not a clone, which would copy the cluster
-        self.best_estimator_ = base
+        base = self._base()
         with base.cluster or OneProcess() as cluster:
             grid = cluster.attempt("to check the data", self._grid)
             ready = base._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             data, solver = ready.data, ready.solver
-            folds = cluster.attempt("to make the folds", lambda: self._folds(ready))
-            if len(set(cluster.gather(len(folds), "to make the folds"))) > 1:
-                raise InputError("the processes have different numbers of folds; give all the same cv")
+            given = cluster.attempt("to make the folds", lambda: self._given_folds(ready))
+            count = f"{self.cv}" if given is None else f"a list of {len(given)}"
+            cluster.same({f"{self._name}s": grid, "cv": count})
+            folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
-            scores = np.array([self._path(ready, fold, grid) for fold in folds])
-            best = int(np.argmax(scores.mean(axis=0)))
+            fits = _Fits(solver, len(folds) * len(set(grid)) + 1)
+            paths = np.array([self._path(ready, fold, grid, fits) for fold in folds])
+            scores = paths[:, :, 0]
+            # A fit that diverged may have no score; one that has one is better.
+            best = int(np.argmax(np.nan_to_num(scores.sum(axis=0), nan=-np.inf)))
             setattr(self, f"{self._name}s_", np.array(grid))
             setattr(self, f"{self._name}_", grid[best])
-            self.scores_ = scores
+            self.scores_, self.n_unfinished_ = scores, fits.unfinished
+            self.n_iter_ = np.ceil(paths[:, :, 1]).astype(int)
             base.set_params(**{self._name: grid[best]})
-            model = fit_model(data, self._with_weight(ready.spec, grid[best]), solver)
+            model = fits.fit(data, self._with_weight(ready.spec, grid[best]), None)
             base._set_fitted(model)
+        self.best_estimator_ = base
         self.coef_, self.intercept_, self.dual_gap_ = base.coef_, base.intercept_, base.dual_gap_
         self.n_features_in_ = base.n_features_in_
+        if hasattr(base, "feature_names_in_"):
+            self.feature_names_in_ = base.feature_names_in_
         if model.classes is not None:
             self.classes_ = model.classes
         return model
@@ -100,44 +141,49 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
     def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
         raise NotImplementedError
 
-    def _folds(self, ready: Prepared) -> list[np.ndarray]:
-        """Return which rows each fold leaves out, as masks over the rows node after node."""
-        data, count = ready.data, len(ready.data.y)
+    def _given_folds(self, ready: Prepared) -> list[Fold] | None:
+        """Return the folds that were given or that a splitter makes; None for a number of them."""
         if isinstance(self.cv, int | np.integer) and not isinstance(self.cv, bool):
             if self.cv < 2:
                 raise InputError(f"cv must be at least 2 folds, got {self.cv}")
-            number = _fold_of_row(data, int(self.cv), ready.spec.classifies)
-            return [number == fold for fold in range(int(self.cv))]
-        place = np.empty(count, dtype=np.int64)
-        place[ready.order] = np.arange(count)
-        given = self.cv.split(np.zeros((count, 1)), data.y[place]) if hasattr(self.cv, "split") else self.cv
-        masks = []
-        for train, test in given:
-            mask = np.zeros(count, dtype=np.bool_)
-            mask[place[np.asarray(test)]] = True
-            if np.intersect1d(train, test).size or len(train) + len(test) != count:
-                raise InputError(
-                    "each fold of cv must split all rows into those to train on and those to test"
-                )
-            masks.append(mask)
-        return masks
+            return None
+        given = self.cv
+        if hasattr(given, "split") and not isinstance(given, str):
+            targets = np.empty_like(ready.data.y)
+            targets[ready.order] = ready.data.y
+            given = given.split(np.zeros((targets.size, 1)), targets)
+        pairs = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+        if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
+            raise InputError(
+                "cv must be a number of folds, a splitter, or a list of (train, test) with at least one of "
+                f"them, got {self.cv!r}"
+            )
+        return [_masks(pair, ready.order, number) for number, pair in enumerate(pairs)]
 
-    def _path(self, ready: Prepared, fold: np.ndarray, grid: list[float]) -> list[float]:
-        """Return the scores on one fold, each fit starting from the one before."""
-        train, test = _rows_where(ready.data, ~fold), _rows_where(ready.data, fold)
-        spec, solver, found = replace(ready.spec, inference=False), ready.solver, {}
+    def _path(self, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits) -> list[tuple[float, float]]:
+        """Return the scores on one fold and the passes, each fit starting from the one before."""
+        train, test = (_rows_where(ready.data, chosen) for chosen in fold)
+        plain, found = replace(ready.spec, inference=False), {}
         start: Start | None = None
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
-            model = fit_model(train, self._with_weight(spec, value), solver, start)
+            spec = self._with_weight(plain, value)
+            model = fits.fit(train, spec, start)
+            if model.outcome is Outcome.STOPPED:
+                raise KeyboardInterrupt
             duals = [one for one in model.duals if one is not None]
-            start = Start(duals, model.coef, model.intercept) if len(duals) == len(model.duals) else None
-            found[value] = _score(model, test, solver)
+            whole = len(duals) == len(model.duals)
+            start = Start(duals, model.coef, model.intercept, spec.balance) if whole else None
+            found[value] = _score(model, test, spec, ready.solver), model.passes
         return [found[value] for value in grid]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return what the model fitted to all rows predicts, shape (N,)."""
         check_is_fitted(self)
         return self.best_estimator_.predict(X, offset)  # type: ignore[no-any-return]
+
+    def _score_name(self) -> str:
+        loss = self.best_estimator_._loss()
+        return "accuracy" if loss.task == "classification" else "D²" if loss.link == "log" else "R²"
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw the mean score, and each fold's, against the weight."""
@@ -155,7 +201,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         axes.axvline(chosen, color="0.3", linestyle=":", label=f"{self._name} = {chosen:g}")
         axes.set_xscale("log")
         axes.set_xlabel(self._name)
-        axes.set_ylabel("accuracy" if self._name == "C" else "R²")
+        axes.set_ylabel(self._score_name())
         axes.legend(frameon=False)
         return axes
 
@@ -171,7 +217,7 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     Cs : list of float
         The weights to try.
     cv : int, splitter or iterable of (train, test)
-        How many folds, or how this process's rows are split into them.
+        How many folds, or how this process's rows are split into them: row numbers, or one bool per row.
     estimator : ADFSClassifier, optional
         All other parameters, its cluster among them.
 
@@ -181,6 +227,10 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
         The first of those with the best mean score.
     Cs_ : ndarray of shape (k,)
     scores_ : ndarray of shape (n_folds, k)
+    n_iter_ : ndarray of shape (n_folds, k)
+        Passes over the data of each fit to a fold.
+    n_unfinished_ : int
+        How many fits to folds ended above the estimator's ``tol``.
     best_estimator_ : ADFSClassifier
         Fitted to all rows with that weight; ``coef_``, ``intercept_`` and ``classes_`` are its.
 
@@ -216,14 +266,22 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
         check_is_fitted(self)
         return self.best_estimator_.decision_function(X, offset)
 
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the probabilities of the model fitted to all rows; for the logistic loss only."""
         check_is_fitted(self)
         return np.asarray(self.best_estimator_.predict_proba(X, offset))
 
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
+    def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
+        """Return the logarithms of the probabilities."""
+        return np.asarray(np.log(self.predict_proba(X, offset)))
+
 
 class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore[misc]
-    """A regressor whose ``alpha`` is chosen by cross-validation; scores are R².
+    """A regressor whose ``alpha`` is chosen by cross-validation.
+
+    Scores are R², or D² (the share of the deviance explained) for the losses ``"poisson"`` and ``"gamma"``.
 
     Parameters
     ----------
@@ -235,7 +293,7 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     Attributes
     ----------
     alpha_ : float
-    alphas_, scores_, best_estimator_
+    alphas_, scores_, n_iter_, n_unfinished_, best_estimator_
         As for `ADFSClassifierCV`.
     """
 
@@ -256,20 +314,74 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
         return replace(spec, penalty_weight=value)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return R² or D² of the model fitted to all rows."""
+        check_is_fitted(self)
+        return self.best_estimator_.score(X, y, sample_weight, offset)
 
-def _fold_of_row(data: LocalData, count: int, classes: bool) -> np.ndarray:
-    """Return each row's fold: every node cuts its own rows, of each class, into so many pieces."""
+
+class _Fits:
+    """So many fits, which share the time that there is."""
+
+    def __init__(self, solver: Solver, count: int) -> None:
+        self.solver, self.left = solver, count
+        self.seconds, self.unfinished = 0.0, 0
+
+    def fit(self, data: LocalData, spec: ModelSpec, start: Start | None) -> FittedModel:
+        """Make the next one."""
+        solver, limit = self.solver, self.solver.options.seconds
+        if limit is not None:
+            own = max(limit - self.seconds, 0.0) / self.left
+            share = solver.cluster.gather(own, "to share the time")[0]  # told by one process's clock
+            solver = replace(solver, options=replace(solver.options, seconds=share))
+        model = fit_model(data, spec, solver, start)
+        self.seconds += model.seconds
+        self.left -= 1
+        self.unfinished += model.outcome is not Outcome.CONVERGED
+        return model
+
+
+def _masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
+    """Return a fold that was given for the rows as they stood; ``order`` says where they are now."""
+    masks = []
+    for rows in pair:
+        chosen, mask = np.asarray(rows), np.zeros(order.size, dtype=np.bool_)
+        chosen = chosen.astype(np.int64) if chosen.size == 0 else chosen
+        try:
+            mask[chosen] = True
+        except IndexError as error:
+            raise InputError(f"fold {number} of cv does not suit {order.size} rows: {error}") from None
+        if chosen.dtype != np.bool_ and mask.sum() < chosen.size:
+            raise InputError(f"fold {number} of cv names a row twice")
+        masks.append(mask)
+    train, test = masks
+    if (train & test).any():
+        row = np.flatnonzero(train & test)[0]
+        raise InputError(f"fold {number} of cv has row {row} both to train on and to test")
+    return train[order], test[order]
+
+
+def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
+    """Return so many folds: every node cuts its own rows, of each class, into as many pieces."""
+    data, solver = ready.data, ready.solver
+    spans = list(zip(data.offsets[:-1], data.offsets[1:], strict=True))
+    groups = []
+    for first, last in spans:
+        labels = data.y[first:last] if ready.spec.classifies else np.zeros(last - first)
+        groups.append([first + np.flatnonzero(labels == label) for label in np.unique(labels)])
+    # Pieces that are one row longer are dealt to the folds in turn, over the nodes of all processes in order.
+    own = [sum(len(rows) % count for rows in node) for node in groups]
+    longer = np.zeros(solver.network.n_nodes, dtype=np.int64)
+    for rank, numbers in enumerate(solver.cluster.gather(own, "to make the folds")):
+        longer[solver.placement.block(rank)] = numbers
+    before = np.concatenate([[0], np.cumsum(longer)])[solver.placement.block(solver.cluster.rank)]
     fold = np.zeros(len(data.y), dtype=np.int64)
-    dealt = 0  # so that pieces that are one row longer are not all in the first folds
-    for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        labels = data.y[first:last]
-        groups = np.unique(labels) if classes else [None]
-        for label in groups:
-            rows = first + (np.flatnonzero(labels == label) if classes else np.arange(last - first))
-            for piece, own in enumerate(np.array_split(rows, count)):
-                fold[own] = (piece + dealt) % count
+    for dealt, node in zip(before, groups, strict=True):
+        for rows in node:
+            for piece, part in enumerate(np.array_split(rows, count)):
+                fold[part] = (piece + dealt) % count
             dealt += len(rows) % count
-    return fold
+    return [(fold != number, fold == number) for number in range(count)]
 
 
 def _rows_where(data: LocalData, chosen: np.ndarray) -> LocalData:
@@ -279,35 +391,44 @@ def _rows_where(data: LocalData, chosen: np.ndarray) -> LocalData:
     return LocalData(data.X[chosen], data.y[chosen], data.weights[chosen], cuts.astype(np.int64), shift)
 
 
-def _check_folds(data: LocalData, folds: list[np.ndarray], spec: ModelSpec, solver: Solver) -> None:
+def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: Solver) -> None:
     """Raise where a fold leaves nothing to test, or a class or everything to none to train on."""
-    cluster, why = solver.cluster, "to make the folds"
-    labels = np.unique(data.y).tolist() if spec.classifies else [0.0]
-    everything = {label for part in cluster.gather(labels, why) for label in part}
-    for number, fold in enumerate(folds):
-        kept = np.unique(data.y[~fold]).tolist() if spec.classifies else [0.0] * bool((~fold).any())
-        cards = cluster.gather([kept, int(fold.sum())], why)
-        if sum(count for _, count in cards) == 0:
-            raise InputError(f"fold {number} of cv holds no row to test: give fewer folds")
-        missing = sorted(everything - {label for part, _ in cards for label in part}, key=str)
+    labels = data.y if spec.classifies else np.zeros(len(data.y))
+    cards = [[np.unique(labels[train]).tolist(), int(test.sum())] for train, test in folds]
+    own = [len(labels), np.unique(labels).tolist(), cards]
+    counts, kinds, parts = zip(*solver.cluster.gather(own, "to make the folds"), strict=True)
+    everything = set().union(*kinds)
+    for number, each in enumerate(zip(*parts, strict=True)):
+        if sum(count for _, count in each) == 0:
+            raise RefusalError(f"fold {number} of cv holds no row to test: give fewer folds")
+        missing = sorted(everything.difference(*(kept for kept, _ in each)), key=str)
         if missing:
             what = f"no row of class {missing[0]}" if spec.classifies else "no row"
-            raise InputError(f"fold {number} of cv leaves {what} to train on: give fewer folds, or more rows")
+            raise RefusalError(
+                f"fold {number} of cv leaves {what} to train on (n_samples={sum(counts)}): give fewer folds, "
+                "or more rows"
+            )
 
 
-def _score(model: FittedModel, test: LocalData, solver: Solver) -> float:
-    """Return the share of right classes or R², from sums over all nodes."""
-    scores = np.asarray(test.X @ model.coef.T) + model.intercept
+def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver) -> float:
+    """Return the share of right classes, R² or D², from sums over all nodes."""
+    # Sparse rows may be narrower here than elsewhere.
+    coef, weights = model.coef[:, : test.X.shape[1]], test.weights
+    margins = row_products(test.X, coef.T, test.offsets) + model.intercept
     if test.offset is not None:
-        scores = scores + test.offset.reshape(scores.shape)
+        margins = margins + test.offset.reshape(margins.shape)
     if model.classes is not None:
-        codes = (scores[:, 0] > 0.0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
+        codes = (margins[:, 0] > 0.0).astype(int) if margins.shape[1] == 1 else margins.argmax(axis=1)
         right = (model.classes[codes] == test.y).astype(np.float64)
-        total, hits = solver.totals(np.column_stack([test.weights, test.weights * right]), test.offsets)
+        total, hits = solver.totals(np.column_stack([weights, weights * right]), test.offsets)
         return float(hits / total) if total > 0.0 else 0.0
-    weights = test.weights
     total, summed = solver.totals(np.column_stack([weights, weights * test.y]), test.offsets)
-    away = test.y - (summed / total if total > 0.0 else 0.0)
-    squares = np.column_stack([weights * away**2, weights * (test.y - scores[:, 0]) ** 2])
-    spread, error = solver.totals(squares, test.offsets)
+    mean = summed / total if total > 0.0 else 0.0
+    with np.errstate(all="ignore"):  # a fit that diverged
+        if spec.loss.link == "log":
+            flat = half_deviances(spec.loss.name, test.y, mean) if mean > 0.0 else 0.0 * test.y
+            own = half_deviances(spec.loss.name, test.y, np.exp(margins[:, 0]))
+        else:
+            flat, own = (test.y - mean) ** 2, (test.y - margins[:, 0]) ** 2
+    spread, error = solver.totals(np.column_stack([weights * flat, weights * own]), test.offsets)
     return float(1.0 - error / spread) if spread > 0.0 else float(error == 0.0)

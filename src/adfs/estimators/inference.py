@@ -15,7 +15,7 @@ import scipy.linalg
 from scipy.special import ndtr, ndtri
 
 from adfs.errors import InputError
-from adfs.estimators.solver import LocalData, Solver, append_column
+from adfs.estimators.solver import LocalData, Solver, append_column, row_products
 from adfs.problem import Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.samples import labels_of, rows_of
@@ -97,7 +97,7 @@ def infer(
     """
     X = data.X if theta.size == data.X.shape[1] else append_column(data.X, 1.0)
     X = as_rows(X)
-    margins, labels = np.asarray(X @ theta), labels_of(loss, y, data.offset)
+    margins, labels = row_products(X, theta, data.offsets), labels_of(loss, y, data.offset)
     # The Gamma loss's curvature depends on the target; its expectation is 1.
     bends = data.weights * (1.0 if loss.name == "gamma" else loss_curvatures(loss, margins, labels))
     slopes = loss_derivatives(loss, margins, labels)

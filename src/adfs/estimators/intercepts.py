@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
 from adfs.problem.samples import rows_of
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run
-from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, certify_by_gradient
 from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
@@ -33,11 +34,14 @@ _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
 # Of methods that do not mind the units of columns, for which one round is enough; and how many others take.
-_WHATEVER_THE_UNITS = ("lbfgs", "newton")
+_WHATEVER_THE_UNITS = ("interior-point", "lbfgs", "newton")
 _USUAL_ROUNDS, _BELOW = 3.0, 1e8
-# Newton's method has more digits for a step or two, and a certificate of raw columns asks for them: tips that
-# do not quite sum to 0 say nothing there.
-_MORE_DIGITS = 1e-5
+# Their runs are certified for the problem itself, where what is left of ∇F promises as much: the column is so
+# long that the same change of an intercept is this much of the others' there.
+_COLUMN_COUNTS = 5.0 / math.sqrt(_BELOW)
+# What is left of ∇F where the rest of a gap is rounding, which another centre may mend: of the tolerance, and
+# of F(0).
+_IN_VAIN, _ROUNDING = 1e-6, 2.0**-52
 
 
 def solve_with_intercept(
@@ -85,10 +89,9 @@ def solve_with_intercept(
     plain = penalised(data, loss, weights, y, solver, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data.offset, mean)
     first = _FIRST_TOLERANCE if loss.smooth or loss.assumes_curvature else _FIRST_WITH_KINKS
-    left, share = solver.options.passes, _MORE_DIGITS if solver.algorithm == "newton" else 1.0
-    next_tol = share * max(first, (0.5 if start is None else 1.0) * tol)
-    if solver.algorithm in _WHATEVER_THE_UNITS:
-        next_tol = min(next_tol, _LAST_SHARE * tol)
+    left, next_tol = solver.options.passes, max(first, (0.5 if start is None else 1.0) * tol)
+    if rounds.by_points:
+        next_tol = tol
     best: _Point | None = None
     before: tuple[np.ndarray, np.ndarray] | None = None
     gap = math.inf
@@ -96,24 +99,27 @@ def solve_with_intercept(
         problem = rounds.problem(center)
         part = solver.part(rounds.runs) if rounds.runs else solver
         limits = replace(part.options, tol=next_tol, passes=left)
-        run = replace(part, options=limits, whole=False).solve(problem, start)
+        solve = replace(part, options=limits, whole=False).solve
+        run = solve(problem, start, rounds.certifier(center)) if rounds.by_points else solve(problem, start)
         rounds.runs.append(run)
         around = center
         if not np.isfinite(run.coef).all():
             break
-        found = rounds.certify(problem, run, around)
+        found = rounds.found or rounds.certify_run(problem, run, around)
         # Where gaps are down to rounding the later point is the better one.
         best = found if best is None or found.gap < 2.0 * best.gap else best
         passes = float(run.columns["passes"][-1])
         # Rounding: nothing moves any more, however far the tolerance.
-        at_rest = passes == 0.0 and next_tol <= share * _LEAST_SHARE * tol and found.gap > 0.9 * gap
+        at_rest = passes == 0.0 and next_tol <= _LEAST_SHARE * tol and found.gap > 0.9 * gap
+        # One that can go no further may from another centre.
+        ended = run.outcome is not Outcome.CONVERGED
+        if rounds.by_points and run.outcome is Outcome.OUT_OF_BUDGET:
+            ended = found.gap > 0.5 * gap or (left is not None and passes >= left)
         gap = found.gap
-        if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED:
+        if best.gap <= tol or at_rest or ended:
             break
-        if next_tol > share * _LAST_SHARE * tol:
-            next_tol = max(share * _LAST_SHARE * tol, _NEXT_SHARE * min(next_tol, found.gap))
-        else:  # tips that are not exact enough do not sum to 0, and it costs to make them
-            next_tol = max(share * _LEAST_SHARE * tol, 0.25 * next_tol)
+        if not rounds.by_points:  # whose runs end where the tolerance asked for is met
+            next_tol = _next_tolerance(next_tol, found.gap, tol)
         step = scale * run.coef.reshape(rounds.outputs, -1)[:, -1]
         center = around + _stride(around, step, before) * step
         if loss.several_outputs:  # which all may have one number more: they keep a mean of 0
@@ -128,6 +134,14 @@ def solve_with_intercept(
         ending = {"outcome": str(joined.outcome), "gap": joined.gap, "rounds": len(rounds.runs)}
         tell_ending(solver.cluster, solver.options.checkpoint, ending)
     return joined
+
+
+def _next_tolerance(before: float, gap: float, tol: float) -> float:
+    """Return how well the next round is to be solved."""
+    if before > _LAST_SHARE * tol:
+        return max(_LAST_SHARE * tol, _NEXT_SHARE * min(before, gap))
+    # Tips that are not exact enough do not sum to 0, and it costs to make them.
+    return max(_LEAST_SHARE * tol, 0.25 * before)
 
 
 def _stride(
@@ -192,9 +206,10 @@ def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.nd
 
 @dataclass(frozen=True)
 class _Point:
-    """Coefficients with the intercepts at the end, (K, p + 1), their certified relative gap, and its tips."""
+    """Coefficients with the intercepts at the end, (K, p + 1), F there, the relative gap, and its tips."""
 
     theta: np.ndarray
+    value: float
     gap: float
     tips: np.ndarray
 
@@ -208,6 +223,8 @@ class _Rounds:
         self.plain, self.solver, self.scale, self.offset = plain, solver, scale, offset
         self.outputs, self.tol = plain.n_outputs, solver.options.tol or 0.0
         self.runs: list[Run] = []
+        self.by_points = solver.algorithm in _WHATEVER_THE_UNITS
+        self.found: _Point | None = None  # what the certifier of a run saw last
         self._made: tuple[np.ndarray, Problem] | None = None
         # F at θ = 0 and the mean of the targets: what gaps are relative to.
         first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
@@ -226,26 +243,56 @@ class _Rounds:
         self._made = center, made
         return made
 
-    def certify(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
-        """Return the point of a run's tips (a run's own where it has none), certified without the penalty.
+    def certifier(self, around: np.ndarray) -> Certifier:
+        """Return what certifies a run that goes by θ, for the problem without the penalty."""
+        lengths = np.ones((self.outputs, self.plain.n_features // self.outputs))
+        lengths[:, -1] = _COLUMN_COUNTS
+
+        def certify(
+            process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
+        ) -> Certificate:
+            left: float | None = None
+            if isinstance(process, OnePoint):
+                guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
+                left = guess.gap
+                if enough is not None and left > enough and not process.stuck:
+                    return guess._replace(lower=nodes.dual_at_zero)  # the guess bounds nothing
+            theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
+            assert tips is not None
+            self.found = found = self.certify(nodes, theta, tips, around)
+            below = found.value - found.gap * self.at_zero
+            last = left is not None and 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
+            return Certificate(theta, found.value, below, found.gap, found.tips, last=last)
+
+        return certify
+
+    def certify_run(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
+        """Return the point of a run's tips, its own where it has none, certified without the penalty."""
+        nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
+        tips = problem.slopes(run.coef) if run.dual is None else run.dual
+        return self.certify(nodes, run.coef, tips, around, move=run.dual is not None)
+
+    def certify(
+        self, nodes: AllNodes, coef: np.ndarray, tips: np.ndarray, around: np.ndarray, *, move: bool = False
+    ) -> _Point:
+        """Return a point certified without the penalty, moved to the one that tips stand for if asked to.
 
         F − D is the sum of the samples' wℓ(u) + wℓ*(s/w) − us and (α/2)‖θ − θ(s)‖², where tips sum to 0.
         """
-        nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
-        tips = run.dual if run.dual is not None else problem.slopes(run.coef)
+        problem = nodes.problem
+        assert isinstance(problem, Problem)
         for _ in range(2):  # again where rounding left too much
             tips = balanced(problem, tips, nodes)
             total = nodes.add_rows(tips).reshape(self.outputs, -1)
             sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
             if float(sums @ (self.reach + np.abs(around))) <= _LEAST_SHARE * self.tol * self.at_zero:
                 break
-        point = run.coef.reshape(self.outputs, -1).copy()
+        point = coef.reshape(self.outputs, -1).copy()
         # Where rows are long, tips that are right to rounding stand for a point that is far off; a method
         # that goes by points has a better one.
-        by_tips = self.solver.algorithm not in _WHATEVER_THE_UNITS
-        if run.dual is not None and by_tips:
+        if move:
             point[:, :-1] = nodes.penalty.minimizer(total.ravel()).reshape(self.outputs, -1)[:, :-1]
-        if problem.smooth and problem.loss.translates and by_tips:  # to the best intercept, of a square
+        if move and problem.smooth and problem.loss.translates:  # to the best intercept, of a square
             pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)
             if weight > 0.0:
                 point[:, -1] -= pull / (problem.loss.beta * weight * self.scale)
@@ -255,11 +302,11 @@ class _Rounds:
         apart, *l1 = nodes.penalty.apart(total.ravel(), free.ravel())
         residual = apart.reshape(self.outputs, -1)
         residual[:, -1] = 0.0
-        gap = close_gap(parts, free.ravel(), residual.ravel(), sigma, *l1).gap
+        value, _, gap = close_gap(parts, free.ravel(), residual.ravel(), sigma, *l1)
         point[:, -1] = around + self.scale * point[:, -1]
         # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
         gap += float(sums @ (self.reach + np.abs(point[:, -1])))
-        return _Point(point, gap / (self.at_zero if self.at_zero > 0.0 else 1.0), tips)
+        return _Point(point, value, gap / (self.at_zero if self.at_zero > 0.0 else 1.0), tips)
 
     def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
         """Return one run of all rounds, whose last one was ``around`` these intercepts."""

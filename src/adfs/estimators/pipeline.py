@@ -90,6 +90,11 @@ class ModelSpec:
         """Whether there is an intercept that is not penalised."""
         return self.intercept and self.intercept_scaling is None
 
+    @property
+    def balance(self) -> float:
+        """The data's weight over the penalty's."""
+        return self.data_weight / self.penalty_weight
+
     def for_classes(self, classes: np.ndarray | None) -> ModelSpec:
         """Return the same with it settled whether classes have one model together."""
         if self.softmax is not None:
@@ -107,11 +112,14 @@ class Start:
         The ``duals`` of a fitted model.
     coef : ndarray of shape (K, p)
     intercept : ndarray of shape (K,)
+    balance : float
+        That of the model's description.
     """
 
     duals: Sequence[np.ndarray]
     coef: np.ndarray
     intercept: np.ndarray
+    balance: float
 
 
 @dataclass(frozen=True)
@@ -222,7 +230,12 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     own = data if spec.standardize else weighted
     columns = column_scales(own, solver, center=spec.free_intercept, scale=spec.standardize)
     data = replace(weighted, X=columns.apply(data.X))
-    starts = None if warm is None else [_times_weights(one, data.weights) for one in warm.duals]
+    starts = None
+    if warm is not None:
+        # A weaker penalty: dual variables that stand for the same coefficients, not for larger ones. With a
+        # stronger one those might lie outside their domains.
+        shares = min(1.0, warm.balance / spec.balance) * data.weights
+        starts = [_times_weights(one, shares) for one in warm.duals]
     around = None if warm is None else columns.intercepts(warm.coef, warm.intercept)
     targets = [data.y] if classes is None else _targets(data.y, classes, bool(spec.softmax))
     shifts = _shifts(data.offset, len(targets), spec, classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.views import can_be_smoothed
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
+from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
-__all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised"]
+__all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised", "row_products"]
 
-_FEW_FEATURES = 500
+_FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
+_VERY_FEW, _FEW_ROWS = 30, 1000
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Solver:
     whole: bool = True
     reason: str = ""
 
-    def solve(self, problem: Problem, start: np.ndarray | None = None) -> Run:
+    def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
         how = self.settled(problem)
         run = run_method(
@@ -93,6 +96,7 @@ class Solver:
             cluster=self.cluster,
             placement=self.placement,
             whole=self.whole,
+            certifier=certifier,
         )
         return replace(run, details=run.details | {"reason": how.reason}) if how.reason else run
 
@@ -119,6 +123,8 @@ class Solver:
             name = "adfs" if asked or problem.n_features > _FEW_FEATURES else "newton"
             return name, "the curvature of the loss has no bound"
         if not problem.smooth:
+            if problem.n_features <= _FEW_WITH_KINKS and not asked and can_be_smoothed(problem.loss):
+                return "interior-point", "the loss is not smooth, and there are few features"
             return "ns-adfs", "the loss is not smooth"
         if asked:
             return "adfs", "its parameters, tau or schedule were given"
@@ -128,6 +134,8 @@ class Solver:
         )
         if problem.loss_name == "squared" and problem.n_features <= min(_FEW_FEATURES, sum(counts)):
             return "newton", "one step solves a square"
+        if problem.n_outputs == 1 and problem.n_features <= _VERY_FEW and max(counts) <= _FEW_ROWS:
+            return "newton", "there is so little data that comparing methods would take longer"
         summary = gather_summary(self.cluster, self.placement, problem)
         if not summary.n_active.any():
             return "adfs", "there is nothing to run"
@@ -192,6 +200,13 @@ def append_column(X: Any, value: float) -> Any:
         return np.hstack([X, column])
     stacked: Any = sp.hstack
     return stacked([X, column], format="csr")
+
+
+def row_products(X: Any, coef: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return X @ coef, node by node: BLAS rounds a dense row by which others there are."""
+    if sp.issparse(X):
+        return np.asarray(X @ coef)
+    return np.concatenate([X[a:b] @ coef for a, b in pairwise(offsets)])
 
 
 def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:

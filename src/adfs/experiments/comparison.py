@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib
-import importlib.util
 import json
 import math
 import re
-import sys
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -22,7 +18,7 @@ import numpy as np
 
 from adfs.algorithms import get_method
 from adfs.errors import InputError, unknown_name
-from adfs.experiments.data import plain_graph
+from adfs.experiments.data import is_data_file, load_modules, plain_graph, with_paths
 from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
@@ -44,9 +40,7 @@ _LABELS = {
     "dagd": "distributed AGD",
     "newton": "Newton",
     "lbfgs": "L-BFGS",
-}
-_LABELS |= {
-    name: name.upper() for name in ("adfs", "ns-adfs", "msda", "esdacd", "dsba", "extra", "agd", "apcg")
+    **{name: name.upper() for name in ("adfs", "ns-adfs", "msda", "esdacd", "dsba", "extra", "agd", "apcg")},
 }
 
 
@@ -99,7 +93,7 @@ class DataSpec:
     @property
     def is_file(self) -> bool:
         """Whether the source is a file."""
-        return _is_data_file(self.source)
+        return is_data_file(self.source)
 
 
 @dataclass(frozen=True)
@@ -348,15 +342,10 @@ class Comparison:
 
     @classmethod
     def from_table(cls, table: TomlTable, base: Path | None = None) -> Comparison:
-        """Build a comparison from plain data, as TOML gives it.
+        """Build a comparison from plain data, as TOML gives it: the fields by name.
 
-        Parameters
-        ----------
-        table : mapping
-            The fields by name. ``data`` and ``delays`` may be one word (the source, the law) or tables;
-            ``seeds`` a list or how many; ``methods`` names or tables.
-        base : Path, optional
-            Folder that paths in it are relative to.
+        ``data`` and ``delays`` may be one word (the source, the law) or tables; ``seeds`` a list or how many;
+        ``methods`` names or tables. Paths are relative to ``base``, where it is given.
         """
         _check_keys(table, cls, "a comparison")
         for key in ("data", "graph", "methods"):
@@ -364,7 +353,7 @@ class Comparison:
                 raise InputError(
                     f"a comparison needs {key!r}: say it in the file or by --{key.removesuffix('s')}"
                 )
-        values = dict(table) if base is None else _with_paths(table, base)
+        values = dict(table) if base is None else with_paths(table, base)
         values["data"] = _read_record(DataSpec, "data", "source", values["data"])
         values["delays"] = _read_record(DelaySpec, "delays", "law", values.get("delays", {}))
         methods, seeds = values["methods"], values.get("seeds")
@@ -409,8 +398,8 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
-    table = _with_paths(table, path.parent.absolute())
-    replaced = _with_paths(overrides or {}, Path.cwd())
+    table = with_paths(table, path.parent.absolute())
+    replaced = with_paths(overrides or {}, Path.cwd())
     if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
         replaced["data"] = {**table["data"], **replaced["data"]}
     try:
@@ -421,27 +410,6 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
     return comparison
 
 
-def load_modules(names: Iterable[str]) -> None:
-    """Import modules by name, or .py files by path; a file is imported once."""
-    for name in names:
-        try:
-            if not name.endswith(".py"):
-                importlib.import_module(name)
-                continue
-            path = Path(name).resolve()
-            alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-            if alias in sys.modules:
-                continue
-            found = importlib.util.spec_from_file_location(alias, path)
-            assert found is not None
-            assert found.loader is not None
-            module = importlib.util.module_from_spec(found)
-            sys.modules[alias] = module
-            found.loader.exec_module(module)
-        except (ImportError, OSError) as error:
-            raise InputError(f"cannot import {name!r}: {error}") from None
-
-
 # --------------------------------------------------------------------------- plain values and records
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
@@ -449,30 +417,6 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 
 def _names(record: DataclassInstance | type[DataclassInstance]) -> list[str]:
     return [one.name for one in dataclasses.fields(record)]
-
-
-def _is_data_file(source: str) -> bool:
-    return source != "gaussians" and not source.startswith(("sklearn:", "synthetic:"))
-
-
-def _with_paths(table: TomlTable, base: Path) -> JsonObject:
-    """Return the table of a comparison with the paths in it made absolute; what is malformed stays."""
-    values = dict(table)
-    data, graph, imports = table.get("data"), table.get("graph"), table.get("imports")
-    if isinstance(data, str):
-        data = {"source": data}
-    if isinstance(data, Mapping):
-        source = data.get("source")
-        values["data"] = dict(data)
-        if isinstance(source, str) and _is_data_file(source):
-            values["data"]["source"] = str(base / source)
-    if isinstance(graph, str) and is_graph_file(graph):
-        values["graph"] = str(base / graph)
-    if isinstance(imports, list | tuple):
-        values["imports"] = [
-            str(base / name) if isinstance(name, str) and name.endswith(".py") else name for name in imports
-        ]
-    return values
 
 
 def _check_keys(table: TomlTable, cls: type[DataclassInstance], what: str) -> None:

@@ -1,10 +1,15 @@
-"""The problem and the network that a comparison speaks of, from files and otherwise."""
+"""The problem and the network that a comparison speaks of, from files and otherwise; and its modules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,7 +17,9 @@ import scipy.sparse as sp
 from adfs.data import ReadOptions, Table, read_source
 from adfs.data.table import labels_for
 from adfs.errors import InputError
+from adfs.files import JsonObject
 from adfs.network import Network
+from adfs.network.inputs import is_graph_file
 from adfs.problem import Problem, get_loss
 from adfs.problem.loss_base import Loss
 from adfs.problem.samples import Matrix
@@ -26,13 +33,9 @@ Edges: TypeAlias = tuple[tuple[str | float, ...], ...]
 
 
 def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the paper's two classes, N(−1, I) and N(1, I), half of the samples each.
+    """Draw the paper's two classes, N(−1, I) and N(1, I), half of the samples each: rows and labels.
 
-    Returns
-    -------
-    X : ndarray of shape (n_samples, n_features)
-    y : ndarray of shape (n_samples,)
-        −1 and 1, in turn: any run of samples is balanced.
+    The labels are −1 and 1 in turn: any run of samples is balanced.
 
     Examples
     --------
@@ -148,3 +151,52 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     if (network.weights == 1.0).all():
         return tuple(edges)
     return tuple((*edge, weight) for edge, weight in zip(edges, network.weights.tolist(), strict=True))
+
+
+# --------------------------------------------------------------------------- names of files
+
+
+def is_data_file(source: str) -> bool:
+    """Whether the source of samples is a file."""
+    return source != "gaussians" and not source.startswith(("sklearn:", "synthetic:"))
+
+
+def with_paths(table: Mapping[str, Any], base: Path) -> JsonObject:
+    """Return the table of a comparison with the paths in it made absolute; what is malformed stays."""
+    values = dict(table)
+    data, graph, imports = table.get("data"), table.get("graph"), table.get("imports")
+    if isinstance(data, str):
+        data = {"source": data}
+    if isinstance(data, Mapping):
+        source = data.get("source")
+        values["data"] = dict(data)
+        if isinstance(source, str) and is_data_file(source):
+            values["data"]["source"] = str(base / source)
+    if isinstance(graph, str) and is_graph_file(graph):
+        values["graph"] = str(base / graph)
+    if isinstance(imports, list | tuple):
+        values["imports"] = [
+            str(base / name) if isinstance(name, str) and name.endswith(".py") else name for name in imports
+        ]
+    return values
+
+
+def load_modules(names: Iterable[str]) -> None:
+    """Import modules by name, or .py files by path; a file is imported once."""
+    for name in names:
+        try:
+            if not name.endswith(".py"):
+                importlib.import_module(name)
+                continue
+            path = Path(name).resolve()
+            alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+            if alias in sys.modules:
+                continue
+            found = importlib.util.spec_from_file_location(alias, path)
+            assert found is not None
+            assert found.loader is not None
+            module = importlib.util.module_from_spec(found)
+            sys.modules[alias] = module
+            found.loader.exec_module(module)
+        except (ImportError, OSError) as error:
+            raise InputError(f"cannot import {name!r}: {error}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,34 +50,20 @@ def error_name(results: Results) -> str:
     return "(F − F*)/F(0)" if results.comparison.relative else "F − F*"
 
 
-def _levels(results: Results) -> list[float]:
-    """Return the errors of the table: down to the target, and none beyond it, where no run goes."""
-    target = results.comparison.target
-    return [*(level for level in LEVELS if level > target * (1.0 + 1e-9)), target]
-
-
-def times_frame(results: Results, levels: Sequence[float] | None = None, axis: str = "time") -> pd.DataFrame:
+def times_frame(results: Results) -> pd.DataFrame:
     """Return when each method came to stay at or below each error, over its seeds.
 
-    Parameters
-    ----------
-    results : Results
-    levels : sequence of float, optional
-        The errors; 1e-2, 1e-4, 1e-6 and 1e-8 as far as the target, and the target, when left out.
-    axis : str
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per method and level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did
-        not come so far), ``given_up`` (a lower bound of the median where that is inf, nan elsewhere),
-        ``reached``, ``seeds``.
+    One row per method and level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did not
+    come so far), ``given_up`` (a lower bound of the median where that is inf, nan elsewhere), ``reached``,
+    ``seeds``. The levels go down to the target, and none beyond it, where no run goes.
     """
     rows = []
+    target = results.comparison.target
+    levels = [*(level for level in LEVELS if level > target * (1.0 + 1e-9)), target]
     for label in results.labels:
-        for level in _levels(results) if levels is None else levels:
-            times = results.times(label, level, axis)
-            median, reached = results.median_time(label, level, axis)
+        for level in levels:
+            times = results.times(label, level)
+            median, reached = results.median_time(label, level)
             rows.append(
                 {
                     "label": label,
@@ -94,12 +79,12 @@ def times_frame(results: Results, levels: Sequence[float] | None = None, axis: s
     return pd.DataFrame(rows)
 
 
-def time_table(results: Results, levels: Sequence[float] | None = None) -> pd.DataFrame:
+def time_table(results: Results) -> pd.DataFrame:
     """Return the medians as text, one row per method, one column per level.
 
     Where the median did not come so far: ``> t`` when runs were given up at t, or that they diverged.
     """
-    frame = times_frame(results, levels)
+    frame = times_frame(results)
     cells = []
     for _, row in frame.iterrows():
         diverged = any(run.outcome is Outcome.DIVERGED for run in results.of(row["label"]))

@@ -85,17 +85,9 @@ CHOICES = (*SETTINGS, "table", "all")
 
 
 class Claim(NamedTuple):
-    """A claim: each of some methods takes at most ``ratio`` times as long as each of some others.
+    """A claim: each of some methods takes at most ``ratio`` times as long as each of some others, by label.
 
-    Attributes
-    ----------
-    settings : tuple of str
-        Of which it is said: some of ``"small"``, ``"large"`` and ``"many-samples"``.
-    text : str
-        Where it is said of several, ``{}`` stands for which.
-    methods, others : tuple of str
-        Labels.
-    ratio : float
+    ``settings`` are those of which it is said; where they are several, ``{}`` in the text stands for which.
     """
 
     settings: tuple[str, ...]
@@ -187,10 +179,6 @@ def reproduce(
         How many; 5, or 1 if quick.
     jobs, fresh, progress
         As for :func:`adfs.experiments.run_comparison`.
-
-    Returns
-    -------
-    Reproduction
     """
     if which not in CHOICES:
         raise unknown_name("experiment", which, CHOICES)
@@ -242,12 +230,6 @@ def judge(results: Mapping[str, Results], claims: Sequence[Claim] = CLAIMS) -> l
 
     Times are medians over seeds, those of the tables. Where the median run was given up, its end bounds the
     time from below, which may or may not be enough to decide.
-
-    Parameters
-    ----------
-    results : mapping
-        Setting -> its results.
-    claims : sequence of Claim
     """
     findings = []
     for claim in claims:

@@ -25,7 +25,7 @@ from adfs.experiments.figures import (
 )
 from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 from adfs.files import write_whole
-from adfs.pages import fill_page, html_table, number
+from adfs.pages import fill_page, html_facts, html_table, number
 
 _DIGITS = 5
 # What is told of the problem, as runs keep it -> words.
@@ -205,9 +205,7 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         table=_table(results),
         table_note=html.escape(note),
         network=network_svg(make_network(comparison)),
-        facts="".join(
-            f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items()
-        ),
+        facts=html_facts(facts),
         parameters="".join(_parameters(results, label) for label in results.labels),
         seeds=", ".join(str(seed) for seed in comparison.seeds),
         toml=html.escape(comparison.toml()),

@@ -1,4 +1,4 @@
-"""One run of a comparison: a method on the problem of a seed, measured against the optimum, and timed."""
+"""One run of a comparison: a method on the problem of a seed, measured, timed, kept, and timed anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from adfs._version import __version__
 from adfs.algorithms.base import Method, get_method
@@ -20,9 +22,9 @@ from adfs.network import Network
 from adfs.problem import Problem
 from adfs.runtimes import Grid, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
-from adfs.runtimes.clock import Clock, position_at
+from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.loop import Monitor
-from adfs.theory import node_sizes
+from adfs.theory import BlockParameters, Parameters, node_sizes
 
 # A run goes on to this share of its target: an accelerated method's error may rise again above it.
 _BEYOND = 0.1
@@ -68,19 +70,10 @@ def run_method(
 ) -> Run:
     """Run one method of a comparison with one seed.
 
-    Parameters
-    ----------
-    comparison, entry, seed
-    report : callable, optional
-        Called with the share that is done, in [0, 1], and the current error.
-    stop : callable
-        Asked now and then; the run ends early (outcome ``"stopped"``) once it says True.
-
-    Returns
-    -------
-    Run
-        Its frame has the columns ``suboptimality`` (mean over the nodes of F(θ_i) − F*), ``relative`` (that
-        over F(0)), ``worst`` (of the nodes), ``consensus``, and ``time``, besides those of every run.
+    ``report`` is called with the share that is done, in [0, 1], and the current error; ``stop`` is asked now
+    and then, and the run ends early (outcome ``"stopped"``) once it says True. The run's frame has the
+    columns ``suboptimality`` (mean over the nodes of F(θ_i) − F*), ``relative`` (that over F(0)), ``worst``
+    (of the nodes), ``consensus``, and ``time``, besides those of every run.
     """
     problem, network = make_problem(comparison, seed)
     method = get_method(entry.method)
@@ -153,11 +146,7 @@ def _facts(problem: Problem, network: Network) -> dict[str, float]:
 
 
 def _last_position(
-    comparison: Comparison,
-    method: Method,
-    constants: object,
-    problem: Problem,
-    clock: Callable[[], Clock],
+    comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
 ) -> float:
     """Return where a run is given up: the first of its limits."""
     limits = []
@@ -198,3 +187,75 @@ def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
             raise InputError(f"cannot read {comparison.data.source}: {error.strerror or error}") from None
     text = json.dumps([__version__, table, own, seed, stamp], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --------------------------------------------------------------------------- runs that are kept
+
+
+def run_path(folder: Path, entry: MethodSpec, seed: int) -> Path:
+    """Return where a run is kept."""
+    return folder / "runs" / f"{entry.slug}-{seed}.run"
+
+
+class Task(NamedTuple):
+    """One run to be made: its number in the display, and where it goes."""
+
+    number: int
+    comparison: Comparison
+    entry: MethodSpec
+    seed: int
+    path: Path
+
+
+def finished_run(task: Task, before: Comparison | None) -> Run | None:
+    """Return the run that is kept, timed anew if need be; None if there is none that can be used."""
+    if not task.path.exists():
+        return None
+    try:
+        run = Run.load(task.path)
+    except InputError:
+        return None
+    if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
+        return run
+    if before is not None:
+        before = dataclasses.replace(
+            task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
+        )
+        if run.details.get("fingerprint") == fingerprint(before, task.entry, task.seed):
+            return _with_new_times(run, task, before)
+    return None
+
+
+def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
+    """Return a run of a comparison that had other delays with the times of this one, and keep it.
+
+    Iterates do not depend on delays, unless by constants that are tuned for τ or adapted on the way, or by
+    where a run is given up: None in these cases.
+    """
+    comparison, entry, seed = task.comparison, task.entry, task.seed
+    if run.history is not None or (comparison.max_time is not None and not run.converged):
+        return None
+    problem, network = make_problem(comparison, seed)
+    old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
+    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
+        old = dataclasses.replace(old, tau=new.tau)
+    if not _same(old, new):
+        return None
+    delays = comparison.delays.make(comparison.tau, network)
+    timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
+    if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
+        return None
+    marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
+    columns = {name: timed.columns[name] for name in run.columns}
+    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
+    run.save(task.path)
+    return run
+
+
+def _same(first: object, second: object) -> bool:
+    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
+    if dataclasses.is_dataclass(first) and type(first) is type(second):
+        names = [one.name for one in dataclasses.fields(first)]
+        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
+    one, other = np.asarray(first), np.asarray(second)
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import multiprocessing
 import os
@@ -23,14 +22,13 @@ import numpy as np
 import pandas as pd
 
 from adfs.errors import AdfsError, InputError
-from adfs.experiments.comparison import Comparison, MethodSpec, load_modules, read_comparison
-from adfs.experiments.data import make_problem
-from adfs.experiments.running import constants_of, fingerprint, run_method
+from adfs.experiments.comparison import Comparison, read_comparison
+from adfs.experiments.data import load_modules, make_problem
+from adfs.experiments.running import Task, finished_run, run_method, run_path
 from adfs.files import write_whole
-from adfs.runtimes.clock import with_times
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
-from adfs.theory import BlockParameters, Parameters
+from adfs.threads import single_threaded
 
 #: What an error can be drawn against: column -> words.
 AXES = {
@@ -41,13 +39,14 @@ AXES = {
 }
 #: Errors are drawn down to here; below it is rounding.
 FLOOR = 1e-14
+# Places of a curve, spaced evenly and as many again by factors.
+_POINTS = 120
 
 _POLL, _GRACE = 0.1, 1.0
 # The share of a run that is done is in (0, 1] while it goes on, and this once it is kept.
 _BEGUN, _FINISHED = 1e-9, 2.0
 # Begins the first line of a folder's comparison.toml; the file it was made from follows, as seen from there.
 _ORIGIN = "# from "
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class RunsInterruptedError(AdfsError):
@@ -108,22 +107,22 @@ class Results:
         """Return when each run came to stay at or below an error, inf where it did not; shape (seeds,)."""
         return np.array([time_to(run.frame, level, self.error, axis) for run in self.of(label)])
 
-    def ends(self, label: str, axis: str = "time") -> np.ndarray:
-        """Return where each run ended; shape (seeds,)."""
-        return np.array([float(run.frame[axis].iloc[-1]) for run in self.of(label)])
+    def ends(self, label: str) -> np.ndarray:
+        """Return when each run ended; shape (seeds,)."""
+        return np.array([float(run.frame["time"].iloc[-1]) for run in self.of(label)])
 
-    def median_time(self, label: str, level: float, axis: str = "time") -> tuple[float, bool]:
+    def median_time(self, label: str, level: float) -> tuple[float, bool]:
         """Return the median over seeds of :meth:`times`, and True; or a lower bound of it, and False.
 
         A run that ended above the level bounds its time from below by its end.
         """
-        times = self.times(label, level, axis)
+        times = self.times(label, level)
         median = float(np.median(times))
         if math.isfinite(median):
             return median, True
-        return float(np.median(np.minimum(times, self.ends(label, axis)))), False
+        return float(np.median(np.minimum(times, self.ends(label)))), False
 
-    def curve(self, label: str, axis: str = "time", points: int = 120) -> Curve | None:
+    def curve(self, label: str, axis: str = "time") -> Curve | None:
         """Return the median and the range of a method's errors over seeds; None without two points."""
         traces = []
         for run in self.of(label):
@@ -137,8 +136,8 @@ class Results:
             return None
         end = min(x[-1] for x, _ in traces)
         first = min(x[x > 0.0][0] for x, _ in traces)
-        spaced = np.geomspace(first, end, points) if first < end else np.array([end])
-        where = np.unique(np.concatenate([np.linspace(0.0, end, points), spaced]))
+        spaced = np.geomspace(first, end, _POINTS) if first < end else np.array([end])
+        where = np.unique(np.concatenate([np.linspace(0.0, end, _POINTS), spaced]))
         heights = np.array([np.interp(where, x, y) for x, y in traces])
         middle, low, high = np.median(heights, axis=0), heights.min(axis=0), heights.max(axis=0)
         return Curve(where, *(10.0**one for one in (middle, low, high)))
@@ -170,21 +169,8 @@ def time_to(frame: pd.DataFrame, level: float, error: str, axis: str = "time") -
 # --------------------------------------------------------------------------- the folder
 
 
-def run_path(folder: Path, entry: MethodSpec, seed: int) -> Path:
-    """Return where a run is kept."""
-    return folder / "runs" / f"{entry.slug}-{seed}.run"
-
-
-def load_results(folder: str | Path, methods: Sequence[str] | None = None) -> Results:
-    """Read the finished runs of a comparison back from its folder.
-
-    Parameters
-    ----------
-    folder : path
-        As ``adfs compare`` wrote it.
-    methods : sequence of str, optional
-        The labels wanted; all when left out.
-    """
+def load_results(folder: str | Path) -> Results:
+    """Read the finished runs of a comparison back from its folder, as ``adfs compare`` wrote it."""
     folder = Path(folder)
     description = folder / "comparison.toml"
     if not description.is_file():
@@ -194,7 +180,7 @@ def load_results(folder: str | Path, methods: Sequence[str] | None = None) -> Re
     for entry in comparison.methods:
         for seed in comparison.seeds:
             path = run_path(folder, entry, seed)
-            if (methods is None or entry.label in methods) and path.exists():
+            if path.exists():
                 results.runs[entry.label, seed] = Run.load(path)
     if not results.runs:
         raise InputError(f"{folder} holds no finished run yet: run adfs compare {description} first")
@@ -229,71 +215,7 @@ def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: b
     return before
 
 
-def _finished(task: _Task, before: Comparison | None) -> Run | None:
-    """Return the run that is kept, timed anew if need be; None if there is none that can be used."""
-    if not task.path.exists():
-        return None
-    try:
-        run = Run.load(task.path)
-    except InputError:
-        return None
-    if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
-        return run
-    if before is not None:
-        before = dataclasses.replace(
-            task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
-        )
-        if run.details.get("fingerprint") == fingerprint(before, task.entry, task.seed):
-            return _with_new_times(run, task, before)
-    return None
-
-
-def _with_new_times(run: Run, task: _Task, before: Comparison) -> Run | None:
-    """Return a run of a comparison that had other delays with the times of this one, and keep it.
-
-    Iterates do not depend on delays, unless by constants that are tuned for τ or adapted on the way, or by
-    where a run is given up: None in these cases.
-    """
-    comparison, entry, seed = task.comparison, task.entry, task.seed
-    if run.history is not None or (comparison.max_time is not None and not run.converged):
-        return None
-    problem, network = make_problem(comparison, seed)
-    old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
-    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
-        old = dataclasses.replace(old, tau=new.tau)
-    if not _same(old, new):
-        return None
-    delays = comparison.delays.make(comparison.tau, network)
-    timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
-    if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
-        return None
-    marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
-    columns = {name: timed.columns[name] for name in run.columns}
-    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
-    run.save(task.path)
-    return run
-
-
-def _same(first: object, second: object) -> bool:
-    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
-    if dataclasses.is_dataclass(first) and type(first) is type(second):
-        names = [one.name for one in dataclasses.fields(first)]
-        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
-    one, other = np.asarray(first), np.asarray(second)
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-
-
 # --------------------------------------------------------------------------- making runs
-
-
-class _Task(NamedTuple):
-    """One run to be made: its number in the display, and where it goes."""
-
-    number: int
-    comparison: Comparison
-    entry: MethodSpec
-    seed: int
-    path: Path
 
 
 # Told a task's number, the share of it that is done (above 1 once it is kept), and its error.
@@ -335,10 +257,6 @@ def run_comparison(
         Show progress on standard error; by default only on a terminal.
     origin : Path, optional
         The file that the comparison was read from: a folder of another one is refused unless ``fresh``.
-
-    Returns
-    -------
-    Results
     """
     wanted = [(comparison, Path(folder))]
     return run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
@@ -354,7 +272,7 @@ def run_comparisons(
 ) -> list[Results]:
     """Run several comparisons under one display; as :func:`run_comparison`."""
     results: list[Results] = []
-    tasks: list[_Task] = []
+    tasks: list[Task] = []
     for comparison, folder in wanted:
         comparison.check_names()
         before = _prepare(folder, comparison, origin, fresh)
@@ -362,8 +280,8 @@ def run_comparisons(
         results.append(found)
         for seed in comparison.seeds:
             for entry in comparison.methods:
-                task = _Task(len(tasks), comparison, entry, seed, run_path(folder, entry, seed))
-                run = _finished(task, before)
+                task = Task(len(tasks), comparison, entry, seed, run_path(folder, entry, seed))
+                run = finished_run(task, before)
                 if run is None:
                     tasks.append(task)
                 else:
@@ -382,7 +300,7 @@ def run_comparisons(
     return results
 
 
-def _make(task: _Task, report: _Report, stop: Callable[[], bool]) -> bool:
+def _make(task: Task, report: _Report, stop: Callable[[], bool]) -> bool:
     """Make one run and keep it; return whether it was finished."""
 
     def tell(share: float, error: float) -> None:
@@ -403,7 +321,7 @@ def _make(task: _Task, report: _Report, stop: Callable[[], bool]) -> bool:
     return True
 
 
-def _interrupted(task: _Task) -> RunsInterruptedError:
+def _interrupted(task: Task) -> RunsInterruptedError:
     return RunsInterruptedError(
         f"finished runs are kept in {task.path.parent}; the same command goes on from there"
     )
@@ -424,6 +342,7 @@ def _start_worker(worker: _Worker, modules: tuple[str, ...]) -> None:
     # Ctrl-C reaches every process of a terminal: this one is told by the flag instead.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(worker.stop, os.getppid()), daemon=True).start()
+    single_threaded.__enter__()  # for good: there are as many processes as cores
     load_modules(modules)
     _workers.append(worker)
 
@@ -436,7 +355,7 @@ def _watch(stop: _Flag, parent: int) -> None:
     os._exit(1)
 
 
-def _work(task: _Task) -> bool:
+def _work(task: Task) -> bool:
     (worker,) = _workers
 
     def report(number: int, share: float, error: float) -> None:
@@ -445,22 +364,7 @@ def _work(task: _Task) -> bool:
     return _make(task, report, lambda: bool(worker.stop.value))
 
 
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let new processes compute with one thread each: there are as many as cores."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _run_in_processes(tasks: Sequence[_Task], jobs: int, report: _Report) -> None:
+def _run_in_processes(tasks: Sequence[Task], jobs: int, report: _Report) -> None:
     # Spawned, not forked: the parent may hold threads (BLAS, the display) that do not survive a fork.
     context = multiprocessing.get_context("spawn")
     shares = context.Array("d", len(tasks), lock=False)
@@ -468,7 +372,7 @@ def _run_in_processes(tasks: Sequence[_Task], jobs: int, report: _Report) -> Non
     stop = context.Value("i", 0, lock=False)
     modules = tuple(dict.fromkeys(name for task in tasks for name in task.comparison.imports))
     start = (_Worker(shares, errors, stop), modules)
-    with _one_thread_each(), ProcessPoolExecutor(jobs, context, _start_worker, start) as pool:
+    with ProcessPoolExecutor(jobs, context, _start_worker, start) as pool:
         complete = False
         waiting: set[Future[bool]] = {pool.submit(_work, task) for task in tasks}
         try:

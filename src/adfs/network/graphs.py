@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Callable, Mapping
@@ -25,33 +26,19 @@ RETRIES = 100
 class Family:
     """One kind of graph.
 
-    Parameters
-    ----------
-    sizes : tuple of str
-        Names of the sizes, in the order in which they stand behind the colon.
-    count : callable
-        Number of nodes from the sizes.
-    fill : callable
-        Sizes by name from a number of nodes and the sizes already given; only those not given are used.
-    build : callable
-        Edges from the sizes (and a generator, when ``random``); loops and repeated pairs are removed
-        afterwards.
-    check : callable
-        A sentence saying what is wrong with the sizes, or an empty string.
-    example : str
-        How a user writes it.
-    random : bool
-        Whether a seed matters.
-    advice : callable
-        What to change when no connected graph was drawn.
+    ``sizes`` names its sizes, in the order in which they stand behind the colon. ``build`` makes the edges
+    from them (and a generator, when ``random``); loops and repeated pairs are removed afterwards. ``check``
+    says what is wrong with them, if anything, and ``example`` is how a user writes the whole. ``fill`` gives
+    sizes by name from a number of nodes and the sizes already given (only those not given are used),
+    ``count`` the number of nodes, and ``advice`` says what to change when no connected graph was drawn.
     """
 
     sizes: tuple[str, ...]
-    count: Callable[..., int]
-    fill: Callable[[int, Sizes], Sizes]
     build: Callable[..., Edges]
     check: Callable[..., str]
     example: str
+    fill: Callable[[int, Sizes], Sizes] = lambda n, given: {"n": n}
+    count: Callable[..., int] = lambda n, *others: n
     random: bool = False
     advice: Callable[..., str] = lambda *sizes: ""
 
@@ -85,14 +72,6 @@ def _lattice(*sides: int, wrap: bool) -> Edges:
         stop = side if wrap else side - 1
         parts.append(_pairs(index.take(range(stop), axis), following.take(range(stop), axis)))
     return np.concatenate(parts)
-
-
-def _grid(*sides: int) -> Edges:
-    return _lattice(*sides, wrap=False)
-
-
-def _torus(*sides: int) -> Edges:
-    return _lattice(*sides, wrap=True)
 
 
 def _hypercube(dimension: int) -> Edges:
@@ -190,10 +169,6 @@ def _squarest(n: int, given: Sizes) -> Sizes:
     return {"rows": side, "columns": n // side}
 
 
-def _nodes_only(n: int, given: Sizes) -> Sizes:
-    return {"n": n}
-
-
 def _at_least_one(*sizes: Number) -> str:
     return "" if min(sizes) >= 1 else "every size must be at least 1"
 
@@ -219,7 +194,12 @@ def _threshold(n: int) -> float:
 
 
 def _simple(build: Callable[[int], Edges], example: str) -> Family:
-    return Family(("n",), lambda n: n, _nodes_only, build, _at_least_one, example)
+    return Family(("n",), build, _at_least_one, example)
+
+
+def _box(example: str, *, wrap: bool) -> Family:
+    build = functools.partial(_lattice, wrap=wrap)
+    return Family(("rows", "columns"), build, _at_least_one, example, _squarest, lambda *s: math.prod(s))
 
 
 GRAPHS: Mapping[str, Family] = {
@@ -229,56 +209,51 @@ GRAPHS: Mapping[str, Family] = {
     "complete": _simple(_complete, "complete:4"),
     "tree": _simple(_tree, "tree:15"),
     "exponential": _simple(_exponential, "exponential:16"),
-    "grid": Family(("rows", "columns"), lambda *s: math.prod(s), _squarest, _grid, _at_least_one, "grid:3x3"),
-    "torus": Family(
-        ("rows", "columns"), lambda *s: math.prod(s), _squarest, _torus, _at_least_one, "torus:4x4"
-    ),
+    "grid": _box("grid:3x3", wrap=False),
+    "torus": _box("torus:4x4", wrap=True),
     "hypercube": Family(
         ("dimension",),
-        lambda dimension: 2**dimension,
-        lambda n, given: {"dimension": n.bit_length() - 1},
         _hypercube,
         lambda dimension: "" if 0 <= dimension <= 24 else "the dimension must lie between 0 and 24",
         "hypercube:4",
+        lambda n, given: {"dimension": n.bit_length() - 1},
+        lambda dimension: 2**dimension,
     ),
     "barbell": Family(
         ("clique", "path"),
-        lambda clique, path: 2 * clique + path,
+        _barbell,
+        lambda clique, path: "" if clique >= 1 and path >= 0 else "the cliques do not fit",
+        "barbell:5,2",
         lambda n, given: {
             "clique": (n - given.get("path", 0)) // 2,
             "path": n - 2 * given.get("clique", n // 2),
         },
-        _barbell,
-        lambda clique, path: "" if clique >= 1 and path >= 0 else "the cliques do not fit",
-        "barbell:5,2",
+        lambda clique, path: 2 * clique + path,
     ),
     "erdos-renyi": Family(
         ("n", "p"),
-        lambda n, p: n,
-        lambda n, given: {"n": n, "p": min(1.0, 2 * _threshold(n))},
         _erdos_renyi,
         _check_probability,
         "erdos-renyi:50,0.1",
+        lambda n, given: {"n": n, "p": min(1.0, 2 * _threshold(n))},
         random=True,
         advice=lambda n, p: f"raise the probability well above log(n)/n = {_threshold(n):.3g}",
     ),
     "random-regular": Family(
         ("n", "degree"),
-        lambda n, degree: n,
-        lambda n, given: {"n": n, "degree": min(4, n - 1)},
         _random_regular,
         _check_regular,
         "random-regular:100,4",
+        lambda n, given: {"n": n, "degree": min(4, n - 1)},
         random=True,
         advice=lambda n, degree: "take a degree of at least 3",
     ),
     "geometric": Family(
         ("n", "radius"),
-        lambda n, radius: n,
-        lambda n, given: {"n": n, "radius": math.sqrt(2 * _threshold(n) / math.pi)},
         _geometric,
         lambda n, radius: _at_least_one(n) or ("" if radius > 0 else "the radius must be positive"),
         "geometric:50,0.3",
+        lambda n, given: {"n": n, "radius": math.sqrt(2 * _threshold(n) / math.pi)},
         random=True,
         advice=lambda n, radius: (
             f"raise the radius well above sqrt(log(n)/(pi n)) = {math.sqrt(_threshold(n) / math.pi):.3g}"
@@ -286,11 +261,10 @@ GRAPHS: Mapping[str, Family] = {
     ),
     "small-world": Family(
         ("n", "neighbours", "p"),
-        lambda n, neighbours, p: n,
-        lambda n, given: {"n": n, "neighbours": min(4, (n - 1) // 2 * 2), "p": 0.1},
         _small_world,
         _check_small_world,
         "small-world:50,4,0.1",
+        lambda n, given: {"n": n, "neighbours": min(4, (n - 1) // 2 * 2), "p": 0.1},
         random=True,
         advice=lambda n, neighbours, p: "raise the number of nearest neighbours or lower the probability",
     ),
@@ -304,15 +278,12 @@ def _parse(text: str, family: str) -> tuple[Number, ...]:
     values: list[Number] = []
     for piece in text.replace("x", ",").split(","):
         try:
-            values.append(int(piece))
+            values.append(float(piece))
         except ValueError:
-            try:
-                values.append(float(piece))
-            except ValueError:
-                raise InputError(
-                    f"cannot read the size {piece!r} of the network '{family}:{text}':"
-                    f" write it like '{entry.example}'"
-                ) from None
+            raise InputError(
+                f"cannot read the size {piece!r} of the network '{family}:{text}':"
+                f" write it like '{entry.example}'"
+            ) from None
     return tuple(values)
 
 
@@ -361,35 +332,20 @@ def _complete_sizes(
     ) + tuple(int(side) for side in extra)
 
 
-def is_connected(n: int, edges: Edges) -> bool:
-    """Whether the edges join all n nodes."""
-    pattern = coo_array((np.ones(len(edges), dtype=np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return int(connected_components(pattern, directed=False)[0]) == 1
+def components(n: int, edges: Edges) -> tuple[int, NDArray[np.int32]]:
+    """Return the number of pieces that n nodes make, and the piece of each, (n,)."""
+    pattern = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    count, piece = connected_components(pattern, directed=False)
+    return int(count), piece
 
 
 def build_graph(
     name: str, n_nodes: int | None, seed: int | None, named: Mapping[str, Number]
 ) -> tuple[int, Edges, str]:
-    """Build a graph from its name.
+    """Build a graph from a family's name, with its sizes behind a colon or ``named``, or from ``n_nodes``.
 
-    Parameters
-    ----------
-    name : str
-        A family, with its sizes behind a colon or without.
-    n_nodes : int or None
-        Number of nodes; completes or must agree with the sizes.
-    seed : int or None
-        Seed of a random family; None is 0, so that the same words always give the same graph.
-    named : mapping
-        Sizes by keyword.
-
-    Returns
-    -------
-    n : int
-    edges : (|E|, 2) int64
-        Each pair once with the smaller end first, in lexicographic order.
-    full_name : str
-        The name with all its sizes.
+    Return n, the edges (|E|, 2) (each pair once with the smaller end first, in lexicographic order), and the
+    name with all its sizes. The ``seed`` of a random family is 0 where there is none.
     """
     family, _, text = name.strip().lower().replace("_", "-").partition(":")
     family = family.strip()
@@ -413,7 +369,7 @@ def build_graph(
         edges = simple_edges(
             n, entry.build(*sizes, np.random.default_rng([0 if seed is None else seed, attempt]))
         )
-        if is_connected(n, edges):
+        if components(n, edges)[0] == 1:
             return n, edges, full_name
     raise InputError(
         f"no connected graph among {RETRIES} draws of '{full_name}':"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
 
 from adfs.errors import InputError
-from adfs.network.graphs import GRAPHS
+from adfs.network.graphs import GRAPHS, components
 
 if TYPE_CHECKING:
     import networkx
@@ -34,12 +32,6 @@ class GraphArrays:
     edges: NDArray[np.int64]
     weights: NDArray[np.float64]
     labels: tuple[Hashable, ...] | None
-
-
-def networkx_graph_type() -> type | None:
-    """Return networkx's graph class if networkx is imported (a user's graph could not exist otherwise)."""
-    module = sys.modules.get("networkx")
-    return None if module is None else cast("type", module.Graph)
 
 
 def _order_labels(labels: Iterable[Hashable]) -> list[Hashable]:
@@ -225,29 +217,12 @@ def _as_weights(values: object) -> NDArray[np.float64]:
 
 
 def check_weights(weights: object, arrays: GraphArrays) -> NDArray[np.float64]:
-    """Bring weights (a number, one per edge, or a mapping from pairs of labels) to (|E|,), all positive."""
+    """Bring weights (a number, or one per edge) to (|E|,), all positive."""
     edges = arrays.edges
     names: Sequence[Hashable] = range(arrays.n_nodes) if arrays.labels is None else arrays.labels
-    if isinstance(weights, Mapping):
-        given = dict(weights)
-        values = np.full(len(edges), np.nan)
-        for e, (i, j) in enumerate(edges.tolist()):
-            both = [key for key in ((names[i], names[j]), (names[j], names[i])) if key in given]
-            if len(both) != 1:
-                problem = "no weight" if not both else "two weights"
-                raise InputError(
-                    f"the edge ({names[i]!r}, {names[j]!r}) has {problem}:"
-                    " give each undirected edge one weight"
-                )
-            values[e] = _as_weights(given.pop(both[0]))
-        if given:
-            raise InputError(
-                f"a weight is given for {next(iter(given))!r}, which is no edge of the network: remove it"
-            )
-    else:
-        values = _as_weights(weights)
-        if values.ndim == 0:
-            values = np.full(len(edges), float(values))
+    values = _as_weights(weights)
+    if values.ndim == 0:
+        values = np.full(len(edges), float(values))
     if values.shape != (len(edges),):
         raise InputError(
             f"weights have shape {values.shape} but the network has {len(edges)} edges:"
@@ -268,8 +243,7 @@ def check_connected(arrays: GraphArrays) -> None:
     n, edges = arrays.n_nodes, arrays.edges
     if n == 0:
         raise InputError("the network has no nodes: give at least one, 'path:1' is a single node")
-    pattern = scipy.sparse.coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    pieces, piece = connected_components(pattern, directed=False)
+    pieces, piece = components(n, edges)
     if pieces > 1:
         lost = int(np.flatnonzero(piece != piece[0])[0])
         names: Sequence[Hashable] = range(n) if arrays.labels is None else arrays.labels

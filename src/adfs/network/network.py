@@ -1,9 +1,11 @@
-"""The communication network: n nodes, weighted edges in a frozen order, and what the theory asks of them."""
+"""The communication network: n nodes, weighted edges in a frozen order, what the theory asks, and gossip."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+import math
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -15,12 +17,14 @@ from numpy.typing import NDArray
 from adfs.errors import InputError
 from adfs.network import inputs
 from adfs.network.graphs import build_graph
-from adfs.network.resistance import Resistances, pair_resistance, resistances
+from adfs.network.resistance import Resistances, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
-from adfs.network.walks import DiameterBounds, diameter_bounds
+from adfs.network.walks import diameter_bounds
 
 if TYPE_CHECKING:
     import networkx
+
+Floats = NDArray[np.float64]
 
 
 class Network:
@@ -44,7 +48,7 @@ class Network:
         - a list of ``(i, j)`` or ``(i, j, weight)``;
         - a file: GraphML (``"sites.graphml"``), or an edge list, one edge per line (``"sites.txt"``);
         - another network.
-    weights : float, (|E|,) array or mapping from pairs of labels, optional
+    weights : float or (|E|,) array, optional
         The edge weights μ_e², in the order of :attr:`edges`; they replace those of ``spec``. By default 1
         on every edge: the overall scale cancels in every method, and the theory sets its own where the
         paper does (1/2).
@@ -177,7 +181,7 @@ class Network:
         return tuple(range(self.n_nodes)) if self._labels is None else self._labels
 
     def with_weights(self, weights: object) -> Network:
-        """Return the same graph with other edge weights μ_e² (a number, (|E|,) values, or a mapping)."""
+        """Return the same graph with other edge weights μ_e² (a number, or (|E|,) values)."""
         values = inputs.check_weights(weights, self._arrays)
         return Network._from_arrays(replace(self._arrays, weights=values), self.name)
 
@@ -242,19 +246,10 @@ class Network:
 
     def neighbours(self, node: int) -> NDArray[np.int64]:
         """Neighbours of a node, ascending."""
-        self._check_node(node)
-        indptr = self.incidence_indptr
-        return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
-
-    def incident_edges(self, node: int) -> NDArray[np.int64]:
-        """Numbers of the edges at a node, ascending."""
-        self._check_node(node)
-        indptr = self.incidence_indptr
-        return self.incidence_edges[indptr[node] : indptr[node + 1]]
-
-    def _check_node(self, node: int) -> None:
         if not 0 <= node < self.n_nodes:
             raise InputError(f"there is no node {node}: nodes are numbered 0 to {self.n_nodes - 1}")
+        indptr = self.incidence_indptr
+        return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
 
     # Matrices and numbers of the theory
 
@@ -297,21 +292,10 @@ class Network:
         """R_e for every edge by the default method of :func:`adfs.network.resistances`."""
         return resistances(self)
 
-    def effective_resistance(self, i: int, j: int) -> float:
-        """Effective resistance (e_i − e_j)ᵀ Lap⁺ (e_i − e_j) of two nodes, edges having conductance μ_e²."""
-        self._check_node(i)
-        self._check_node(j)
-        return pair_resistance(self, i, j)
-
     @cached_property
-    def diameter_bounds(self) -> DiameterBounds:
-        """A certified interval for the largest hop distance; one number up to a few thousand nodes."""
-        return diameter_bounds(self)
-
-    @property
     def diameter(self) -> int:
-        """Largest hop distance; where only an interval is known (:attr:`diameter_bounds`), its upper end."""
-        return self.diameter_bounds.upper
+        """Largest hop distance; above a few thousand nodes perhaps a bound (see `diameter_bounds`)."""
+        return diameter_bounds(self)[1]
 
 
 def _is_whole(value: object) -> bool:
@@ -329,8 +313,8 @@ def _read(
         return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
     if isinstance(spec, Network):
         return spec._arrays, spec.name
-    graph_type = inputs.networkx_graph_type()
-    if graph_type is not None and isinstance(spec, graph_type):
+    networkx = sys.modules.get("networkx")  # a user's graph could not exist if it were not imported
+    if networkx is not None and isinstance(spec, networkx.Graph):
         return inputs.read_networkx(spec), None
     if scipy.sparse.issparse(spec):
         return inputs.read_adjacency(spec), None
@@ -346,3 +330,79 @@ def _read(
         f"a network cannot be made from {type(spec).__name__}:"
         " give a name such as 'grid:3x3', a networkx graph, an adjacency matrix or an edge list"
     )
+
+
+# --------------------------------------------------------------------------- gossip
+
+
+def lazy_gossip(network: Network, laplacian_max: float) -> scipy.sparse.csr_array:
+    """(I + W)/2 with W = I − Lap/λ_max, (n, n) CSR: symmetric, rows sum to one, eigenvalues in [1/2, 1]."""
+    identity = scipy.sparse.eye_array(network.n_nodes, format="csr")
+    if network.n_nodes == 1:
+        return scipy.sparse.csr_array(identity)
+    matrix = scipy.sparse.csr_array(identity - network.laplacian() / (2.0 * laplacian_max))
+    matrix.sort_indices()
+    return matrix
+
+
+@dataclass(frozen=True)
+class ChebyshevCoefficients:
+    """The numbers of Chebyshev gossip for a network with γ = λ_2/λ_max.
+
+    ``contraction`` is c1 = (1 − √γ)/(1 + √γ), ``stretch`` is c2 = (1 + γ)/(1 − γ) (infinite at γ = 1),
+    ``step`` is c3 = 2/((1 + γ) λ_max), ``rounds`` is K = ⌊1/√γ⌋, at least 1.
+    """
+
+    contraction: float
+    stretch: float
+    step: float
+    rounds: int
+
+    @classmethod
+    def from_spectrum(cls, gamma: float, laplacian_max: float) -> ChebyshevCoefficients:
+        """Compute the coefficients from γ in (0, 1] and λ_max (zero for a single node)."""
+        # an eigenvalue ratio that is 1 or 1/K² but for rounding must not lose a round or leave (0, 1]
+        gamma = min(gamma, 1.0)
+        root = math.sqrt(gamma)
+        return cls(
+            contraction=(1 - root) / (1 + root),
+            stretch=math.inf if gamma == 1 else (1 + gamma) / (1 - gamma),
+            step=0.0 if laplacian_max == 0 else 2 / ((1 + gamma) * laplacian_max),
+            rounds=max(1, math.floor(1 / root + 1e-9)),
+        )
+
+
+def chebyshev_gossip(
+    laplacian: Callable[[Floats], Floats] | scipy.sparse.csr_array | Floats,
+    values: Floats,
+    coefficients: ChebyshevCoefficients,
+) -> Floats:
+    """Apply the accelerated gossip P(Lap) of MSDA to one vector (or row) per node.
+
+    With W = Lap: a_0 = 1, a_1 = c2, X_0 = Θ, X_1 = c2 (I − c3 W)Θ, then a_{k+1} = 2 c2 a_k − a_{k−1} and
+    X_{k+1} = 2 c2 (I − c3 W) X_k − X_{k−1}; the result is Θ − X_K/a_K. It vanishes at agreement, and on the
+    rest its eigenvalues lie within 2 c1^K/(1 + c1^{2K}) of 1.
+
+    Parameters
+    ----------
+    laplacian : callable or (n, n) matrix
+        Θ ↦ Lap Θ; a runtime supplies its own exchange here. It is called K times.
+    values : (n,) or (n, d) array
+        Θ.
+    coefficients : ChebyshevCoefficients
+
+    Returns
+    -------
+    array of the shape of ``values``
+    """
+    apply: Callable[[Floats], Floats] = laplacian if callable(laplacian) else lambda x: laplacian @ x
+    if coefficients.rounds == 1:
+        # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
+        return np.asarray(coefficients.step * apply(values))
+    stretch, step = coefficients.stretch, coefficients.step
+    scale_before, scale = 1.0, stretch
+    before, current = values, stretch * (values - step * apply(values))
+    for _ in range(coefficients.rounds - 1):
+        before, current = current, 2 * stretch * (current - step * apply(current)) - before
+        scale_before, scale = scale, 2 * stretch * scale - scale_before
+    return np.asarray(values - current / scale)

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import kernel
 from adfs.errors import AdfsError, InputError, unknown_name
-from adfs.network.solver import GroundedFactor, GroundedIterations, factorise, laplacian_product, level_cost
+from adfs.network.grounded import GroundedFactor, GroundedIterations, factorise, laplacian_product, level_cost
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ Everywhere ``indptr`` (n+1,) and ``indices`` (2|E|,) describe the neighbours of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,19 +116,6 @@ def bridge_flags(indptr: Ints, indices: Ints, edge_ids: Ints, n_edges: int) -> N
     return flags
 
 
-@dataclass(frozen=True)
-class DiameterBounds:
-    """``lower`` ≤ diameter ≤ ``upper``."""
-
-    lower: int
-    upper: int
-
-    @property
-    def exact(self) -> bool:
-        """Whether the two ends meet."""
-        return self.lower == self.upper
-
-
 def hop_distances(network: Network, source: int) -> NDArray[np.int64]:
     """Count the hops from ``source`` to every node, (n,) int64."""
     distance = np.empty(network.n_nodes, np.int64)
@@ -139,8 +125,8 @@ def hop_distances(network: Network, source: int) -> NDArray[np.int64]:
     return distance
 
 
-def diameter_bounds(network: Network, searches: int | None = None) -> DiameterBounds:
-    """Bound the diameter by a few breadth-first searches.
+def diameter_bounds(network: Network, searches: int | None = None) -> tuple[int, int]:
+    """Bound the diameter from below and above by a few breadth-first searches.
 
     A search from s gives the eccentricity ecc(s), so diameter ≥ ecc(s), and for every v ecc(v) ≤ d(s, v) +
     ecc(s), so diameter ≤ max_v min_s (d(s, v) + ecc(s)). The next search starts where that upper bound is
@@ -155,7 +141,7 @@ def diameter_bounds(network: Network, searches: int | None = None) -> DiameterBo
 
     Returns
     -------
-    DiameterBounds
+    lower, upper : int
     """
     n = network.n_nodes
     if searches is None:
@@ -175,4 +161,4 @@ def diameter_bounds(network: Network, searches: int | None = None) -> DiameterBo
             break
         centrality[source] = np.iinfo(np.int64).max
         source = int(np.argmin(centrality) if search % 2 and search < SEARCHES else np.argmax(ceiling))
-    return DiameterBounds(lower, int(ceiling.max()))
+    return lower, int(ceiling.max())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from string import Template
 
 from adfs._version import __version__
 
-__all__ = ["COLORS", "fill_page", "html_table", "number"]
+__all__ = ["COLORS", "fill_page", "html_facts", "html_table", "number"]
 
 #: Okabe and Ito's colours, told apart with every kind of colour vision; black and yellow are left out, since
 #: pages may be dark or light.
@@ -30,6 +30,11 @@ def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
     return f'<table class="times"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def html_facts(facts: Mapping[str, str]) -> str:
+    """Return what is told of something, as the entries of an HTML list."""
+    return "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(text)}</dd>" for key, text in facts.items())
 
 
 def number(value: float) -> str:

@@ -1,10 +1,9 @@
 """The planner: which method, how many nodes, which graph, how long, before anything is run."""
 
-from adfs.planning.choice import Choice, choose
 from adfs.planning.facts import CURVED, Facts
 from adfs.planning.pilot import Pilot
 from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, plan
-from adfs.planning.predictions import Calibration, Prediction, predict
+from adfs.planning.predictions import Calibration, Choice, Prediction, choose, predict
 
 __all__ = [
     "CURVED",

@@ -17,8 +17,6 @@ from adfs.problem.smoothness import batch_smoothness
 from adfs.runtimes.cluster import Cluster
 from adfs.theory import NodeSummary, summarize
 
-__all__ = ["CURVED", "Facts"]
-
 #: The losses whose curvature has no jumps, and is not nearly one as a narrowly smoothed hinge's is.
 CURVED = ("logistic", "squared")
 
@@ -148,14 +146,7 @@ class Facts:
     def gathered(cls, cluster: Cluster, X: Matrix, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
         """Return the facts of the rows of all processes; each calls it with its own, and gets the same.
 
-        Parameters
-        ----------
-        cluster : Cluster
-        X : ndarray or csr_array of shape (N, p)
-        weights : ndarray of shape (N,)
-        loss : Loss
-        sigma : float
-            Of the whole objective.
+        ``X`` (N, p) and ``weights`` (N,) are of this process, ``sigma`` of the whole objective.
         """
         outputs = max(2, loss.n_outputs) if loss.several_outputs else 1
         count, width = X.shape

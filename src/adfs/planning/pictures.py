@@ -7,14 +7,12 @@ import io
 import math
 from typing import TYPE_CHECKING
 
-from adfs.pages import COLORS, fill_page, html_table, number
+from adfs.pages import COLORS, fill_page, html_facts, html_table, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from adfs.planning.plan import Plan
-
-__all__ = ["draw", "make_page"]
 
 _MOST_ROWS = 40
 # What takes longer than so many times the best is left out of the figure.
@@ -79,21 +77,13 @@ def _rows(plan: Plan) -> list[list[str]]:
     rows = []
     for one in [*first, *rest][:_MOST_ROWS]:
         marked = ' class="best"' if one is plan.best else ""
-        texts = [f"{one.method}{' *' if one.calibrated else ''}", one.graph, str(one.n_nodes)]
-        figures = [one.time, one.passes, one.messages, one.contraction, one.p_comm]
-        if plan.seconds_per_sample is not None:
-            figures.insert(1, one.time * plan.seconds_per_sample)
-        texts += ["" if math.isnan(value) else number(value) for value in figures]
-        rows.append([f"<td{marked}>{html.escape(text)}</td>" for text in texts])
+        rows.append([f"<td{marked}>{html.escape(text)}</td>" for text in plan.cells(one)[:-1]])
     return rows
 
 
 def make_page(plan: Plan) -> str:
     """Return the page as text."""
     facts, pilot = plan.facts, plan.pilot
-    heads = ["method", "graph", "nodes", "time", "passes", "messages", "ρ", "p_comm"]
-    if plan.seconds_per_sample is not None:
-        heads.insert(4, "seconds")
     told = {
         "samples, N": number(facts.n_samples),
         "features, d": number(facts.n_features),
@@ -108,14 +98,11 @@ def make_page(plan: Plan) -> str:
         "pilot": f"{pilot.rows:,} rows, {100.0 * pilot.share:.2g} % of the run" if pilot.found else "none",
     }
     sentences = "".join(f"<li>{html.escape(one)}</li>" for one in plan.sentences())
-    items = "".join(
-        f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in told.items()
-    )
     return fill_page(
         "plan.html",
         lead=html.escape(plan.sentences()[0]),
         sentences=sentences,
         figure=_svg(plan),
-        table=html_table(heads, _rows(plan)),
-        facts=items,
+        table=html_table(plan.heads[:-1], _rows(plan)),
+        facts=html_facts(told),
     )

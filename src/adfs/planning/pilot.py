@@ -33,8 +33,6 @@ from adfs.problem import Problem
 from adfs.runtimes import Delays, Grid, Record, RunOptions, run_method
 from adfs.theory import summarize
 
-__all__ = ["MOST", "Pilot", "run_pilots"]
-
 #: The pilot runs together are to process at most this share of the samples that the predicted run does. A
 #: little less is planned for, since a run ends at a recorded point; if a method turns out far quicker than
 #: predicted, the share of its run is more, and is reported as it is.
@@ -86,15 +84,8 @@ def run_pilots(
 ) -> Pilot:
     """Try the methods that may be the best, the likeliest first, until the best is one that was tried.
 
-    Parameters
-    ----------
-    problem : Problem
-    predictions : list of Prediction
-        Of every method on every network, without pilot runs.
-    tau, tol : float
-    leave_out : collection of str
-        Methods that are not tried.
-    seed : int
+    ``predictions`` are those of every method on every network, without pilot runs; the methods to
+    ``leave_out`` are not tried.
     """
     begun = time.perf_counter()
     least = max(_LEAST_ROWS, _ROWS_PER_FEATURE * problem.n_features)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["GRAPHS", "NODES", "Plan", "networks_of", "plan"]
-
 #: What is looked at unless told otherwise: few links per node, so that messages at once cost about one.
 GRAPHS = ("cycle", "grid", "torus", "exponential")
 NODES = (1, 2, 4, 8, 16, 32, 64)
@@ -104,6 +102,19 @@ class Plan:
         if self.seconds_per_sample is not None:
             frame.insert(4, "seconds", frame["time"] * self.seconds_per_sample)
         return frame
+
+    @property
+    def heads(self) -> list[str]:
+        """What the table of a page or a screen has of a prediction; see :meth:`cells`."""
+        seconds = [] if self.seconds_per_sample is None else ["seconds"]
+        return ["method", "graph", "nodes", "time", *seconds, "passes", "messages", "ρ", "p_comm", "γ"]
+
+    def cells(self, one: Prediction) -> list[str]:
+        """Return a prediction for people: a text under each of :attr:`heads`, marked * after a pilot run."""
+        seconds = [] if self.seconds_per_sample is None else [one.time * self.seconds_per_sample]
+        figures = [one.time, *seconds, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
+        texts = ["" if math.isnan(value) else number(value) for value in figures]
+        return [f"{one.method} *" if one.calibrated else one.method, one.graph, str(one.n_nodes), *texts]
 
     def best_of_each(self) -> list[Prediction]:
         """Return each method at its best, the quickest first."""
@@ -316,10 +327,6 @@ def plan(
     seconds_per_sample : float, optional
         What one sample's computation takes, to tell seconds (`adfs.runtimes.timing.step_seconds`).
     seed : int
-
-    Returns
-    -------
-    Plan
 
     Examples
     --------

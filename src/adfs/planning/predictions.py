@@ -1,10 +1,13 @@
-"""How long a method takes to a target: what theory promises, times what is seen, on the idealised clock."""
+"""How long a method takes to a target: what theory promises, times what is seen, on the idealised clock.
+
+And which method and network to take, from facts that all processes share: what ``"auto"`` stands for.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,30 +15,19 @@ import numpy as np
 
 from adfs.algorithms import METHODS, EventEffort, Method, RoundEffort
 from adfs.algorithms.newton import MOST_FEATURES
-from adfs.errors import unknown_name
+from adfs.errors import InputError, unknown_name
 from adfs.network import Network
+from adfs.pages import number
 from adfs.planning.facts import Facts
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.delays import Delays
 from adfs.theory import NodeSummary, NonSmoothParameters, Parameters
-from adfs.theory.baselines import AgdParameters, NewtonParameters, QningParameters
-
-__all__ = [
-    "FORMULAS",
-    "LOCAL_SOLVERS",
-    "OBSERVED",
-    "UNSURE",
-    "Calibration",
-    "Formula",
-    "Prediction",
-    "best_of_each",
-    "candidates",
-    "predict",
-    "predict_all",
-    "ranked",
-    "reach",
-    "work_here",
-]
+from adfs.theory.baselines import (
+    AgdParameters,
+    InteriorPointParameters,
+    NewtonParameters,
+    QningParameters,
+)
 
 #: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
 #: classes (3 graphs of 9 to 16 nodes, m = 500 and 2,000, d = 10 and 40; by eye): what a prediction goes by
@@ -80,12 +72,19 @@ class Formula(NamedTuple):
     samples: Callable[[Facts], float]
 
 
+_BY_MATRICES = {"newton": NewtonParameters, "interior-point": InteriorPointParameters}
+
 #: Newton: a few damped steps, then digits double; a row adds its part to half a Hessian.
+#: Interior points: the same matrix and six times through the rows, 1.75 rounds per digit and a few more.
 #: L-BFGS: between the root of κ_b and its logarithm, as directions differ; one gradient per round.
 #: By eye from ten runs, synthetic and real; they took between a quarter and three times as many.
 FORMULAS: Mapping[str, Formula] = {
     "newton": Formula(
         lambda facts, tol: NewtonParameters.rounds_to(tol), lambda facts: 0.5 * (facts.n_features + 1) + 1.0
+    ),
+    "interior-point": Formula(
+        lambda facts, tol: InteriorPointParameters.rounds_to(tol),
+        lambda facts: (0.5 * (facts.n_features + 1) + 3.0) / InteriorPointParameters.passes_per_round,
     ),
     "lbfgs": Formula(
         lambda facts, tol: 0.3 * math.log(1.0 / tol) * math.cbrt(facts.kappa_b),
@@ -172,7 +171,9 @@ def _fits(name: str, facts: Facts) -> bool:
     method = METHODS[name]
     if facts.n_outputs > 1 and not method.several_outputs:
         return False
-    if (name == "newton" and facts.n_features > MOST_FEATURES) or (name == "qning" and not facts.curved):
+    if name in _BY_MATRICES and facts.n_features > MOST_FEATURES:
+        return False
+    if name == "qning" and not facts.curved:
         return False
     # A method for losses that are not smooth is for these: its rate is far worse than a smooth one's.
     return method.smooth_only if facts.smooth else not method.smooth_only
@@ -256,7 +257,7 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
         time = _time(method, parameters, summary, network, delays, position)
     return Prediction(
         method=name,
-        graph=network.name or f"{network.n_nodes} nodes",
+        graph=_name(network),
         n_nodes=network.n_nodes,
         time=time,
         position=position,
@@ -270,6 +271,10 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
         rows=rows,
         tol=tol,
     )
+
+
+def _name(network: Network) -> str:
+    return network.name or f"{network.n_nodes} nodes"
 
 
 def _constants(method: Method, facts: Facts, summary: NodeSummary, network: Network, tau: float) -> Any:
@@ -288,7 +293,7 @@ def _constants(method: Method, facts: Facts, summary: NodeSummary, network: Netw
 # matters.
 _STEP, _ENTRY, _LOOK, _AT_ONCE = 120.0, 3.0, 60.0, 4.0
 # These look at every row once per round instead of computing one sample after the other.
-_BY_GRADIENTS = ("agd", "dagd", "extra", "lbfgs", "newton")
+_BY_GRADIENTS = ("agd", "dagd", "extra", "lbfgs", "newton", "interior-point")
 
 
 def work_here(name: str, facts: Facts, n_nodes: int, passes: float, messages: float) -> float:
@@ -298,11 +303,12 @@ def work_here(name: str, facts: Facts, n_nodes: int, passes: float, messages: fl
     step = facts.n_outputs * (_ENTRY * entries + _STEP)
     row = facts.n_outputs * (2.0 * entries + _LOOK) if name in _BY_GRADIENTS else step
     work = passes * facts.n_samples * row
-    if name != "newton":  # both ends of a message go through d numbers
+    if name not in _BY_MATRICES:  # both ends of a message go through d numbers
         return (work + messages * (facts.n_features + _STEP)) / step
     at_once = 1.0 if facts.entries_per_row is not None else _AT_ONCE
     products = 0.5 * facts.n_samples * entries * (entries + 1.0) / at_once
-    return (work + passes * (products + n_nodes * width**2 + width**3 / (3.0 * _AT_ONCE))) / step
+    rounds = passes / _BY_MATRICES[name].passes_per_round
+    return (work + rounds * (products + n_nodes * width**2 + width**3 / (3.0 * _AT_ONCE))) / step
 
 
 def _time(
@@ -357,3 +363,83 @@ def _runs_on(method: Method, network: Network) -> bool:
     if method.kind == "single":
         return network.n_nodes == 1
     return network.n_nodes > 1 or method.name not in _FOR_NETWORKS
+
+
+# --------------------------------------------------------------------------- what "auto" stands for
+
+
+class Choice(NamedTuple):
+    """A method on a network, the time that it is predicted to take, and why it was chosen, in words."""
+
+    method: str
+    network: Network
+    time: float
+    reason: str
+
+
+def choose(
+    facts: Facts,
+    networks: Sequence[Network],
+    *,
+    tau: float | None = 1.0,
+    tol: float = 1e-6,
+    methods: Iterable[str] | None = None,
+    rounds: Mapping[str, float] | None = None,
+) -> Choice:
+    """Choose the method and the network that are predicted to be the quickest; nothing is run.
+
+    Parameters
+    ----------
+    facts : Facts
+        The same in every process, and so is the choice but for the last digits of eigenvalues: let process 0
+        tell the others.
+    networks : sequence of Network
+    tau : float, optional
+        Time of a message, one sample's computation taking 1. None: nothing is planned, the nodes are what
+        they are, and the least work counts (`predict` without delays).
+    tol : float
+    methods : iterable of str, optional
+        All that are registered and fit the problem when left out, apart from those whose local solves the
+        clock counts as one pass.
+    rounds : mapping, optional
+        How often a method has to solve the problem, once where it does not say.
+
+    Examples
+    --------
+    >>> from adfs.network import Network
+    >>> facts = Facts(n_samples=50_000, n_features=500, kappa_s=5000.0, kappa_b=500.0)
+    >>> choose(facts, [Network("path:16"), Network("grid:4x4")], tau=10.0).network.name
+    'grid:4x4'
+    """
+    names = candidates(facts, methods)
+    if methods is None:
+        names = [name for name in names if name not in LOCAL_SOLVERS]
+    delays = None if tau is None else Delays(tau=tau, law="fixed")
+    often = rounds or {}
+    found = predict_all(names, facts, networks, delays, tol)
+    found = [dataclasses.replace(one, time=often.get(one.method, 1.0) * one.time) for one in found]
+    found.sort(key=lambda one: one.time)
+    if not found:
+        raise InputError("none of these methods can run on this problem and these networks")
+    best = found[0]
+    network = next(one for one in networks if _name(one) == best.graph)
+    return Choice(best.method, network, best.time, _reason(found, tau))
+
+
+def _reason(found: Sequence[Prediction], tau: float | None) -> str:
+    """Say what the best of some predictions is, and what the next other choice would take."""
+    best = found[0]
+    other = next((one for one in found if one.graph != best.graph), None)
+    if other is None:
+        other = next((one for one in found if one.method != best.method), None)
+    if tau is None:
+        stated = best.method in FORMULAS
+        words = f"{number(best.position)} rounds" if stated else f"{number(best.passes)} passes"
+        behind = (
+            "" if other is None else f", {other.time / best.time:.2g} times less work than {other.method}"
+        )
+        return f"{words} are predicted{behind}"
+    words = (
+        f"{best.method} on {best.graph} is predicted to take {number(best.time)} samples' time at τ = {tau:g}"
+    )
+    return words if other is None else f"{words}, {other.method} on {other.graph} {number(other.time)}"

@@ -153,20 +153,23 @@ def fill_margins(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> None
     """Write the margins x_jᵀθ_k of row j, one per output k; ``theta`` (K·p,) laid out output by output."""
     start, stop = row_span(rows, j)
     width = theta.size // out.size
-    fours = out.size - out.size % 4
-    # A sum in order waits for each addition; those of four outputs do not wait for each other.
-    for output in range(0, fours, 4):
-        a, b = np.uint64(output * width), np.uint64((output + 1) * width)
-        c, d = np.uint64((output + 2) * width), np.uint64((output + 3) * width)
-        at_a, at_b, at_c, at_d = 0.0, 0.0, 0.0, 0.0
+    # A sum in order waits for each addition; those of five outputs do not wait for each other. The last five
+    # may be among those before.
+    for group in range(0, out.size if out.size >= 5 else 0, 5):
+        output = min(group, out.size - 5)
+        a, b, c = np.uint64(output * width), np.uint64((output + 1) * width), np.uint64((output + 2) * width)
+        d, e = np.uint64((output + 3) * width), np.uint64((output + 4) * width)
+        at_a, at_b, at_c, at_d, at_e = 0.0, 0.0, 0.0, 0.0, 0.0
         for k in range(start, stop):
             entry, column = row_entry(rows, j, k), row_column(rows, j, k)
             at_a += entry * theta[a + column]
             at_b += entry * theta[b + column]
             at_c += entry * theta[c + column]
             at_d += entry * theta[d + column]
-        out[output], out[output + 1], out[output + 2], out[output + 3] = at_a, at_b, at_c, at_d
-    for output in range(fours, out.size):
+            at_e += entry * theta[e + column]
+        out[output], out[output + 1], out[output + 2] = at_a, at_b, at_c
+        out[output + 3], out[output + 4] = at_d, at_e
+    for output in range(0 if out.size < 5 else out.size, out.size):
         first = np.uint64(output * width)
         margin = 0.0
         for k in range(start, stop):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adfs.compilation import compiled, inlined
-from adfs.intrinsics import fma
+from adfs.compilation import compiled, fma, inlined
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
 
 # A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.

@@ -173,6 +173,11 @@ def write_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> Non
     raise NotImplementedError("compiled code only")
 
 
+def value_and_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
+    """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
+    raise NotImplementedError("compiled code only")
+
+
 def clip_tip(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
     """Move a tip s (K,) so that s/w lies in the domain of ℓ*(·; b), in place."""
     raise NotImplementedError("compiled code only")
@@ -200,6 +205,18 @@ def _write_slope(
         margins[0] = weight * derivative(loss, margins[0], b)
 
     return _chosen(loss, b, "write_slope", one)
+
+
+@overloads(value_and_slope)
+def _value_and_slope(
+    loss: types.Type, margins: types.Type, b: types.Type, weight: types.Type
+) -> Callable[..., object] | None:
+    def one(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
+        found = value(loss, margins[0], b)
+        margins[0] = weight * derivative(loss, margins[0], b)
+        return found
+
+    return _chosen(loss, b, "value_and_slope", one)
 
 
 @overloads(clip_tip)

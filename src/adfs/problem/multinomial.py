@@ -151,6 +151,27 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
         margins[label] = -total
 
     @staticmethod
+    def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
+        # One exponential per class for both.
+        label = int(b)
+        top = 0
+        for k in range(margins.size):
+            if margins[k] > margins[top]:
+                top = k
+        highest, away, others = margins[top], margins[top] - margins[label], 0.0
+        for k in range(margins.size):
+            margins[k] = math.exp(margins[k] - highest)
+            if k != top:
+                others += margins[k]
+        share, total = weight / (1.0 + others), 0.0
+        for k in range(margins.size):
+            if k != label:
+                margins[k] *= share
+                total += margins[k]
+        margins[label] = -total
+        return float(math.log1p(others) + away)
+
+    @staticmethod
     def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
         # s/w + e_label goes to the nearest point of the simplex.
         label = int(b)

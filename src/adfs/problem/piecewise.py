@@ -131,7 +131,7 @@ def _fit_side(loss: Loss, y: Labels, end: np.ndarray) -> tuple[np.ndarray, np.nd
     """Return the slope at 0 and the curvature of ℓ* between 0 and ``end``, or None when it is no parabola."""
     points = [_conjugates(loss, share * end, y) for share in (0.25, 0.5, 0.75, 1.0)]
     length = np.where(end == 0.0, 1.0, end)
-    rounding = 1e-14 * sum(np.abs(point) for point in points)
+    rounding = 1e-14 * (sum(np.abs(point) for point in points) + np.abs(end))
     second = points[0] - 2.0 * points[1] + points[2]
     second = np.where(np.abs(second) > rounding, second, 0.0)
     third = points[3] - 3.0 * points[2] + 3.0 * points[1] - points[0]

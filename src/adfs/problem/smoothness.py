@@ -61,21 +61,25 @@ def _by_gram_matrices(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np
 def _node_by_node(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     out = np.zeros(offsets.size - 1)
     for node, (start, stop) in enumerate(pairwise(offsets)):
-        rows = X[start:stop]
-        roots = np.sqrt(weights[start:stop])
+        rows, roots = _rows_between(X, start, stop), np.sqrt(weights[start:stop])
         if not roots.any():
             continue
-        if sparse(rows):
-            scaled = sp.csr_array(sp.diags_array(roots) @ rows)
-            if scaled.nnz == 0 or not scaled.data.any():
-                continue
-        else:
-            # No copy of the data where nothing is to be scaled.
-            scaled = rows if np.all(roots == 1.0) else roots[:, None] * rows
-            if not scaled.any():
-                continue
+        scaled = rows
+        if not np.all(roots == 1.0):  # no copy of the data where nothing is to be scaled
+            scaled = sp.csr_array(sp.diags_array(roots) @ rows) if sparse(rows) else roots[:, None] * rows
+        if not (scaled.data if sparse(scaled) else scaled).any():
+            continue
         out[node] = _largest_squared_singular_value(scaled)
     return out
+
+
+def _rows_between(X: Matrix, start: int, stop: int) -> Matrix:
+    """Return X[start:stop] without a copy of what is stored."""
+    if not sparse(X):
+        return X[start:stop]
+    first, last = X.indptr[start], X.indptr[stop]
+    parts = X.data[first:last], X.indices[first:last], X.indptr[start : stop + 1] - first
+    return sp.csr_array(parts, shape=(stop - start, X.shape[1]))
 
 
 def _largest_squared_singular_value(matrix: Matrix) -> float:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from adfs.algorithms.base import Process
-from adfs.problem.evaluation import Gap, add_squares, close_gap
+from adfs.algorithms.base import OnePoint, Process
+from adfs.problem.evaluation import Gap, add_squares, close_gap, squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
 
-__all__ = ["AllNodes", "Certificate", "certify", "compare_with_optimum", "measure_nodes"]
+__all__ = [
+    "AllNodes",
+    "Certificate",
+    "Certifier",
+    "certify",
+    "certify_by_gradient",
+    "compare_with_optimum",
+    "measure_nodes",
+]
 
 
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
+    ``tips`` are the dual variables that prove it, where they are not those of the process; ``last`` says that
+    to go on would not make it better.
     The gap is a sum of terms of at least 0, with what rounding can hide: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
@@ -27,6 +37,18 @@ class Certificate(NamedTuple):
     value: float
     lower: float
     gap: float
+    tips: np.ndarray | None = None
+    last: bool = False
+
+
+class Certifier(Protocol):
+    """What certifies a run: `certify`, or a function of its arguments for a problem that is not the run's."""
+
+    def __call__(
+        self, process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
+    ) -> Certificate:
+        """Return what is known of the process's point."""
+        ...
 
 
 class AllNodes:
@@ -97,11 +119,14 @@ class AllNodes:
         """Return F at each of some points (p, d), shape (p,)."""
         return add_squares(self.collect(self.problem.loss_sums(points)), self.penalty, points)
 
-    def certificate(self, theta: np.ndarray, found: Gap, lower: float) -> Certificate:
+    def certificate(
+        self, theta: np.ndarray, found: Gap, lower: float, tips: np.ndarray | None = None
+    ) -> Certificate:
         """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
         at_zero = self.value_at_zero
         found = found.above(lower)
-        return Certificate(theta, found.value, found.lower, found.gap / (at_zero if at_zero > 0.0 else 1.0))
+        gap = found.gap / (at_zero if at_zero > 0.0 else 1.0)
+        return Certificate(theta, found.value, found.lower, gap, tips)
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,); with an ℓ1 term that moved towards 0."""
@@ -127,7 +152,15 @@ def certify(
         An earlier lower bound of F*.
     """
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
-    tips = process.dual() if problem.certifiable and not process.from_primal else None
+    if isinstance(process, OnePoint):
+        tips = None
+        if enough is not None and problem.certifiable and not process.stuck:
+            certificate = certify_by_gradient(process, nodes, lower)
+            if certificate.gap > enough:
+                return certificate
+    else:
+        tips = process.dual() if problem.certifiable else None
+    own: np.ndarray | None = None
     # With an ℓ1 term the iterates do not tell the centres.
     direct = not process.at_iterate and penalty.l1 is None
     if tips is not None and enough is not None and direct:
@@ -149,21 +182,29 @@ def certify(
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
-        if enough is not None and process.from_primal and not process.stuck:
-            value, square = process.seen
-            if square == 0.0 and not theta.any():  # F(0) − D(0) is known before the first gradient
-                value, square, lower = nodes.value_at_zero, np.inf, max(lower, nodes.dual_at_zero)
-            excess = square / (2.0 * sigma)
-            certificate = nodes.certificate(theta, Gap(value, value - excess, excess), lower)
-            if certificate.gap > enough:
-                return certificate
-        tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
+        own = tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
         total = nodes.add_rows(tips)
         # Far from the optimum θ's own dual variables may say less than none at all.
         lower = max(lower, nodes.dual_at_zero)
     parts = nodes.collect(problem.gap_parts(tips, theta))
     residual, *l1 = penalty.apart(total, theta)
-    return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower, own)
+
+
+def certify_by_gradient(
+    process: OnePoint, nodes: AllNodes, lower: float, lengths: np.ndarray | None = None
+) -> Certificate:
+    """Certify the θ of a process that goes by it from F and ∇F, which it has: not a message, no rows.
+
+    ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
+    """
+    theta, sigma = process.point, nodes.total_sigma
+    value, gradient = process.seen
+    square = squared_norm(gradient if lengths is None else lengths * gradient)
+    if square == 0.0 and not theta.any():  # F(0) − D(0) is known before the first gradient
+        value, square, lower = nodes.value_at_zero, np.inf, max(lower, nodes.dual_at_zero)
+    excess = square / (2.0 * sigma)
+    return nodes.certificate(theta, Gap(value, value - excess, excess), lower)
 
 
 def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:

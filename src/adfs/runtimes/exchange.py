@@ -349,6 +349,13 @@ class GossipProduct:
         self.products += 1
         return found
 
+    def least(self, value: float) -> float:
+        """Return the smallest of the values of all processes."""
+        begun = time.perf_counter()
+        found = float(min(self.cluster.gather(value, "to find the length of a step")))
+        self.times.communicating += time.perf_counter() - begun
+        return found
+
     def _with_neighbours(self, flat: np.ndarray) -> np.ndarray:
         """Return the values here followed by those needed of other processes."""
         begun = time.perf_counter()

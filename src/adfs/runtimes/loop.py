@@ -130,7 +130,7 @@ class Plan:
     sparing : bool
         Certify as rarely as a tolerance lets, instead of on the recorded grid.
     few_rounds : bool
-        A sparing run looks after each of the first rounds.
+        A look costs next to nothing: a sparing run looks after each of the first rounds, and often later.
     """
 
     budget: Budget
@@ -146,50 +146,66 @@ class Plan:
         """The position beyond which the run does not go."""
         return self.budget.last_position(self.position_of)
 
-    def points(self, position: float, rows: list[dict[str, float]]) -> Iterator[float]:
-        """Yield the positions at which to record from a position on, without end; ``rows`` grows by them."""
+    def points(self, position: float, looks: _Looks) -> Iterator[float]:
+        """Yield the positions at which to record from a position on, without end."""
         grid, last = self.record.grid, self.last
         while self.sparing:
-            yield min(self._planned(rows)[1], last)
+            yield min(looks.next, last)
         for amount in grid.points():
             point = math.ceil(self.position_of(amount) if grid.unit == "passes" else amount)
             if point >= position:
                 yield min(float(point), last)
 
-    def _planned(self, rows: list[dict[str, float]]) -> tuple[list[dict[str, float]], float]:
-        """Return the rows that a sparing run plans by, and where it looks next.
 
-        Both follow from the rows alone, and from none that was recorded because a budget ended or someone
-        stopped the run: one that goes on looks where one that never stopped does.
-        """
-        held: list[dict[str, float]] = []
-        point = 0.0
-        for row in rows:
-            if row["position"] >= point:
-                held.append(row)
-                following = self.position_of(self._next_passes(held))
-                if self.few_rounds:
-                    following = row["position"] * (1.0 if row["position"] < _FEW else _COARSE)
-                point = max(float(math.ceil(following)), row["position"] + 1.0)
-        return held, point
+class _Looks:
+    """Where a sparing run is certified.
 
-    def _next_passes(self, rows: list[dict[str, float]]) -> float:
-        """Return after how many passes to look again: gaps fall geometrically, so a few tell when."""
-        assert self.budget.tol is not None
-        now, gap = rows[-1]["passes"], rows[-1]["gap"]
-        coarse = max(_FIRST_LOOK, _COARSE * now)
+    It follows from the recorded rows alone, and from none that was recorded because a budget ended or someone
+    stopped the run: one that goes on looks where one that never stopped does.
+    """
+
+    def __init__(self, plan: Plan, rows: list[dict[str, float]]) -> None:
+        self._plan, self._rows = plan, rows
+        self._read, self._next, self._lower = 0, 0.0, -math.inf
+        self._held: list[dict[str, float]] = []
+
+    @property
+    def next(self) -> float:
+        """The position of the next one."""
+        self._catch_up()
+        return self._next
+
+    @property
+    def lower(self) -> float:
+        """The best lower bound of F* so far."""
+        self._catch_up()
+        return self._lower
+
+    def _catch_up(self) -> None:
+        for row in self._rows[self._read :]:
+            if row["position"] >= self._next:
+                self._held.append(row)
+                self._lower = max(self._lower, row["dual"])
+                self._next = max(float(math.ceil(self._following())), row["position"] + 1.0)
+        self._read = len(self._rows)
+
+    def _following(self) -> float:
+        """Return where to look again: gaps fall geometrically, so a few tell when."""
+        tol, now, gap = self._plan.budget.tol, self._held[-1]["position"], self._held[-1]["gap"]
+        assert tol is not None
+        if self._plan.few_rounds:
+            return now if now < _FEW else _NEAREST * now
+        coarse = max(self._plan.position_of(_FIRST_LOOK), _COARSE * now)
         # The first is of the start. Gaps are rough: of two slopes the steeper one, so as not to miss the end.
         earlier = [
-            row for row in rows[1:-1][-2:] if row["passes"] < now and 0.0 < gap < row["gap"] < math.inf
+            row
+            for row in self._held[1:-1][-2:]
+            if row["position"] < now and 0.0 < gap < row["gap"] < math.inf
         ]
         if not earlier:
             return coarse
-        rate = max(math.log(row["gap"] / gap) / (now - row["passes"]) for row in earlier)
-        return min(max(now + math.log(gap / self.budget.tol) / rate, _NEAREST * now), coarse)
-
-    def lower(self, rows: list[dict[str, float]]) -> float:
-        """Return the best lower bound of F* so far that a sparing run goes by."""
-        return max((row["dual"] for row in self._planned(rows)[0]), default=-math.inf)
+        rate = max(math.log(row["gap"] / gap) / (now - row["position"]) for row in earlier)
+        return min(max(now + math.log(gap / tol) / rate, _NEAREST * now), coarse)
 
 
 def run_loop(
@@ -209,7 +225,8 @@ def run_loop(
     phases = execution.phases
     pace = _Pace(execution, monitor, rows, seconds)
     with _interrupts(execution, plan.checkpoint_every is not None):
-        points, last = plan.points(execution.position, rows), plan.last
+        looks, last = _Looks(plan, rows), plan.last
+        points = plan.points(execution.position, looks)
         point = next(points)
         while True:
             look = math.inf if phases is None else phases.next_look
@@ -217,12 +234,12 @@ def run_loop(
             ends = outcome is not None or execution.position >= last
             # A run that looks on the way ends at a look that finds it good enough.
             if ends or execution.position >= (min(point, look) if plan.sparing else point):
-                certificate = _certify(execution, plan, rows, ends)
+                certificate = _certify(execution, plan, looks, ends)
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, pace.seconds))
                     monitor.update(rows[-1])
                 outcome = outcome or _verdict(certificate, plan.budget)
-                stuck = execution.process.stuck and plan.budget.tol is not None
+                stuck = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
                 if outcome is None and (stuck or execution.position >= last):
                     outcome = Outcome.OUT_OF_BUDGET
                 if outcome is not None:
@@ -235,8 +252,8 @@ def run_loop(
                 pace.seconds += phases.look()
                 changed = phases.plan(plan)
                 if changed is not plan:
-                    plan, last = changed, changed.last
-                    points = plan.points(math.nextafter(execution.position, math.inf), rows)
+                    plan, looks, last = changed, _Looks(changed, rows), changed.last
+                    points = plan.points(math.nextafter(execution.position, math.inf), looks)
                     point = next(points)
 
 
@@ -276,12 +293,12 @@ class _Pace:
         return None
 
 
-def _certify(execution: Execution, plan: Plan, rows: list[dict[str, float]], ends: bool) -> Certificate:
+def _certify(execution: Execution, plan: Plan, looks: _Looks, ends: bool) -> Certificate:
     if not plan.sparing:
         return execution.certify(plan.record)
     assert plan.budget.tol is not None
     enough = math.inf if ends else plan.budget.tol
-    return execution.certify(plan.record, enough=enough, lower=plan.lower(rows))
+    return execution.certify(plan.record, enough=enough, lower=looks.lower)
 
 
 def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: float) -> dict[str, float]:

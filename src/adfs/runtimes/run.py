@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import EventProcess, Method, Process, Setting, get_method
+from adfs.algorithms.base import EventProcess, Method, OnePoint, Process, Setting, get_method
 from adfs.errors import InputError
 from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
-from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.certificates import AllNodes, Certifier, certify
 from adfs.runtimes.checkpoints import Checkpoints, KeptPhases, fingerprint, open_checkpoints
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
@@ -86,6 +86,7 @@ def run_method(
     placement: Placement | None = None,
     monitor: Monitor | None = None,
     whole: bool = True,
+    certifier: Certifier = certify,
 ) -> Run:
     """Run a method; every process of a cluster calls it together.
 
@@ -106,6 +107,8 @@ def run_method(
         Watches the run; a progress bar when left out.
     whole : bool
         Whether the run says in its checkpoint folder how it ended; if not, it is a part of a fit that does.
+    certifier : Certifier
+        What certifies the run, and ends it.
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
@@ -128,7 +131,7 @@ def run_method(
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", lambda: chosen.check(problem, own))
-        return _Assembly(chosen, problem, graph, options, own, team, spread, whole).run(monitor)
+        return _Assembly(chosen, problem, graph, options, own, team, spread, whole, certifier).run(monitor)
 
 
 def _check(
@@ -200,6 +203,7 @@ class _Assembly:
     cluster: Cluster
     placement: Placement
     whole: bool = True
+    certifier: Certifier = certify
     tau: float | None = None
 
     def run(self, monitor: Monitor | None) -> Run:
@@ -224,7 +228,7 @@ class _Assembly:
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
                 cluster.say(line)
-        execution = Execution(process, nodes, options.read, checkpoints, self.tau)
+        execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
         plan = self._plan(summary, constants)
         if phases is not None:
             plan = self._in_phases(phases, execution, plan, constants)
@@ -322,11 +326,11 @@ class _Assembly:
         goes by θ alone starts there if it is better than 0.
         """
         total = nodes.add_rows(tips)
-        if not process.from_primal:
+        if not isinstance(process, OnePoint):
             return process.place(tips, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
         theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.place_primal(theta)
+            process.place_at(theta)
         return True
 
     def _checkpoints(
@@ -417,7 +421,7 @@ class _Assembly:
             seconds=result.seconds,
             schedule=options.schedule if isinstance(process, EventProcess) else "",
             details=details | execution.account(),
-            dual=process.dual(),
+            dual=process.dual() if result.certificate.tips is None else result.certificate.tips,
             history=history,
         )
 

@@ -7,12 +7,11 @@ own clock.
 
 from __future__ import annotations
 
-from adfs.schedule.events import Events, Schedule
+from adfs.schedule.events import Counts, Events, Schedule, counts, frame, plot
 from adfs.schedule.poisson import PoissonSchedule
 from adfs.schedule.rounds import RoundDraws, RoundWindow, draw_rounds
 from adfs.schedule.sampling import AliasTables
 from adfs.schedule.shared import SCHEDULES, IidSchedule, make_schedule
-from adfs.schedule.view import Counts, counts, frame, plot
 
 __all__ = [
     "SCHEDULES",

@@ -20,9 +20,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adfs.compilation import compiled, inlined, kernel
+from adfs.compilation import compiled, inlined, kernel, prefetch
 from adfs.errors import InputError
-from adfs.intrinsics import prefetch
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
 from adfs.schedule.philox import DOMAIN_POISSON_COUNT, DOMAIN_POISSON_EVENT, draw_pairs, seed_key
 from adfs.schedule.sampling import draw_sample

@@ -11,8 +11,6 @@ from adfs.compilation import compiled, kernel
 from adfs.schedule.philox import DOMAIN_ROUND_COIN, DOMAIN_ROUND_SAMPLE, draw_pairs, philox, seed_key
 from adfs.schedule.sampling import AliasTables, draw_sample
 
-__all__ = ["RoundDraws", "RoundWindow", "draw_rounds", "round_coin"]
-
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _COIN = np.uint64(DOMAIN_ROUND_COIN)

@@ -214,10 +214,6 @@ class AliasTables:
             Where each node's rows start and end.
         node_ids : (k,) array_like of int, optional
             Which nodes these are, where they are not 0, …, k−1.
-
-        Returns
-        -------
-        AliasTables
         """
         row_weights = np.ascontiguousarray(weights, dtype=np.float64)
         bounds = np.ascontiguousarray(offsets, dtype=np.int64)

@@ -10,9 +10,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adfs.compilation import compiled
+from adfs.compilation import compiled, prefetch
 from adfs.errors import InputError, unknown_name
-from adfs.intrinsics import prefetch
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
 from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
 from adfs.schedule.poisson import PoissonSchedule

@@ -1,6 +1,5 @@
 """The theory: the augmented graph, parameters, one function per theorem, and Table 1."""
 
-from adfs.theory.augmented import AugmentedGraph
 from adfs.theory.baselines import (
     AgdParameters,
     DsbaParameters,
@@ -15,6 +14,7 @@ from adfs.theory.parameters import Parameters, smoothness_limit
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
 from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
 from adfs.theory.theorems import (
+    AugmentedGraph,
     ExecutionTime,
     StepTime,
     table1,

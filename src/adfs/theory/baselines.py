@@ -10,17 +10,14 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
-from adfs.network import Network
-from adfs.network.gossip import ChebyshevCoefficients
-from adfs.network.spectrum import second_eigenpair
-from adfs.network.walks import hop_distances
-from adfs.theory.parameters import inverse_sigma
+from adfs.network import ChebyshevCoefficients, Network, hop_distances, second_eigenpair
+from adfs.theory.parameters import edge_roots, inverse_sigma
 from adfs.theory.records import Record, shown
 from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize, summarize_smooth
 from adfs.threads import single_threaded
@@ -122,7 +119,7 @@ class EsdacdParameters(Record):
     def theory(cls, problem: Source, network: Network) -> EsdacdParameters:
         """Keep the network's weights, with their best probabilities p_e ∝ √(μ_e²R_e(1/σ_i + 1/σ_j))."""
         summary = _read_many(problem, network)
-        roots = np.sqrt(network.weights * network.resistances.values * inverse_sigma(network, summary.sigma))
+        roots = edge_roots(network, summary.sigma)
         return cls._assemble(summary, network, roots / roots.sum())
 
     @classmethod
@@ -374,18 +371,20 @@ class NewtonParameters(Record):
     _title: ClassVar[str] = "Parameters of Newton's method"
     contraction: float = field(metadata=shown("contraction, a stand-in", ""))
     n_features: int = field(metadata=shown("features", "d"))
-    hops: int = field(metadata=shown("messages of a sum", "2·depth"))
+    hops: int = field(metadata=shown("messages of a round's sums", "2·depth each"))
+    sums_per_round: ClassVar[int] = 1
+    passes_per_round: ClassVar[float] = 1.0
 
     @classmethod
-    def theory(cls, problem: Source, network: Network) -> NewtonParameters:
+    def theory(cls, problem: Source, network: Network) -> Self:
         """Return what the rounds take; losses whose curvature has no bound may have them too."""
         check_network(summarize(problem), network)
-        return cls(0.5, getattr(problem, "n_features", 0), 2 * tree_depth(network))
+        return cls(0.5, getattr(problem, "n_features", 0), 2 * cls.sums_per_round * tree_depth(network))
 
     @property
     def row_effort(self) -> float:
         """What a row costs per round, one sample's step taking 1."""
-        return 0.5 * (self.n_features + 1.0) + 1.0
+        return 0.5 * (self.n_features + 1.0) + self.passes_per_round
 
     @staticmethod
     def rounds_to(tol: float) -> float:
@@ -397,6 +396,35 @@ class NewtonParameters(Record):
         7.3
         """
         return 3.0 + math.log2(1.0 + math.log(1.0 / tol))
+
+
+@dataclass(frozen=True, eq=False)
+class InteriorPointParameters(NewtonParameters):
+    """Interior points with sums over the nodes: as `NewtonParameters`, with more of them per round.
+
+    A round has five sums one after another (the matrix; two solutions; two steps' lengths) and goes through
+    each row six times besides the matrix, once at a time: each counts for half of a sample's step.
+    """
+
+    _title: ClassVar[str] = "Parameters of interior points"
+    sums_per_round: ClassVar[int] = 5
+    passes_per_round: ClassVar[float] = 6.0
+
+    @property
+    def row_effort(self) -> float:
+        """What a row costs per round, one sample's step taking 1."""
+        return 0.5 * (self.n_features + 1.0) + 0.5 * self.passes_per_round
+
+    @staticmethod
+    def rounds_to(tol: float) -> float:
+        """Return the rounds to plan for a relative error: a few on the way, then seven for four digits.
+
+        Examples
+        --------
+        >>> InteriorPointParameters.rounds_to(1e-6)
+        14.0
+        """
+        return 3.5 + 1.75 * math.log10(1.0 / tol)
 
 
 _EXACT_NODES = 2000

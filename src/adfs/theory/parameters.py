@@ -153,13 +153,7 @@ class Parameters(EventParameters, Record):
     # ------------------------------------------------------------------ the two choices
 
     @classmethod
-    def paper(
-        cls,
-        problem: Source,
-        network: Network,
-        *,
-        tau: float = math.nan,
-    ) -> Parameters:
+    def paper(cls, problem: Source, network: Network, *, tau: float = math.nan) -> Parameters:
         """Theorem 5's choice, its errata applied and σ_A computed to about eight digits, from below.
 
         α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
@@ -190,12 +184,7 @@ class Parameters(EventParameters, Record):
 
     @classmethod
     def tuned(
-        cls,
-        problem: Source,
-        network: Network,
-        *,
-        tau: float = math.nan,
-        r: float | None = None,
+        cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
     ) -> Parameters:
         """Sharper constants than Theorem 5's: σ_A from batch condition numbers, best probabilities, r from τ.
 
@@ -214,9 +203,7 @@ class Parameters(EventParameters, Record):
             check_split(r)
         if network.n_nodes == 1:
             return cls._single(summary, "tuned")
-        resistance = network.resistances.values
-        inverse = inverse_sigma(network, summary.sigma)
-        roots = np.sqrt(network.weights * resistance * inverse)
+        roots = edge_roots(network, summary.sigma)
         total_roots = float(roots.sum())
         split = r if r is not None else _best_split(summary, network, roots, tau)
         curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
@@ -269,8 +256,7 @@ class Parameters(EventParameters, Record):
     ) -> Parameters:
         found = network.resistances
         notes = () if found.exact else (f"edge resistances are {found.method} values, not exact ones",)
-        inverse = inverse_sigma(network, summary.sigma)
-        roots = np.sqrt(network.weights * found.values * inverse)
+        roots = edge_roots(network, summary.sigma)
         rate = _largest_contraction(
             curvature, summary.root_sums, node_probability, alpha, edge_probability, roots
         )
@@ -286,7 +272,7 @@ class Parameters(EventParameters, Record):
             edge_weights=network.weights,
             edge_probability=edge_probability,
             edge_resistance=found.values,
-            edge_inverse_sigma=inverse,
+            edge_inverse_sigma=inverse_sigma(network, summary.sigma),
             tau=tau,
             notes=notes,
         )
@@ -295,6 +281,12 @@ class Parameters(EventParameters, Record):
 def inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
     """Return 1/σ_i + 1/σ_j for each edge, shape (|E|,)."""
     return np.asarray(1.0 / sigma[network.edges[:, 0]] + 1.0 / sigma[network.edges[:, 1]])
+
+
+def edge_roots(network: Network, sigma: np.ndarray) -> np.ndarray:
+    """Return k_e = √(μ_e²R_e(1/σ_i + 1/σ_j)) for each edge, shape (|E|,)."""
+    inverse = inverse_sigma(network, sigma)
+    return np.asarray(np.sqrt(network.weights * network.resistances.values * inverse))
 
 
 def _rounding_of_sums(summary: NodeSummary) -> float:

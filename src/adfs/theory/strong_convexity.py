@@ -45,11 +45,7 @@ def dual_curvature_of_split(network: Network, sigma: np.ndarray, kappa: np.ndarr
 
 
 def dual_curvature(
-    network: Network,
-    sigma: np.ndarray,
-    kappa: np.ndarray,
-    n_tips: np.ndarray,
-    virtual_weight: np.ndarray,
+    network: Network, sigma: np.ndarray, kappa: np.ndarray, n_tips: np.ndarray, virtual_weight: np.ndarray
 ) -> float:
     """Return σ_A for any α_i, the ``virtual_weight`` of node i (μ_ij² = α_i L_ij).
 

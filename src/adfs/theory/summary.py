@@ -13,18 +13,6 @@ from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
 
-__all__ = [
-    "NodeSizes",
-    "NodeSummary",
-    "Source",
-    "check_network",
-    "check_smooth",
-    "check_tau",
-    "node_sizes",
-    "summarize",
-    "summarize_smooth",
-]
-
 
 @dataclass(frozen=True)
 class NodeSizes:

@@ -160,12 +160,7 @@ class BlockParameters(Record):
 
     @classmethod
     def tuned(
-        cls,
-        problem: Source,
-        network: Network,
-        *,
-        tau: float = math.nan,
-        r: float | None = None,
+        cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
     ) -> BlockParameters:
         """Choose the split r (from ``tau`` as for ADFS unless given), and what follows from it."""
         summary = summarize(problem)

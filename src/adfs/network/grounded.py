@@ -117,14 +117,9 @@ def level_cost(network: Network) -> float:
 
 
 class GroundedFactor:
-    """Factorisation of the Laplacian grounded at one node.
+    """Factorisation of the Laplacian, of at least two nodes, grounded at one.
 
-    Parameters
-    ----------
-    network : Network
-        With at least two nodes.
-    ground : int, optional
-        By default the node of largest weighted degree: it keeps the entries of the inverse small.
+    By default at that of largest weighted degree, which keeps the entries of the inverse small.
     """
 
     def __init__(self, network: Network, ground: int | None = None) -> None:
@@ -193,66 +188,30 @@ class GroundedIterations:
         if size == 0.0:
             return balanced
         # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
-        found = _descend(self._laplacian, balanced[:, None] / size, ITERATIONS_TOLERANCE, MOST_ITERATIONS)
+        found = _descend(self._laplacian, balanced[:, None] / size)
         return np.asarray(size * (found[:, 0] - found[self.ground]))
 
 
-def conjugate_gradients(
-    laplacian: scipy.sparse.csr_array, right: Floats, tolerance: float, max_iterations: int = MOST_ITERATIONS
-) -> Floats:
-    """Solve Lap X = right for several right sides at once by conjugate gradients, diagonally preconditioned.
+def _descend(laplacian: scipy.sparse.csr_array, residual: Floats) -> Floats:
+    """Run conjugate gradients from zero, preconditioned by the diagonal.
 
-    Parameters
-    ----------
-    laplacian : (n, n) CSR
-    right : (n, k) array
-        Columns sum to zero.
-    tolerance : float
-        Bound for the residual's Euclidean norm, column by column; checked on the true residual at the end.
-    max_iterations : int
-        Above it an error is raised.
-
-    Returns
-    -------
-    (n, k) array
-        Solutions whose columns sum to zero.
+    ``residual``, the right side as a column (n, 1), becomes the recurrence's residual.
     """
-    solution = np.zeros_like(right)
-    for _ in range(3):  # a restart repairs what rounding did to the recurrence's residual
-        residual = right - laplacian @ solution
-        residual -= residual.mean(axis=0)
-        if np.all(np.linalg.norm(residual, axis=0) <= tolerance):
-            return solution
-        solution += _descend(laplacian, residual, 0.5 * tolerance, max_iterations)
-        solution -= solution.mean(axis=0)
-    raise AdfsError(
-        f"conjugate gradients did not reach the residual {tolerance:.1e}: this network is badly conditioned,"
-        " use method='exact' or method='bound'"
-    )
-
-
-def _descend(
-    laplacian: scipy.sparse.csr_array, residual: Floats, tolerance: float, max_iterations: int
-) -> Floats:
-    """Run conjugate gradients from zero; ``residual``, the right side, becomes the recurrence's residual."""
     inverse_diagonal = 1.0 / laplacian.diagonal()[:, None]
     solution = np.zeros_like(residual)
     preconditioned = inverse_diagonal * residual
     direction = preconditioned.copy()
     energy = np.einsum("ij,ij->j", residual, preconditioned)
-    for _ in range(max_iterations):
+    for _ in range(MOST_ITERATIONS):
         image = laplacian @ direction
-        curvature = np.einsum("ij,ij->j", direction, image)
-        # a column that is already solved has a zero direction and stays as it is
-        step = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
+        step = energy / np.einsum("ij,ij->j", direction, image)
         solution += step * direction
         residual -= step * image
-        if np.all(np.linalg.norm(residual, axis=0) <= tolerance):
+        if np.linalg.norm(residual) <= ITERATIONS_TOLERANCE:
             break
         preconditioned = inverse_diagonal * residual
         following = np.einsum("ij,ij->j", residual, preconditioned)
-        momentum = np.divide(following, energy, out=np.zeros_like(energy), where=energy > 0)
-        direction *= momentum
+        direction *= following / energy
         direction += preconditioned
         energy = following
     return solution
