@@ -9,10 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs, draw_edges
+from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.problem import MultinomialLogisticTerm
 from adfs.problem.losses import get_loss
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
+from literal_methods import LiteralNsAdfs
 from loss_cases import ONE_OUTPUT
 
 SMOOTH = tuple(name for name in sorted(ONE_OUTPUT) if get_loss(name).smooth)

@@ -22,7 +22,7 @@ from adfs.algorithms import (
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import derivative
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import row_column, row_entry, row_span
 from adfs.theory import summarize
 
 

@@ -7,12 +7,12 @@ import pytest
 import scipy.sparse as sp
 
 from adfs.algorithms import METHODS, Setting, Work
-from adfs.algorithms.adfs_literal import MeanLagAdfs, VelocityNsAdfs
+from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.network import Network
 from adfs.problem import LOSSES, Multinomial, Problem
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
 from baseline_cases import gossip_here
-from literal_methods import LiteralBlockAdfs
+from literal_methods import LiteralBlockAdfs, VelocityNsAdfs
 from loss_cases import ONE_OUTPUT, few_of
 
 EVENTS = 10_000

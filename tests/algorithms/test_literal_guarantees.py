@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs
+from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs
 from adfs.problem.losses import get_loss
 from adfs.theory import (
     AugmentedGraph,
@@ -27,6 +27,7 @@ from literal_cases import (
     random_problem,
     run_literal,
 )
+from literal_methods import LiteralNsAdfs
 
 SEEDS = 200
 

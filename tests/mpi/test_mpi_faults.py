@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import adfs
-from adfs.runtimes.array_files import read_container
+from adfs.runtimes.result import read_container
 from mpi_cases import Case, stamp
 from mpi_launch import Launched, run_cases
 

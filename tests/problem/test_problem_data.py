@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from adfs.problem import Problem, Samples, evaluation, split
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.rows import DenseRows, Rows, SparseRows, row_column, row_entry, row_span, rows_of
+from adfs.problem.samples import DenseRows, Rows, SparseRows, row_column, row_entry, row_span, rows_of
 from adfs.problem.shards import as_rows
 from loss_cases import CASES, ON_SPARSE_ROWS, case_id, with_rows
 

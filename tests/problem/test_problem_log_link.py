@@ -15,9 +15,9 @@ import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.problem import losses
-from adfs.problem.labels import ShiftedLabel
 from adfs.problem.log_link_losses import exponential_root
 from adfs.problem.losses import Loss, get_loss
+from adfs.problem.samples import ShiftedLabel
 from adfs.problem.views import first_curvatures, view_with
 from adfs.theory import AugmentedGraph, Parameters
 

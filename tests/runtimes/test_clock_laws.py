@@ -9,7 +9,7 @@ import scipy.stats
 import adfs
 from adfs.algorithms import METHODS
 from adfs.runtimes.clock import Delays, retime
-from adfs.runtimes.step_time import theorem4_table
+from adfs.runtimes.timing import theorem4_table
 
 
 def durations(m: int, count: int, **keywords: object) -> np.ndarray:

@@ -18,8 +18,8 @@ import scipy.sparse as sp
 import adfs
 from adfs.errors import FileError, InputError
 from adfs.runtimes import Delays, Grid, Outcome, Record, Run
-from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.clock import with_times
+from adfs.runtimes.result import read_container, write_container
 
 EVENT_METHODS = ["adfs", "ns-adfs"]
 
@@ -131,7 +131,7 @@ def test_what_is_added_to_the_frame_is_kept(problem: adfs.Problem, tmp_path: Pat
 
 
 def test_a_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:
-    for method in ("adfs", "ns-adfs", "adfs-block"):
+    for method in ("adfs", "ns-adfs", "adfs-block", "newton"):
         run = adfs.simulate(method, problem, NETWORK, passes=3, seed=9)
         path = tmp_path / f"{method}.adfs"
         run.save(path)
@@ -140,6 +140,7 @@ def test_a_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:
         assert np.array_equal(back.theta, run.theta)
         assert np.array_equal(back.coef, run.coef)
         assert (back.method, back.outcome, back.seed, back.gap) == (method, run.outcome, 9, run.gap)
+        assert type(back.parameters) is type(run.parameters)
         assert str(back.parameters) == str(run.parameters)
 
 

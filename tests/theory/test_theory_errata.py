@@ -13,7 +13,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, LiteralNsAdfs, draw_edges
+from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.problem.terms import Term
 from adfs.theory import (
     AugmentedGraph,
@@ -26,6 +26,7 @@ from adfs.theory import (
 from adfs.theory.parameters import network_constant
 from apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
 from literal_cases import domain_excess, make_parameters, random_case, run_literal, unchecked
+from literal_methods import LiteralNsAdfs
 
 
 def equal_nodes(n: int, kappa: float, *, loss: str = "squared", tips: int = 2) -> adfs.Problem:

@@ -31,7 +31,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import node_sums, sampling_weights
-from adfs.problem.labels import ShiftedLabels
+from adfs.problem.samples import ShiftedLabels
 from adfs.problem.views import (
     BoxedProblem,
     beyond,

@@ -104,12 +104,9 @@ class GeneralAdfsProcess(EventProcess):
             self._receive(edge, j, own - other, 1.0)
         return last
 
-    def _decay(self, i: int, time: float) -> None:
+    def _iterate(self, i: int, time: float) -> np.ndarray:
         self.lag[i] *= np.exp(self.parameters.log_decay * (time - self.time[i]))
         self.time[i] = time
-
-    def _iterate(self, i: int, time: float) -> np.ndarray:
-        self._decay(i, time)
         return np.asarray((self.mean[i] - 0.5 * self.lag[i]) / self.sigma[i])
 
     def _compute(self, i: int, j: int, time: float) -> None:

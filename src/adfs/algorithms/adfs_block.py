@@ -23,8 +23,7 @@ from adfs.algorithms.adfs_kernels import (
     tip_scalars,
 )
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
-from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
-from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.method_kernels import RoundKernels, fetch_early, fetch_late, register_round_kernels
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import inlined, kernel

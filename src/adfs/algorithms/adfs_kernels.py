@@ -20,15 +20,23 @@ import numpy as np
 from numba import types
 
 from adfs.algorithms.base import block_slots
-from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.method_kernels import fetch_early, fetch_late
 from adfs.compilation import compiled, fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.labels import add_shift, label_at, plain_label
 from adfs.problem.losses import outputs
 from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
-from adfs.problem.rows import Rows, kind_of, row_column, row_entry, row_span
+from adfs.problem.samples import (
+    Rows,
+    add_shift,
+    kind_of,
+    label_at,
+    plain_label,
+    row_column,
+    row_entry,
+    row_span,
+)
 from adfs.problem.views import sample_curvature, sample_dual_prox
 from adfs.theory import Parameters
 

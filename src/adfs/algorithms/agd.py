@@ -14,7 +14,7 @@ from adfs.algorithms.round_process import LocalRounds, node_gradients
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import AgdParameters, largest_eigenvalue
 

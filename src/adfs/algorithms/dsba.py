@@ -13,8 +13,7 @@ from adfs.algorithms.round_process import LocalRounds, extrapolate, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
-from adfs.problem.labels import label_at
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters

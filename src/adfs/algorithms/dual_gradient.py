@@ -18,9 +18,8 @@ import numpy as np
 from adfs.algorithms.hessian_kernels import inner_product
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative
-from adfs.problem.rows import Rows, row_column, row_entry, row_span
+from adfs.problem.samples import label_at, row_column, row_entry, row_span
 
 #: Up to here the Hessian is formed.
 DENSE_FEATURES = 100
@@ -90,18 +89,11 @@ def make_solver(problem: FiniteSum, dense_features: int = DENSE_FEATURES) -> Dua
 
 @kernel
 def _slope(
-    samples: Samples,
-    first: int,
-    last: int,
-    sigma: float,
-    point: np.ndarray,
-    theta: np.ndarray,
-    margins: np.ndarray,
-    curvatures: np.ndarray,
-    gradient: np.ndarray,
+    samples: Samples, sigma: float, solver: DualSolver, i: int, theta: np.ndarray, margins: np.ndarray
 ) -> float:
     """Fill margins, curvatures wℓ'' and ∇f(θ) − x; return the size of the terms that were summed."""
-    rows = samples.rows
+    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    point, gradient, curvatures = solver.wanted[i], solver.vectors[_GRADIENT], solver.room[_CURVATURES]
     point_size = 0.0
     theta_size = 0.0
     for k in range(theta.size):
@@ -138,17 +130,11 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
 
 
 @kernel
-def _factorised_move(
-    rows: Rows,
-    first: int,
-    last: int,
-    sigma: float,
-    curvatures: np.ndarray,
-    gradient: np.ndarray,
-    hessian: np.ndarray,
-    move: np.ndarray,
-) -> None:
+def _factorised_move(samples: Samples, sigma: float, solver: DualSolver, i: int) -> None:
     """Write −H⁻¹g, H = Σ b_j x_j x_jᵀ + σI, by a Cholesky factorisation in place."""
+    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    gradient, move, curvatures = solver.vectors[_GRADIENT], solver.vectors[_MOVE], solver.room[_CURVATURES]
+    hessian = solver.hessian
     d = move.size
     for a in range(d):
         for b in range(a + 1):
@@ -188,15 +174,10 @@ def _factorised_move(
 
 @kernel
 def _hessian_product(
-    rows: Rows,
-    first: int,
-    last: int,
-    sigma: float,
-    curvatures: np.ndarray,
-    vector: np.ndarray,
-    out: np.ndarray,
+    samples: Samples, sigma: float, i: int, curvatures: np.ndarray, vector: np.ndarray, out: np.ndarray
 ) -> None:
     """Write Hv."""
+    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
     for k in range(vector.size):
         out[k] = sigma * vector[k]
     for j in range(first, last):
@@ -212,16 +193,10 @@ def _hessian_product(
 
 
 @kernel
-def _conjugate_move(
-    rows: Rows,
-    first: int,
-    last: int,
-    sigma: float,
-    curvatures: np.ndarray,
-    vectors: np.ndarray,
-    accuracy: float,
-) -> None:
+def _conjugate_move(samples: Samples, sigma: float, solver: DualSolver, i: int, accuracy: float) -> None:
     """Write −H⁻¹g by conjugate gradients with the diagonal of H, to a residual of ``accuracy``·‖g‖."""
+    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    vectors, curvatures = solver.vectors, solver.room[_CURVATURES]
     gradient, move = vectors[_GRADIENT], vectors[_MOVE]
     residual, direction = vectors[_RESIDUAL], vectors[_DIRECTION]
     product, diagonal = vectors[_PRODUCT], vectors[_DIAGONAL]
@@ -243,7 +218,7 @@ def _conjugate_move(
     for _ in range(2 * d + 50):
         if _norm(residual) <= goal or energy <= 0.0:
             return
-        _hessian_product(rows, first, last, sigma, curvatures, direction, product)
+        _hessian_product(samples, sigma, i, curvatures, direction, product)
         step = energy / inner_product(direction, product)
         following = 0.0
         for k in range(d):
@@ -256,14 +231,13 @@ def _conjugate_move(
 
 
 @kernel
-def _step_length(
-    samples: Samples, first: int, last: int, room: np.ndarray, fixed: float, growing: float
-) -> float:
+def _step_length(samples: Samples, i: int, room: np.ndarray, fixed: float, growing: float) -> float:
     """Return the step t in (0, 1) to the minimum along the line, from below.
 
     The derivative is fixed + t·growing + Σ wℓ'(u + tv)v: its values need no difference of nearly equal
     numbers.
     """
+    first, last = samples.offsets[i], samples.offsets[i + 1]
     margins, turns = room[_MARGINS], room[_TURNS]
     low, high = 0.0, 1.0
     for _ in range(_MOST_HALVINGS):
@@ -285,19 +259,17 @@ def _step_length(
 @kernel
 def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: int) -> None:
     """Bring ``solver.theta[i]`` to ∇f_i*(``solver.wanted[i]``)."""
-    rows, weights = samples.rows, samples.weights
     first, last = samples.offsets[i], samples.offsets[i + 1]
     point, theta, solved = solver.wanted[i], solver.theta[i], solver.solved[i]
-    vectors, room = solver.vectors, solver.room
-    curvatures = room[_CURVATURES]
-    gradient, move, trial = vectors[_GRADIENT], vectors[_MOVE], vectors[_TRIAL]
+    room, gradient = solver.room, solver.vectors[_GRADIENT]
+    move, trial = solver.vectors[_MOVE], solver.vectors[_TRIAL]
     d = theta.size
     moved = 0.0
     for k in range(d):
         moved += (point[k] - solved[k]) ** 2
         solved[k] = point[k]
     goal = _ACCURACY * math.sqrt(moved)
-    size = _slope(samples, first, last, sigma[i], point, theta, room[_MARGINS], curvatures, gradient)
+    size = _slope(samples, sigma[i], solver, i, theta, room[_MARGINS])
     error = _norm(gradient)
     steepest = error
     record = error
@@ -307,17 +279,15 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
             return
         if largest:
             for j in range(first, last):
-                curvatures[j - first] = solver.beta * weights[j]
+                room[_CURVATURES, j - first] = solver.beta * samples.weights[j]
         if solver.hessian.shape[0] == d:
-            _factorised_move(rows, first, last, sigma[i], curvatures, gradient, solver.hessian, move)
+            _factorised_move(samples, sigma[i], solver, i)
         else:
             accuracy = min(0.1, max(error / steepest, 0.1 * max(goal, _ROUNDING * size) / error))
-            _conjugate_move(rows, first, last, sigma[i], curvatures, vectors, accuracy)
+            _conjugate_move(samples, sigma[i], solver, i, accuracy)
         for k in range(d):
             trial[k] = theta[k] + move[k]
-        size = _slope(
-            samples, first, last, sigma[i], point, trial, room[_TRIAL_MARGINS], curvatures, gradient
-        )
+        size = _slope(samples, sigma[i], solver, i, trial, room[_TRIAL_MARGINS])
         at_trial = inner_product(gradient, move)
         following = _norm(gradient)
         if following > 0.5 * error and error <= _NEAR_ROUNDING * size:
@@ -341,11 +311,11 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
             growing += sigma[i] * move[k] * move[k]
         for j in range(first, last):
             room[_TURNS, j - first] = room[_TRIAL_MARGINS, j - first] - room[_MARGINS, j - first]
-        t = _step_length(samples, first, last, room, fixed, growing)
+        t = _step_length(samples, i, room, fixed, growing)
         largest = t < _SHORT_STEP
         for k in range(d):
             theta[k] += t * move[k]
-        size = _slope(samples, first, last, sigma[i], point, theta, room[_MARGINS], curvatures, gradient)
+        size = _slope(samples, sigma[i], solver, i, theta, room[_MARGINS])
         error = _norm(gradient)
 
 

@@ -10,9 +10,17 @@ import numpy as np
 
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.problem import Samples
-from adfs.problem.labels import label_at
 from adfs.problem.losses import curvature, derivative, value
-from adfs.problem.rows import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
+from adfs.problem.samples import (
+    DenseRows,
+    Rows,
+    SparseRows,
+    kind_of,
+    label_at,
+    row_column,
+    row_entry,
+    row_span,
+)
 
 # A strip of a node's Hessian this wide, and as many rows of it as are summed at once, stay in the caches.
 _STRIP, _BAND, _ROWS_AT_ONCE = 256, 64, 256

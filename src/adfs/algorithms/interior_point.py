@@ -21,7 +21,7 @@ from adfs.errors import InputError
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.piecewise import quadratic_pieces
-from adfs.problem.rows import Rows, row_column, row_entry, row_span
+from adfs.problem.samples import Rows, row_column, row_entry, row_span
 from adfs.theory.baselines import InteriorPointParameters
 
 _SHARE = 0.995  # of the way to the first bound met

@@ -16,9 +16,8 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins, fill_table, read_table, table_strides
-from adfs.problem.labels import add_shift, plain_label
 from adfs.problem.losses import value_and_slope
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
 
 __all__ = ["Lbfgs", "LbfgsProcess"]

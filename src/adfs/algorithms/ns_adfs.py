@@ -1,7 +1,7 @@
 """Compiled NS-ADFS, for losses that need not be smooth.
 
-The literal twin is :class:`adfs.algorithms.adfs_literal.VelocityNsAdfs`: v rests while a node is idle, and
-so does u = A_t(x − v).
+The form is that of the literal twin that the tests hold it to: v rests while a node is idle, and so does
+u = A_t(x − v).
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
-from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
-from adfs.algorithms.prefetch import fetch_early, fetch_late
+from adfs.algorithms.method_kernels import EventKernels, fetch_early, fetch_late, register_event_kernels
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import fma, inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem, Samples
-from adfs.problem.labels import label_at
 from adfs.problem.losses import weighted_conjugate_prox
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.problem.views import can_be_smoothed
 from adfs.theory import NonSmoothParameters, Parameters
 

@@ -8,13 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, Work, register_method
-from adfs.algorithms.prefetch import fetch_early, fetch_row
+from adfs.algorithms.method_kernels import fetch_early, fetch_row
 from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slope, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
-from adfs.problem.labels import label_at
-from adfs.problem.rows import row_column, row_entry, row_span
+from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import QningParameters
 from adfs.threads import single_threaded

@@ -18,7 +18,7 @@ import numpy as np
 from adfs.algorithms.retuning import Look, Phase, Retuner
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import node_maxima, node_sums
-from adfs.problem.labels import ShiftedLabels
+from adfs.problem.samples import ShiftedLabels
 from adfs.problem.views import BoxedProblem, smoothed
 from adfs.theory import NodeSummary
 

@@ -183,7 +183,7 @@ def _sigma(loss: str, C: float | None, alpha: float | None) -> float:
 
 def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[float | None, float | None]:
     """Return the seconds of a sample and τ, as far as they are measured; nan on ranks other than 0."""
-    from adfs.runtimes.step_time import step_seconds
+    from adfs.runtimes.timing import step_seconds
 
     if not wanted:
         return None, None

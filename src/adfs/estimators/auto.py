@@ -9,7 +9,7 @@ from adfs.network import Network
 from adfs.planning import GRAPHS, NODES, Facts, choose, networks_of
 from adfs.problem.finite_sum import check_count
 from adfs.runtimes import Cluster
-from adfs.runtimes.step_time import measured_tau_of
+from adfs.runtimes.timing import measured_tau_of
 
 __all__ = ["CANDIDATES", "Request", "Spread", "is_auto", "spread_rows"]
 

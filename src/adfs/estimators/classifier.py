@@ -17,7 +17,7 @@ from adfs.errors import InputError, unknown_name
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
 from adfs.problem import Loss
-from adfs.problem.rows import sparse
+from adfs.problem.samples import sparse
 from adfs.runtimes import Cluster
 
 __all__ = ["ADFSClassifier"]

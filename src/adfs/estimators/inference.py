@@ -18,8 +18,7 @@ from adfs.errors import InputError
 from adfs.estimators.solver import LocalData, Solver, append_column, row_products
 from adfs.problem import Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
-from adfs.problem.labels import labels_of
-from adfs.problem.rows import rows_of
+from adfs.problem.samples import labels_of, rows_of
 from adfs.problem.shards import as_rows
 from adfs.problem.smoothness import gram_matrices
 

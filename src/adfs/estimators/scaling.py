@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from adfs.estimators.solver import LocalData, Solver
 from adfs.problem.evaluation import weighted_row_sums
-from adfs.problem.rows import rows_of, sparse
+from adfs.problem.samples import rows_of, sparse
 from adfs.problem.shards import as_rows
 
 __all__ = ["Columns", "column_scales"]

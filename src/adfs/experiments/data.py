@@ -22,7 +22,7 @@ from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import Problem, get_loss
 from adfs.problem.loss_base import Loss
-from adfs.problem.rows import Matrix
+from adfs.problem.samples import Matrix
 
 if TYPE_CHECKING:
     from adfs.experiments.comparison import Comparison, DataSpec

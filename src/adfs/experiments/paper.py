@@ -21,7 +21,7 @@ from adfs.experiments.report import Finding, claims_list, save_findings, write_f
 from adfs.experiments.runs import Results, run_comparisons
 from adfs.files import write_whole
 from adfs.pages import fill_page, html_table, number
-from adfs.runtimes.step_time import theorem4_table
+from adfs.runtimes.timing import theorem4_table
 from adfs.theory import table1
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"

@@ -12,7 +12,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import row_norms_squared
-from adfs.problem.rows import Matrix, rows_of
+from adfs.problem.samples import Matrix, rows_of
 from adfs.problem.smoothness import batch_smoothness
 from adfs.runtimes.cluster import Cluster
 from adfs.theory import NodeSummary, summarize

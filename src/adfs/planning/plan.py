@@ -325,7 +325,7 @@ def plan(
     law : str
         Of the delays, ``"exponential"`` or ``"fixed"``.
     seconds_per_sample : float, optional
-        What one sample's computation takes, to tell seconds (`adfs.runtimes.step_time.step_seconds`).
+        What one sample's computation takes, to tell seconds (`adfs.runtimes.timing.step_seconds`).
     seed : int
 
     Examples

@@ -14,7 +14,6 @@ import numpy as np
 from numba import types
 
 from adfs.compilation import compiled, inlined, kernel, overloads
-from adfs.problem.labels import Labels, add_shift, label_at, plain_label, shift_product, shift_size
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
     clip_tip,
@@ -29,8 +28,21 @@ from adfs.problem.losses import (
     write_slope,
 )
 from adfs.problem.penalties import WholePenalty
-from adfs.problem.rows import Rows, SparseRows, kind_of, row_column, row_entry, row_span
-from adfs.problem.samples import Samples
+from adfs.problem.samples import (
+    Labels,
+    Rows,
+    Samples,
+    SparseRows,
+    add_shift,
+    kind_of,
+    label_at,
+    plain_label,
+    row_column,
+    row_entry,
+    row_span,
+    shift_product,
+    shift_size,
+)
 
 __all__ = [
     "Gap",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, clip, inside, positive
-from adfs.problem.rows import kind_of
+from adfs.problem.samples import kind_of
 
 
 @compiled
@@ -135,10 +135,7 @@ class Squared(NamedTuple("SquaredConstants", []), LineLoss):
     name = "squared"
     task = "regression"
     translates = True
-
-    @property
-    def beta(self) -> float:
-        return 1.0
+    beta = 1.0
 
     @staticmethod
     def value(loss: Squared, u: float, b: float) -> float:
@@ -306,15 +303,12 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
     name = "epsilon-insensitive"
     task = "regression"
     translates = True
+    beta = math.inf
 
     def __new__(cls, epsilon: float = 0.1) -> EpsilonInsensitive:
         if not (math.isfinite(epsilon) and epsilon >= 0.0):
             raise InputError(f"epsilon-insensitive: epsilon must be finite and at least 0, got {epsilon!r}")
         return super().__new__(cls, float(epsilon))
-
-    @property
-    def beta(self) -> float:
-        return math.inf
 
     @staticmethod
     def value(loss: EpsilonInsensitive, u: float, b: float) -> float:

@@ -76,10 +76,7 @@ class Poisson(NamedTuple("PoissonConstants", []), Loss):
     task = "regression"
     link = "log"
     assumes_curvature = True
-
-    @property
-    def beta(self) -> float:
-        return math.inf
+    beta = math.inf
 
     @staticmethod
     def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -166,10 +163,7 @@ class Gamma(NamedTuple("GammaConstants", []), Loss):
     task = "regression"
     link = "log"
     assumes_curvature = True
-
-    @property
-    def beta(self) -> float:
-        return math.inf
+    beta = math.inf
 
     @staticmethod
     def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

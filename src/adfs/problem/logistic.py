@@ -198,10 +198,7 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
     __slots__ = ()
     name = "logistic"
     task = "classification"
-
-    @property
-    def beta(self) -> float:
-        return 0.25
+    beta = 0.25
 
     @staticmethod
     def value(loss: Logistic, u: float, b: float) -> float:

@@ -10,7 +10,7 @@ The dual prox is that of the strongly convex part removed from the conjugate (β
 
     dual_prox(ζ, h) = argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)
 
-A label may come with an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.labels`): the dispatch puts it
+A label may come with an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.samples`): the dispatch puts it
 into the arguments, and no loss knows of it.
 
 A sample weight w (the term is wℓ) needs no second formula: :func:`weighted_dual_prox` is
@@ -29,7 +29,6 @@ from numba import types
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
-from adfs.problem.labels import Label, ShiftedLabel
 from adfs.problem.line_losses import (
     Absolute,
     EpsilonInsensitive,
@@ -45,7 +44,7 @@ from adfs.problem.log_link_losses import Gamma, Poisson
 from adfs.problem.logistic import Logistic
 from adfs.problem.loss_base import Loss
 from adfs.problem.multinomial import Multinomial
-from adfs.problem.rows import kind_of
+from adfs.problem.samples import Label, ShiftedLabel, kind_of
 
 _ROUNDING = 8.0 * float(np.finfo(np.float64).eps)  # of value, conjugate and product, relative to their sizes
 
@@ -300,25 +299,20 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
 def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:
     """Raise :class:`InputError` unless the labels or targets fit the loss."""
     if loss.task == "classification":
-        bad = np.flatnonzero(np.abs(y) != 1.0)
-        if bad.size:
-            raise InputError(
-                f"{where}: the loss {loss.name!r} wants labels −1 and +1, but row {bad[0]} has "
-                f"{y[bad[0]]:g}; map your labels to ±1 first"
-            )
-    bad = np.flatnonzero(y < 0.0 if loss.name == "poisson" else y <= 0.0)
-    if loss.link == "log" and bad.size:
-        wanted = "counts of at least 0" if loss.name == "poisson" else "targets above 0"
+        bad, wanted, advice = np.abs(y) != 1.0, "labels −1 and +1", "map your labels to ±1 first"
+    elif loss.link == "log":
+        counts = loss.name == "poisson"
+        bad, wanted = (y < 0.0, "counts of at least 0") if counts else (y <= 0.0, "targets above 0")
+        advice = "leave such rows out, or take another loss"
+    elif isinstance(loss, Multinomial):
+        bad = (y != np.floor(y)) | (y < 0.0) | (y >= (loss.n_classes or math.inf))
+        wanted = "labels that are whole numbers from 0"
+        wanted += f" to {loss.n_classes - 1}" if loss.n_classes else ""
+        advice = "number your classes first"
+    else:
+        return
+    if bad.any():
+        row = int(np.argmax(bad))
         raise InputError(
-            f"{where}: the loss {loss.name!r} wants {wanted}, but row {bad[0]} has {y[bad[0]]:g}; "
-            "leave such rows out, or take another loss"
+            f"{where}: the loss {loss.name!r} wants {wanted}, but row {row} has {y[row]:g}; {advice}"
         )
-    if isinstance(loss, Multinomial):
-        classes = loss.n_classes or math.inf
-        bad = np.flatnonzero((y != np.floor(y)) | (y < 0.0) | (y >= classes))
-        if bad.size:
-            allowed = "whole numbers from 0" + (f" to {loss.n_classes - 1}" if loss.n_classes else "")
-            raise InputError(
-                f"{where}: the loss 'multinomial' wants labels that are {allowed}, but row {bad[0]} has "
-                f"{y[bad[0]]:g}; number your classes first"
-            )

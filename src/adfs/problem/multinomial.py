@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.compilation import compiled, kernel
+from adfs.compilation import kernel
 from adfs.errors import InputError
 from adfs.problem.loss_base import Loss, entropy_part
 
@@ -42,154 +42,6 @@ def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
     return top
 
 
-@compiled
-def _value(u: np.ndarray, label: int) -> float:
-    top = 0
-    for k in range(u.size):
-        if u[k] > u[top]:
-            top = k
-    others = 0.0
-    for k in range(u.size):
-        if k != top:
-            others += math.exp(u[k] - u[top])
-    return float(math.log1p(others) + (u[top] - u[label]))
-
-
-@compiled
-def _conjugate(s: np.ndarray, label: int) -> float:
-    """Return Σ p log p for p = s + e_label in the simplex."""
-    entropy = 0.0
-    total = 0.0
-    for k in range(s.size):
-        if k != label:
-            if s[k] < 0.0:
-                return math.inf
-            total += s[k]
-            if s[k] > 0.0:
-                entropy += s[k] * math.log(s[k])
-    # Not a comparison with 1 + s, whose digits are gone where s is small.
-    if not abs(total + s[label]) <= _OUTSIDE or total > 1.0 + _OUTSIDE:
-        return math.inf
-    if s[label] > -1.0:
-        entropy += (1.0 + s[label]) * math.log1p(s[label])
-    return entropy
-
-
-@compiled
-def _divergence(u: np.ndarray, s: np.ndarray, label: int) -> float:
-    """Return Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u)."""
-    top = 0
-    for k in range(u.size):
-        if u[k] > u[top]:
-            top = k
-    # What the other entries leave of 1 is the label's, with all its digits: a sum with its own rounding.
-    left, carry, others = 1.0, 0.0, 0.0
-    total = 0.0
-    for k in range(u.size):
-        if k != top:
-            total += math.exp(u[k] - u[top])
-        if k != label:
-            if s[k] < 0.0:
-                return math.inf
-            following = left - s[k]
-            back = following - left
-            carry += (left - (following - back)) - (s[k] + back)
-            left = following
-            others += s[k]
-    left += carry
-    if left < -_OUTSIDE or not abs(others + s[label]) <= _OUTSIDE:
-        return math.inf
-    left = max(left, 0.0)
-    log_total = math.log1p(total)
-    total += 1.0
-    out = 0.0
-    away_top = 0.0  # the largest probability is 1 less the others
-    for k in range(u.size):
-        if k != top:
-            a = s[k] if k != label else left
-            p = math.exp(u[k] - u[top]) / total
-            away_top -= a - p
-            out += entropy_part(a, p, a - p, u[k] - u[top] - log_total)
-    return out + entropy_part(s[top] if top != label else left, 1.0 / total, away_top, -log_total)
-
-
-@compiled
-def _value_and_slope(u: np.ndarray, label: int, weight: float) -> float:
-    """Return the value and write the slopes, from one exponential per class."""
-    top = 0
-    for k in range(u.size):
-        if u[k] > u[top]:
-            top = k
-    highest, away, others = u[top], u[top] - u[label], 0.0
-    for k in range(u.size):
-        u[k] = math.exp(u[k] - highest)
-        if k != top:
-            others += u[k]
-    share, total = weight / (1.0 + others), 0.0
-    for k in range(u.size):
-        if k != label:
-            u[k] *= share
-            total += u[k]
-    u[label] = -total
-    return float(math.log1p(others) + away)
-
-
-@compiled
-def _write_slope(u: np.ndarray, label: int, weight: float) -> None:
-    _probabilities(u, u)
-    total = 0.0
-    for k in range(u.size):
-        if k != label:
-            u[k] *= weight
-            total += u[k]
-    u[label] = -total
-
-
-@compiled
-def _clip_tip(tip: np.ndarray, label: int, weight: float) -> None:
-    """Move s/w + e_label to the nearest point of the simplex, in place."""
-    total = 0.0
-    inside = True
-    for k in range(tip.size):
-        if k != label:
-            inside = inside and tip[k] >= 0.0
-            total += tip[k]
-    if math.isnan(total + tip[label]):
-        return  # of a run that diverged: nothing is made of it
-    # Below w by more than the sum's rounding: what is certified lies inside, not a digit outside.
-    most = weight * (1.0 - _SLACK * tip.size)
-    if inside and total <= most and abs(total + tip[label]) <= _OUTSIDE * weight:
-        tip[label] = -total
-        return
-    # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
-    # negative stay so under the next, which is larger.
-    shift = -math.inf
-    counted = tip.size + 1
-    while True:
-        excess = -1.0
-        count = 0
-        for k in range(tip.size):
-            if tip[k] / weight + (1.0 if k == label else 0.0) > shift:
-                excess += tip[k] / weight + (1.0 if k == label else 0.0)
-                count += 1
-        if count == counted:
-            break
-        counted = count
-        shift = excess / count
-    total = 0.0
-    for k in range(tip.size):
-        if k != label:
-            tip[k] = weight * max(tip[k] / weight - shift, 0.0)
-            total += tip[k]
-    if total > most:
-        shrink, total = (most - weight * _SLACK * tip.size) / total, 0.0
-        for k in range(tip.size):
-            if k != label:
-                tip[k] *= shrink
-                total += tip[k]
-    tip[label] = -total
-
-
 class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss):
     """Multinomial logistic loss of K margins, labels 0 … K − 1; β = 1/2.
 
@@ -203,6 +55,7 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     name = "multinomial"
     task = "multiclass"
     several_outputs = True
+    beta = 0.5  # the largest eigenvalue that diag(p) − ppᵀ can have
 
     def __new__(cls, n_classes: int = 0) -> Multinomial:
         if n_classes != int(n_classes) or n_classes < 0:
@@ -212,38 +65,156 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
         return super().__new__(cls, int(n_classes))
 
     @property
-    def beta(self) -> float:
-        """β, the largest eigenvalue that diag(p) − ppᵀ can have."""
-        return 0.5
-
-    @property
     def n_outputs(self) -> int:
         return self.n_classes
 
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
-        return _value(u, int(b))
+        label = int(b)
+        top = 0
+        for k in range(u.size):
+            if u[k] > u[top]:
+                top = k
+        others = 0.0
+        for k in range(u.size):
+            if k != top:
+                others += math.exp(u[k] - u[top])
+        return float(math.log1p(others) + (u[top] - u[label]))
 
     @staticmethod
     def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
-        return _conjugate(s, int(b))
+        # Σ p log p for p = s + e_label in the simplex.
+        label = int(b)
+        entropy = 0.0
+        total = 0.0
+        for k in range(s.size):
+            if k != label:
+                if s[k] < 0.0:
+                    return math.inf
+                total += s[k]
+                if s[k] > 0.0:
+                    entropy += s[k] * math.log(s[k])
+        # Not a comparison with 1 + s, whose digits are gone where s is small.
+        if not abs(total + s[label]) <= _OUTSIDE or total > 1.0 + _OUTSIDE:
+            return math.inf
+        if s[label] > -1.0:
+            entropy += (1.0 + s[label]) * math.log1p(s[label])
+        return entropy
 
     @staticmethod
     def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
-        return _divergence(u, s, int(b))
+        # Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u).
+        label = int(b)
+        top = 0
+        for k in range(u.size):
+            if u[k] > u[top]:
+                top = k
+        # What the other entries leave of 1 is the label's, with all its digits: a sum with its own rounding.
+        left, carry, others = 1.0, 0.0, 0.0
+        total = 0.0
+        for k in range(u.size):
+            if k != top:
+                total += math.exp(u[k] - u[top])
+            if k != label:
+                if s[k] < 0.0:
+                    return math.inf
+                following = left - s[k]
+                back = following - left
+                carry += (left - (following - back)) - (s[k] + back)
+                left = following
+                others += s[k]
+        left += carry
+        if left < -_OUTSIDE or not abs(others + s[label]) <= _OUTSIDE:
+            return math.inf
+        left = max(left, 0.0)
+        log_total = math.log1p(total)
+        total += 1.0
+        out = 0.0
+        away_top = 0.0  # the largest probability is 1 less the others
+        for k in range(u.size):
+            if k != top:
+                a = s[k] if k != label else left
+                p = math.exp(u[k] - u[top]) / total
+                away_top -= a - p
+                out += entropy_part(a, p, a - p, u[k] - u[top] - log_total)
+        return out + entropy_part(s[top] if top != label else left, 1.0 / total, away_top, -log_total)
 
     @staticmethod
     def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
-        _write_slope(margins, int(b), weight)
+        label = int(b)
+        _probabilities(margins, margins)
+        total = 0.0
+        for k in range(margins.size):
+            if k != label:
+                margins[k] *= weight
+                total += margins[k]
+        margins[label] = -total
 
     @staticmethod
     def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
-        """Replace the margins u by w∇ℓ(u; b), and return ℓ(u; b)."""
-        return _value_and_slope(margins, int(b), weight)
+        # One exponential per class for both.
+        label = int(b)
+        top = 0
+        for k in range(margins.size):
+            if margins[k] > margins[top]:
+                top = k
+        highest, away, others = margins[top], margins[top] - margins[label], 0.0
+        for k in range(margins.size):
+            margins[k] = math.exp(margins[k] - highest)
+            if k != top:
+                others += margins[k]
+        share, total = weight / (1.0 + others), 0.0
+        for k in range(margins.size):
+            if k != label:
+                margins[k] *= share
+                total += margins[k]
+        margins[label] = -total
+        return float(math.log1p(others) + away)
 
     @staticmethod
     def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
-        _clip_tip(tip, int(b), weight)
+        # s/w + e_label goes to the nearest point of the simplex.
+        label = int(b)
+        total = 0.0
+        inside = True
+        for k in range(tip.size):
+            if k != label:
+                inside = inside and tip[k] >= 0.0
+                total += tip[k]
+        if math.isnan(total + tip[label]):
+            return  # of a run that diverged: nothing is made of it
+        # Below w by more than the sum's rounding: what is certified lies inside, not a digit outside.
+        most = weight * (1.0 - _SLACK * tip.size)
+        if inside and total <= most and abs(total + tip[label]) <= _OUTSIDE * weight:
+            tip[label] = -total
+            return
+        # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
+        # negative stay so under the next, which is larger.
+        shift = -math.inf
+        counted = tip.size + 1
+        while True:
+            excess = -1.0
+            count = 0
+            for k in range(tip.size):
+                if tip[k] / weight + (1.0 if k == label else 0.0) > shift:
+                    excess += tip[k] / weight + (1.0 if k == label else 0.0)
+                    count += 1
+            if count == counted:
+                break
+            counted = count
+            shift = excess / count
+        total = 0.0
+        for k in range(tip.size):
+            if k != label:
+                tip[k] = weight * max(tip[k] / weight - shift, 0.0)
+                total += tip[k]
+        if total > most:
+            shrink, total = (most - weight * _SLACK * tip.size) / total, 0.0
+            for k in range(tip.size):
+                if k != label:
+                    tip[k] *= shrink
+                    total += tip[k]
+        tip[label] = -total
 
 
 @kernel

@@ -192,7 +192,7 @@ def _newton_move(
                 return np.asarray(-scipy.linalg.cho_solve(factor, gradient))
             except scipy.linalg.LinAlgError:  # σ is below the rounding of the data's part
                 pass
-        return -_solve_by_factors(_scaled_rows(problem, curvatures), sigma, gradient)
+        return -_solve_by_factors(problem, curvatures, gradient)
     squared = X.multiply(X) if problem.sparse else X * X
     diagonal = np.asarray(squared.T @ curvatures).ravel() + sigma
     shape = (problem.n_features, problem.n_features)
@@ -204,17 +204,12 @@ def _newton_move(
     return np.asarray(-move)
 
 
-def _scaled_rows(problem: Problem, curvatures: np.ndarray) -> np.ndarray:
-    """Return the rows with some curvature, each times its root, dense."""
-    rows = problem.X[curvatures > 0.0]
-    rows = rows.toarray() if problem.sparse else rows
-    return np.asarray(np.sqrt(curvatures[curvatures > 0.0])[:, None] * rows)
-
-
-def _solve_by_factors(rows: np.ndarray, sigma: float, right: np.ndarray) -> np.ndarray:
-    """Solve (rowsᵀ·rows + σI)x = right by a triangle of the rows, which does not square their condition."""
-    order = rows.shape[1]
-    stacked = np.vstack([rows, np.sqrt(sigma) * np.eye(order)])
+def _solve_by_factors(problem: Problem, curvatures: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve (XᵀBX + σI)x = right by a triangle of the scaled rows, which does not square their condition."""
+    bent, order = curvatures > 0.0, right.size
+    rows = problem.X[bent].toarray() if problem.sparse else problem.X[bent]
+    scaled = np.sqrt(curvatures[bent])[:, None] * rows
+    stacked = np.vstack([scaled, np.sqrt(problem.total_sigma) * np.eye(order)])
     triangle = scipy.linalg.qr(stacked, mode="r", overwrite_a=True)[0][:order]
     first = scipy.linalg.solve_triangular(triangle, right, trans="T")
     return np.asarray(scipy.linalg.solve_triangular(triangle, first))

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
-from adfs.problem.rows import kind_of
+from adfs.problem.samples import kind_of
 
 
 class Ridge(NamedTuple("NoL1", [])):

@@ -16,11 +16,19 @@ import scipy.linalg
 
 from adfs.compilation import compiled
 from adfs.problem.evaluation import loss_domains
-from adfs.problem.labels import Labels, label_at, label_rows
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import conjugate, weighted_conjugate_prox
-from adfs.problem.rows import Matrix, row_column, row_entry, row_span, sparse
-from adfs.problem.samples import Samples
+from adfs.problem.samples import (
+    Labels,
+    Matrix,
+    Samples,
+    label_at,
+    label_rows,
+    row_column,
+    row_entry,
+    row_span,
+    sparse,
+)
 
 if TYPE_CHECKING:
     from adfs.problem.problem import Problem

@@ -12,14 +12,12 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
-from adfs.problem.labels import Labels, label_at
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import get_loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import check_l1
-from adfs.problem.rows import Matrix, Rows, rows_of, sparse
-from adfs.problem.samples import Samples
+from adfs.problem.samples import Labels, Matrix, Rows, Samples, label_at, rows_of, sparse
 from adfs.problem.shards import Shard, check_offset, make_shard, split, stack_shards
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm

@@ -1,14 +1,242 @@
-"""The samples as kernels take them: one argument."""
+"""Samples as kernels take them: rows, dense or CSR, and labels, plain or each with an offset of its margin.
+
+Interpreted and compiled code share one interface. A kernel walks over row j without knowing how the rows are
+stored::
+
+    start, stop = row_span(rows, j)
+    for k in range(start, stop):
+        total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
+
+The order of the walk is the order of the columns in both cases, so dense and CSR copies of the same rows give
+the same bits: a column that CSR leaves out adds an exact zero.
+
+With an offset o the loss of a sample is ℓ(xᵀθ + o; b). A kernel of one output hands labels on without
+looking at them, by `label_at`: the functions of a loss see from the *type* of a label whether it has an
+offset. One of several outputs adds the offsets to its margins by `add_shift`. Either way kernels for labels
+without offsets are compiled as if there were no such thing.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
+import scipy.sparse as sp
+from numba import types
 
-from adfs.problem.labels import Labels
+from adfs.compilation import overloads
 from adfs.problem.loss_base import Loss
-from adfs.problem.rows import Rows
+
+Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
+
+
+class DenseRows(NamedTuple):
+    """Rows of a C-contiguous array, ``values`` (m, d)."""
+
+    values: np.ndarray
+
+
+class SparseRows(NamedTuple):
+    """Rows in CSR form: ``data`` and ``indices`` (nnz,), ``indptr`` (m + 1,)."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+
+
+Rows = DenseRows | SparseRows
+
+
+def sparse(matrix: Matrix) -> bool:
+    """Whether a matrix is stored sparse."""
+    return bool(sp.issparse(matrix))
+
+
+def rows_of(matrix: Matrix) -> Rows:
+    """Return the rows of a dense C-contiguous array or of a CSR matrix, without copying."""
+    if sparse(matrix):
+        return SparseRows(*map(_only_read, (matrix.data, matrix.indices, matrix.indptr)))
+    return DenseRows(_only_read(matrix))
+
+
+def _only_read(array: np.ndarray) -> np.ndarray:
+    """Return a view for reading: the same kernels for arrays that can and that cannot be written to."""
+    seen = array.view()
+    seen.setflags(write=False)
+    return seen
+
+
+def row_span(rows: Rows, j: SupportsIndex) -> tuple[int, int]:
+    """Return the range of k over which row j is walked."""
+    if isinstance(rows, SparseRows):
+        return int(rows.indptr[j]), int(rows.indptr[int(j) + 1])
+    return 0, int(rows.values.shape[1])
+
+
+def row_column(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> int:
+    """Return the column of position k in row j."""
+    return int(rows.indices[k]) if isinstance(rows, SparseRows) else int(k)
+
+
+def row_entry(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> float:
+    """Return the value at position k of row j."""
+    return float(rows.data[k]) if isinstance(rows, SparseRows) else float(rows.values[j, k])
+
+
+# Columns and positions are unsigned in compiled code: numba then leaves out the test for a negative index.
+
+
+def kind_of(value: types.Type) -> type | None:
+    """Return the class of a named tuple's numba type, None for any other type."""
+    return value.instance_class if isinstance(value, types.BaseNamedTuple) else None
+
+
+@overloads(row_span)
+def _row_span(rows: types.Type, j: types.Type) -> Callable[..., object]:
+    if kind_of(rows) is SparseRows:
+        return lambda rows, j: (np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1]))
+    return lambda rows, j: (np.int64(0), np.int64(rows.values.shape[1]))
+
+
+@overloads(row_column)
+def _row_column(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object]:
+    if kind_of(rows) is SparseRows:
+        return lambda rows, j, k: np.uint64(rows.indices[np.uint64(k)])
+    return lambda rows, j, k: np.uint64(k)
+
+
+@overloads(row_entry)
+def _row_entry(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object]:
+    if kind_of(rows) is SparseRows:
+        return lambda rows, j, k: rows.data[np.uint64(k)]
+    return lambda rows, j, k: rows.values[j, np.uint64(k)]
+
+
+# --------------------------------------------------------------------------- labels
+
+
+class ShiftedLabels(NamedTuple):
+    """Labels ``values`` (N,) and what is added to the margins, ``shift`` (N,) or (N, K)."""
+
+    values: np.ndarray
+    shift: np.ndarray
+
+
+class ShiftedLabel(NamedTuple):
+    """The label of one sample and what is added to its one margin."""
+
+    label: float
+    shift: float
+
+
+Labels = np.ndarray | ShiftedLabels
+Label = float | ShiftedLabel
+
+
+def labels_of(loss: Loss, y: np.ndarray, offset: np.ndarray | None) -> Labels:
+    """Return labels as kernels take them; a loss of u − b has the offset in its target."""
+    if offset is None:
+        return y
+    if not loss.translates:
+        return ShiftedLabels(y, offset)
+    moved: np.ndarray = y - offset
+    moved.setflags(write=False)  # as targets without offsets: the same kernels
+    return moved
+
+
+def label_rows(y: Labels, rows: np.ndarray) -> Labels:
+    """Return the labels of some rows."""
+    return ShiftedLabels(y.values[rows], y.shift[rows]) if isinstance(y, ShiftedLabels) else y[rows]
+
+
+def label_at(y: Labels, j: SupportsIndex) -> Label:
+    """Return the label of row j with its offset, for a loss of one output."""
+    if isinstance(y, ShiftedLabels):
+        return ShiftedLabel(float(y.values[j]), float(y.shift[j]))
+    return float(y[j])
+
+
+def plain_label(y: Labels, j: SupportsIndex) -> float:
+    """Return the label of row j without its offset."""
+    return float(y.values[j] if isinstance(y, ShiftedLabels) else y[j])
+
+
+def add_shift(y: Labels, j: SupportsIndex, factor: float, out: np.ndarray) -> None:
+    """Add a multiple of the offsets of row j to K numbers, in place."""
+    raise NotImplementedError("compiled code only")
+
+
+def shift_product(y: Labels, j: SupportsIndex, s: np.ndarray) -> float:
+    """Return the inner product of the offsets of row j and K numbers."""
+    raise NotImplementedError("compiled code only")
+
+
+def shift_size(y: Labels, j: SupportsIndex) -> float:
+    """Return the sum of the sizes of the offsets of row j."""
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(label_at)
+def _label_at(y: types.Type, j: types.Type) -> Callable[..., object]:
+    if kind_of(y) is ShiftedLabels:
+        return lambda y, j: ShiftedLabel(y.values[j], y.shift[j])
+    return lambda y, j: y[j]
+
+
+@overloads(plain_label)
+def _plain_label(y: types.Type, j: types.Type) -> Callable[..., object]:
+    return (lambda y, j: y.values[j]) if kind_of(y) is ShiftedLabels else (lambda y, j: y[j])
+
+
+def _several(y: types.Type) -> bool:
+    return bool(y.types[1].ndim == 2)
+
+
+@overloads(add_shift)
+def _add_shift(y: types.Type, j: types.Type, factor: types.Type, out: types.Type) -> Callable[..., object]:
+    if kind_of(y) is not ShiftedLabels:
+        return lambda y, j, factor, out: None
+
+    def one(y: ShiftedLabels, j: int, factor: float, out: np.ndarray) -> None:
+        out[0] += factor * y.shift[j]
+
+    def several(y: ShiftedLabels, j: int, factor: float, out: np.ndarray) -> None:
+        for k in range(out.size):
+            out[k] += factor * y.shift[j, k]
+
+    return several if _several(y) else one
+
+
+@overloads(shift_product)
+def _shift_product(y: types.Type, j: types.Type, s: types.Type) -> Callable[..., object]:
+    if kind_of(y) is not ShiftedLabels:
+        return lambda y, j, s: 0.0
+
+    def several(y: ShiftedLabels, j: int, s: np.ndarray) -> float:
+        total = 0.0
+        for k in range(s.size):
+            total += y.shift[j, k] * s[k]
+        return total
+
+    return several if _several(y) else (lambda y, j, s: y.shift[j] * s[0])
+
+
+@overloads(shift_size)
+def _shift_size(y: types.Type, j: types.Type) -> Callable[..., object]:
+    if kind_of(y) is not ShiftedLabels:
+        return lambda y, j: 0.0
+
+    def several(y: ShiftedLabels, j: int) -> float:
+        total = 0.0
+        for k in range(y.shift.shape[1]):
+            total += abs(y.shift[j, k])
+        return total
+
+    return several if _several(y) else (lambda y, j: abs(y.shift[j]))
+
+
+# --------------------------------------------------------------------------- all of it
 
 
 class Samples(NamedTuple):
@@ -20,7 +248,7 @@ class Samples(NamedTuple):
     rows : DenseRows or SparseRows
         The N rows.
     y : ndarray of shape (N,) or ShiftedLabels
-        Labels or targets, with offsets where there are any: read by `adfs.problem.labels.label_at`.
+        Labels or targets, with offsets where there are any: read by `label_at`.
     weights : ndarray of shape (N,)
         Sample weights.
     offsets : ndarray of shape (n + 1,)

@@ -14,10 +14,9 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError, unknown_name
-from adfs.problem.labels import Labels, labels_of
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import check_labels
-from adfs.problem.rows import Matrix, sparse
+from adfs.problem.samples import Labels, Matrix, labels_of, sparse
 
 _LARGEST_OFFSET = 1e150  # can be squared
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from adfs.compilation import compiled
-from adfs.problem.rows import Matrix, Rows, row_column, row_entry, row_span, rows_of, sparse
+from adfs.problem.samples import Matrix, Rows, row_column, row_entry, row_span, rows_of, sparse
 from adfs.threads import single_threaded
 
 _SMALL_DIMENSION = 64  # up to here Gram matrices are summed row by row: the same bits for dense and CSR rows

@@ -24,7 +24,6 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.labels import Label, ShiftedLabel, add_shift, label_at, plain_label
 from adfs.problem.line_losses import (
     Absolute,
     EpsilonInsensitive,
@@ -37,8 +36,7 @@ from adfs.problem.line_losses import (
 from adfs.problem.loss_base import Ends, Loss, clip
 from adfs.problem.losses import curvature, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
-from adfs.problem.rows import kind_of
-from adfs.problem.samples import Samples
+from adfs.problem.samples import Label, Samples, ShiftedLabel, add_shift, kind_of, label_at, plain_label
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm
 
@@ -110,34 +108,29 @@ def _sample_curvature(loss: types.Type, beta: types.Type, j: types.Type) -> Call
     return lambda loss, beta, j: beta
 
 
-@overloads(sample_dual_prox)
-def _sample_dual_prox(
-    loss: types.Type,
-    j: types.Type,
-    zeta: types.Type,
-    h: types.Type,
-    b: types.Type,
-    weight: types.Type,
-    start: types.Type,
-) -> Callable[..., object] | None:
-    def boxed(loss: Boxed, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
-        inverse = 1.0 / weight
-        ends = (loss.ends[j, 0], loss.ends[j, 1], loss.ends[j, 2], loss.ends[j, 3])
-        return weight * _prox_in_box(
-            loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends
-        )
+def _prox_boxed(loss: Boxed, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
+    inverse = 1.0 / weight
+    ends = (loss.ends[j, 0], loss.ends[j, 1], loss.ends[j, 2], loss.ends[j, 3])
+    return weight * _prox_in_box(loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends)
 
-    def shifted(
-        loss: Boxed, j: int, zeta: float, h: float, b: ShiftedLabel, weight: float, start: float
-    ) -> float:
-        return sample_dual_prox(loss, j, zeta + h * b.shift, h, b.label, weight, start + b.shift)
 
-    def plain(loss: Loss, j: int, zeta: float, h: float, b: Label, weight: float, start: float) -> float:
-        return weighted_dual_prox(loss, zeta, h, b, weight, start)
+def _prox_shifted(
+    loss: Boxed, j: int, zeta: float, h: float, b: ShiftedLabel, weight: float, start: float
+) -> float:
+    return sample_dual_prox(loss, j, zeta + h * b.shift, h, b.label, weight, start + b.shift)
 
+
+def _prox_plain(loss: Loss, j: int, zeta: float, h: float, b: Label, weight: float, start: float) -> float:
+    return weighted_dual_prox(loss, zeta, h, b, weight, start)
+
+
+def _chosen_prox(loss: types.Type, b: types.Type) -> Callable[..., float]:
     if kind_of(loss) is not Boxed:
-        return plain
-    return shifted if kind_of(b) is ShiftedLabel else boxed
+        return _prox_plain
+    return _prox_shifted if kind_of(b) is ShiftedLabel else _prox_boxed
+
+
+overloads(sample_dual_prox)(lambda loss, j, zeta, h, b, weight, start: _chosen_prox(loss, b))
 
 
 # --------------------------------------------------------------------------- intervals

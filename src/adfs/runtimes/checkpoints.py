@@ -23,8 +23,8 @@ import numpy as np
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.errors import AdfsError, FileError, InputError
 from adfs.files import JsonObject, write_whole
-from adfs.runtimes.array_files import read_container, write_container
 from adfs.runtimes.cluster import Cluster, RefusalError
+from adfs.runtimes.result import read_container, write_container
 
 _KIND = "checkpoint-set"
 
@@ -247,37 +247,26 @@ class CheckpointFolder(Checkpoints):
     def resume(self, start: Start) -> tuple[Rows, float]:
         """Fill a process from the last complete generation; all processes, or none."""
         why = "to read the checkpoint"
-        header: JsonObject = {}
-        trouble = ""
-        if self.cluster.rank == 0 and self.manifest.exists():
-            try:
-                header, _ = read_container(self.manifest, _KIND)
-            except InputError as error:
-                trouble = str(error)
-        header, trouble = self.cluster.gather([header, trouble], why)[0]
-        if not trouble and not header:
+        there = self.cluster.rank == 0 and self.manifest.exists()
+        own = self.cluster.attempt(why, lambda: read_container(self.manifest, _KIND)[0] if there else {})
+        header = self.cluster.gather(own, why)[0]
+        if not header:
             return [], 0.0
-        if not trouble and header["n_ranks"] != self.cluster.size:
-            trouble = (
+        if header["n_ranks"] != self.cluster.size:
+            raise RefusalError(
                 f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks "
                 f"and there are {self.cluster.size}; resume with as many as there were"
             )
-        rows: Rows = []
-        seconds = 0.0
-        if not trouble:
-            self.generation = int(header["generation"])
-            try:
-                with self.cluster.busy():
-                    process, rows, seconds = _load(self._file(self.generation), start, self.mark)
-                if process.position != header["position"]:
-                    raise InputError(
-                        f"{self._file(self.generation)} is of another position than the manifest says"
-                    )
-            except AdfsError as error:
-                trouble = f"rank {self.cluster.rank}: {error}"
-        found = [words for words in self.cluster.gather(trouble, why) if words]
-        if found:
-            raise RefusalError(found[0])
+        self.generation = int(header["generation"])
+        path = self._file(self.generation)
+
+        def load() -> tuple[Rows, float]:
+            process, rows, seconds = _load(path, start, self.mark)
+            if process.position != header["position"]:
+                raise InputError(f"{path} is of another position than the manifest says")
+            return rows, seconds
+
+        rows, seconds = self.cluster.attempt(why, load)
         # The rows are the same for all, and only process 0 keeps them.
         shared: Rows = self.cluster.gather(rows, why)[0]
         return shared, seconds

@@ -166,23 +166,15 @@ class Clock:
 
     Parameters
     ----------
-    method : str or Method
+    method, network, delays
     parameters : object
         The method's constants, as in ``run.parameters``.
     problem : Problem, GeneralProblem or NodeSizes
         Only its nodes' numbers of samples matter.
-    network : Network
-    delays : Delays
     seed : int
         Of the run: it decides the schedule, and the delays unless they have a seed of their own.
     schedule : str
         Of the run.
-
-    Attributes
-    ----------
-    position : float
-    times : ndarray of shape (n,)
-        T_i.
 
     Examples
     --------

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from adfs.algorithms.base import EventProcess, Work
 from adfs.algorithms.method_kernels import row_products
 from adfs.compilation import kernel
-from adfs.problem.rows import SparseRows
+from adfs.problem.samples import SparseRows
 from adfs.schedule import Events
 from adfs.schedule.events import room_for
 

@@ -86,11 +86,6 @@ class Execution:
         """Where the run is: positions of a process begin at 0 in every phase."""
         return self._base + self.process.position
 
-    @property
-    def has_events(self) -> bool:
-        """Whether the run executes the events of a schedule."""
-        return self._exchange is not None
-
     def go_on_with(self, process: Process, base: float) -> None:
         """Go on with the process of another phase, which began at a position of the run."""
         self.process, self._base = process, base

@@ -16,7 +16,7 @@ from adfs.network import Network
 from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.finite_sum import FiniteSum, check_sigma
 from adfs.problem.losses import check_labels, get_loss
-from adfs.problem.rows import Matrix, sparse
+from adfs.problem.samples import Matrix, sparse
 from adfs.problem.shards import as_rows, as_signs
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.placement import Placement, place

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
+import json
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from adfs._version import __version__
 from adfs.algorithms import METHODS
-from adfs.files import JsonObject
-from adfs.runtimes.array_files import read_container, write_container
+from adfs.errors import InputError
+from adfs.files import JsonObject, reading_error, write_whole
 from adfs.runtimes.loop import Outcome
 from adfs.theory import NodeSizes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_MAGIC = b"adfs-file 1 "
+_DIGEST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,3 +248,52 @@ def rebuild_constants(description: dict[str, Any], arrays: Mapping[str, np.ndarr
         return description["text"]
     plain = {k: tuple(v) if isinstance(v, list) else v for k, v in description["fields"].items()}
     return cls(**plain, **arrays)
+
+
+# --------------------------------------------------------------------------- files
+# A magic line, a checksum, a readable header, plain arrays. Nothing in them can run code.
+
+
+def write_container(
+    path: str | os.PathLike[str], kind: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Write a header (what JSON can hold) and arrays (numbers, booleans, text) to one file, atomically.
+
+    ``kind`` is what the file is, for instance ``"run"``; readers ask for it.
+    """
+    buffer = io.BytesIO()
+    np.savez(
+        buffer, allow_pickle=False, **{f"array/{name}": np.asarray(value) for name, value in arrays.items()}
+    )
+    text = json.dumps(dict(header), sort_keys=True).encode()
+    body = len(text).to_bytes(8, "big") + text + buffer.getvalue()
+    content = _MAGIC + kind.encode() + b"\n" + hashlib.sha256(body).hexdigest().encode() + body
+    write_whole(path, content, make_folder=True)
+
+
+def read_container(path: str | os.PathLike[str], kind: str) -> tuple[JsonObject, dict[str, np.ndarray]]:
+    """Read a file of a kind back as its header and arrays; refuse anything else with one sentence."""
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory, not an adfs {kind} file") from None
+    except OSError as error:
+        raise reading_error(path, error) from None
+    line, newline, rest = content.partition(b"\n")
+    if not line.startswith(_MAGIC) or not newline:
+        raise InputError(f"{path} is not an adfs {kind} file")
+    found = line[len(_MAGIC) :].decode(errors="replace")
+    if found != kind:
+        raise InputError(f"{path} is an adfs {found} file, not a {kind} file")
+    digest, body = rest[:_DIGEST], rest[_DIGEST:]
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise InputError(f"{path} is damaged or was cut short (its checksum does not match); use another one")
+    try:
+        size = int.from_bytes(body[:8], "big")
+        header = json.loads(body[8 : 8 + size])
+        with np.load(io.BytesIO(body[8 + size :]), allow_pickle=False) as saved:
+            arrays = {name.removeprefix("array/"): saved[name] for name in saved.files}
+    except (ValueError, zipfile.BadZipFile, KeyError):
+        raise InputError(f"{path} cannot be read as an adfs {kind} file") from None
+    return header, arrays

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import Method, OnePoint, Process, Setting, get_method
+from adfs.algorithms.base import EventProcess, Method, OnePoint, Process, Setting, get_method
 from adfs.errors import InputError
 from adfs.files import JsonObject
 from adfs.network import Network
@@ -34,6 +34,7 @@ from adfs.runtimes.progress import ProgressBar, wanted_on_screen
 from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run, as_columns
 from adfs.runtimes.run_options import RunOptions, describe, takes_run_options
+from adfs.runtimes.timing import measured_tau_of
 from adfs.schedule.philox import phase_seed
 from adfs.theory import NodeSummary, smoothness_limit, summarize
 
@@ -275,11 +276,10 @@ class _Assembly:
 
     def _tau(self) -> float | None:
         """Return τ, measured if that was asked for."""
-        tau = self.options.tau
+        tau, problem = self.options.tau, self.problem
         if tau == "measure":
-            from adfs.runtimes.step_time import measured_tau
-
-            return measured_tau(self.cluster, self.problem)
+            entries = problem.entries_per_row
+            return measured_tau_of(self.cluster, problem.n_features, entries, problem.n_samples)
         assert not isinstance(tau, str)
         return tau
 
@@ -419,7 +419,7 @@ class _Assembly:
             parameters=constants,
             seed=options.seed,
             seconds=result.seconds,
-            schedule=options.schedule if execution.has_events else "",
+            schedule=options.schedule if isinstance(process, EventProcess) else "",
             details=details | execution.account(),
             dual=process.dual() if result.certificate.tips is None else result.certificate.tips,
             history=history,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adfs.runtimes.step_time import step_seconds
+from adfs.runtimes.timing import step_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
