@@ -51,7 +51,7 @@ def test_the_centres_say_what_the_tips_do() -> None:
     assert problem.duality_gap(problem.clip_to_domain(run.dual)) == pytest.approx(run.gap, rel=1e-3)
 
 
-@pytest.mark.parametrize(("method", "loss"), [("adfs", "squared-hinge"), ("adfs-block", "logistic")])
+@pytest.mark.parametrize(("method", "loss"), [("adfs", "logistic"), ("adfs-block", "logistic")])
 def test_a_last_pass_of_the_dual(method: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, found = make_problem(sigma=20.0, loss=loss), []
     whole = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
