@@ -17,7 +17,8 @@ import numpy as np
 from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import close_gap, loss_domains, weighted_row_sums
+from adfs.problem.evaluation import loss_domains, weighted_row_sums
+from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run

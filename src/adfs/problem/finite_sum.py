@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import Gap, add_squares, close_gap, node_sums, squared_norm
+from adfs.problem.evaluation import add_squares, node_sums, squared_norm
+from adfs.problem.gaps import Gap, close_gap
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Samples
 from adfs.problem.terms import Term
@@ -213,7 +214,7 @@ class FiniteSum(ABC):
 
     @abstractmethod
     def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 5)."""
+        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 5)."""
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,).

@@ -197,7 +197,7 @@ class GeneralProblem(FiniteSum):
         return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
 
     def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `evaluation.close_gap` takes it; (n, 5).
+        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 5).
 
         The terms' own differences, with the rounding of values, conjugates and products.
         """

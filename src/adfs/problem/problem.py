@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
-from adfs.problem import evaluation
+from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import get_loss
@@ -439,11 +439,11 @@ class Problem(FiniteSum):
 
     def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
         s, theta = self._checked_tips(tips), self._checked(theta, "theta", self.n_features)
-        return evaluation.gap_parts(self.samples, self.active, s, theta, self.loss.beta, self._margin_scales)
+        return gaps.gap_parts(self.samples, self.active, s, theta, self.loss.beta, self._margin_scales)
 
     @cached_property
     def _margin_scales(self) -> np.ndarray:
-        return evaluation.margin_scales(self.samples, self.active)
+        return gaps.margin_scales(self.samples, self.active)
 
     def optimum(self, tol: float = 1e-12) -> Optimum:
         """Return the minimiser, certified by its relative duality gap; computed once and kept.

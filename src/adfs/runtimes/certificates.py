@@ -9,8 +9,9 @@ import numpy as np
 
 from adfs.algorithms.base import OnePoint, Process
 from adfs.algorithms.qning import dual_pass
-from adfs.problem.evaluation import Gap, add_squares, close_gap, squared_norm
+from adfs.problem.evaluation import add_squares, squared_norm
 from adfs.problem.finite_sum import FiniteSum
+from adfs.problem.gaps import Gap, close_gap
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record

@@ -1,0 +1,212 @@
+"""The duality gap: a sum of terms of at least 0, and what rounding can hide.
+
+For any θ and tips s with θ̂ = −Σ x s/Σσ,
+
+    F(θ) − D(s) = Σ_j [wℓ(u_j) + wℓ*(s_j/w) − u_j s_j] + (Σσ/2)‖θ − θ̂‖²,    u_j = x_jᵀθ:
+
+terms of at least 0, each small where the gap is. What rounding can hide is added to them, so that the sum
+is never below the gap of the numbers as they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from adfs.compilation import compiled, inlined, kernel
+from adfs.problem.evaluation import fill_table, finish_sum, shifted_margins, squared_norm, two_sum
+from adfs.problem.losses import divergence, outputs, point_of, value
+from adfs.problem.samples import Labels, Rows, Samples, plain_label, row_entry, row_span, shift_size
+
+_EPS = float(np.finfo(np.float64).eps)
+_OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
+_DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS = range(5)  # the columns of `gap_parts`
+
+
+@inlined
+def _row_size(rows: Rows, j: int) -> tuple[float, int]:
+    """Return ‖x_j‖² and how many entries of x_j are not 0."""
+    start, stop = row_span(rows, j)
+    squares, count = 0.0, 0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        squares += entry * entry
+        count += entry != 0.0
+    return squares, count
+
+
+def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
+    """Return what says how far rounding takes the margins of each node's active rows; shape (n, 3).
+
+    The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, and of what rounding makes of labels.
+    """
+    loss, rows, y, weights, offsets = samples
+    return _margin_scales(rows, y, weights, offsets, active, outputs(loss))
+
+
+# Not given the loss, so that it is compiled once for all of them.
+@compiled
+def _margin_scales(
+    rows: Rows, y: Labels, weights: np.ndarray, offsets: np.ndarray, active: np.ndarray, n_outputs: int
+) -> np.ndarray:
+    out = np.zeros((offsets.size - 1, 3))
+    for i in range(out.shape[0]):
+        for j in range(offsets[i], offsets[i + 1]):
+            if active[j]:
+                squares, count = _row_size(rows, j)
+                most = abs(plain_label(y, j)) + shift_size(y, j)
+                most += n_outputs - 1
+                out[i, 0] += weights[j] * squares
+                out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
+                out[i, 2] += weights[j] * most * most
+    return out
+
+
+def gap_parts(
+    samples: Samples,
+    active: np.ndarray,
+    tips: np.ndarray,
+    theta: np.ndarray,
+    beta: float,
+    scales: np.ndarray,
+) -> np.ndarray:
+    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 5).
+
+    The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that of
+    wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the worse of
+    u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w.
+
+    Parameters
+    ----------
+    samples : Samples
+    active : ndarray of shape (N,)
+    tips : ndarray of shape (N, K)
+    theta : ndarray of shape (K·p,)
+    beta : float
+        The loss's smoothness.
+    scales : ndarray of shape (n, 3)
+        `margin_scales`.
+    """
+    out = np.zeros((samples.offsets.size - 1, 5))
+    length = squared_norm(theta)
+    out[:, _ROWS] = scales[:, 0]
+    if beta < math.inf:
+        out[:, _MARGINS] = beta * _EPS * _EPS * (scales[:, 1] * length + 64.0 * scales[:, 2])
+    room = np.empty((2, tips.shape[1])), np.empty(theta.size)
+    _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room, out)
+    return out
+
+
+@kernel
+def _sum_gap(
+    samples: Samples,
+    active: np.ndarray,
+    tips: np.ndarray,
+    theta: np.ndarray,
+    kinks: bool,
+    length: float,
+    room: tuple[np.ndarray, np.ndarray],
+    out: np.ndarray,
+) -> None:
+    """Do the sums of `gap_parts` that run over samples; ``room`` is (2, K) and (K·p,)."""
+    margins, scaled, table = room[0][0], room[0][1], room[1]
+    fill_table(samples.rows, theta, margins.size, table)
+    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
+    for i in range(out.shape[0]):
+        apart, apart_carry, total, total_carry, squares = 0.0, 0.0, 0.0, 0.0, 0.0
+        for j in range(offsets[i], offsets[i + 1]):
+            weight = weights[j]
+            label = plain_label(y, j)
+            if weight > 0.0:
+                shifted_margins(samples.rows, samples.y, j, table, margins)
+                total, error = two_sum(total, weight * value(loss, point_of(loss, margins), label))
+                total_carry += error
+            if not active[j]:
+                for k in range(scaled.size):
+                    apart += math.inf if tips[j, k] != 0.0 else 0.0
+                continue
+            for k in range(scaled.size):
+                scaled[k] = tips[j, k] / weight
+                squares += scaled[k] * tips[j, k]
+            if kinks:
+                size, count = _row_size(samples.rows, j)
+                labels = abs(label) + shift_size(y, j)
+                shift = _EPS * ((count + 4.0) * math.sqrt(size) * length + 8.0 * labels)
+                margins[0] -= shift
+                below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
+                margins[0] += 2.0 * shift
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
+                term = max(term, below)
+            else:
+                term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
+            apart, error = two_sum(apart, weight * term)
+            apart_carry += error
+        out[i, _DIVERGENCE] = finish_sum(apart, apart_carry)
+        out[i, _VALUE] = finish_sum(total, total_carry)
+        out[i, _TIPS] = squares
+
+
+@compiled
+def _column_sums(values: np.ndarray) -> np.ndarray:
+    """Return the sum of each column of (n, k), row after row, with what rounding took; shape (k,)."""
+    out, carry = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    for i in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            out[k], error = two_sum(out[k], values[i, k])
+            carry[k] += error
+    for k in range(values.shape[1]):
+        out[k] = finish_sum(out[k], carry[k])
+    return out
+
+
+class Gap(NamedTuple):
+    """F at a point (``value``), a lower bound of F* (``lower``), and a bound of F − F* there (``gap``)."""
+
+    value: float
+    lower: float
+    gap: float
+
+    def above(self, lower: float) -> Gap:
+        """Return the same with another lower bound of F*, where that is the better one."""
+        if not lower > self.lower:
+            return self
+        return Gap(self.value, lower, min(self.gap, self.value - lower + 4.0 * _EPS * abs(self.value)))
+
+
+def close_gap(
+    parts: np.ndarray,
+    theta: np.ndarray,
+    residual: np.ndarray | None,
+    total_sigma: float,
+    l1_value: float = 0.0,
+    l1_gap: float = 0.0,
+) -> Gap:
+    """Return the duality gap at θ from what all nodes contribute.
+
+    The gap is never below the true one of the given θ and s: a smooth loss has |wℓ' − s|² ≤ 2wβ·divergence,
+    so margins that are off by δ change the sum of divergences G to at most (√G + √(½Σwβδ²))².
+
+    Parameters
+    ----------
+    parts : ndarray of shape (n, 5)
+        `gap_parts` of all nodes, in their order.
+    theta : ndarray of shape (d,)
+    residual : ndarray of shape (d,), optional
+        Σ x s + Σσ·θ; when left out θ is taken to be θ̂.
+    total_sigma : float
+        Σ_i σ_i.
+    l1_value, l1_gap : float
+        What an ℓ1 term adds to F and to the gap, as `adfs.problem.penalties.WholePenalty.apart` says.
+    """
+    apart, losses, margins, rows, tips = (float(part) for part in _column_sums(parts))
+    value = losses + 0.5 * total_sigma * squared_norm(theta) + l1_value
+    root = math.sqrt(apart) + math.sqrt(margins)
+    gap = root * root * (1.0 + _OWN_ROUNDING)
+    if residual is not None:
+        # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
+        rounding = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
+        miss = math.sqrt(squared_norm(residual)) + rounding
+        gap += miss * miss / (2.0 * total_sigma) + l1_gap
+    return Gap(value, value - gap - 4.0 * _EPS * abs(value), gap)
