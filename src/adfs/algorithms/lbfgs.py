@@ -15,7 +15,7 @@ from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.problem.evaluation import fill_margins
+from adfs.problem.evaluation import fill_margins, fill_table, read_table, table_strides
 from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
@@ -38,7 +38,7 @@ class LbfgsParts(NamedTuple):
     ``points`` (3, d) holds where F is looked at next, the last point that was taken and the direction from
     there; ``slopes`` (2, d) the gradient at the latter and what the features are scaled by; ``pairs``
     (2, m, d) steps and what the gradient changed by over them; ``products`` (2, m) theirs and room; ``room``
-    (K,) margins.
+    (K,) margins; ``tables`` (2, d) those of the point and the gradient.
     """
 
     samples: Samples
@@ -50,6 +50,7 @@ class LbfgsParts(NamedTuple):
     products: np.ndarray
     search: np.ndarray
     room: np.ndarray
+    tables: np.ndarray
 
 
 @kernel
@@ -85,27 +86,30 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
     """Write ∇f_i and f_i at the point to look at, (k, d + 1)."""
     samples, margins = parts.samples, parts.room
     theta, loss = parts.points[0], samples.loss
-    width = theta.size
+    width, rows = theta.size, samples.rows
+    feature, output = table_strides(rows, width // margins.size, margins.size)
     square = inner_product(theta, theta)
+    table, pull = parts.tables[0], parts.tables[1]
+    fill_table(rows, theta, margins.size, table)
     for i in range(out.shape[0]):
         for k in range(width):
-            out[i, k] = parts.sigma[i] * theta[k]
+            pull[k] = parts.sigma[i] * table[k]
         total, carry = 0.0, 0.0
         for j in range(samples.offsets[i], samples.offsets[i + 1]):
             label, weight = plain_label(samples.y, j), samples.weights[j]
-            fill_margins(samples.rows, j, theta, margins)
+            fill_margins(rows, j, table, margins)
             add_shift(samples.y, j, 1.0, margins)
             # Summed with what rounding takes: near the optimum F hardly changes.
             term = weight * value_and_slope(loss, margins, label, weight) - carry
             following = total + term
             carry = (following - total) - term
             total = following
-            start, stop = row_span(samples.rows, j)
-            for output in range(margins.size):
-                first, factor = np.uint64(output * (width // margins.size)), margins[output]
+            start, stop = row_span(rows, j)
+            for number in range(margins.size):
+                first, factor = np.uint64(number) * output, margins[number]
                 for k in range(start, stop):
-                    column = first + row_column(samples.rows, j, k)
-                    out[i, column] += factor * row_entry(samples.rows, j, k)
+                    pull[first + row_column(rows, j, k) * feature] += factor * row_entry(rows, j, k)
+        read_table(rows, pull, margins.size, out[i])
         out[i, width] = total + 0.5 * parts.sigma[i] * square
 
 
@@ -253,6 +257,7 @@ class LbfgsProcess(OnePoint, LocalRounds):
             np.zeros((2, PAIRS)),
             np.zeros(10),
             np.empty(self.problem.n_outputs),
+            np.empty((2, d)),
         )
 
     @property

@@ -7,11 +7,13 @@ nodes: the figures a process computes for its own nodes are then the same bits w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
-from adfs.compilation import compiled, inlined, kernel
+from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
     clip_tip,
@@ -30,7 +32,9 @@ from adfs.problem.samples import (
     Labels,
     Rows,
     Samples,
+    SparseRows,
     add_shift,
+    kind_of,
     label_at,
     plain_label,
     row_column,
@@ -148,39 +152,80 @@ def sampling_weights(
     return out
 
 
+# θ and sums of rows are laid out output by output. Beside sparse rows with several outputs the loops below
+# use a *table* that is laid out feature by feature: what an entry of a row meets then stands side by side.
+
+
+def table_strides(rows: Rows, width: int, n_outputs: int) -> tuple[int, int]:
+    """Return how far apart features and outputs are in a table, for p = ``width`` features."""
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(table_strides)
+def _table_strides(rows: types.Type, width: types.Type, n_outputs: types.Type) -> Callable[..., object]:
+    if kind_of(rows) is SparseRows:
+        return lambda rows, width, n_outputs: (np.uint64(n_outputs), np.uint64(1))
+    return lambda rows, width, n_outputs: (np.uint64(1), np.uint64(width))
+
+
 @inlined
-def fill_margins(rows: Rows, j: int, theta: np.ndarray, out: np.ndarray) -> None:
-    """Write the margins x_jᵀθ_k of row j, one per output k; ``theta`` (K·p,) laid out output by output."""
+def fill_table(rows: Rows, theta: np.ndarray, n_outputs: int, table: np.ndarray) -> None:
+    """Write θ (K·p,) as a table."""
+    width = theta.size // n_outputs
+    feature, output = table_strides(rows, width, n_outputs)
+    for k in range(n_outputs):
+        for column in range(width):
+            table[np.uint64(k) * output + np.uint64(column) * feature] = theta[k * width + column]
+
+
+@inlined
+def read_table(rows: Rows, table: np.ndarray, n_outputs: int, out: np.ndarray) -> None:
+    """Write a table output by output, (K·p,)."""
+    width = table.size // n_outputs
+    feature, output = table_strides(rows, width, n_outputs)
+    for k in range(n_outputs):
+        for column in range(width):
+            out[k * width + column] = table[np.uint64(k) * output + np.uint64(column) * feature]
+
+
+@inlined
+def fill_margins(rows: Rows, j: int, table: np.ndarray, out: np.ndarray) -> None:
+    """Write the margins x_jᵀθ_k of row j, one per output k; ``table`` is that of θ."""
     start, stop = row_span(rows, j)
-    width = theta.size // out.size
+    feature, output = table_strides(rows, table.size // out.size, out.size)
     # A sum in order waits for each addition; those of five outputs do not wait for each other. The last five
     # may be among those before.
     for group in range(0, out.size if out.size >= 5 else 0, 5):
-        output = min(group, out.size - 5)
-        a, b, c = np.uint64(output * width), np.uint64((output + 1) * width), np.uint64((output + 2) * width)
-        d, e = np.uint64((output + 3) * width), np.uint64((output + 4) * width)
+        first = min(group, out.size - 5)
+        a = np.uint64(first) * output
+        b, c, d, e = (
+            a + output,
+            a + np.uint64(2) * output,
+            a + np.uint64(3) * output,
+            a + np.uint64(4) * output,
+        )
         at_a, at_b, at_c, at_d, at_e = 0.0, 0.0, 0.0, 0.0, 0.0
         for k in range(start, stop):
-            entry, column = row_entry(rows, j, k), row_column(rows, j, k)
-            at_a += entry * theta[a + column]
-            at_b += entry * theta[b + column]
-            at_c += entry * theta[c + column]
-            at_d += entry * theta[d + column]
-            at_e += entry * theta[e + column]
-        out[output], out[output + 1], out[output + 2] = at_a, at_b, at_c
-        out[output + 3], out[output + 4] = at_d, at_e
-    for output in range(0 if out.size < 5 else out.size, out.size):
-        first = np.uint64(output * width)
+            entry, column = row_entry(rows, j, k), row_column(rows, j, k) * feature
+            at_a += entry * table[a + column]
+            at_b += entry * table[b + column]
+            at_c += entry * table[c + column]
+            at_d += entry * table[d + column]
+            at_e += entry * table[e + column]
+        out[first], out[first + 1], out[first + 2] = at_a, at_b, at_c
+        out[first + 3], out[first + 4] = at_d, at_e
+    for alone in range(0 if out.size < 5 else out.size, out.size):
+        begin = np.uint64(alone) * output
         margin = 0.0
         for k in range(start, stop):
-            margin += row_entry(rows, j, k) * theta[first + row_column(rows, j, k)]
-        out[output] = margin
+            margin += row_entry(rows, j, k) * table[begin + row_column(rows, j, k) * feature]
+        out[alone] = margin
 
 
 @inlined
-def _shifted_margins(rows: Rows, y: Labels, j: int, theta: np.ndarray, out: np.ndarray) -> None:
-    """Write the margins of row j with its offsets."""
-    fill_margins(rows, j, theta, out)
+def _shifted_margins(rows: Rows, y: Labels, j: int, table: np.ndarray, out: np.ndarray) -> None:
+    """Write the margins of row j with its offsets; ``table`` is that of θ."""
+    fill_margins(rows, j, table, out)
     add_shift(y, j, 1.0, out)
 
 
@@ -191,10 +236,12 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     n = offsets.size - 1
     out = np.empty(n)
     margins = np.empty(outputs(loss))
+    table = np.empty(theta.size)
+    fill_table(samples.rows, theta, outputs(loss), table)
     for i in range(n):
         total, carry = 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            _shifted_margins(samples.rows, samples.y, j, theta, margins)
+            _shifted_margins(samples.rows, samples.y, j, table, margins)
             term = samples.weights[j] * value(loss, point_of(loss, margins), plain_label(samples.y, j))
             total, error = _two_sum(total, term)
             carry += error
@@ -233,8 +280,10 @@ def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return w_j∇ℓ at the margins of each row, shape (N, K)."""
     loss = samples.loss
     out = np.empty((samples.weights.size, outputs(loss)))
+    table = np.empty(theta.size)
+    fill_table(samples.rows, theta, outputs(loss), table)
     for j in range(samples.weights.size):
-        _shifted_margins(samples.rows, samples.y, j, theta, out[j])
+        _shifted_margins(samples.rows, samples.y, j, table, out[j])
         write_slope(loss, out[j], plain_label(samples.y, j), samples.weights[j])
     return out
 
@@ -268,16 +317,16 @@ def squared_norm(vector: np.ndarray) -> float:
 
 
 @inlined
-def _add_row(rows: Rows, j: int, tip: np.ndarray, out: np.ndarray, carry: np.ndarray) -> None:
-    """Add the tip's K multiples of row j to ``out`` (K·p,), and what rounding takes to ``carry``."""
+def _add_row(rows: Rows, j: int, tip: np.ndarray, table: np.ndarray, carry: np.ndarray) -> None:
+    """Add the tip's K multiples of row j to a table (K·p,), and what rounding takes to ``carry``."""
     start, stop = row_span(rows, j)
-    width = out.size // tip.size
-    for output in range(tip.size):
-        first, factor = np.uint64(output * width), tip[output]
+    feature, output = table_strides(rows, table.size // tip.size, tip.size)
+    for number in range(tip.size):
+        first, factor = np.uint64(number) * output, tip[number]
         for k in range(start, stop):
-            column = first + row_column(rows, j, k)
-            out[column], error = _two_sum(out[column], factor * row_entry(rows, j, k))
-            carry[column] += error
+            place = first + row_column(rows, j, k) * feature
+            table[place], error = _two_sum(table[place], factor * row_entry(rows, j, k))
+            carry[place] += error
 
 
 @compiled
@@ -287,14 +336,16 @@ def weighted_row_sums(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_featu
     Right to the rounding of its terms, however many they are.
     """
     n = offsets.size - 1
-    out = np.zeros((n, n_features))
-    carry = np.empty(n_features)
+    out = np.empty((n, n_features))
+    table, carry = np.empty(n_features), np.empty(n_features)
     for i in range(n):
+        table[:] = 0.0
         carry[:] = 0.0
         for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], out[i], carry)
+            _add_row(rows, j, tips[j], table, carry)
         for k in range(n_features):
-            out[i, k] = _finish(out[i, k], carry[k])
+            table[k] = _finish(table[k], carry[k])
+        read_table(rows, table, tips.shape[1], out[i])
     return out
 
 
@@ -304,22 +355,33 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
 
     The sums of `weighted_row_sums` added up, without n × d numbers.
     """
-    out = np.zeros(n_features)
-    node, carry = np.zeros(n_features), np.zeros(n_features)
-    width = n_features // tips.shape[1]
+    total, out = np.zeros(n_features), np.empty(n_features)
+    table, carry = np.zeros(n_features), np.zeros(n_features)
+    count = tips.shape[1]
+    feature, output = table_strides(rows, n_features // count, count)
     for i in range(offsets.size - 1):
+        entries = 0
         for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], node, carry)
+            _add_row(rows, j, tips[j], table, carry)
+            start, stop = row_span(rows, j)
+            entries += stop - start
+        if entries * count >= n_features:
+            for place in range(n_features):
+                total[place] += _finish(table[place], carry[place])
+                table[place] = 0.0
+                carry[place] = 0.0
+            continue
         # Only the columns this node touched; one met again adds the zero left there.
         for j in range(offsets[i], offsets[i + 1]):
             start, stop = row_span(rows, j)
-            for output in range(tips.shape[1]):
-                first = np.uint64(output * width)
+            for number in range(count):
+                first = np.uint64(number) * output
                 for k in range(start, stop):
-                    column = first + row_column(rows, j, k)
-                    out[column] += _finish(node[column], carry[column])
-                    node[column] = 0.0
-                    carry[column] = 0.0
+                    at = first + row_column(rows, j, k) * feature
+                    total[at] += _finish(table[at], carry[at])
+                    table[at] = 0.0
+                    carry[at] = 0.0
+    read_table(rows, total, count, out)
     return out
 
 
@@ -401,8 +463,8 @@ def gap_parts(
     out[:, _ROWS] = scales[:, 0]
     if beta < math.inf:
         out[:, _MARGINS] = beta * _EPS * _EPS * (scales[:, 1] * length + 64.0 * scales[:, 2])
-    room = np.empty((2, tips.shape[1]))
-    _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room[0], room[1], out)
+    room = np.empty((2, tips.shape[1])), np.empty(theta.size)
+    _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room, out)
     return out
 
 
@@ -414,11 +476,12 @@ def _sum_gap(
     theta: np.ndarray,
     kinks: bool,
     length: float,
-    margins: np.ndarray,
-    scaled: np.ndarray,
+    room: tuple[np.ndarray, np.ndarray],
     out: np.ndarray,
 ) -> None:
-    """Do the sums of `gap_parts` that run over samples."""
+    """Do the sums of `gap_parts` that run over samples; ``room`` is (2, K) and (K·p,)."""
+    margins, scaled, table = room[0][0], room[0][1], room[1]
+    fill_table(samples.rows, theta, margins.size, table)
     loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
     for i in range(out.shape[0]):
         apart, apart_carry, total, total_carry, squares = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -426,7 +489,7 @@ def _sum_gap(
             weight = weights[j]
             label = plain_label(y, j)
             if weight > 0.0:
-                _shifted_margins(samples.rows, samples.y, j, theta, margins)
+                _shifted_margins(samples.rows, samples.y, j, table, margins)
                 total, error = _two_sum(total, weight * value(loss, point_of(loss, margins), label))
                 total_carry += error
             if not active[j]:
