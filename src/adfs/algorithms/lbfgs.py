@@ -20,8 +20,6 @@ from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import LbfgsParameters, NodeSizes
 
-__all__ = ["Lbfgs", "LbfgsProcess"]
-
 PAIRS = 20
 _ARMIJO, _WOLFE = 1e-4, 0.9
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding

@@ -28,8 +28,6 @@ from adfs.problem import FiniteSum, Problem
 from adfs.theory import NewtonParameters, NodeSizes
 from adfs.threads import single_threaded
 
-__all__ = ["Newton", "NewtonProcess", "literal_newton", "newton_move"]
-
 MOST_FEATURES = 5000
 _BAND_NUMBERS = 2**22  # of all nodes' Hessians at once: a band of rows after the other
 _ARMIJO = 1e-4

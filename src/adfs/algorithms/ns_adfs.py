@@ -25,19 +25,6 @@ from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.problem.views import can_be_smoothed
 from adfs.theory import NonSmoothParameters, Parameters
 
-__all__ = [
-    "NsAdfs",
-    "NsAdfsProcess",
-    "NsConstants",
-    "NsParts",
-    "NsState",
-    "ns_constants",
-    "ns_outgoing",
-    "ns_receive",
-    "ns_run_events",
-    "ns_start",
-]
-
 _AHEAD = 6
 
 

@@ -18,8 +18,6 @@ from adfs.theory import NodeSizes
 from adfs.theory.baselines import QningParameters
 from adfs.threads import single_threaded
 
-__all__ = ["Qning", "QningProcess", "literal_dual_pass"]
-
 # A step that leaves the gradient of the envelope larger than this many times its smallest so far was led
 # astray by inner solutions that are too rough: the pairs are forgotten, and each step takes twice as many
 # passes. (Its size may well grow tenfold on the way: with 2 for 100 most ill-conditioned trials stalled.)

@@ -32,8 +32,6 @@ from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.theory import NodeSummary
 
-__all__ = ["Look", "Phase", "Retuner"]
-
 
 @dataclass(frozen=True, eq=False)
 class Phase:

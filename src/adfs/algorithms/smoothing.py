@@ -22,8 +22,6 @@ from adfs.problem.samples import ShiftedLabels
 from adfs.problem.views import BoxedProblem, smoothed
 from adfs.theory import NodeSummary
 
-__all__ = ["Smoothing"]
-
 # By what the width shrinks; at which share of the certified gap; and how many widths an interval has besides
 # what margins have moved. Until the width is down to a share of the first, and from there on: by trial on six
 # problems to 1e-6 (two real sets, three losses), and on the hinge of three sets to 1e-8.

@@ -11,9 +11,6 @@ from adfs.problem.finite_sum import check_count
 from adfs.runtimes import Cluster
 from adfs.runtimes.timing import measured_tau_of
 
-__all__ = ["CANDIDATES", "Request", "Spread", "is_auto", "spread_rows"]
-
-
 #: What ``algorithm="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
 #: path of strengths), which not every method can.
 CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "ns-adfs")

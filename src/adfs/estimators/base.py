@@ -32,8 +32,6 @@ from adfs.threads import single_threaded
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["READ_OPTIONS", "LinearEstimator", "check_weights", "count_nodes", "positive", "read_offset"]
-
 #: How scikit-learn is asked to check rows.
 READ_OPTIONS: dict[str, Any] = {
     "accept_sparse": "csr",

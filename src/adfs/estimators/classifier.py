@@ -20,8 +20,6 @@ from adfs.problem import Loss
 from adfs.problem.samples import sparse
 from adfs.runtimes import Cluster
 
-__all__ = ["ADFSClassifier"]
-
 _MULTI_CLASS = ("auto", "ovr", "multinomial")
 
 

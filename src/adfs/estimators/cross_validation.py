@@ -27,8 +27,6 @@ from adfs.threads import single_threaded
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ADFSClassifierCV", "ADFSRegressorCV"]
-
 Kind = TypeVar("Kind", bound=LinearEstimator)
 Fold = tuple[np.ndarray, np.ndarray]  # which rows to train on and which to test, node after node
 

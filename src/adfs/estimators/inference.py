@@ -25,8 +25,6 @@ from adfs.problem.smoothness import gram_matrices
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Inference", "Summary", "check_inference", "infer"]
-
 #: Losses that say how the targets are distributed, so that their curvature is the information.
 _LIKELIHOODS = ("logistic", "squared", "poisson", "gamma")
 _DISPERSED = ("squared", "gamma")  # whose variance is the data's to tell

@@ -26,8 +26,6 @@ from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, certify
 from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
-__all__ = ["column_length", "rounds_of", "solve_with_intercept"]
-
 _MOST_ROUNDS = 60
 _FIRST_TOLERANCE, _FIRST_WITH_KINKS = 1e-6, 1e-2  # where kinks are, the last digits take the most passes
 # How well the next round is solved: shares of the gap so far, and of the one asked for.

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-__all__ = ["FittedModel", "ModelSpec", "Start", "fit_model"]
-
-
 @dataclass(frozen=True)
 class ModelSpec:
     """What is to be fitted.

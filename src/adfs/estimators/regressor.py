@@ -15,8 +15,6 @@ from adfs.estimators.pipeline import FittedModel, ModelSpec
 from adfs.problem import Loss
 from adfs.runtimes import Cluster
 
-__all__ = ["ADFSRegressor"]
-
 
 class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """Linear regression that minimises Σ_j w_j ℓ(x_jᵀθ; y_j) + (alpha/2)‖θ‖² to a certified duality gap.

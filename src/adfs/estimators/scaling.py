@@ -13,8 +13,6 @@ from adfs.problem.evaluation import weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.shards import as_rows
 
-__all__ = ["Columns", "column_scales"]
-
 
 @dataclass(frozen=True)
 class Columns:

@@ -22,8 +22,6 @@ from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
-__all__ = ["LocalData", "Solver", "append_column", "joined_frames", "penalised", "row_products"]
-
 _FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
 _VERY_FEW, _FEW_ROWS = 30, 1000
 

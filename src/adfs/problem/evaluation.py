@@ -41,32 +41,6 @@ from adfs.problem.samples import (
     shift_product,
 )
 
-__all__ = [
-    "add_squares",
-    "clip_to_domain",
-    "conjugate_sums",
-    "fill_margins",
-    "finish_sum",
-    "loss_curvatures",
-    "loss_derivatives",
-    "loss_domains",
-    "loss_slopes",
-    "loss_sums",
-    "loss_sums_at",
-    "loss_values",
-    "node_maxima",
-    "node_sums",
-    "row_norms_squared",
-    "rows_are_zero",
-    "sampling_weights",
-    "shifted_margins",
-    "squared_norm",
-    "sum_in_order",
-    "two_sum",
-    "weighted_row_sums",
-    "weighted_row_total",
-]
-
 
 @inlined
 def two_sum(total: float, term: float) -> tuple[float, float]:

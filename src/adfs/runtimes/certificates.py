@@ -16,18 +16,6 @@ from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
 
-__all__ = [
-    "AllNodes",
-    "Certificate",
-    "Certifier",
-    "can_be_closed",
-    "certify",
-    "certify_after_pass",
-    "certify_by_gradient",
-    "compare_with_optimum",
-    "measure_nodes",
-]
-
 
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.

@@ -23,8 +23,6 @@ from adfs.runtimes.recording import Record
 if TYPE_CHECKING:
     from adfs.runtimes.execution import Execution
 
-__all__ = ["Budget", "LoopResult", "Monitor", "Outcome", "Plan", "run_loop"]
-
 DEFAULT_PASSES = 100.0
 _MOST_PASSES_WITH_TOLERANCE = 100_000.0
 _DIVERGED = 1e12

@@ -24,8 +24,6 @@ from adfs.runtimes.loop import Plan
 from adfs.runtimes.result import Consultation, History, PhaseRecord
 from adfs.theory import NodeSizes, NodeSummary
 
-__all__ = ["Maker", "Phases"]
-
 _RETUNER = "retuner/"
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from adfs.errors import InputError, unknown_name
 
-__all__ = ["MEASURES", "NEED_OPTIMUM", "Grid", "Record"]
-
 #: What can be recorded besides the position and the work done.
 MEASURES = ("gap", "objective", "suboptimality", "worst", "distance", "consensus")
 #: Those that need the optimum, and so all the data in one process.
