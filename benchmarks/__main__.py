@@ -18,6 +18,7 @@ NAMES = (
     "multinomial",
     "small_data",
     "raw_data",
+    "kinks",
     "mpi",
     "wall_clock",
     "planner",
