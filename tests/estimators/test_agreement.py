@@ -79,7 +79,10 @@ def test_the_hinge_agrees_with_liblinear(name: str, n_nodes: int) -> None:
     X, y = classification(name)
     model = ADFSClassifier(
         "hinge", intercept_scaling=1.0, n_nodes=n_nodes, graph="complete", tol=1e-8, random_state=0
-    ).fit(X, y)
+    )
+    if X.shape[1] <= 200:
+        model.set_params(tol=1e-11)  # of which interior points make nothing
+    model.fit(X, y)
     reference = liblinear("hinge", name, True)
     check(model, reference.coef_, reference.intercept_, KINKED)
 

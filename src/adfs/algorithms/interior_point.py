@@ -96,11 +96,20 @@ class InteriorPointProcess(HessianRounds):
         self.theta, self.margins = np.zeros(problem.n_features), np.zeros(problem.n_samples)
         self.walls = np.stack([half, half, np.zeros(shape), np.zeros(shape)])
         self.state = np.zeros(2)
+        self._given: np.ndarray | None = None
+
+    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+        # They may be good enough; if not, the first round starts anew, as far from all bounds as it can.
+        self._given = tips.copy()
+        self.theta[:] = centers[0] / self.problem.sigma[0]
+        return True
 
     def primal(self, read: str = "x") -> np.ndarray:
         return np.tile(self.theta, (self.problem.n_nodes, 1))
 
     def dual(self) -> np.ndarray | None:
+        if self._given is not None:
+            return self._given.copy()
         return np.asarray(self._tips().sum(axis=0))
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -119,6 +128,7 @@ class InteriorPointProcess(HessianRounds):
     def round(self, gossip: Gossip) -> None:
         if not self.state[_BEGUN]:
             self.state[_BEGUN] = 1.0
+            self._given, self.theta[:] = None, 0.0
             steepest = -gossip.least(-float(np.abs(self.slope).max(initial=0.0)))
             self.walls[2:, self.present] = 1.0 + steepest
         if not self.stuck:
@@ -211,7 +221,7 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
     name = "interior-point"
     smooth_only = False
 
-    record = InteriorPointParameters
+    record, process = InteriorPointParameters, InteriorPointProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: InteriorPointParameters.theory(problem, network)}
     )
@@ -223,9 +233,6 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
                 "method 'interior-point' is for losses made of lines and parabolas with bounded slopes "
                 f"(hinge, absolute, quantile …), and {problem.loss_name!r} is not; use 'newton' or 'adfs'"
             )
-
-    def start(self, setting: Setting[InteriorPointParameters]) -> InteriorPointProcess:
-        return InteriorPointProcess(setting)
 
 
 register_method(InteriorPoint())

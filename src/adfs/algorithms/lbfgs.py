@@ -300,13 +300,10 @@ class Lbfgs(Method[LbfgsParameters]):
     several_outputs = True
     few_rounds = True
 
-    record = LbfgsParameters
+    record, process = LbfgsParameters, LbfgsProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: LbfgsParameters.theory(problem, network)}
     )
-
-    def start(self, setting: Setting[LbfgsParameters]) -> LbfgsProcess:
-        return LbfgsProcess(setting)
 
     def effort(self, parameters: LbfgsParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

@@ -268,13 +268,10 @@ class Newton(HessianMethod[NewtonParameters]):
     name = "newton"
     assumes_curvature = True  # it asks for none
 
-    record = NewtonParameters
+    record, process = NewtonParameters, NewtonProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: NewtonParameters.theory(problem, network)}
     )
-
-    def start(self, setting: Setting[NewtonParameters]) -> NewtonProcess:
-        return NewtonProcess(setting)
 
 
 register_method(Newton())

@@ -180,13 +180,10 @@ class Qning(Method[QningParameters]):
     name = "qning"
     kind = "single"
 
-    record = QningParameters
+    record, process = QningParameters, QningProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: QningParameters.theory(problem, network)}
     )
-
-    def start(self, setting: Setting[QningParameters]) -> QningProcess:
-        return QningProcess(setting)
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0)

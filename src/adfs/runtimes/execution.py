@@ -270,7 +270,8 @@ class Execution:
     @property
     def closes(self) -> bool:
         """Whether `last_pass` is for this run."""
-        return self.phases is None and can_be_closed(self.process, self.nodes)
+        simple = self.phases is None or (self.phases.number == 0 and self.phases.next_look == np.inf)
+        return simple and can_be_closed(self.process, self.nodes)
 
     def last_pass(self, tol: float, lower: float) -> Certificate | None:
         """Try whether one more pass of the dual alone over the samples ends the run; go there if it does."""

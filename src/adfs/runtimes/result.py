@@ -242,7 +242,9 @@ def constants_in_words(parameters: Any) -> tuple[dict[str, Any], dict[str, np.nd
 
 def rebuild_constants(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
     """Return the record of a known kind; the text of any other."""
-    records = {method.record.__name__: method.record for method in METHODS.values()}
+    # A method from outside may do without a record.
+    named = [method.record for method in METHODS.values() if hasattr(method, "record")]
+    records = {record.__name__: record for record in named}
     cls = records.get(description["record"])
     if cls is None or not cls.__module__.startswith("adfs."):
         return description["text"]
