@@ -418,9 +418,9 @@ def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver)
     if model.classes is not None:
         codes = (margins[:, 0] > 0.0).astype(int) if margins.shape[1] == 1 else margins.argmax(axis=1)
         right = (model.classes[codes] == test.y).astype(np.float64)
-        total, hits = solver.totals(np.column_stack([weights, weights * right]), test.offsets)
+        total, hits = solver.totals([weights, weights * right], test.offsets)
         return float(hits / total) if total > 0.0 else 0.0
-    total, summed = solver.totals(np.column_stack([weights, weights * test.y]), test.offsets)
+    total, summed = solver.totals([weights, weights * test.y], test.offsets)
     mean = summed / total if total > 0.0 else 0.0
     with np.errstate(all="ignore"):  # a fit that diverged
         if spec.loss.link == "log":
@@ -428,5 +428,5 @@ def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver)
             own = half_deviances(spec.loss.name, test.y, np.exp(margins[:, 0]))
         else:
             flat, own = (test.y - mean) ** 2, (test.y - margins[:, 0]) ** 2
-    spread, error = solver.totals(np.column_stack([weights * flat, weights * own]), test.offsets)
+    spread, error = solver.totals([weights * flat, weights * own], test.offsets)
     return float(1.0 - error / spread) if spread > 0.0 else float(error == 0.0)

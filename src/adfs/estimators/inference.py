@@ -101,7 +101,7 @@ def infer(
     slopes = loss_derivatives(loss, margins, labels)
     squares = data.weights * slopes**2
     information, scores = (_gram(X, values, data, solver) for values in (bends, squares))
-    total, misfit = solver.totals(np.column_stack([data.weights, squares]), data.offsets)
+    total, misfit = solver.totals([data.weights, squares], data.offsets)
     if loss.name in _DISPERSED and total <= theta.size:
         raise InputError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "

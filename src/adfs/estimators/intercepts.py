@@ -17,7 +17,7 @@ import numpy as np
 from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import loss_domains, weighted_row_sums
+from adfs.problem.evaluation import tip_rooms, weighted_row_sums
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of
 from adfs.problem.views import common_margin
@@ -169,7 +169,7 @@ def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solv
     So much that its penalty is well below the curvature: far below it for a method that does not mind, and
     otherwise as far as rows as long as these hardly notice.
     """
-    total, middle = solver.totals(np.column_stack([data.weights, data.weights * y]), data.offsets)
+    total, middle = solver.totals([data.weights, data.weights * y], data.offsets)
     if not total > 0.0:
         return 1.0
     curvature = loss.beta if loss.smooth else 1.0
@@ -183,7 +183,7 @@ def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solv
         if data.sparse
         else np.einsum("jk,jk->j", data.X, data.X)
     )
-    (typical,) = solver.totals((data.weights * squares)[:, None], data.offsets)
+    (typical,) = solver.totals([data.weights * squares], data.offsets)
     share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
     return math.sqrt(max(share * typical / total, 10.0 * least)) or 1.0
 
@@ -196,7 +196,7 @@ def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.nd
         parts = (y if data.offset is None else y - data.offset, np.ones_like(y))
     else:
         return np.zeros(loss.n_outputs)
-    sums = solver.totals(np.column_stack([data.weights * part for part in parts]), data.offsets)
+    sums = solver.totals([data.weights * part for part in parts], data.offsets)
     over, under = (float(number) for number in sums)
     if loss.link == "log":
         return np.full(loss.n_outputs, common_margin(over, under))
@@ -229,7 +229,7 @@ class _Rounds:
         first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
         self.at_zero = first.value_at_zero
         # How far an intercept may be from the best one: the size of margins, and of targets.
-        (weight,) = solver.totals(plain.weights[:, None], plain.offsets)
+        (weight,) = solver.totals([plain.weights], plain.offsets)
         self.reach = 1.0 + (math.sqrt(2.0 * self.at_zero / weight) if weight > 0.0 else 0.0)
 
     def problem(self, center: np.ndarray) -> Problem:
@@ -358,13 +358,8 @@ def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> n
 
 def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move each tip in proportion to its way to the nearer end of its domain: one at an end stays there."""
-    weights = problem.weights
-    used = weights > 0.0
-    low, high = loss_domains(problem.loss, problem.labels, problem.n_samples)
-    tips = np.where(used, tips, 0.0)
-    with np.errstate(invalid="ignore"):
-        room = np.minimum(tips - weights * low, weights * high - tips)
-    room = np.where(used, np.where(np.isfinite(room), np.maximum(room, 0.0), weights), 0.0)
+    tips = np.where(problem.weights > 0.0, tips, 0.0)
+    room = tip_rooms(problem.loss, problem.labels, problem.weights, tips)
     total, space = _sums([tips, room], problem, nodes)
     if abs(total) < space:
         return np.asarray(tips - (total / space) * room)

@@ -51,7 +51,7 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
     center = center and not data.sparse
     if not (center or scale):
         return Columns()
-    total = solver.totals(data.weights[:, None], data.offsets)[0]
+    total = solver.totals([data.weights], data.offsets)[0]
     if not total > 0.0:
         return Columns()
     X = as_rows(data.X)

@@ -85,67 +85,78 @@ class Solver:
 
     def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
-        how = self.settled(problem)
         run = run_method(
-            how.algorithm,
+            self.algorithm,
             problem,
             self.network,
-            replace(how.options, start=start, gather=True),
+            replace(self.options, start=start, gather=True),
             cluster=self.cluster,
             placement=self.placement,
             whole=self.whole,
             certifier=certifier,
         )
-        return replace(run, details=run.details | {"reason": how.reason}) if how.reason else run
+        return replace(run, details=run.details | {"reason": self.reason}) if self.reason else run
 
-    def settled(self, problem: Problem, rounds: Mapping[str, float] | None = None) -> Solver:
-        """Return the solver with ``"auto"`` replaced by what it stands for on a problem.
+    def settled(
+        self,
+        data: LocalData,
+        loss: Loss,
+        weights: tuple[float, float],
+        y: np.ndarray,
+        rounds: Mapping[str, float],
+    ) -> Solver:
+        """Return the solver with ``"auto"`` replaced by what it stands for on the problem of `penalised`.
 
         ``rounds`` says of methods how often they will solve it.
         """
         if self.algorithm != "auto":
             return self
-        name, reason = self._choose(problem, rounds or {})
+        name, reason = self._choose(data, loss, weights, y, rounds)
         options = self.options
-        if name == "ns-adfs" and can_be_smoothed(problem.loss):
+        if name == "ns-adfs" and can_be_smoothed(loss):
             options = replace(options, parameters=options.parameters or "smoothing")
         return replace(self, algorithm=name, options=options, reason=reason)
 
-    def _choose(self, problem: Problem, rounds: Mapping[str, float]) -> tuple[str, str]:
+    def _choose(
+        self,
+        data: LocalData,
+        loss: Loss,
+        weights: tuple[float, float],
+        y: np.ndarray,
+        rounds: Mapping[str, float],
+    ) -> tuple[str, str]:
         """Return the method for a problem and why, the same in every process."""
-        if problem.l1 is not None:
+        if weights[1] > 0.0:
             return "adfs", "the penalty has an l1 term"
-        options, X = self.options, problem.X
+        options, width = self.options, data.X.shape[1] * loss.n_outputs
         asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
-        if problem.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
-            name = "adfs" if asked or problem.n_features > _FEW_FEATURES else "newton"
+        if loss.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
+            name = "adfs" if asked or width > _FEW_FEATURES else "newton"
             return name, "the curvature of the loss has no bound"
-        if not problem.smooth:
-            if problem.n_features <= _FEW_WITH_KINKS and not asked and can_be_smoothed(problem.loss):
+        if not loss.smooth:
+            if width <= _FEW_WITH_KINKS and not asked and can_be_smoothed(loss):
                 return "interior-point", "the loss is not smooth, and there are few features"
             return "ns-adfs", "the loss is not smooth"
         if asked:
             return "adfs", "its parameters, tau or schedule were given"
-        stored, counts = zip(
-            *self.cluster.gather([X.nnz if problem.sparse else 0, problem.n_samples], "to choose a method"),
-            strict=True,
-        )
-        if problem.loss_name == "squared" and problem.n_features <= min(_FEW_FEATURES, sum(counts)):
+        own = [data.X.nnz if data.sparse else 0, data.X.shape[0]]
+        stored, counts = zip(*self.cluster.gather(own, "to choose a method"), strict=True)
+        if loss.name == "squared" and width <= min(_FEW_FEATURES, sum(counts)):
             return "newton", "one step solves a square"
-        if problem.n_outputs == 1 and problem.n_features <= _VERY_FEW and max(counts) <= _FEW_ROWS:
+        if loss.n_outputs == 1 and width <= _VERY_FEW and max(counts) <= _FEW_ROWS:
             return "newton", "there is so little data that comparing methods would take longer"
-        summary = gather_summary(self.cluster, self.placement, problem)
+        summary = gather_summary(self.cluster, self.placement, penalised(data, loss, weights, y, self))
         if not summary.n_active.any():
             return "adfs", "there is nothing to run"
-        entries = sum(stored) / sum(counts) if problem.sparse else None
+        entries = sum(stored) / sum(counts) if data.sparse else None
 
         def chosen() -> list[str]:
             facts = Facts.of_summary(
                 summary,
-                problem.n_features,
+                width,
                 entries_per_row=entries,
-                n_outputs=problem.n_outputs,
-                curved=problem.loss_name in CURVED,
+                n_outputs=loss.n_outputs,
+                curved=loss.name in CURVED,
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
             found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES, rounds=rounds)
@@ -168,10 +179,10 @@ class Solver:
         """Return the sum over all nodes of one vector per node of this process."""
         return self.cluster.add(values, self.placement, "to sum up the data")
 
-    def totals(self, values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Return the sums of columns (N, k) over all rows of all processes, node by node; shape (k,)."""
-        columns = (np.ascontiguousarray(column, dtype=np.float64) for column in values.T)
-        return self.add(np.stack([node_sums(column, offsets) for column in columns], axis=1))
+    def totals(self, columns: Sequence[np.ndarray], offsets: np.ndarray) -> np.ndarray:
+        """Return the sums of k columns (N,) over all rows of all processes, node by node; shape (k,)."""
+        own = (np.ascontiguousarray(column, dtype=np.float64) for column in columns)
+        return self.add(np.stack([node_sums(column, offsets) for column in own], axis=1))
 
 
 def penalised(

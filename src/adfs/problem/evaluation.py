@@ -420,6 +420,18 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 
 @compiled
+def tip_rooms(loss: Loss, y: Labels, weights: np.ndarray, tips: np.ndarray) -> np.ndarray:
+    """Return how far each tip is from the nearer end of its domain, w where there is none; shape (N,)."""
+    out = np.zeros(tips.size)
+    for j in range(tips.size):
+        if weights[j] > 0.0:
+            low, high = domain(loss, label_at(y, j))
+            room = min(tips[j] - weights[j] * low, weights[j] * high - tips[j])
+            out[j] = max(room, 0.0) if math.isfinite(room) else weights[j]
+    return out
+
+
+@compiled
 def loss_domains(loss: Loss, y: Labels, count: int) -> np.ndarray:
     """Return the ends of the intervals on which ℓ*(·; y_j) is finite, of N = ``count`` rows; shape (2, N)."""
     out = np.empty((2, count))

@@ -59,17 +59,37 @@ class NodeSummary(NodeSizes):
 
 
 class _OneNode(NodeSummary):
-    """The summary of one node: λ_max(K) is computed when asked for, which ADFS on one node never does."""
+    """The summary of one node, each number computed when asked for: Newton's method never does."""
 
-    def __init__(self, problem: FiniteSum, **numbers: np.ndarray) -> None:
-        super().__init__(batch_kappa=np.empty(0), **numbers)
-        self.__dict__["_problem"] = problem
-        del self.__dict__["batch_kappa"]
+    def __init__(self, problem: FiniteSum) -> None:
+        sizes = node_sizes(problem)
+        self.__dict__.update(vars(sizes), sigma=problem.sigma, _problem=problem)
+
+    @property
+    def _own(self) -> FiniteSum:
+        problem: FiniteSum = self.__dict__["_problem"]
+        return problem
+
+    @cached_property
+    def kappa(self) -> np.ndarray:
+        return self._own.kappa
 
     @cached_property
     def batch_kappa(self) -> np.ndarray:
-        problem: FiniteSum = self.__dict__["_problem"]
-        return np.asarray(problem.batch_smoothness / problem.sigma)
+        return np.asarray(self._own.batch_smoothness / self.sigma)
+
+    @cached_property
+    def root_sums(self) -> np.ndarray:
+        return _root_sums(self._own)
+
+    @cached_property
+    def largest_smoothness(self) -> np.ndarray:
+        return node_maxima(self._own.smoothness, self._own.offsets)
+
+
+def _root_sums(problem: FiniteSum) -> np.ndarray:
+    roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, problem.sigma)
+    return node_sums(roots, problem.offsets)
 
 
 #: What parameters are computed from: a problem, or what its nodes say of their data.
@@ -96,17 +116,16 @@ def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
             "every sample is a zero row or has weight zero: the minimiser is theta = 0, "
             "there is nothing to run"
         )
-    smoothness, offsets = problem.smoothness, problem.offsets
-    numbers: dict[str, np.ndarray] = {
-        "sigma": problem.sigma,
-        "kappa": problem.kappa,
-        "root_sums": node_sums(sampling_weights(smoothness, active, offsets, problem.sigma), offsets),
-        "largest_smoothness": node_maxima(smoothness, offsets),
-        **vars(node_sizes(problem)),
-    }
     if problem.n_nodes == 1:
-        return _OneNode(problem, **numbers)
-    return NodeSummary(batch_kappa=problem.batch_smoothness / problem.sigma, **numbers)
+        return _OneNode(problem)
+    return NodeSummary(
+        **vars(node_sizes(problem)),
+        sigma=problem.sigma,
+        kappa=problem.kappa,
+        batch_kappa=problem.batch_smoothness / problem.sigma,
+        root_sums=_root_sums(problem),
+        largest_smoothness=node_maxima(problem.smoothness, problem.offsets),
+    )
 
 
 def summarize_smooth(problem: Source, network: Network, tau: float = math.nan) -> NodeSummary:
