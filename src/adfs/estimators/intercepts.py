@@ -41,6 +41,7 @@ _COLUMN_COUNTS = 5.0 / math.sqrt(_BELOW)
 # What is left of ∇F where the rest of a gap is rounding, which another centre may mend: of the tolerance, and
 # of F(0).
 _IN_VAIN, _ROUNDING = 1e-6, 2.0**-52
+_PROMISING = 0.8  # of a gap: dual variables that are made to sum to 0 prove a little less
 
 
 def solve_with_intercept(
@@ -253,9 +254,9 @@ class _Rounds:
             left: float | None = None
             if isinstance(process, OnePoint):
                 guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
-                left = guess.gap
+                left = guess.gap / _PROMISING
                 if enough is not None and left > enough and not process.stuck:
-                    return guess._replace(lower=nodes.dual_at_zero)  # the guess bounds nothing
+                    return guess._replace(gap=left, lower=nodes.dual_at_zero)  # the guess bounds nothing
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
             assert tips is not None
             self.found = found = self.certify(nodes, theta, tips, around)

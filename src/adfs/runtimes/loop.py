@@ -32,7 +32,7 @@ _LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another p
 # passes so far, and between these where the tolerance is expected to be met. On the gaps of 16 runs (five
 # data sets, 1 to 9 nodes) that took 5.5 looks, and 1.04 × the passes at which the gap was small enough.
 _FIRST_LOOK, _COARSE, _NEAREST = 2.0, 2.5, 1.05
-_FEW = 50.0
+_FEW = 20.0
 # Points are often nearer to the optimum than their dual variables, which one more pass mends: by a factor of
 # about a share of how much further F could have fallen, by the gap at the look before, than it did. A run
 # takes that pass where it may be enough, and again where the gap is down to a share of that. Chosen on 32
