@@ -132,7 +132,8 @@ class InteriorPointProcess(HessianRounds):
             steepest = -gossip.least(-float(np.abs(self.slope).max(initial=0.0)))
             self.walls[2:, self.present] = 1.0 + steepest
         if not self.stuck:
-            self._step(gossip)
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # where only rounding is left
+                self._step(gossip)
         self.position += 1.0
 
     def _step(self, gossip: Gossip) -> None:
