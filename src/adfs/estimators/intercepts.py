@@ -251,17 +251,18 @@ class _Rounds:
         def certify(
             process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
         ) -> Certificate:
-            left: float | None = None
+            last = False
             if isinstance(process, OnePoint):
                 guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
-                left = guess.gap / _PROMISING
-                if enough is not None and left > enough and not process.stuck:
-                    return guess._replace(gap=left, lower=nodes.dual_at_zero)  # the guess bounds nothing
+                gap = guess.gap / _PROMISING
+                if enough is not None and gap > enough and not process.stuck:
+                    return guess._replace(gap=gap, lower=nodes.dual_at_zero)  # the guess bounds nothing
+                left = certify_by_gradient(process, nodes, -np.inf).gap
+                last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
             assert tips is not None
             self.found = found = self.certify(nodes, theta, tips, around)
             below = found.value - found.gap * self.at_zero
-            last = left is not None and 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
             return Certificate(theta, found.value, below, found.gap, found.tips, last=last)
 
         return certify
