@@ -13,7 +13,7 @@ from adfs.runtimes.timing import measured_tau_of
 
 #: What ``algorithm="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
 #: path of strengths), which not every method can.
-CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "ns-adfs")
+CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "interior-point", "ns-adfs")
 
 
 class Request(NamedTuple):

@@ -41,7 +41,7 @@ _COLUMN_COUNTS = 5.0 / math.sqrt(_BELOW)
 # What is left of ∇F where the rest of a gap is rounding, which another centre may mend: of the tolerance, and
 # of F(0).
 _IN_VAIN, _ROUNDING = 1e-6, 2.0**-52
-_PROMISING = 0.8  # of a gap: dual variables that are made to sum to 0 prove a little less
+_PROMISING = 0.8  # of the tolerance: dual variables that are made to sum to 0 prove a little less
 
 
 def solve_with_intercept(
@@ -254,9 +254,10 @@ class _Rounds:
             last = False
             if isinstance(process, OnePoint):
                 guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
-                gap = guess.gap / _PROMISING
-                if enough is not None and gap > enough and not process.stuck:
-                    return guess._replace(gap=gap, lower=nodes.dual_at_zero)  # the guess bounds nothing
+                if enough is not None and guess.gap > _PROMISING * enough and not process.stuck:
+                    # The guess bounds nothing, and must not end the run.
+                    above = max(guess.gap, math.nextafter(enough, math.inf))
+                    return guess._replace(gap=above, lower=nodes.dual_at_zero)
                 left = certify_by_gradient(process, nodes, -np.inf).gap
                 last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()

@@ -143,7 +143,7 @@ class Solver:
         stored, counts = zip(*self.cluster.gather(own, "to choose a method"), strict=True)
         if loss.name == "squared" and width <= min(_FEW_FEATURES, sum(counts)):
             return "newton", "one step solves a square"
-        if loss.n_outputs == 1 and width <= _VERY_FEW and max(counts) <= _FEW_ROWS:
+        if loss.n_outputs == 1 and width <= _VERY_FEW and sum(counts) <= _FEW_ROWS:
             return "newton", "there is so little data that comparing methods would take longer"
         summary = gather_summary(self.cluster, self.placement, penalised(data, loss, weights, y, self))
         if not summary.n_active.any():
