@@ -7,9 +7,7 @@ d × d numbers: the sum over the nodes of XᵀD⁻¹X, as in Newton's method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +16,9 @@ from adfs.algorithms.newton import HessianMethod, HessianRounds
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import kernel
 from adfs.errors import InputError
-from adfs.problem import FiniteSum, Problem
+from adfs.problem import Problem
 from adfs.problem.evaluation import node_sums
-from adfs.problem.piecewise import quadratic_pieces
+from adfs.problem.piecewise import Walls, quadratic_pieces
 from adfs.problem.samples import Rows, row_column, row_entry, row_span
 from adfs.theory.baselines import InteriorPointParameters
 
@@ -39,22 +37,6 @@ def fill_products(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
         for k in range(start, stop):
             total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
         out[j] = total
-
-
-class _Walls(NamedTuple):
-    """Distances s − low and high − s, kept apart because s loses them near a bound, and the forces there."""
-
-    below: np.ndarray
-    above: np.ndarray
-    to_low: np.ndarray
-    to_high: np.ndarray
-
-    def products(self) -> np.ndarray:
-        """Return what is 0 at the optimum, of each sample."""
-        return np.asarray((self.below * self.to_low + self.above * self.to_high).sum(axis=0))
-
-    def along(self, direction: _Walls, size: float) -> _Walls:
-        return _Walls(*(part + size * change for part, change in zip(self, direction, strict=True)))
 
 
 class InteriorPointProcess(HessianRounds):
@@ -78,7 +60,11 @@ class InteriorPointProcess(HessianRounds):
         problem = setting.problem
         assert isinstance(problem, Problem)
         pieces = quadratic_pieces(problem)
-        assert pieces is not None
+        if pieces is None:
+            raise InputError(
+                "method 'interior-point' is for losses made of lines and parabolas with bounded slopes "
+                f"(hinge, absolute, quantile …), and {problem.loss_name!r} is not; use 'newton' or 'adfs'"
+            )
         # An entry for each active row comes first, then one for the lower side of those with a kink at 0.
         first = int(np.count_nonzero(problem.active))
         shape = (1 if pieces.row.size == first else 2, problem.n_samples)
@@ -138,7 +124,7 @@ class InteriorPointProcess(HessianRounds):
 
     def _step(self, gossip: Gossip) -> None:
         """Go towards where all conditions are met: as if there were no bounds, then with what that says."""
-        at, s, present = _Walls(*self.walls), self._tips(), self.present
+        at, s, present = Walls(*self.walls), self._tips(), self.present
         stationary = self.slope + self.curvature * s - self.margins - at.to_low + at.to_high
         stiffness = self.curvature + at.to_low / at.below + at.to_high / at.above
         inverse = np.where(present, 1.0 / np.where(present, stiffness, 1.0), 0.0)
@@ -146,10 +132,10 @@ class InteriorPointProcess(HessianRounds):
         self._count_sum(d * (d + 1) // 2, 0)
         own = self.problem.row_sums(s.sum(axis=0)) + self.problem.sigma[:, None] * self.theta
         counts = present.sum(axis=0).astype(np.float64)
-        *tied, total, count = self._sum(gossip, own, at.products(), counts)
+        *tied, total, count = self._sum(gossip, own, at.products().sum(axis=0), counts)
         mean = total / max(2.0 * count, 1.0)
 
-        def toward(low: np.ndarray, high: np.ndarray) -> tuple[_Walls, np.ndarray, np.ndarray]:
+        def toward(low: np.ndarray, high: np.ndarray) -> tuple[Walls, np.ndarray, np.ndarray]:
             """Return the direction in which forces become ``low`` and ``high``, those of θ and of margins."""
             right = -stationary + low - at.to_low - high + at.to_high
             pull = self._sum(gossip, self.problem.row_sums((inverse * right).sum(axis=0)))
@@ -160,14 +146,14 @@ class InteriorPointProcess(HessianRounds):
             d_low = low - at.to_low - at.to_low / at.below * move
             d_high = high - at.to_high + at.to_high / at.above * move
             return (
-                _Walls(move, -move, np.where(present, d_low, 0.0), np.where(present, d_high, 0.0)),
+                Walls(move, -move, np.where(present, d_low, 0.0), np.where(present, d_high, 0.0)),
                 turn,
                 along,
             )
 
         guess, _, _ = toward(np.zeros_like(s), np.zeros_like(s))
         ahead = at.along(guess, self._longest(gossip, at, guess))
-        (left,) = self._sum(gossip, np.empty((self.problem.n_nodes, 0)), ahead.products())
+        (left,) = self._sum(gossip, np.empty((self.problem.n_nodes, 0)), ahead.products().sum(axis=0))
         target = mean * (left / total) ** 3 if total > 0.0 else 0.0
         direction, turn, along = toward(
             (target - guess.below * guess.to_low) / at.below,
@@ -191,14 +177,10 @@ class InteriorPointProcess(HessianRounds):
         self._count_sum(values.shape[1], values.shape[1])
         return np.asarray(gossip.total(np.ascontiguousarray(values)))
 
-    def _longest(self, gossip: Gossip, at: _Walls, direction: _Walls) -> float:
+    def _longest(self, gossip: Gossip, at: Walls, direction: Walls) -> float:
         """Return how far one may go along a direction before a part vanishes, at most 1."""
-        size = 1.0
-        for part, change in zip(at, direction, strict=True):
-            shrinking = change < 0.0
-            size = min(size, float(np.min(-part[shrinking] / change[shrinking], initial=1.0)))
         self._count_sum(1, 1)
-        return gossip.least(size)
+        return gossip.least(at.longest_step(direction))
 
 
 class InteriorPoint(HessianMethod[InteriorPointParameters]):
@@ -226,14 +208,6 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: InteriorPointParameters.theory(problem, network)}
     )
-
-    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
-        super().check(problem, options)
-        if not isinstance(problem, Problem) or (problem.active.any() and quadratic_pieces(problem) is None):
-            raise InputError(
-                "method 'interior-point' is for losses made of lines and parabolas with bounded slopes "
-                f"(hinge, absolute, quantile …), and {problem.loss_name!r} is not; use 'newton' or 'adfs'"
-            )
 
 
 register_method(InteriorPoint())

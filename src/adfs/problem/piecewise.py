@@ -209,19 +209,19 @@ def interior_point(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     theta = np.zeros(problem.n_features)
     half = 0.5 * (pieces.high - pieces.low)
     force = np.full(half.size, 1.0 + float(np.abs(pieces.slope).max()))
-    at = _Walls(half, half, force, force)
+    at = Walls(half, half, force, force)
     for _ in range(_MOST_STEPS):
         s = at.position(pieces)
         stationary = pieces.slope + pieces.curvature * s - X @ theta - at.to_low + at.to_high
         tied = sigma * theta + X.T @ s
-        mu = at.products() / (2 * s.size)
+        mu = float(at.products().sum()) / (2 * s.size)
         diagonal = pieces.curvature + at.to_low / at.below + at.to_high / at.above
         try:
             solve = factorise(X, sigma, diagonal, tied, gram)
         except (scipy.linalg.LinAlgError, ValueError):  # not definite, or no longer finite
             return
         direction, _ = _direction(at, stationary, solve, 0.0, 0.0)
-        after = at.along(direction, at.longest_step(direction)).products()
+        after = at.along(direction, at.longest_step(direction)).products().sum()
         target = mu * (after / (2 * s.size * mu)) ** 3
         low_extra = (target - direction.below * direction.to_low) / at.below
         high_extra = (target - direction.above * direction.to_high) / at.above
@@ -238,7 +238,7 @@ def interior_point(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield total, theta
 
 
-class _Walls(NamedTuple):
+class Walls(NamedTuple):
     """Distances s − low and high − s, kept apart because s loses them near a bound, and the forces there."""
 
     below: np.ndarray
@@ -247,16 +247,19 @@ class _Walls(NamedTuple):
     to_high: np.ndarray
 
     def position(self, pieces: Pieces) -> np.ndarray:
+        """Return s, from the end it is nearer to."""
         nearer_low = self.below < self.above
         return np.asarray(np.where(nearer_low, pieces.low + self.below, pieces.high - self.above))
 
-    def products(self) -> float:
-        return float(self.below @ self.to_low + self.above @ self.to_high)
+    def products(self) -> np.ndarray:
+        """Return what is 0 at the optimum, of each piece."""
+        return np.asarray(self.below * self.to_low + self.above * self.to_high)
 
-    def along(self, direction: _Walls, size: float) -> _Walls:
-        return _Walls(*(part + size * change for part, change in zip(self, direction, strict=True)))
+    def along(self, direction: Walls, size: float) -> Walls:
+        """Return where a step in a direction ends."""
+        return Walls(*(part + size * change for part, change in zip(self, direction, strict=True)))
 
-    def longest_step(self, direction: _Walls) -> float:
+    def longest_step(self, direction: Walls) -> float:
         """Return how far one may go along a direction before a part vanishes, at most 1."""
         size = 1.0
         for part, change in zip(self, direction, strict=True):
@@ -270,17 +273,17 @@ Solver = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _direction(
-    at: _Walls,
+    at: Walls,
     stationary: np.ndarray,
     solve: Solver,
     low_extra: float | np.ndarray,
     high_extra: float | np.ndarray,
-) -> tuple[_Walls, np.ndarray]:
+) -> tuple[Walls, np.ndarray]:
     """Return Newton's direction for below·to_low = below·low_extra (the same above), and that of θ."""
     move, turn = solve(-stationary + low_extra - at.to_low - high_extra + at.to_high)
     d_low = low_extra - at.to_low - at.to_low / at.below * move
     d_high = high_extra - at.to_high + at.to_high / at.above * move
-    return _Walls(move, -move, d_low, d_high), turn
+    return Walls(move, -move, d_low, d_high), turn
 
 
 def _dense(matrix: Matrix) -> np.ndarray:
