@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import adfs
 from adfs.algorithms.hessian_kernels import fill_hessian, fill_values
-from adfs.algorithms.newton import hessian_bands, literal_newton, newton_move
+from adfs.algorithms.newton import hessian_bands, lapack_newton_move, literal_newton, newton_move
 from adfs.errors import InputError
 from adfs.problem.losses import get_loss
 from adfs.problem.terms import LinearTerm
@@ -65,6 +65,15 @@ def test_a_move_does_not_depend_on_units_and_survives_a_singular_hessian():
     np.testing.assert_allclose(newton_move((units * rows).T @ (units * rows), units * gradient), move / units)
     flat = np.ones((4, 4))
     assert newton_move(flat, np.ones(4)) @ np.ones(4) < 0.0
+
+
+@pytest.mark.parametrize("d", [1, 5, 64])
+def test_a_move_of_few_features_is_that_of_lapack(d):
+    rng = np.random.default_rng(d)
+    rows, gradient = rng.standard_normal((2 * d, d)), rng.standard_normal(d)
+    for hessian in (np.triu(rows.T @ rows), np.zeros((d, d))):
+        expected = lapack_newton_move(hessian, gradient)
+        np.testing.assert_allclose(newton_move(hessian, gradient), expected, rtol=1e-8)
 
 
 def test_lbfgs_directions_are_those_of_the_pairs():

@@ -6,9 +6,11 @@ and CSR copies of the same rows give the same bits, and so does any split over p
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from adfs.compilation import fma, inlined, kernel, overloads
+from adfs.compilation import compiled, fma, inlined, kernel, overloads
 from adfs.problem import Samples
 from adfs.problem.losses import curvature, derivative, value
 from adfs.problem.samples import (
@@ -33,6 +35,56 @@ def inner_product(a: np.ndarray, b: np.ndarray) -> float:
     for k in range(a.size):
         total += a[k] * b[k]
     return total
+
+
+@inlined
+def _factor(scaled: np.ndarray, ridge: float, factor: np.ndarray) -> bool:
+    """Write an upper U with UᵀU = A + ridge·I from A's upper triangle (d, d); return whether there is one."""
+    d = scaled.shape[0]
+    for a in range(d):
+        for b in range(a, d):
+            factor[a, b] = scaled[a, b]
+        factor[a, a] += ridge
+    for a in range(d):
+        if not factor[a, a] > 0.0:
+            return False
+        root = 1.0 / math.sqrt(factor[a, a])
+        for b in range(a, d):
+            factor[a, b] *= root
+        for c in range(a + 1, d):
+            for b in range(c, d):
+                factor[c, b] -= factor[a, c] * factor[a, b]
+    return True
+
+
+@compiled
+def small_newton_move(hessian: np.ndarray, gradient: np.ndarray, ridges: tuple[float, ...]) -> np.ndarray:
+    """Return what `adfs.algorithms.newton.newton_move` does: for few features calls of LAPACK take longer."""
+    d = gradient.size
+    scale, move = np.empty(d), np.empty(d)
+    scaled, factor = np.empty((d, d)), np.empty((d, d))
+    for a in range(d):
+        scale[a] = 1.0 / math.sqrt(hessian[a, a]) if hessian[a, a] > 0.0 else 1.0
+    for a in range(d):
+        for b in range(a, d):
+            scaled[a, b] = scale[a] * hessian[a, b] * scale[b]
+    for ridge in ridges:
+        if _factor(scaled, ridge, factor):
+            for a in range(d):  # Uᵀz = −scale·g
+                total = -scale[a] * gradient[a]
+                for b in range(a):
+                    total -= factor[b, a] * move[b]
+                move[a] = total / factor[a, a]
+            for a in range(d - 1, -1, -1):  # U·move = z
+                for b in range(a + 1, d):
+                    move[a] -= factor[a, b] * move[b]
+                move[a] /= factor[a, a]
+            for a in range(d):
+                move[a] *= scale[a]
+            return move
+    for a in range(d):
+        move[a] = -scale[a] * scale[a] * gradient[a]
+    return move
 
 
 @kernel

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.linalg import lapack
 
 from adfs.algorithms.base import (
@@ -20,8 +19,8 @@ from adfs.algorithms.base import (
     Work,
     register_method,
 )
-from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_product
-from adfs.algorithms.round_process import Gossip, RoundProcess
+from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_product, small_newton_move
+from adfs.algorithms.round_process import Gossip, RoundProcess, no_gossip
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Problem
@@ -32,18 +31,26 @@ MOST_FEATURES = 5000
 _BAND_NUMBERS = 2**22  # of all nodes' Hessians at once: a band of rows after the other
 _ARMIJO = 1e-4
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
+_FEW_FEATURES = 64
 _FEW_TRIES, _MOST_TRIES = 4, 40
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-4, 1.0)
 _VALUE, _KNOWN, _STUCK = range(3)
 
 
-@single_threaded
 def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Return −H⁻¹∇F from the upper triangle of H (d, d), whatever the units of the features; shape (d,).
 
     H is scaled to a diagonal of ones, which no choice of units changes. Where it is not positive definite to
     rounding, a small multiple of the identity is added: the step is then shorter, and the next one goes on.
     """
+    if gradient.size <= _FEW_FEATURES:
+        return small_newton_move(hessian, gradient, _RIDGES)
+    return lapack_newton_move(hessian, gradient)
+
+
+@single_threaded
+def lapack_newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Return the same for any number of features."""
     diagonal = np.diagonal(hessian)
     scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
     scaled = scale[:, None] * hessian * scale
@@ -72,7 +79,7 @@ class HessianRounds(RoundProcess):
         assert isinstance(setting.problem, Problem)
         self.problem, self.samples = setting.problem, setting.problem.samples
         n, d = setting.network.n_nodes, self.problem.n_features
-        self.gossip_matrix = sp.csr_array((n, n))
+        self.gossip_matrix = no_gossip(n)
         block = setting.block
         # One process solves for the direction of all: another machine's last digits may differ.
         self.leader = int(np.argmin(block)) if block.min() == 0 else None
@@ -91,7 +98,7 @@ class HessianRounds(RoundProcess):
         d, k = self.problem.n_features, self.problem.n_nodes
         hessian = np.zeros((d, d) if self.leader is not None else (0, 0))
         for (first, last), upper in zip(self._bands, self._upper, strict=True):
-            out = np.empty((k, np.count_nonzero(upper)))
+            out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
             room = np.empty((last - first, d))
             fill_hessian(self.samples, self.problem.sigma, curves, first, last, room, out)
             band = gossip.total(out)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import numpy as np
-import scipy.sparse as sp
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, Work, register_method
 from adfs.algorithms.method_kernels import fetch_early, fetch_row
-from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slope, prox_slope
+from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slope, no_gossip, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
@@ -82,7 +81,7 @@ class QningProcess(RoundProcess):
         self.samples = self.problem.samples
         self.rows = np.flatnonzero(self.problem.active)
         d, memory = self.problem.n_features, self.parameters.memory
-        self.gossip_matrix = sp.csr_array((1, 1))
+        self.gossip_matrix = no_gossip(1)
         self.tips, self.theta, self.center = np.zeros(self.problem.n_samples), np.zeros(d), np.zeros(d)
         # The pairs of L-BFGS, the centre and gradient of the step before, and what is counted:
         # pairs kept (−1: no step yet), the smallest gradient so far, passes per step, passes since the last.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -37,6 +38,12 @@ class Gossip(Protocol):
 
     def least(self, value: float) -> float:
         """Return the smallest of the values of all blocks."""
+
+
+@cache
+def no_gossip(n: int) -> sp.csr_array:
+    """Return the gossip matrix (n, n) of rounds that do no more than sum over all nodes."""
+    return sp.csr_array((n, n))
 
 
 class RoundProcess(Process):
@@ -152,7 +159,7 @@ class LocalRounds(RoundProcess):
         self.problem, self.samples = setting.problem, setting.problem.samples
         self.message_shape = (self.problem.n_nodes, self.problem.n_features)
         if gossip_matrix is None:  # sums over all nodes
-            self.gossip_matrix = sp.csr_array((setting.network.n_nodes, setting.network.n_nodes))
+            self.gossip_matrix = no_gossip(setting.network.n_nodes)
             # Up a spanning tree and down again, every node but its root has a message each way.
             self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
         else:

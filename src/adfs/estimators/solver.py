@@ -95,7 +95,9 @@ class Solver:
             whole=self.whole,
             certifier=certifier,
         )
-        return replace(run, details=run.details | {"reason": self.reason}) if self.reason else run
+        if self.reason:
+            run.details["reason"] = self.reason
+        return run
 
     def settled(
         self,
@@ -169,6 +171,8 @@ class Solver:
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
         left, path = self.options.seconds, self.options.checkpoint
+        if left is None and path is None:
+            return self
         if left is not None:  # told by one process's clock
             own = max(left - sum(run.seconds for run in before), 0.0)
             left = self.cluster.gather(own, "to share the time")[0]

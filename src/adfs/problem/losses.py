@@ -289,8 +289,8 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
     if name not in LOSSES:
         raise unknown_name("loss", loss, LOSSES)
     cls = LOSSES[name]
-    allowed = set(inspect.signature(cls.__new__).parameters) - {"cls", "_cls"}
     for constant in constants:
+        allowed = set(inspect.signature(cls.__new__).parameters) - {"cls", "_cls"}
         if constant not in allowed:
             raise unknown_name(f"constant of the loss {name!r}", constant, allowed or {"(none)"})
     return cls(**constants)

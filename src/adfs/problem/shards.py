@@ -283,8 +283,8 @@ def split(
                 f"{n_samples} samples cannot be split over {n_nodes} nodes: every node needs one; "
                 "use fewer nodes"
             )
-        known = set(inspect.signature(PARTITIONS[partition]).parameters) - {"y", "n_nodes", "rng"}
         for option in options:
+            known = set(inspect.signature(PARTITIONS[partition]).parameters) - {"y", "n_nodes", "rng"}
             if option not in known:
                 raise unknown_name(f"option of the partition {partition!r}", option, known or {"(none)"})
         return PARTITIONS[partition](y, n_nodes, np.random.default_rng(seed), **options)

@@ -152,7 +152,8 @@ class Run:
 def as_columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
     """Return recorded rows column by column; what a row does not have is nan."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
+    table = np.array([[row.get(name, np.nan) for row in rows] for name in names], dtype=np.float64)
+    return dict(zip(names, table, strict=True))
 
 
 def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

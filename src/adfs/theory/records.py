@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -55,6 +56,7 @@ class Record:
     contraction: float
 
     @classmethod
+    @cache
     def _shown(cls) -> dict[str, tuple[str, str]]:
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         return {one.name: one.metadata["shown"] for one in fields if one.metadata}
