@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.optimize import minimize
+from scipy.special import expit
 
 import adfs
 from adfs.algorithms import METHODS
@@ -21,6 +23,7 @@ from benchmarks.measure import DATA, Row, write_table
 ACCURACY = 1e-6
 REPEATS = 3
 CONDITIONS = (1e3, 1e5)
+PLAIN = "SciPy's L-BFGS with Allreduce"
 RIVALS = tuple(name for name in ("adfs", "adfs-block", "lbfgs", "newton") if name in METHODS)
 
 
@@ -52,6 +55,41 @@ def condition(comm: Any, X: Any) -> float:
         size = float(np.linalg.norm(vector))
         vector /= size
     return 0.25 * size
+
+
+class _Reached(Exception):  # noqa: N818
+    """The target was reached."""
+
+
+def plain_lbfgs(
+    comm: Any, X: Any, y: np.ndarray, sigma: float, target: float
+) -> tuple[float, float, np.ndarray]:
+    """Return seconds, passes and θ of SciPy's L-BFGS, its sums over the ranks by Allreduce, until F ≤ target.
+
+    What anyone would write in an hour: it knows where to stop, and certifies nothing.
+    """
+    total, last = np.empty(X.shape[1] + 1), [np.empty(0)]
+
+    def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        margins = y * (X @ theta)
+        pulls = -y * expit(-margins)
+        value = np.logaddexp(0.0, -margins).sum() + 0.5 * sigma * (theta @ theta)
+        comm.Allreduce(np.append(X.T @ pulls + sigma * theta, value), total)
+        counted[0] += 1
+        if total[-1] <= target:
+            last[0] = theta.copy()
+            raise _Reached
+        return float(total[-1]), total[:-1].copy()
+
+    counted = [0]
+    comm.Barrier()
+    begun = time.perf_counter()
+    try:
+        options = {"maxiter": 100_000, "maxfun": 100_000, "ftol": 0.0, "gtol": 0.0}
+        minimize(evaluate, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B", options=options)
+    except _Reached:
+        return comm.allreduce(time.perf_counter() - begun) / comm.size, float(counted[0]), last[0]
+    raise RuntimeError("SciPy's L-BFGS ended before the accuracy was reached")
 
 
 def measure(comm: Any, name: str, kappa: float) -> dict[str, Any]:
@@ -96,6 +134,10 @@ def measure(comm: Any, name: str, kappa: float) -> dict[str, Any]:
         if comm.rank == 0:  # a while passes between these
             told = ", ".join(f"{what} {value:.3g}" for what, value in found[method].items())
             print(f"{name} {kappa:g} {method}: {told}", file=sys.stderr, flush=True)
+    plain = [plain_lbfgs(comm, X, y, sigma, target) for _ in range(REPEATS)]
+    seconds, passes, theta = min(plain, key=lambda one: one[0])
+    error = (objective(theta) - best) / (target - best) * ACCURACY
+    found[PLAIN] = {"whole": seconds, "passes": passes, "error": error}
     return found
 
 
@@ -127,10 +169,12 @@ def main() -> str:
             words = ", ".join(
                 f"{what} {times[what]:.2f}"
                 for what in ("to it", "running", "setting up", "evaluating", "waiting")
+                if what in times
             )
             ratio, target = math.nan, math.nan
-            if method == "lbfgs" and float(kappa) > 1e4:  # the better of ours over it
-                ratio, target = min(ours.values()) / times["whole"], 1.0 / 1.5
+            if method in ("lbfgs", PLAIN) and float(kappa) > 1e4:  # the better of ours over it
+                ratio = min(ours.values()) / times["whole"]
+                target = 1.0 / 1.5 if method == PLAIN else math.nan
             elif method == "adfs-block" and name == "covtype":
                 ratio, target = times["running"] / methods["adfs"]["running"], 1.5
             elif method == "adfs":
@@ -140,9 +184,10 @@ def main() -> str:
     notes = (
         "Seconds of whole calls of adfs.fit_mpi to a certified 1e-6, compiled before, the least of three; κ "
         "is that of all rows, λ_max(βXᵀX)/Σσ. Compared: seconds of running until the true error is 1e-6, "
-        "of running to the end, of setting up (asked for 0.3 on covtype), of evaluating, of waiting. Ratios: "
-        "adfs, whole call over running to 1e-6; adfs-block, its running over that of adfs; lbfgs, the better "
-        "of adfs and adfs-block over it."
+        "of running to the end, of setting up (asked for 0.3 on covtype), of evaluating, of waiting. "
+        f"{PLAIN} stops at the known optimum, and certifies nothing. Ratios: adfs, whole call over running "
+        "to 1e-6; adfs-block, its running over that of adfs; L-BFGS, the better of adfs and adfs-block over "
+        "it. Our own lbfgs scales by the Hessian's diagonal, which is what uneven columns ask for."
     )
     return write_table("wall_clock", "Two ranks, seconds to a certified 1e-6", rows, notes)
 
