@@ -14,6 +14,7 @@ import adfs
 from adfs.runtimes import Grid, Outcome, Record
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.execution import Execution
+from adfs.runtimes.loop import Plan
 
 NETWORK = adfs.Network("cycle:4")
 
@@ -52,20 +53,21 @@ def test_the_centres_say_what_the_tips_do() -> None:
 
 
 @pytest.mark.parametrize(("method", "loss"), [("adfs", "logistic"), ("adfs-block", "logistic")])
-def test_a_last_pass_of_the_dual(method: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_passes_of_the_dual(method: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, found = make_problem(sigma=20.0, loss=loss), []
     whole = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
-    last_pass = Execution.last_pass
+    last_passes = Execution.last_passes
 
-    def watched(execution: Execution, tol: float, lower: float) -> Certificate | None:
+    def watched(execution: Execution, now: Certificate, plan: Plan) -> Certificate | None:
         before, work = execution.process.dual(), execution.work()
         assert before is not None
-        result = last_pass(execution, tol, lower)
+        result = last_passes(execution, now, plan)
         found.append((problem.dual_objective(problem.clip_to_domain(before)), result))
-        assert execution.work().computations == work.computations + problem.n_samples
+        passes = (execution.work().computations - work.computations) / problem.n_samples
+        assert passes in range(1, 7)
         return result
 
-    monkeypatch.setattr(Execution, "last_pass", watched)
+    monkeypatch.setattr(Execution, "last_passes", watched)
     run = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
     below, certificate = found[-1]
     assert certificate is not None
@@ -83,6 +85,16 @@ def test_a_last_pass_of_the_dual(method: str, loss: str, monkeypatch: pytest.Mon
         adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1).columns["passes"][-1]
         > (run.columns["passes"][-1])
     )
+
+
+def test_last_passes_keep_to_the_budget() -> None:
+    problem = make_problem(sigma=400.0, n_nodes=1)
+    free = adfs.simulate("adfs", problem, tol=1e-10)
+    assert free.outcome is Outcome.CONVERGED
+    assert free.columns["passes"][-1] > 4.0
+    short = adfs.simulate("adfs", problem, tol=1e-10, passes=4.0)
+    assert short.outcome is Outcome.OUT_OF_BUDGET
+    assert short.columns["passes"][-1] <= 5.1  # one was tried in vain, with two left
 
 
 def test_a_run_that_was_stopped_ends_where_one_that_was_not_does(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from adfs.runtimes.certificates import (
     Certifier,
     can_be_closed,
     certify,
-    certify_after_pass,
+    certify_after_passes,
     compare_with_optimum,
     measure_nodes,
 )
@@ -32,6 +32,7 @@ from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 
 if TYPE_CHECKING:
+    from adfs.runtimes.loop import Plan
     from adfs.runtimes.phases import Phases
 
 _SLICE_SECONDS = 0.2
@@ -255,6 +256,10 @@ class Execution:
         cards = self._share(np.array(self.process.work, dtype=np.float64), "to count the work")
         return Work(*(int(sum(card[k] for card in cards)) for k in range(3)))
 
+    def passes(self, n_samples: int) -> float:
+        """Return how often all processes have gone through all samples."""
+        return self.work().computations / n_samples
+
     def certify(self, record: Record, *, enough: float | None = None, lower: float = -np.inf) -> Certificate:
         """Certify the current point, or compare it with the optimum where that is what stops the run."""
         begun = time.perf_counter()
@@ -269,16 +274,21 @@ class Execution:
 
     @property
     def closes(self) -> bool:
-        """Whether `last_pass` is for this run."""
+        """Whether `last_passes` are for this run."""
         simple = self.phases is None or (self.phases.number == 0 and self.phases.next_look == np.inf)
         return simple and can_be_closed(self.process, self.nodes)
 
-    def last_pass(self, tol: float, lower: float) -> Certificate | None:
-        """Try whether one more pass of the dual alone over the samples ends the run; go there if it does."""
-        begun, process, problem = time.perf_counter(), self.process, self.nodes.problem
+    def last_passes(self, now: Certificate, plan: Plan) -> Certificate | None:
+        """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do."""
+        begun, process, problem, tol = time.perf_counter(), self.process, self.nodes.problem, plan.budget.tol
+        assert tol is not None
+        left = np.inf if plan.budget.passes is None else plan.budget.passes - self.passes(plan.n_samples)
+        if left < 1.0:
+            return None
         self.nodes.why = f"to certify {self._where()}"
-        found = certify_after_pass(process, self.nodes, lower)
-        process.work = process.work._replace(computations=process.work.computations + problem.n_samples)
+        found, passes = certify_after_passes(process, self.nodes, now, tol, left)
+        computations = process.work.computations + passes * problem.n_samples
+        process.work = process.work._replace(computations=computations)
         if found.gap <= tol:
             assert found.tips is not None
             process.place(found.tips, problem.sigma[:, None] * found.theta)

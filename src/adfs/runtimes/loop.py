@@ -33,11 +33,13 @@ _LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another p
 # data sets, 1 to 9 nodes) that took 5.5 looks, and 1.04 × the passes at which the gap was small enough.
 _FIRST_LOOK, _COARSE, _NEAREST = 2.0, 2.5, 1.05
 _FEW = 20.0
-# Points are often nearer to the optimum than their dual variables, which one more pass mends: by a factor of
-# about a share of how much further F could have fallen, by the gap at the look before, than it did. A run
-# takes that pass where it may be enough, and again where the gap is down to a share of that. Chosen on 32
-# runs (eight problems, 1 to 9 nodes): 1.44 instead of 1.53 × the passes that the point needed.
+# Points are often nearer to the optimum than their dual variables, which a pass of dual ascent mends: by a
+# factor of about a share of how much further F could have fallen, by the gap at the look before, than it did;
+# or by what such passes do anyway (`Plan.fall`), which is all that later ones gain: about as much on one
+# node, less on several. A run takes them where they may be enough, and again where the gap is down to a share
+# of that. Chosen on 40 runs (nine problems, 1 to 9 nodes).
 _LAG_SHARE, _LEAST_LAG, _MOST_LAG, _ALMOST, _AGAIN = 0.25, 2.0, 50.0, 1.25, 0.2
+_MOST_TOGETHER = 10.0  # that the second pass of several nodes is counted on for
 
 
 class Outcome(StrEnum):
@@ -134,6 +136,10 @@ class Plan:
         Certify as rarely as a tolerance lets, instead of on the recorded grid.
     few_rounds : bool
         A look costs next to nothing: a sparing run looks after each of the first rounds, and often later.
+    fall : float
+        The factor by which a pass of dual ascent is expected to lower the gap.
+    alone : bool
+        Whether there is but one node.
     """
 
     budget: Budget
@@ -143,6 +149,8 @@ class Plan:
     checkpoint_every: float | None = None
     sparing: bool = False
     few_rounds: bool = False
+    fall: float = 1.0
+    alone: bool = False
 
     @property
     def last(self) -> float:
@@ -171,7 +179,7 @@ class _Looks:
         self._plan, self._rows, self._closes = plan, rows, closes
         self._read, self._next, self._lower = 0, 0.0, -math.inf
         self._held: list[dict[str, float]] = []
-        self._lag, self._tried = 1.0, math.inf
+        self._reach, self._tried = 1.0, math.inf
 
     @property
     def next(self) -> float:
@@ -190,27 +198,33 @@ class _Looks:
             if row["position"] >= self._next:
                 if self.ripe(row["gap"], row["primal"]):
                     self._tried = row["gap"]
-                self._lag = self._find_lag(row["primal"])
+                self._reach = self._find_reach(row["primal"])
                 self._held.append(row)
                 self._lower = max(self._lower, row["dual"])
                 self._next = max(float(math.ceil(self._following())), row["position"] + 1.0)
         self._read = len(self._rows)
 
     def ripe(self, gap: float, value: float) -> bool:
-        """Whether one more pass of the dual may be enough, at a look that finds this gap and F."""
+        """Whether passes of dual ascent may be enough, at a look that finds this gap and F."""
         tol = self._plan.budget.tol
         assert tol is not None
-        lag = self._find_lag(value)
-        return lag > 1.0 and tol < gap <= min(_ALMOST * lag * tol, _AGAIN * self._tried)
+        reach = self._find_reach(value)
+        return reach > 1.0 and tol < gap <= min(_ALMOST * reach * tol, _AGAIN * self._tried)
 
-    def _find_lag(self, value: float) -> float:
-        """Return by what factor one more pass would lower the gap, from how F fell since the look before."""
-        if len(self._held) < 2 or not self._closes:  # the first is of the start
+    def _find_reach(self, value: float) -> float:
+        """Return by what factor a few passes would lower the gap, at a look that finds this F."""
+        if not self._held or not self._closes:  # the first is of the start
             return 1.0
-        before = self._held[-1]
-        fall, allowed = before["primal"] - value, before["primal"] - before["dual"]
-        lag = _LAG_SHARE * allowed / fall if fall > 0.0 else 1.0
-        return min(lag, _MOST_LAG) if lag >= _LEAST_LAG else 1.0
+        fall, lag, before = self._plan.fall, 1.0, self._held[-1]
+        if len(self._held) > 1 and before["primal"] > value:
+            lag = _LAG_SHARE * (before["primal"] - before["dual"]) / (before["primal"] - value)
+        first = max(fall, min(lag, _MOST_LAG))
+        if self._plan.alone:
+            more = 1 + (fall >= 4.0) + (fall >= 8.0)  # where passes gain little they are not counted on
+            reach = first * fall**more
+        else:
+            reach = first * min(fall, _MOST_TOGETHER)
+        return reach if reach >= _LEAST_LAG else 1.0
 
     def _following(self) -> float:
         """Return where to look again: gaps fall geometrically, so a few tell when."""
@@ -228,7 +242,7 @@ class _Looks:
         if not earlier:
             return coarse
         rate = max(math.log(row["gap"] / gap) / (now - row["position"]) for row in earlier)
-        aim = max(tol, min(self._lag * tol, _AGAIN * self._tried))
+        aim = max(tol, min(self._reach * tol, _AGAIN * self._tried))
         return min(max(now + math.log(gap / aim) / rate, _NEAREST * now), coarse)
 
 
@@ -261,8 +275,7 @@ def run_loop(
                 certificate = _certify(execution, plan, looks, ends)
                 if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
                     begun = time.perf_counter()
-                    assert plan.budget.tol is not None
-                    certificate = execution.last_pass(plan.budget.tol, looks.lower) or certificate
+                    certificate = execution.last_passes(certificate, plan) or certificate
                     pace.seconds += time.perf_counter() - begun
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, pace.seconds))

@@ -229,7 +229,7 @@ class _Assembly:
             for line in str(self.placement).splitlines():
                 cluster.say(line)
         execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
-        plan = self._plan(summary, constants)
+        plan = self._plan(summary, constants, execution.closes)
         if phases is not None:
             plan = self._in_phases(phases, execution, plan, constants)
             setting = phases.setting
@@ -366,8 +366,9 @@ class _Assembly:
             schedule=options.schedule,
         )
 
-    def _plan(self, summary: NodeSummary, constants: object) -> Plan:
+    def _plan(self, summary: NodeSummary, constants: object, closes: bool) -> Plan:
         options = self.options
+        sparing = options.record is None and options.tol is not None
         events = options.events
         if options.time is not None:
             within = position_at(self._clock(constants), options.time)
@@ -378,8 +379,10 @@ class _Assembly:
             lambda amount: self.method.position_of(constants, summary, amount),
             int(summary.n_samples.sum()),
             None if options.checkpoint is None else options.checkpoint_every,
-            sparing=options.record is None and options.tol is not None,
+            sparing=sparing,
             few_rounds=self.method.few_rounds,
+            fall=summary.ascent_fall if sparing and closes else 1.0,
+            alone=summary.n_nodes == 1,
         )
 
     def _delays(self) -> Delays:

@@ -57,6 +57,16 @@ class NodeSummary(NodeSizes):
     root_sums: np.ndarray
     largest_smoothness: np.ndarray
 
+    @property
+    def ascent_fall(self) -> float:
+        """By what factor a pass of dual ascent over all samples lowers the duality gap, roughly.
+
+        1 + 4/q with q the mean of L_ij/σ_i at the node where it is largest: by eye from runs on nine problems
+        with q between 0.005 and 30.
+        """
+        q = float((self.kappa / np.maximum(self.n_active, 1)).max())
+        return 1.0 + 4.0 / q if q > 0.0 else math.inf
+
 
 class _OneNode(NodeSummary):
     """The summary of one node, each number computed when asked for: Newton's method never does."""
