@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.base import clone
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
@@ -234,3 +234,18 @@ def test_bad_offsets_are_refused() -> None:
     model = ADFSClassifier().fit(X, y == 1)
     with pytest.raises(InputError, match="offset must have shape"):
         model.predict(X, offset=[1.0])
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "huber", "smoothed_quantile"])
+def test_raw_columns_beside_an_identifier_converge(loss: str) -> None:
+    """Gaps of 1e15 on the way, as far as F has never grown, are not divergence."""
+    X, y = load_breast_cancer(return_X_y=True)
+    identifier = np.random.default_rng(0).integers(8_000, 911_000_000, len(y)).astype(float)
+    rows = np.column_stack([identifier, X])
+    if loss in ("huber", "smoothed_quantile"):  # areas up to 2,500, and a kink within 1 or so
+        model = adfs.ADFSRegressor(loss).fit(np.delete(rows, 4, axis=1), X[:, 3])
+    else:
+        model = adfs.ADFSClassifier(loss).fit(rows, y)
+        assert model.score(rows, y) > 0.95
+    assert model.dual_gap_ <= 1e-6
+    assert model.n_iter_ < 300

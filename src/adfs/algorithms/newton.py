@@ -23,7 +23,8 @@ from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_pro
 from adfs.algorithms.round_process import Gossip, RoundProcess, no_gossip
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem
+from adfs.problem import FiniteSum, Problem, get_loss
+from adfs.problem.evaluation import loss_slopes
 from adfs.theory import NewtonParameters, NodeSizes
 from adfs.threads import single_threaded
 
@@ -35,6 +36,7 @@ _FEW_FEATURES = 64
 _FEW_TRIES, _MOST_TRIES = 4, 40
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-4, 1.0)
 _VALUE, _KNOWN, _STUCK = range(3)
+_SQUARED = get_loss("squared")
 
 
 def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -159,12 +161,26 @@ class NewtonProcess(OnePoint, HessianRounds):
         tries = _FEW_TRIES if bounded else _MOST_TRIES
         found = self.stuck or self._step(gossip, self._direction(gossip), tries)
         if not found and bounded:
-            # Where few samples bend, Newton's step is far too long. That of the largest curvature never is.
-            self.curves[:] = beta * self.samples.weights
+            # Where few samples bend, Newton's step is far too long.
+            self.curves[:] = self._parabolas(beta)
             found = self._step(gossip, self._direction(gossip), _MOST_TRIES)
         if not found:
             self.state[_STUCK] = 1.0
         self.position += 1.0
+
+    def _parabolas(self, beta: float) -> np.ndarray:
+        """Return the curvatures (N,) of parabolas that touch the losses at θ and lie above: no step too long.
+
+        Those of a loss of residuals r are ℓ'(r)/r, as in iterated least squares, or β, which is never less.
+        """
+        samples = self.samples
+        widest = beta * samples.weights
+        if not samples.loss.translates:
+            return widest
+        slopes = loss_slopes(samples, self.theta).ravel()
+        residuals = loss_slopes(samples._replace(loss=_SQUARED), self.theta).ravel()
+        ratio = np.divide(slopes, residuals, out=np.full_like(slopes, beta), where=residuals != 0.0)
+        return np.asarray(np.clip(samples.weights * ratio, 0.0, widest))
 
     def _look(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:
         """Return F and ∇F at a point, and keep the curvatures there."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PASSES = 100.0
 _MOST_PASSES_WITH_TOLERANCE = 100_000.0
-_DIVERGED = 1e12
+_DIVERGED, _GROWN = 1e12, 1e3  # a gap, and F over what it was
 _SLICE_SECONDS = 0.25
 _LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another process had
 # Where a run that nobody asked to record is certified: after two passes, each time after so many times the
@@ -280,9 +280,12 @@ def run_loop(
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, pace.seconds))
                     monitor.update(rows[-1])
-                outcome = outcome or _verdict(certificate, plan.budget)
+                outcome = outcome or _verdict(certificate, plan.budget, rows[0]["primal"])
                 stuck = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
-                if outcome is None and (stuck or execution.position >= last):
+                # Rounds may take more passes than planned, and so may a run that tried to end.
+                most = plan.budget.passes if plan.sparing else None
+                spent = most is not None and rows[-1]["passes"] >= most
+                if outcome is None and (stuck or spent or execution.position >= last):
                     outcome = Outcome.OUT_OF_BUDGET
                 if outcome is not None:
                     if plan.checkpoint_every is not None:
@@ -362,8 +365,11 @@ def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: fl
     return row | execution.measure(plan.record)
 
 
-def _verdict(certificate: Certificate, budget: Budget) -> Outcome | None:
-    if not math.isfinite(certificate.value) or certificate.gap > _DIVERGED:
+def _verdict(certificate: Certificate, budget: Budget, first: float) -> Outcome | None:
+    """Return how a run ends at a certificate, if it does; ``first`` is F where it began."""
+    # Where columns have very different units gaps alone may be as large, F falling all the while.
+    grown = certificate.gap > _DIVERGED and certificate.value > _GROWN * first
+    if grown or not math.isfinite(certificate.value):
         return Outcome.DIVERGED
     if budget.tol is not None and certificate.gap <= budget.tol:
         return Outcome.CONVERGED
