@@ -24,7 +24,7 @@ from adfs.network.inputs import is_graph_file
 from adfs.planning import Facts
 from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
-from adfs.problem.losses import LOSSES, get_loss
+from adfs.problem.losses import LOSSES, check_labels, get_loss
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.joint_problem import numbered
 from adfs.threads import single_threaded
@@ -41,6 +41,7 @@ READ_OPTIONS: dict[str, Any] = {
 }
 
 _ONE_NODE = Network("path:1")
+_LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared
 
 # The constants each loss takes, by the name of the estimator's parameter.
 LOSS_CONSTANTS = {
@@ -67,7 +68,7 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     return np.asarray(weights)
 
 
-def read_offset(offset: Any, n_rows: int) -> np.ndarray | None:
+def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
     """Return offsets as numbers, one per row or one row of them per row."""
     if offset is None:
         return None
@@ -76,6 +77,11 @@ def read_offset(offset: Any, n_rows: int) -> np.ndarray | None:
         raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
     if not np.isfinite(values).all():
         raise InputError("offset contains NaN or infinity")
+    if loss.link == "log" and np.abs(values).max(initial=0.0) > _LARGEST_LOGARITHM:
+        raise InputError(
+            f"offset must lie between −{_LARGEST_LOGARITHM:g} and {_LARGEST_LOGARITHM:g} for the loss "
+            f"{loss.name!r}, whose means it multiplies by its exponential; give the logarithm of the exposure"
+        )
     return values
 
 
@@ -230,7 +236,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             spec = self._spec(self._loss())
             rows, targets, weights = self._read_data(X, y, sample_weight)
             self._single = rows.dtype == np.float32
-            shift = read_offset(offset, len(targets))
+            if not spec.classifies:
+                check_labels(spec.loss, targets, "y")
+            shift = read_offset(offset, len(targets), spec.loss)
             return spec, rows.astype(np.float64, copy=False), targets, weights, shift
 
         spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
