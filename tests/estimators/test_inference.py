@@ -16,6 +16,7 @@ from adfs.estimators import ADFSClassifier, ADFSRegressor
 from adfs.estimators.inference import infer
 from adfs.problem.losses import get_loss
 from adfs.runtimes import OneProcess
+from adfs.runtimes.cluster import RefusalError
 from estimators.agreement_cases import standardised
 from memory_cluster import Threads, on_threads
 
@@ -171,7 +172,7 @@ def test_several_classes_and_refusals() -> None:
         (softmax, 100, "softmax models .multi_class='multinomial'"),
         (ADFSClassifier("hinge", inference=True), 150, "the loss 'hinge' has no standard errors"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(RefusalError, match=words):  # which one process says for all
             estimator.fit(X[:rows], y[:rows])
     with pytest.raises(InputError, match="fit with inference=True"):
         ADFSClassifier().fit(X, y).summary()

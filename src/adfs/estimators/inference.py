@@ -22,6 +22,7 @@ from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.samples import labels_of, rows_of
 from adfs.problem.shards import as_rows
 from adfs.problem.smoothness import gram_matrices
+from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,17 +37,17 @@ _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
 
 def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
-    """Raise unless there are standard errors for such a model."""
+    """Raise unless there are standard errors for such a model, in every process alike."""
     if l1_ratio > 0.0:
-        raise InputError(
+        raise RefusalError(
             "inference=True wants l1_ratio=0: coefficients that an l1 term puts to 0 have no standard errors"
         )
     if loss.name not in _WITH_ERRORS:
-        raise InputError(
+        raise RefusalError(
             f"the loss {loss.name!r} has no standard errors: they are for {', '.join(_WITH_ERRORS)}"
         )
     if softmax:
-        raise InputError(
+        raise RefusalError(
             "softmax models (multi_class='multinomial', or more than two classes) have no standard errors: "
             "with inference=True use multi_class='ovr'"
         )
@@ -139,7 +140,7 @@ def infer(
     information = _gram(X, weights, data, solver) if loss.name == "gamma" else observed
     count, total, misfit = solver.totals([np.ones_like(weights), weights, squares], data.offsets)
     if loss.name in _DISPERSED and total <= theta.size:
-        raise InputError(
+        raise RefusalError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "
             "there are standard errors for more samples only"
         )
