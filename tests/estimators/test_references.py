@@ -5,7 +5,6 @@ Targets, weights and exposures are columns of the bundled data sets themselves.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import statsmodels.api as sm
-from sklearn import datasets
 from sklearn.linear_model import (
     ElasticNet,
     GammaRegressor,
@@ -28,39 +26,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor
-from estimators.agreement_cases import standardised
+from estimators.agreement_cases import real, standardised
 from memory_cluster import Threads, on_threads
 
 RANKS = 3
-
-
-@functools.cache
-def real(name: str) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return rows, targets, and weights or exposures; the name is a data set and what to learn of it."""
-    source, what = name.removesuffix(", sparse").split(": ")
-    table = getattr(datasets, f"load_{source}")()
-    X, y = table.data, table.target
-    match what:
-        case "classes":
-            return X, y, X[:, 0] / X[:, 0].mean()
-        case "a class":  # of which a few columns are not certain
-            return X[:, 1:5], (y == 1).astype(int), X[:, 0] / X[:, 0].mean()
-        case "eights":  # sparse: half of the pixels are 0
-            return sp.csr_array(X / 16.0), (y == 8).astype(int), 0.5 + X.mean(axis=1) / 8.0
-        case "ink":  # of the lower half of a picture, by its upper half; the exposure is all of it
-            return X[::4, :32], X[::4, 32:].sum(axis=1), X[::4].sum(axis=1) / 300.0
-        case "ink, wide":  # fewer rows than columns
-            return X[:50], X[:50, 32:].sum(axis=1) + y[:50], 1.0 + y[:50]
-        case "progression":
-            return X, y, 1.5 + X[:, 2] / X[:, 2].max()
-        case "colour":  # a column by the others
-            return np.delete(X, 9, axis=1), X[:, 9], X[:, 0] / X[:, 0].mean()
-        case "area":
-            return np.delete(X, [0, 2, 3], axis=1), X[:, 3], X[:, 0] / X[:, 0].mean()
-        case "petals":  # in tenths of a centimetre
-            return X[:, [0, 1, 3]], np.round(10.0 * X[:, 2]), X[:, 1] / X[:, 1].mean()
-    assert what == "sit-ups"
-    return y, X[:, 1], y[:, 0] / y[:, 0].mean()
 
 
 # Of each model: the estimator, what else its fit is given, and the reference, fitted.
