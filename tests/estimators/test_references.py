@@ -89,10 +89,10 @@ AMOUNTS = ["diabetes: progression", "wine: colour", "breast_cancer: area"]
 COUNTS = ["digits: ink", "iris: petals", "linnerud: sit-ups"]
 MODELS: dict[str, tuple[Callable[..., Case], list[str]]] = {
     "LogisticRegression": (logistic, [*CLASSES, "wine: classes, sparse"]),
-    "LogisticRegression, adfs": (partial(by_adfs, logistic), ["breast_cancer: classes", "digits: eights"]),
+    "LogisticRegression, adfs": (partial(by_adfs, logistic), ["digits: eights"]),
     "LogisticRegression, l1_ratio": (logistic_net, CLASSES[:3]),
     "Ridge": (ridge, [*AMOUNTS, "linnerud: sit-ups", "digits: ink, wide"]),
-    "Ridge, adfs": (partial(by_adfs, ridge), ["diabetes: progression"]),
+    "Ridge, adfs": (partial(by_adfs, ridge), ["linnerud: sit-ups"]),
     "ElasticNet": (elastic_net, [*AMOUNTS, "digits: ink, wide"]),
     "PoissonRegressor": (poisson, [*COUNTS, "diabetes: progression"]),
     "PoissonRegressor, adfs": (partial(by_adfs, poisson), ["iris: petals"]),
@@ -190,21 +190,17 @@ def test_standard_errors_are_those_of_statsmodels(family: str, name: str) -> Non
         assert np.ravel(found.robust_standard_errors_) == pytest.approx(robust.bse[:-1], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", CLASSES[:3])
 def test_the_choice_is_that_of_logistic_regression_cv(name: str) -> None:
     X, y, weights = real(name)
-    X = X if sp.issparse(X) else standardised(X)
-    grid = [0.003, 0.1, 3.0]
-    fold = np.empty(len(y), dtype=int)
-    for k, (_, test) in enumerate(StratifiedKFold(3, shuffle=True, random_state=1).split(X, y)):
-        fold[test] = k
+    X, grid = standardised(X), [0.003, 0.1, 3.0]
+    folds = list(StratifiedKFold(3, shuffle=True, random_state=1).split(X, y))
 
-    def search(rows: Any, **options: Any) -> ADFSClassifierCV:
-        folds = [(fold[rows] != k, fold[rows] == k) for k in range(3)]
+    def search(rows: np.ndarray, **options: Any) -> ADFSClassifierCV:
+        own = [(np.isin(rows, train), np.isin(rows, test)) for train, test in folds]
         base = ADFSClassifier(graph="complete", tol=1e-15, random_state=0, **options)
-        return ADFSClassifierCV(grid, cv=folds, estimator=base).fit(X[rows], y[rows], weights[rows])
+        return ADFSClassifierCV(grid, cv=own, estimator=base).fit(X[rows], y[rows], weights[rows])
 
-    folds = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(3)]
     theirs = LogisticRegressionCV(
         Cs=grid,
         cv=folds,
