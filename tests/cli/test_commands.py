@@ -208,7 +208,7 @@ def test_a_checkpoint_of_other_data_is_refused(folder: Path, capsys: pytest.Capt
 
 REQUESTS = {
     "l1": (["--penalty", "l1"], "ADFS needs a strongly convex penalty at every node"),
-    "lasso": (["--l1-ratio", "1"], "l1_ratio=1 leaves no strong convexity"),
+    "lasso": (["--l1-ratio", "1"], "--l1-ratio 1 leaves no strong convexity"),
     "loss": (["--loss", "logstic"], "did you mean 'logistic'?"),
     "alpha": (["--alpha", "1"], "takes -C"),
     "C": (["--loss", "squared", "-C", "1"], "takes --alpha"),
@@ -224,7 +224,7 @@ REQUESTS = {
     "format": (["--format", "xls"], "unknown format 'xls'"),
     "resume": (["--resume"], "--checkpoint"),
     "base": (["--index-base", "2"], "must be 0 or 1"),
-    "multi": (["--multi-class", "both"], "unknown multi_class 'both'"),
+    "multi": (["--multi-class", "both"], "unknown --multi-class 'both'"),
     "softmax": (["--multi-class", "multinomial", "--loss", "hinge"], "is for the logistic loss"),
     "option": (["--no-such-option"], "--no-such-option"),
     "number": (["-C", "much"], "Invalid value for '-C'"),

@@ -46,9 +46,20 @@ def test_offsets_standard_errors_and_scaled_columns(
     assert model.training["offset"] == "before"
     assert model.feature_names == ("a", "b", "c", "d")
     lines = table.splitlines()
-    assert lines[0].split() == ["coef", "std", "err", "z", "P>|z|", "[0.025", "0.975]"]
-    assert [line.split()[0] for line in lines[1:6]] == ["a", "b", "c", "d", "intercept"]
-    assert float(lines[3].split()[2]) == pytest.approx(own.standard_errors_[0, 2], rel=1e-3)
+    first = lines.index("") + 1
+    header = dict(line.split("  ", 1) for line in lines[: first - 1])
+    assert [header[name].strip() for name in ("loss", "link", "rows")] == ["logistic", "logit", "100"]
+    assert header["df residuals"].strip() == "95"
+    assert header["method"].strip() == f"newton ({own.algorithm_reason_})"
+    assert lines[first].split() == ["coef", "std", "err", "z", "P>|z|", "[0.025", "0.975]"]
+    assert [line.split()[0] for line in lines[first + 1 : first + 6]] == ["a", "b", "c", "d", "intercept"]
+    assert float(lines[first + 3].split()[2]) == pytest.approx(own.standard_errors_[0, 2], rel=1e-3)
+    robust = ["--summary", "--robust", "--json", "--tol", "1e-12", "--out", "m.json"]
+    assert main(["fit", "d.csv", *words, *robust]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["n_samples"] == 100  # the table is beside it, on standard error
+    (line,) = (line for line in shown.err.splitlines() if line.startswith("c "))
+    assert float(line.split()[2]) == pytest.approx(own.robust_standard_errors_[0, 2], rel=1e-3)
     assert main(["predict", "m.json", "d.csv", "--offset", "before", "--decision"]) == 0
     scores = [float(line) for line in capsys.readouterr().out.split()]
     assert np.allclose(scores, own.decision_function(X, offset), atol=1e-3)
@@ -92,6 +103,8 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
         (["--cv", "3", "--checkpoint", "c"], "--cv makes many fits and keeps no checkpoint"),
         (["--offset", "nothing"], "has no column 'nothing'"),
         (["--summary"], "--summary prints a table: say with --out where the model goes"),
+        (["--robust"], "--robust is about the standard errors of --summary"),
+        (["--summary", "--l1-ratio", "0.5", "--out", "m.json"], "--summary wants --l1-ratio 0: coefficients"),
     ],
 )
 def test_what_does_not_fit_together_is_said(
@@ -99,3 +112,19 @@ def test_what_does_not_fit_together_is_said(
 ) -> None:
     assert main(["fit", "d.csv", "--label", "kind", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_several_classes_are_numbered_as_in_the_file(
+    frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, y = load_iris(return_X_y=True)
+    pd.DataFrame(X).assign(kind=y).to_csv("three.csv", index=False)
+    words = ["fit", "three.csv", "--label", "kind", "--summary", "--out", "m.json"]
+    assert main([*words, "--multi-class", "ovr"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line[:1].isdigit()] == ["0", "1", "2"]
+    assert [line.split(":")[1] for line in lines if line.startswith("note")] == [
+        f" class {k}" for k in range(3)
+    ]
+    assert main(words) == 2
+    assert "with --summary use --multi-class ovr" in capsys.readouterr().err

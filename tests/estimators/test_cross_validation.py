@@ -173,6 +173,15 @@ def test_what_all_ranks_refuse_is_a_refusal() -> None:
         on_threads(2, other)
 
 
+def test_a_class_that_is_not_tested_and_a_fold_that_cannot_be_fitted_are_told() -> None:
+    X, y = np.random.default_rng(0).standard_normal((60, 2)), np.arange(60) < 3
+    with pytest.warns(UserWarning, match="no row of class True is tested in fold 0, 1 of cv"):
+        ADFSClassifierCV([1.0], cv=5, estimator=ADFSClassifier(loss="squared_hinge")).fit(X, y)
+    folds = [(np.arange(3, 60), np.arange(3)), (np.arange(50), np.arange(50, 60))]
+    with pytest.raises(InputError, match="fold 0 of cv: all counts are 0"):
+        ADFSRegressorCV([1.0], cv=folds, estimator=ADFSRegressor("poisson")).fit(X, y.astype(float))
+
+
 def test_folds_that_leave_rows_out_and_nodes_without_rows() -> None:
     X, y = classification("breast_cancer")
     X, y = X[:90, :4], y[:90]

@@ -97,6 +97,9 @@ def test_what_cannot_be_done_is_refused_with_a_sentence() -> None:
         adfs.simulate("adfs", adfs.Problem(X, y, loss="huber", l1=1.0), parameters="adaptive", passes=1)
     with pytest.raises(InputError, match="l1 must be finite and at least 0 at every node, node 0 has -1"):
         adfs.Problem(X, y, loss="squared", l1=-1.0)
+    for algorithm in ("auto", "ns-adfs"):
+        with pytest.raises(InputError, match="needs a smooth loss and 'hinge' is not"):
+            ADFSClassifier("hinge", l1_ratio=0.5, algorithm=algorithm).fit(np.eye(3), [0, 1, 1])
     with pytest.raises(InputError, match="l1_ratio=1 leaves no strong convexity"):
         ADFSRegressor(l1_ratio=1.0).fit(X, y)
     with pytest.raises(InputError, match="l1_ratio must be at least 0 and below 1"):

@@ -9,14 +9,23 @@ import pytest
 import scipy.sparse as sp
 import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
 
 from adfs.errors import InputError
 from adfs.estimators import ADFSClassifier, ADFSRegressor
 from adfs.estimators.inference import infer
 from adfs.problem.losses import get_loss
 from adfs.runtimes import OneProcess
+from adfs.runtimes.cluster import RefusalError
 from estimators.agreement_cases import standardised
 from memory_cluster import Threads, on_threads
+
+FAMILIES = {
+    "logistic": sm.families.Binomial(),
+    "squared": sm.families.Gaussian(),
+    "poisson": sm.families.Poisson(),
+    "gamma": sm.families.Gamma(sm.families.links.Log()),
+}
 
 
 def data_of(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -30,29 +39,83 @@ def data_of(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("name", ["diabetes", "sepals", "breast_cancer"])
-def test_without_a_penalty_they_are_those_of_statsmodels(name: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        ("diabetes", "squared"),
+        ("diabetes", "poisson"),
+        ("diabetes", "gamma"),
+        ("sepals", "logistic"),
+        ("breast_cancer", "logistic"),
+    ],
+)
+def test_without_a_penalty_they_are_those_of_statsmodels(name: str, loss: str, kind: str) -> None:
     X, y = data_of(name)
-    squared = name == "diabetes"
     weights = 1.0 + np.arange(len(y)) % 3
-    family = sm.families.Gaussian() if squared else sm.families.Binomial()
     design = np.column_stack([X, np.ones(len(y))])
-    offset = np.zeros(len(y)) if squared else 0.1 * np.cos(np.arange(len(y)))
+    offset = np.zeros(len(y)) if loss == "squared" else 0.1 * np.cos(np.arange(len(y)))
     # Weights as repeated rows.
     again = np.repeat(np.arange(len(y)), weights.astype(int))
-    theirs = sm.GLM(y[again].astype(float), design[again], family=family, offset=offset[again])
+    theirs = sm.GLM(y[again].astype(float), design[again], family=FAMILIES[loss], offset=offset[again])
     fitted = theirs.fit(tol=1e-13, maxiter=100)
     robust = theirs.fit(tol=1e-13, maxiter=100, cov_type="HC0")
-    estimator: Any = ADFSRegressor(n_nodes=3) if squared else ADFSClassifier(n_nodes=3)
+    estimator: Any = ADFSClassifier(n_nodes=3) if loss == "logistic" else ADFSRegressor(n_nodes=3)
     rows = sp.csr_array(X) if kind == "sparse" else X
     ready = estimator._prepare(OneProcess(), (rows, y, weights, offset), None, None)
-    target = y if squared else np.where(y, 1.0, -1.0)
-    loss = get_loss("squared" if squared else "logistic")
-    found = infer(ready.data, loss, target, fitted.params, np.zeros(design.shape[1]), ready.solver)
+    target = np.where(y, 1.0, -1.0) if loss == "logistic" else y
+    found = infer(ready.data, get_loss(loss), target, fitted.params, np.zeros(design.shape[1]), ready.solver)
     assert np.allclose(found.errors(), fitted.bse, rtol=1e-6, atol=0.0)
     assert np.allclose(found.errors(robust=True), robust.bse, rtol=1e-6, atol=0.0)
+    assert np.allclose(found.p_values(), fitted.pvalues, rtol=1e-5, atol=1e-300)
     assert found.dispersion == pytest.approx(fitted.scale, rel=1e-9)
+    assert float(found.header(robust=False)["df residuals"]) == fitted.df_resid
     assert found.notes == ()
+
+
+def test_what_statsmodels_users_look_for_has_a_name() -> None:
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    model = ADFSRegressor("gamma", alpha=1e-9, inference=True, tol=1e-14, random_state=0).fit(X, y)
+    theirs = sm.GLM(y, sm.add_constant(X), family=FAMILIES["gamma"]).fit(tol=1e-13)
+    assert model.dispersion_ == pytest.approx(theirs.scale, rel=1e-6)
+    assert np.allclose(model.z_values_, theirs.tvalues[1:], rtol=1e-4, atol=1e-5)
+    assert np.allclose(model.p_values_, theirs.pvalues[1:], rtol=1e-3)
+    ours = model.confidence_intervals(0.9)
+    assert np.allclose(ours.loc[X.columns], theirs.conf_int(0.1).loc[X.columns], rtol=1e-4)
+    assert ours.index[-1] == "intercept"
+    header = model.summary(robust=True).header
+    assert header["loss"] == "gamma"
+    assert header["link"] == "log"
+    assert header["rows"] == "442"
+    assert header["df residuals"] == "431"
+    assert header["dispersion"] == f"{theirs.scale:.6g}"
+    assert header["std err"].startswith("robust")
+    assert header["method"] == f"newton ({model.algorithm_reason_})"
+    assert "no bound" in model.algorithm_reason_
+    named = ADFSRegressor(algorithm="newton", random_state=0).fit(X, y)
+    assert named.algorithm_reason_ == ""
+    assert not hasattr(model.set_params(inference=False).fit(X, y), "p_values_")
+
+
+def test_sparsified_coefficients_have_the_same_summary() -> None:
+    X, y = data_of("iris")
+    model = ADFSClassifier(inference=True, random_state=0).fit(X, y)
+    before = str(model.summary())
+    assert model.summary().header["classes"] == "True against False"
+    assert "dispersion" not in before
+    assert str(model.sparsify().summary()) == before
+
+
+def test_a_fit_that_ran_away_has_no_standard_errors() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    model = ADFSRegressor("poisson", algorithm="newton", max_iter=3, inference=True, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="gap of inf") as told:
+        model.fit(1e3 * X, y)
+    assert len(told) == 1
+    assert np.isnan(model.standard_errors_).all()
+    assert "have no standard errors" in str(model.summary())
+    ready = model._prepare(OneProcess(), (X, y, None, None), None, None)
+    found = infer(ready.data, get_loss("squared"), y, np.full(11, np.nan), np.zeros(11), ready.solver)
+    assert np.isnan(found.errors(robust=True)).all()
 
 
 @pytest.mark.parametrize("standardize", [False, True])
@@ -96,15 +159,21 @@ def test_what_the_penalty_alone_determines_is_said() -> None:
 
 def test_several_classes_and_refusals() -> None:
     X, y = load_iris(return_X_y=True)
-    each = ADFSClassifier(multi_class="ovr", inference=True, random_state=0).fit(X, y)
-    assert each.standard_errors_.shape == (3, 4)
-    assert each.summary().table.loc[("1", "x3"), "std err"] == pytest.approx(each.standard_errors_[1, 3])
-    for estimator, words in (
-        (ADFSClassifier(inference=True), "no standard errors for a softmax model"),
-        (ADFSClassifier("hinge", inference=True), "the loss 'hinge' has no standard errors"),
+    each = ADFSClassifier(multi_class="ovr", inference=True, random_state=0).fit(X, y.astype(float))
+    assert each.standard_errors_.shape == each.p_values_.shape == (3, 4)
+    summary = each.summary()
+    assert summary.table.loc[("1", "x3"), "std err"] == pytest.approx(each.standard_errors_[1, 3])
+    assert [note.split(":")[0] for note in summary.notes] == ["class 0", "class 1", "class 2"]
+    doubled = ADFSClassifier(multi_class="ovr", inference=True, random_state=0).fit(np.hstack([X, X]), y)
+    assert len(doubled.summary().notes) == 1  # what is true of all classes
+    softmax = ADFSClassifier(multi_class="multinomial", inference=True)
+    for estimator, rows, words in (
+        (ADFSClassifier(inference=True), 150, "or more than two classes.*use multi_class='ovr'"),
+        (softmax, 100, "softmax models .multi_class='multinomial'"),
+        (ADFSClassifier("hinge", inference=True), 150, "the loss 'hinge' has no standard errors"),
     ):
-        with pytest.raises(InputError, match=words):
-            estimator.fit(X, y)
+        with pytest.raises(RefusalError, match=words):  # which one process says for all
+            estimator.fit(X[:rows], y[:rows])
     with pytest.raises(InputError, match="fit with inference=True"):
         ADFSClassifier().fit(X, y).summary()
 

@@ -71,6 +71,12 @@ def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
         ADFSRegressor("poisson").fit(X, np.zeros(3))
     # Without an intercept the penalty keeps the coefficients finite, and newton needs no mean to begin with.
     assert np.isfinite(ADFSRegressor("poisson", fit_intercept=False).fit(X, np.zeros(3)).coef_).all()
+    with pytest.raises(InputError, match="'poisson' wants counts of at least 0, but row 0 has -1"):
+        ADFSRegressor("poisson").fit(X, -np.ones(3))
+    with pytest.raises(InputError, match="'gamma' wants targets above 0, but row 0 has 0"):
+        ADFSRegressor("gamma").fit(X, np.zeros(3))
+    with pytest.raises(InputError, match="offset must lie between −500 and 500"):
+        ADFSRegressor("poisson").fit(X, np.ones(3), offset=np.full(3, 800.0))
     with pytest.raises(InputError, match="needs a bound of the curvature"):
         adfs.simulate("extra", adfs.Problem(X, np.ones(3), loss="poisson"), passes=1)
     with pytest.raises(InputError, match="does not take the loss 'poisson'"):

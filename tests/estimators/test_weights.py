@@ -31,6 +31,8 @@ MODELS: dict[str, tuple[Any, tuple[float, float]]] = {
     "smoothed quantile": (ADFSRegressor("smoothed_quantile", quantile=0.7, intercept_scaling=1.0), SMOOTH),
     "poisson": (ADFSRegressor("poisson", inference=True), SMOOTH),
     "gamma": (ADFSRegressor("gamma", inference=True), SMOOTH),
+    "poisson, elastic net": (ADFSRegressor("poisson", l1_ratio=0.5), (1e-11, 1e-5)),
+    "gamma by adfs": (ADFSRegressor("gamma", algorithm="adfs"), (1e-11, 1e-5)),
     "absolute": (ADFSRegressor("absolute"), KINKED),
     "quantile": (ADFSRegressor("quantile", quantile=0.7, intercept_scaling=1.0), KINKED),
     "epsilon insensitive": (ADFSRegressor("epsilon_insensitive", intercept_scaling=1.0), KINKED),
@@ -40,9 +42,8 @@ MODELS: dict[str, tuple[Any, tuple[float, float]]] = {
 def data_of(name: str, estimator: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(estimator, ADFSRegressor):
         X, y = regression("diabetes")
-        return X[:90, :4], np.round(np.exp(1.0 + 0.5 * y[:90])) + 1.0 if name in ("poisson", "gamma") else y[
-            :90
-        ]
+        counts = name.startswith(("poisson", "gamma"))
+        return X[:90, :4], np.round(np.exp(1.0 + 0.5 * y[:90])) + 1.0 if counts else y[:90]
     if name in ("softmax", "one versus rest"):
         X, y = load_wine(return_X_y=True)
         return standardised(X)[::2, :4], y[::2]

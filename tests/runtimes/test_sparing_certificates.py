@@ -58,10 +58,10 @@ def test_last_passes_of_the_dual(method: str, loss: str, monkeypatch: pytest.Mon
     whole = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
     last_passes = Execution.last_passes
 
-    def watched(execution: Execution, now: Certificate, plan: Plan) -> Certificate | None:
+    def watched(execution: Execution, now: Certificate, plan: Plan, deadline: float) -> Certificate | None:
         before, work = execution.process.dual(), execution.work()
         assert before is not None
-        result = last_passes(execution, now, plan)
+        result = last_passes(execution, now, plan, deadline)
         found.append((problem.dual_objective(problem.clip_to_domain(before)), result))
         passes = (execution.work().computations - work.computations) / problem.n_samples
         assert passes in range(1, 7)

@@ -416,6 +416,12 @@ class Method(ABC, Generic[P]):
     def check(self, problem: FiniteSum, options: Options) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""
         loss, trouble = problem.loss_name, ""
+        smooth = problem.smooth or problem.assumes_curvature
+        if problem.l1 is not None and not smooth:
+            raise InputError(
+                f"an l1 term (elastic net) needs a smooth loss and {loss!r} is not; use a smoothed one "
+                "(smoothed-hinge, huber, smoothed-quantile), or no l1 term"
+            )
         if not problem.linear and not self.general:
             trouble = "takes linear models (adfs.Problem); general terms run with 'adfs'"
         elif problem.n_outputs > 1 and not self.several_outputs:
@@ -426,7 +432,7 @@ class Method(ABC, Generic[P]):
         elif problem.assumes_curvature and not self.assumes_curvature:
             trouble = f"needs a bound of the curvature, which the loss {loss!r} has not; "
             trouble += "use 'adfs' or 'adfs-block'"
-        elif self.smooth_only and not (problem.smooth or problem.assumes_curvature):
+        elif self.smooth_only and not smooth:
             trouble = f"needs a smooth loss and {loss!r} is not; use 'ns-adfs', or a smoothed loss "
             trouble += "(smoothed-hinge, huber, smoothed-quantile)"
         if trouble:

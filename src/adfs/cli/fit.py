@@ -76,6 +76,13 @@ def run(
         bool,
         typer.Option("--summary", help="Print coefficients with standard errors, z, P>|z| and intervals."),
     ] = False,
+    robust: Annotated[
+        bool,
+        typer.Option(
+            "--robust",
+            help="With --summary: standard errors that hold where the model does not (sandwich, HC0).",
+        ),
+    ] = False,
     cv: Annotated[
         int | None,
         typer.Option("--cv", min=2, help="Choose -C or --alpha by so many folds inside each node's rows."),
@@ -178,6 +185,8 @@ def run(
         raise InputError("--cv makes many fits and keeps no checkpoint: leave out one of them")
     if summary and out is None:
         raise InputError("--summary prints a table: say with --out where the model goes")
+    if robust and not summary:
+        raise InputError("--robust is about the standard errors of --summary: say that too")
     outputs = {"--out": out, "--history": history, "--timeline": timeline, "--cv-plot": cv_plot}
     if not over_mpi:
         check_outputs({"FILE": files}, outputs | {"--checkpoint": checkpoint})
@@ -260,7 +269,8 @@ def run(
         print(json.dumps(fitted.summary | {"out": str(out)}))
     if summary:
         best = getattr(fitted.estimator, "best_estimator_", None)
-        print((best or fitted.estimator).summary())
+        found = (best or fitted.estimator).summary(robust=robust)
+        print(found, file=sys.stderr if as_json else sys.stdout)
     if cv is not None and not as_json:
         print(_score_table(fitted.summary), file=sys.stderr)
     if cv_plot is not None:

@@ -6,6 +6,7 @@ fit together: the same function, with the ranks as the estimator's cluster.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 
 Estimator = ADFSClassifier | ADFSRegressor
 Search = ADFSClassifierCV | ADFSRegressorCV
+
+# Parameters of the estimators that their messages name, and the options that were typed.
+_OPTIONS = {
+    "inference=True": "--summary",
+    "l1_ratio": "--l1-ratio",
+    "multi_class": "--multi-class",
+    "penalty": "--penalty",
+    "intercept_scaling": "--intercept-scaling",
+    "max_iter": "--max-passes",
+}
 
 _MOST_CLASSES = 50  # more than this, and more than half the samples: targets of a regression
 
@@ -115,7 +126,11 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
         if cluster.size > 1:
             estimator.set_params(cluster=cluster)
         fitter = estimator if request.cv is None else _search(request, task, estimator)
-        model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
+        try:
+            model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
+        except InputError as error:
+            error.args = (_in_options(str(error)),)
+            raise
         summary = _summary(request, task, model, n_samples)
         if not isinstance(fitter, Estimator):
             summary |= _chosen(fitter)
@@ -167,6 +182,21 @@ def _estimator(request: FitRequest, task: str) -> Estimator:
         balance, several = request.class_weight, request.multi_class
         return ADFSClassifier(C=request.C or 1.0, class_weight=balance, multi_class=several, **common)
     return ADFSRegressor(alpha=request.alpha or 1.0, **common)
+
+
+def _in_options(message: str) -> str:
+    """Return a sentence about an estimator's parameters as one about the command line.
+
+    Examples
+    --------
+    >>> _in_options("inference=True wants l1_ratio=0, multi_class='ovr'; max_iter must be above 0")
+    '--summary wants --l1-ratio 0, --multi-class ovr; --max-passes must be above 0'
+    """
+    for name, option in _OPTIONS.items():
+        message = re.sub(rf"\b{name}=(['\"]?)([\w.-]+)\1", rf"{option} \2", message)
+        # A word of its own only where it can be no other.
+        message = re.sub(rf"\b{name}\b", option, message) if {"_", "="} & set(name) else message
+    return message
 
 
 def _search(request: FitRequest, task: str, estimator: Estimator) -> Search:

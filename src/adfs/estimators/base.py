@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +24,7 @@ from adfs.network.inputs import is_graph_file
 from adfs.planning import Facts
 from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
-from adfs.problem.losses import LOSSES, get_loss
+from adfs.problem.losses import LOSSES, check_labels, get_loss
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.joint_problem import numbered
 from adfs.threads import single_threaded
@@ -41,6 +41,17 @@ READ_OPTIONS: dict[str, Any] = {
 }
 
 _ONE_NODE = Network("path:1")
+_LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared
+
+# Fitted attributes that are there with inference=True alone.
+_INFERRED = (
+    "standard_errors_",
+    "robust_standard_errors_",
+    "z_values_",
+    "p_values_",
+    "intercept_standard_error_",
+    "dispersion_",
+)
 
 # The constants each loss takes, by the name of the estimator's parameter.
 LOSS_CONSTANTS = {
@@ -67,7 +78,7 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     return np.asarray(weights)
 
 
-def read_offset(offset: Any, n_rows: int) -> np.ndarray | None:
+def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
     """Return offsets as numbers, one per row or one row of them per row."""
     if offset is None:
         return None
@@ -76,6 +87,11 @@ def read_offset(offset: Any, n_rows: int) -> np.ndarray | None:
         raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
     if not np.isfinite(values).all():
         raise InputError("offset contains NaN or infinity")
+    if loss.link == "log" and np.abs(values).max(initial=0.0) > _LARGEST_LOGARITHM:
+        raise InputError(
+            f"offset must lie between −{_LARGEST_LOGARITHM:g} and {_LARGEST_LOGARITHM:g} for the loss "
+            f"{loss.name!r}, whose means it multiplies by its exponential; give the logarithm of the exposure"
+        )
     return values
 
 
@@ -230,7 +246,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             spec = self._spec(self._loss())
             rows, targets, weights = self._read_data(X, y, sample_weight)
             self._single = rows.dtype == np.float32
-            shift = read_offset(offset, len(targets))
+            if not spec.classifies:
+                check_labels(spec.loss, targets, "y")
+            shift = read_offset(offset, len(targets), spec.loss)
             return spec, rows.astype(np.float64, copy=False), targets, weights, shift
 
         spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
@@ -255,7 +273,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 self.intercept_ = self.intercept_.astype(np.float32)
         self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
         self.dual_gap_ = model.gap
-        self.algorithm_ = model.algorithm
+        self.algorithm_, self.algorithm_reason_ = model.algorithm, model.reason
         self._recorded = model.recorded
 
     @property
@@ -268,23 +286,29 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     def _take_inference(self, model: FittedModel) -> None:
         """Set the standard errors, where they were asked for."""
         self._inference = model.inference
-        names = ("standard_errors_", "robust_standard_errors_", "intercept_standard_error_")
-        for name in names:
+        for name in _INFERRED:
             self.__dict__.pop(name, None)
         if model.inference is None:
             return
-        width = model.coef.shape[1]
-        errors = np.array([one.errors() for one in model.inference])
-        robust = np.array([one.errors(robust=True) for one in model.inference])
-        shape = self.coef_.shape
-        self.standard_errors_ = errors[:, :width].reshape(shape)
-        self.robust_standard_errors_ = robust[:, :width].reshape(shape)
+        shape, width = self.coef_.shape, model.coef.shape[1]
+
+        def of_coef(values: Iterable[np.ndarray]) -> np.ndarray:
+            return np.array([line[:width] for line in values]).reshape(shape)
+
+        found = model.inference
+        self.standard_errors_ = of_coef(one.errors() for one in found)
+        self.robust_standard_errors_ = of_coef(one.errors(robust=True) for one in found)
+        self.z_values_ = of_coef(one.z_values() for one in found)
+        self.p_values_ = of_coef(one.p_values() for one in found)
+        self.dispersion_ = found[0].dispersion  # models of several classes have none to estimate
         if self.fit_intercept:
-            own = errors[:, width]
+            own = np.array([one.errors()[width] for one in found])
             self.intercept_standard_error_ = own if len(shape) == 2 else float(own[0])
 
     def summary(self, *, robust: bool = False, confidence: float = 0.95) -> Summary:
         """Return the table of coefficients, standard errors, z and p values and confidence intervals.
+
+        Its ``table`` is a data frame; printed, it also says what was fitted and how.
 
         Parameters
         ----------
@@ -298,14 +322,33 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             raise InputError("there are no standard errors: fit with inference=True")
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         names = names or [f"x{k}" for k in range(self.n_features_in_)]
-        coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
-        lines = np.column_stack([coef, intercept]) if self.fit_intercept else coef
-        several = getattr(self, "classes_", ()) if len(lines) > 1 else ("",)
-        models = {
-            str(name): (line.astype(np.float64), found)
-            for name, line, found in zip(several, lines, self._inference, strict=True)
+        if self.fit_intercept:
+            names.append("intercept")
+        classes = [_plain(label) for label in getattr(self, "classes_", np.array([])).tolist()]
+        several = len(self._inference) > 1
+        sides = f"{classes[1]} against {classes[0]}" if len(classes) == 2 else "each against the others"
+        reason = f" ({self.algorithm_reason_})" if self.algorithm_reason_ else ""
+        header = {
+            "loss": self._loss().name,
+            **({"classes": sides} if classes else {}),
+            **self._inference[0].header(robust=robust),
+            "method": self.algorithm_ + reason,
+            "certified gap": f"{self.dual_gap_:.1e}",
         }
-        return summary_of(models, [*names, "intercept"] if self.fit_intercept else names, robust, confidence)
+        models = dict(zip(classes if several else [""], self._inference, strict=True))
+        return summary_of(models, names, header, robust, confidence)
+
+    def confidence_intervals(self, confidence: float = 0.95, *, robust: bool = False) -> pd.DataFrame:
+        """Return both ends of each coefficient's interval, and of the intercept's: two columns of `summary`.
+
+        Parameters
+        ----------
+        confidence : float
+            How often such an interval holds the true value; between 0 and 1.
+        robust : bool
+            By standard errors that hold where the model does not.
+        """
+        return self.summary(robust=robust, confidence=confidence).table.iloc[:, 4:]
 
     def _loss(self) -> Loss:
         """Return the loss with its constants, after checking what both kinds of model take."""
@@ -422,6 +465,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             out[order] = one
             duals.append(out)
         self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept, balance)
+
+
+def _plain(label: object) -> str:
+    """Return a class as people write it: whole numbers without a point."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def _network(graph: Any, n_nodes: int, seed: int) -> Network:

@@ -108,8 +108,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Passes over the data, the most of all classes.
     dual_gap_ : float
         Certified relative duality gap, the largest of all classes.
-    algorithm_ : str
-        The method that ran.
+    algorithm_, algorithm_reason_ : str
+        The method that ran, and why it was chosen where that was left open.
     node_coef_ : ndarray of shape (n_nodes, d) or (n_classes, n_nodes, d)
         What each node ended with.
     node_intercept_ : ndarray of shape (n_nodes,) or (n_classes, n_nodes)
@@ -120,8 +120,12 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     history_ : DataFrame
         The recorded rows; with a column ``class`` when there are several runs.
     standard_errors_, robust_standard_errors_ : ndarray, shaped as ``coef_``
-        With ``inference=True``; robust ones hold where the model does not.
+        With ``inference=True``, as all that follow; robust ones hold where the model does not.
+    z_values_, p_values_ : ndarray, shaped as ``coef_``
+        By the standard errors that are not robust; `summary` has both kinds, and the intercept's.
     intercept_standard_error_ : ndarray, shaped as ``intercept_``
+    dispersion_ : float
+        1: the logistic loss has none to estimate.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 

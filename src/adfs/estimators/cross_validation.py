@@ -115,8 +115,13 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             cluster.same({f"{self._name}s": grid, "cv": count})
             folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
-            fits = _Fits(solver, len(folds) * len(set(grid)) + 1)
-            paths = np.array([self._path(ready, fold, grid, fits) for fold in folds])
+            fits, found = _Fits(solver, len(folds) * len(set(grid)) + 1), []
+            for number, fold in enumerate(folds):
+                try:
+                    found.append(self._path(ready, fold, grid, fits))
+                except InputError as error:
+                    raise type(error)(f"fold {number} of cv: {error}") from None
+            paths = np.array(found)
             scores = paths[:, :, 0]
             # A fit that diverged may have no score; one that has one is better.
             best = int(np.argmax(np.nan_to_num(scores.sum(axis=0), nan=-np.inf)))
@@ -390,22 +395,36 @@ def _rows_where(data: LocalData, chosen: np.ndarray) -> LocalData:
 
 
 def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: Solver) -> None:
-    """Raise where a fold leaves nothing to test, or a class or everything to none to train on."""
+    """Raise where a fold leaves nothing to test, or a class or everything to none to train on.
+
+    A class that is not there to test is told.
+    """
     labels = data.y if spec.classifies else np.zeros(len(data.y))
-    cards = [[np.unique(labels[train]).tolist(), int(test.sum())] for train, test in folds]
+    cards = [[np.unique(labels[rows]).tolist() for rows in fold] for fold in folds]
     own = [len(labels), np.unique(labels).tolist(), cards]
     counts, kinds, parts = zip(*solver.cluster.gather(own, "to make the folds"), strict=True)
     everything = set().union(*kinds)
+    untested: dict[object, list[int]] = {}
     for number, each in enumerate(zip(*parts, strict=True)):
-        if sum(count for _, count in each) == 0:
+        kept, tested = (set().union(*kinds) for kinds in zip(*each, strict=True))
+        if not tested:
             raise RefusalError(f"fold {number} of cv holds no row to test: give fewer folds")
-        missing = sorted(everything.difference(*(kept for kept, _ in each)), key=str)
+        for label in everything - tested:
+            untested.setdefault(label, []).append(number)
+        missing = sorted(everything - kept, key=str)
         if missing:
             what = f"no row of class {missing[0]}" if spec.classifies else "no row"
             raise RefusalError(
                 f"fold {number} of cv leaves {what} to train on (n_samples={sum(counts)}): give fewer folds, "
                 "or more rows"
             )
+    for label in sorted(untested, key=str) if solver.cluster.rank == 0 else ():
+        where = ", ".join(str(number) for number in untested[label])
+        warnings.warn(
+            f"no row of class {label} is tested in fold {where} of cv: give fewer folds, or more rows of it",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver) -> float:

@@ -2,7 +2,8 @@
 
 With H = Σ wℓ''xxᵀ + P, P the penalty's curvature, the estimate moves by H⁻¹ times the sum of the samples'
 slopes. Its covariance is H⁻¹(φ Σ wℓ''xxᵀ)H⁻¹ where the model is right, φ being the dispersion, and
-H⁻¹(Σ wℓ'²xxᵀ)H⁻¹ where it need not be. Weights count as repeated rows.
+H⁻¹(Σ wℓ'²xxᵀ)H⁻¹ where it need not be. Where the model is right ℓ'' may be its expectation, which differs for
+the Gamma loss only. Weights count as repeated rows.
 """
 
 from __future__ import annotations
@@ -21,32 +22,34 @@ from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.samples import labels_of, rows_of
 from adfs.problem.shards import as_rows
 from adfs.problem.smoothness import gram_matrices
+from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Losses that say how the targets are distributed, so that their curvature is the information.
-_LIKELIHOODS = ("logistic", "squared", "poisson", "gamma")
+#: Losses that say how the targets are distributed, so that their curvature is the information, and the
+#: function of the mean that xᵀθ + b is.
+_LINKS = {"logistic": "logit", "squared": "identity", "poisson": "log", "gamma": "log"}
 _DISPERSED = ("squared", "gamma")  # whose variance is the data's to tell
-_WITH_ERRORS = (*_LIKELIHOODS, "huber")
+_WITH_ERRORS = (*_LINKS, "huber")
 _NO_INFORMATION = 1e-12  # an eigenvalue of the scaled information that passes for 0
 _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
 
 def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
-    """Raise unless there are standard errors for such a model."""
+    """Raise unless there are standard errors for such a model, in every process alike."""
     if l1_ratio > 0.0:
-        raise InputError(
-            "coefficients that an l1 term puts to 0 have no standard errors: use l1_ratio=0, "
-            "or inference=False"
+        raise RefusalError(
+            "inference=True wants l1_ratio=0: coefficients that an l1 term puts to 0 have no standard errors"
         )
     if loss.name not in _WITH_ERRORS:
-        raise InputError(
+        raise RefusalError(
             f"the loss {loss.name!r} has no standard errors: they are for {', '.join(_WITH_ERRORS)}"
         )
     if softmax:
-        raise InputError(
-            "there are no standard errors for a softmax model of more than two classes: use multi_class='ovr'"
+        raise RefusalError(
+            "softmax models (multi_class='multinomial', or more than two classes) have no standard errors: "
+            "with inference=True use multi_class='ovr'"
         )
 
 
@@ -56,23 +59,56 @@ class Inference:
 
     Attributes
     ----------
+    loss : str
+    estimate : ndarray of shape (m,)
+        The numbers themselves.
     covariance, robust : ndarray of shape (m, m)
-        Where the model is right, and where it need not be.
+        Where the model is right, and where it need not be; nan where the estimate is not finite, or so large
+        that sums over the rows are not.
     dispersion : float
         φ: the variance of the targets around the model for the squared loss, relative to the squared mean for
         the Gamma loss, otherwise 1.
+    n_rows : int
+    n_weighted : float
+        The sum of their weights.
     notes : tuple of str
         What to know when reading the standard errors.
     """
 
+    loss: str
+    estimate: np.ndarray = field(repr=False)
     covariance: np.ndarray = field(repr=False)
     robust: np.ndarray = field(repr=False)
     dispersion: float
+    n_rows: int
+    n_weighted: float
     notes: tuple[str, ...]
 
     def errors(self, *, robust: bool = False) -> np.ndarray:
         """Return the standard errors, shape (m,)."""
-        return np.sqrt(np.diag(self.robust if robust else self.covariance))
+        with np.errstate(invalid="ignore"):  # a variance of 0 that rounding put below it
+            return np.sqrt(np.diag(self.robust if robust else self.covariance))
+
+    def z_values(self, *, robust: bool = False) -> np.ndarray:
+        """Return the numbers over their standard errors, shape (m,)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(self.estimate / self.errors(robust=robust))
+
+    def p_values(self, *, robust: bool = False) -> np.ndarray:
+        """Return how likely numbers as far from 0 are where 0 is right, shape (m,)."""
+        return np.asarray(2.0 * ndtr(-np.abs(self.z_values(robust=robust))))
+
+    def header(self, *, robust: bool) -> dict[str, str]:
+        """Return what stands above the table."""
+        weighted = "" if self.n_weighted == self.n_rows else f", of weight {self.n_weighted:g} together"
+        sandwich = robust or self.loss not in _LINKS
+        return {
+            **({"link": _LINKS[self.loss]} if self.loss in _LINKS else {}),
+            "rows": f"{self.n_rows}{weighted}",
+            "df residuals": f"{self.n_weighted - self.estimate.size:g}",
+            **({"dispersion": f"{self.dispersion:.6g}"} if self.loss in _DISPERSED else {}),
+            "std err": "robust (sandwich, HC0)" if sandwich else "not robust",
+        }
 
 
 def infer(
@@ -94,30 +130,44 @@ def infer(
     solver : Solver
     """
     X = data.X if theta.size == data.X.shape[1] else append_column(data.X, 1.0)
-    X = as_rows(X)
-    margins, labels = row_products(X, theta, data.offsets), labels_of(loss, y, data.offset)
+    X, weights = as_rows(X), data.weights
+    with np.errstate(over="ignore", invalid="ignore"):  # a fit that diverged
+        margins, labels = row_products(X, theta, data.offsets), labels_of(loss, y, data.offset)
+        bends = weights * loss_curvatures(loss, margins, labels)
+        squares = weights * loss_derivatives(loss, margins, labels) ** 2
+        observed, scores = (_gram(X, values, data, solver) for values in (bends, squares))
     # The Gamma loss's curvature depends on the target; its expectation is 1.
-    bends = data.weights * (1.0 if loss.name == "gamma" else loss_curvatures(loss, margins, labels))
-    slopes = loss_derivatives(loss, margins, labels)
-    squares = data.weights * slopes**2
-    information, scores = (_gram(X, values, data, solver) for values in (bends, squares))
-    total, misfit = solver.totals([data.weights, squares], data.offsets)
+    information = _gram(X, weights, data, solver) if loss.name == "gamma" else observed
+    count, total, misfit = solver.totals([np.ones_like(weights), weights, squares], data.offsets)
     if loss.name in _DISPERSED and total <= theta.size:
-        raise InputError(
+        raise RefusalError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "
             "there are standard errors for more samples only"
         )
-    dispersion = misfit / (total - theta.size) if loss.name in _DISPERSED else 1.0
-    # Columns of different sizes are brought to one, and back.
+    dispersion = float(misfit / (total - theta.size)) if loss.name in _DISPERSED else 1.0
+    if all(np.isfinite(values).all() for values in (theta, information, observed, scores)):
+        inverse = _inverse(information, penalty)
+        bread = inverse if information is observed else _inverse(observed, penalty)
+        robust = bread @ scores @ bread
+        covariance = dispersion * inverse @ information @ inverse if loss.name in _LINKS else robust
+        notes = _notes(loss, information, covariance, penalty, dispersion)
+    else:
+        covariance = robust = np.full((theta.size, theta.size), np.nan)
+        notes = ("coefficients that are not finite, or so large that sums are not, have no standard errors",)
+    return Inference(loss.name, theta, covariance, robust, dispersion, int(count), float(total), notes)
+
+
+def _sizes(information: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+    """Return by what to divide the numbers so that all count about the same, shape (m,)."""
     size = np.sqrt(np.diag(information) + penalty)
-    size = np.where(size > 0.0, size, 1.0)
-    scaled = information / np.outer(size, size)
-    inverse = scipy.linalg.pinvh(scaled + np.diag(penalty / size**2)) / np.outer(size, size)
-    robust = inverse @ scores @ inverse
-    covariance = dispersion * inverse @ information @ inverse if loss.name in _LIKELIHOODS else robust
-    return Inference(
-        covariance, robust, float(dispersion), _notes(loss, scaled, covariance, size, dispersion)
-    )
+    return np.where(size > 0.0, size, 1.0)
+
+
+def _inverse(information: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+    """Return (information + P)⁻¹; columns of different sizes are brought to one, and back."""
+    size = _sizes(information, penalty)
+    products = np.outer(size, size)
+    return np.asarray(scipy.linalg.pinvh(information / products + np.diag(penalty / size**2)) / products)
 
 
 def _gram(X: object, values: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
@@ -132,11 +182,13 @@ def _gram(X: object, values: np.ndarray, data: LocalData, solver: Solver) -> np.
 
 
 def _notes(
-    loss: Loss, scaled: np.ndarray, covariance: np.ndarray, size: np.ndarray, dispersion: float
+    loss: Loss, information: np.ndarray, covariance: np.ndarray, penalty: np.ndarray, dispersion: float
 ) -> tuple[str, ...]:
     """Return sentences about what the standard errors rest on."""
     found = []
-    if loss.name not in _LIKELIHOODS:
+    size = _sizes(information, penalty)
+    scaled = information / np.outer(size, size)
+    if loss.name not in _LINKS:
         found.append(f"the loss {loss.name!r} is no likelihood: all standard errors are robust ones")
     roots = np.linalg.eigvalsh(scaled)
     rank = int((roots > _NO_INFORMATION * roots[-1]).sum())
@@ -148,7 +200,7 @@ def _notes(
     else:
         free = dispersion * np.diag(np.linalg.inv(scaled)) / size**2
         taken = 1.0 - np.sqrt(np.diag(covariance) / np.where(free > 0.0, free, 1.0))
-        if loss.name in _LIKELIHOODS and taken.max() > _NOTABLE:
+        if loss.name in _LINKS and taken.max() > _NOTABLE:
             found.append(
                 f"the penalty makes standard errors smaller than those of a fit without it, by up to "
                 f"{100 * taken.max():.0f} %: penalise less to compare with other programs"
@@ -156,38 +208,46 @@ def _notes(
     return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """The table people know: one row per coefficient.
 
     Attributes
     ----------
+    header : dict
+        What the table is of: the loss, its link, rows, residual degrees of freedom, an estimated dispersion,
+        the kind of standard errors, the method and why it was chosen, the certified gap.
     table : DataFrame
         Columns ``coef``, ``std err``, ``z``, ``P>|z|`` and the two ends of the confidence interval.
     notes : tuple of str
     """
 
+    header: dict[str, str]
     table: pd.DataFrame
     notes: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        width = max(map(len, self.header)) + 2
+        lines = [f"{name:<{width}}{words}" for name, words in self.header.items()]
         ends = list(self.table.columns[4:])
         formats = dict.fromkeys(("coef", "std err", *ends), "{:.6g}".format)
         text = self.table.to_string(formatters={**formats, "z": "{:.3f}".format, "P>|z|": "{:.3f}".format})
-        return "\n".join([text, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*lines, "", text, *(f"note: {note}" for note in self.notes)])
 
 
 def summary_of(
-    models: dict[str, tuple[np.ndarray, Inference]], names: list[str], robust: bool, confidence: float
+    models: dict[str, Inference], names: list[str], header: dict[str, str], robust: bool, confidence: float
 ) -> Summary:
-    """Return the table of one model, or of several by their names.
+    """Return the table of one model, or of several by their classes.
 
     Parameters
     ----------
     models : dict
-        Each model's numbers (m,) and how certain they are.
+        How certain each class's model is; one without a name where there is one.
     names : list of str
         What the numbers are called.
+    header : dict
+        What stands above the table.
     robust : bool
     confidence : float
         Between 0 and 1.
@@ -198,20 +258,24 @@ def summary_of(
         raise InputError(f"confidence must be between 0 and 1, got {confidence!r}")
     parts = {}
     tail = 0.5 * (1.0 - confidence)
-    for name, (theta, found) in models.items():
+    for name, found in models.items():
         errors = found.errors(robust=robust)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            z = theta / errors
         reach = -ndtri(tail) * errors
         columns = {
-            "coef": theta,
+            "coef": found.estimate,
             "std err": errors,
-            "z": z,
-            "P>|z|": 2.0 * ndtr(-np.abs(z)),
-            f"[{tail:g}": theta - reach,
-            f"{1.0 - tail:g}]": theta + reach,
+            "z": found.z_values(robust=robust),
+            "P>|z|": found.p_values(robust=robust),
+            f"[{tail:g}": found.estimate - reach,
+            f"{1.0 - tail:g}]": found.estimate + reach,
         }
         parts[name] = pd.DataFrame(columns, index=pd.Index(names))
     table = parts[""] if len(parts) == 1 else pd.concat(parts, names=["class", "coefficient"])
-    notes = dict.fromkeys(note for _, found in models.values() for note in found.notes)
-    return Summary(table, tuple(notes))
+    # What is said of all classes is said once.
+    common = set.intersection(*(set(found.notes) for found in models.values()))
+    notes = dict.fromkeys(
+        note if note in common else f"class {name}: {note}"
+        for name, found in models.items()
+        for note in found.notes
+    )
+    return Summary(header, table, tuple(notes))

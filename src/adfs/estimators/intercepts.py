@@ -200,7 +200,8 @@ def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.nd
     sums = solver.totals([data.weights * part for part in parts], data.offsets)
     over, under = (float(number) for number in sums)
     if loss.link == "log":
-        return np.full(loss.n_outputs, common_margin(over, under))
+        level = solver.cluster.attempt("to check the data", lambda: common_margin(over, under))
+        return np.full(loss.n_outputs, level)
     return np.full(loss.n_outputs, over / under if under > 0.0 else 0.0)
 
 

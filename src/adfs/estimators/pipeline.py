@@ -22,6 +22,7 @@ from adfs.estimators.solver import LocalData, Solver, append_column, penalised
 from adfs.problem import Loss, Multinomial
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run
+from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, widen, widest
 
 if TYPE_CHECKING:
@@ -302,8 +303,8 @@ def _same_columns(data: LocalData, cluster: Cluster) -> LocalData:
 
 def _classes(data: LocalData, cluster: Cluster) -> np.ndarray:
     classes = np.unique(data.y) if cluster.size == 1 else all_labels(cluster, [data.y])
-    if classes.size < 2:
-        raise InputError("a classifier needs samples of at least two classes, y holds one class only")
+    if classes.size < 2:  # in every process
+        raise RefusalError("a classifier needs samples of at least two classes, y holds one class only")
     return classes
 
 

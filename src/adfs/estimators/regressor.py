@@ -61,7 +61,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     intercept_ : float
     n_iter_ : int
     dual_gap_ : float
-    algorithm_ : str
+    algorithm_, algorithm_reason_ : str
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)
     network_ : Network
@@ -69,8 +69,12 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     network_reason_ : str
         Why, where it was left to the planner.
     history_ : DataFrame
-    standard_errors_, robust_standard_errors_, intercept_standard_error_
-        With ``inference=True``.
+    standard_errors_, robust_standard_errors_, z_values_, p_values_ : ndarray of shape (d,)
+        With ``inference=True``, as for `ADFSClassifier`.
+    intercept_standard_error_ : float
+    dispersion_ : float
+        With ``inference=True``: the estimated variance of the targets around the model for the squared loss,
+        relative to the squared mean for the Gamma loss; otherwise 1.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 

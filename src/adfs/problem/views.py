@@ -340,7 +340,7 @@ def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, tips:
 @compiled
 def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: np.ndarray) -> None:
     for j in range(active.size):
-        out[j, 0], out[j, 1] = -np.inf, np.inf
+        out[j, 0], out[j, 1] = 0.0, 0.0  # constants: finite, so that no weight of 0 makes a nan of it
         if active[j]:
             out[j, 0], out[j, 1] = _flatter(samples.loss, beta[j], plain_label(samples.y, j))
 

@@ -16,9 +16,6 @@ from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
 
-# Passes of dual ascent that may end a run, on one node and on several.
-_MOST_ALONE, _MOST_TOGETHER = 6, 3
-
 
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
@@ -210,40 +207,26 @@ def can_be_closed(process: Process, nodes: AllNodes) -> bool:
     return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.at_iterate)
 
 
-def certify_after_passes(
-    process: Process, nodes: AllNodes, now: Certificate, tol: float, left: float
-) -> tuple[Certificate, int]:
-    """Certify what passes of dual ascent over the samples make of a point; return also how many there were.
+def certify_after_pass(
+    nodes: AllNodes, tips: np.ndarray, theta: np.ndarray, number: int, lower: float
+) -> Certificate:
+    """Certify the point of tips (N,) after a pass of dual ascent over the samples; the tips are overwritten.
 
     The point itself is often good enough long before its dual variables are: some samples have not been drawn
-    for a while. So each node maximises the dual in one of its samples after another, in a random order, from
-    θ(s) with its own σ_i. What the nodes change adds up to ‖Σ_i Δ_i‖²/Σσ ≤ Σ_i ‖Δ_i‖²/σ_i: D never falls.
-    Passes, no more than are ``left``, go on while the tolerance seems within reach. Those of several nodes,
-    which do not hear of each other on the way, soon gain little; one node's go on at about the same rate.
+    for a while. So each node maximises the dual in one of its samples after another, in a random order of
+    this pass's ``number``, from θ = θ(s) with its own σ_i. What the nodes change adds up to
+    ‖Σ_i Δ_i‖²/Σσ ≤ Σ_i ‖Δ_i‖²/σ_i: D never falls.
     """
-    problem, penalty = nodes.problem, nodes.penalty
-    block, alone = nodes.placement.block(nodes.cluster.rank), nodes.sigma.size == 1
-    tips = process.dual()
-    assert tips is not None
-    theta = nodes.add(problem.sigma[:, None] * process.primal()) / nodes.total_sigma
-    tips = problem.clip_to_domain(tips, in_place=True)
+    problem, penalty, block = nodes.problem, nodes.penalty, nodes.placement.block(nodes.cluster.rank)
     beta, active = float(problem.samples.loss.beta), np.flatnonzero(problem.active)
-    before, number, most = now, 0, min(_MOST_ALONE if alone else _MOST_TOGETHER, left)
-    while True:
-        for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.offsets))):
-            order = np.random.default_rng([number, block[node]]).permutation(active[first:last])
-            dual_pass(problem.samples, beta, order, float(problem.sigma[node]), tips, theta.copy())
-        number += 1
-        total = nodes.add_rows(problem.clip_to_domain(tips, in_place=True))
-        theta = penalty.minimizer(total)
-        parts = nodes.collect(problem.gap_parts(tips, theta))
-        residual, *l1 = penalty.apart(total, theta)
-        found = close_gap(parts, theta, residual, nodes.total_sigma, *l1)
-        after = nodes.certificate(theta, found, before.lower, tips)
-        fall = (now.gap / after.gap) ** (1.0 / number) if alone else before.gap / after.gap
-        if after.gap <= tol or after.gap > tol * fall ** (most - number):
-            return after, number
-        before = after
+    for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.offsets))):
+        order = np.random.default_rng([number, block[node]]).permutation(active[first:last])
+        dual_pass(problem.samples, beta, order, float(problem.sigma[node]), tips, theta.copy())
+    total = nodes.add_rows(problem.clip_to_domain(tips, in_place=True))
+    theta = penalty.minimizer(total)
+    parts = nodes.collect(problem.gap_parts(tips, theta))
+    residual, *l1 = penalty.apart(total, theta)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), lower, tips)
 
 
 def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:

@@ -21,7 +21,7 @@ from adfs.runtimes.certificates import (
     Certifier,
     can_be_closed,
     certify,
-    certify_after_passes,
+    certify_after_pass,
     compare_with_optimum,
     measure_nodes,
 )
@@ -39,6 +39,7 @@ _SLICE_SECONDS = 0.2
 _FIRST_SLICE = 4096.0
 _FIRST_ROUNDS = 1.0
 _MOST_NODES_TRIED = 1000
+_MOST_ALONE, _MOST_TOGETHER = 6, 3  # passes of dual ascent that may end a run, of one node and of several
 _TRIED: set[tuple[object, ...]] = set()  # kinds of rounds that were compiled in this process
 
 
@@ -278,22 +279,37 @@ class Execution:
         simple = self.phases is None or (self.phases.number == 0 and self.phases.next_look == np.inf)
         return simple and can_be_closed(self.process, self.nodes)
 
-    def last_passes(self, now: Certificate, plan: Plan) -> Certificate | None:
-        """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do."""
-        begun, process, problem, tol = time.perf_counter(), self.process, self.nodes.problem, plan.budget.tol
-        assert tol is not None
+    def last_passes(self, now: Certificate, plan: Plan, deadline: float) -> Certificate | None:
+        """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do.
+
+        They go on while the tolerance seems within reach. Those of several nodes, which do not hear of each
+        other on the way, soon gain little; one node's go on at about the same rate.
+        """
+        begun, process, nodes, tol = time.perf_counter(), self.process, self.nodes, plan.budget.tol
         left = np.inf if plan.budget.passes is None else plan.budget.passes - self.passes(plan.n_samples)
-        if left < 1.0:
+        most, number, after = int(min(left, _MOST_ALONE if plan.alone else _MOST_TOGETHER)), 0, now
+        if most < 1:
             return None
-        self.nodes.why = f"to certify {self._where()}"
-        found, passes = certify_after_passes(process, self.nodes, now, tol, left)
-        computations = process.work.computations + passes * problem.n_samples
+        nodes.why = f"to certify {self._where()}"
+        tips = process.dual()
+        assert tips is not None
+        assert tol is not None
+        tips = nodes.problem.clip_to_domain(tips, in_place=True)
+        theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
+        while True:
+            before, after = after, certify_after_pass(nodes, tips, theta, number, after.lower)
+            theta, number = after.theta, number + 1
+            if after.gap <= tol:
+                process.place(tips, nodes.problem.sigma[:, None] * theta)
+                break
+            fall = (now.gap / after.gap) ** (1.0 / number) if plan.alone else before.gap / after.gap
+            within_reach = after.gap <= tol * fall ** (most - number)
+            if not within_reach or self.agree(self._out_of_time(deadline))[0]:
+                break
+        computations = process.work.computations + number * nodes.problem.n_samples
         process.work = process.work._replace(computations=computations)
-        if found.gap <= tol:
-            assert found.tips is not None
-            process.place(found.tips, problem.sigma[:, None] * found.theta)
         self.times.computing += time.perf_counter() - begun
-        return found if found.gap <= tol else None
+        return after if after.gap <= tol else None
 
     def consult(self) -> tuple[Certificate, np.ndarray]:
         """Certify the current point for a decision, in one way whatever is recorded; return its tips too."""

@@ -275,7 +275,8 @@ def run_loop(
                 certificate = _certify(execution, plan, looks, ends)
                 if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
                     begun = time.perf_counter()
-                    certificate = execution.last_passes(certificate, plan) or certificate
+                    deadline = begun + (plan.budget.seconds or math.inf) - pace.seconds
+                    certificate = execution.last_passes(certificate, plan, deadline) or certificate
                     pace.seconds += time.perf_counter() - begun
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, pace.seconds))
