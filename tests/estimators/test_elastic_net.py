@@ -16,7 +16,7 @@ from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.data import LinearModel
 from adfs.errors import InputError
-from adfs.estimators import ADFSRegressor
+from adfs.estimators import ADFSClassifier, ADFSRegressor
 from memory_cluster import Threads, on_threads
 
 

@@ -186,8 +186,11 @@ def test_standard_errors_are_those_of_statsmodels(family: str, name: str) -> Non
     near(np.append(found.coef_, found.intercept_), expected.params)
     errors = np.append(found.standard_errors_, found.intercept_standard_error_)
     assert errors == pytest.approx(expected.bse, rel=1e-6)
-    if family != "Gamma":  # whose information is the expected one here, and the observed one there
-        assert np.ravel(found.robust_standard_errors_) == pytest.approx(robust.bse[:-1], rel=1e-6)
+    assert np.ravel(found.robust_standard_errors_) == pytest.approx(robust.bse[:-1], rel=1e-6)
+    assert np.ravel(found.p_values_) == pytest.approx(expected.pvalues[:-1], rel=1e-4, abs=1e-30)
+    assert found.dispersion_ == pytest.approx(expected.scale, rel=1e-6)
+    assert float(found.summary().header["df residuals"]) == expected.df_resid
+    assert found.summary().notes == ()
 
 
 @pytest.mark.parametrize("name", CLASSES[:3])
