@@ -194,25 +194,19 @@ def bounded_dual(loss: str, name: str) -> tuple[np.ndarray, float]:
     return theta[:-1], float(theta[-1])
 
 
-def test_ten_classes_agree_with_scikit_learn() -> None:
+@pytest.mark.parametrize("n_nodes", NODES)
+def test_ten_classes_agree_with_scikit_learn(n_nodes: int) -> None:
     X, y = datasets.load_digits(return_X_y=True)
     rows = standardised(X)
     reference = OneVsRestClassifier(LogisticRegression(solver="liblinear", tol=1e-13, max_iter=10_000)).fit(
         rows, y
     )
-    for n_nodes in (1, 4):
-        model = ADFSClassifier(
-            intercept_scaling=1.0,
-            multi_class="ovr",
-            n_nodes=n_nodes,
-            graph="complete",
-            tol=1e-13,
-            random_state=0,
-        ).fit(rows, y)
-        assert model.coef_.shape == (10, 64)
-        for row, one in zip(model.coef_, reference.estimators_, strict=True):
-            assert np.abs(row - one.coef_.ravel()).max() <= 3e-6
-        assert np.array_equal(model.predict(rows), reference.predict(rows))
+    options: dict[str, Any] = {"multi_class": "ovr", "n_nodes": n_nodes, "graph": "complete"}
+    model = ADFSClassifier(intercept_scaling=1.0, tol=1e-13, random_state=0, **options).fit(rows, y)
+    assert model.coef_.shape == (10, 64)
+    for row, one in zip(model.coef_, reference.estimators_, strict=True):
+        assert np.abs(row - one.coef_.ravel()).max() <= 3e-6
+    assert np.array_equal(model.predict(rows), reference.predict(rows))
 
 
 def test_multinomial_agrees_with_scikit_learn() -> None:

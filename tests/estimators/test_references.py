@@ -71,7 +71,7 @@ def gamma(X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
 
 
 def by_adfs(model: Callable[..., Case], *data: Any) -> Case:
-    """Leave nothing to the choice of `auto`, which is newton for most."""
+    """Leave nothing to `auto`, which is newton here and adfs for the elastic nets."""
     ours, given, theirs = model(*data)
     return ours.set_params(algorithm="adfs"), given, theirs
 
@@ -89,10 +89,8 @@ AMOUNTS = ["diabetes: progression", "wine: colour", "breast_cancer: area"]
 COUNTS = ["digits: ink", "iris: petals", "linnerud: sit-ups"]
 MODELS: dict[str, tuple[Callable[..., Case], list[str]]] = {
     "LogisticRegression": (logistic, [*CLASSES, "wine: classes, sparse"]),
-    "LogisticRegression, adfs": (partial(by_adfs, logistic), ["digits: eights"]),
     "LogisticRegression, l1_ratio": (logistic_net, CLASSES[:3]),
     "Ridge": (ridge, [*AMOUNTS, "linnerud: sit-ups", "digits: ink, wide"]),
-    "Ridge, adfs": (partial(by_adfs, ridge), ["linnerud: sit-ups"]),
     "ElasticNet": (elastic_net, [*AMOUNTS, "digits: ink, wide"]),
     "PoissonRegressor": (poisson, [*COUNTS, "diabetes: progression"]),
     "PoissonRegressor, adfs": (partial(by_adfs, poisson), ["iris: petals"]),
@@ -116,9 +114,8 @@ def fit_twice(estimator: Any, X: Any, y: np.ndarray, given: dict[str, np.ndarray
 
     errors = ["standard_errors_", "robust_standard_errors_"] if estimator.inference else []
     for model in on_threads(RANKS, one):
-        for part in ("coef_", "intercept_", "dual_gap_", *errors):
+        for part in ("coef_", "intercept_", "dual_gap_", "node_coef_", *errors):
             assert np.asarray(getattr(model, part)).tobytes() == np.asarray(getattr(alone, part)).tobytes()
-        assert np.array_equal(model.node_coef_, alone.node_coef_)  # a column of zeros may give 0 or −0
     return alone
 
 
@@ -193,7 +190,7 @@ def test_standard_errors_are_those_of_statsmodels(family: str, name: str) -> Non
     assert found.summary().notes == ()
 
 
-@pytest.mark.parametrize("name", CLASSES[:3])
+@pytest.mark.parametrize("name", ["breast_cancer: classes", "wine: a class", "iris: a class"])
 def test_the_choice_is_that_of_logistic_regression_cv(name: str) -> None:
     X, y, weights = real(name)
     X, grid = standardised(X), [0.003, 0.1, 3.0]
