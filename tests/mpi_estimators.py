@@ -1,9 +1,8 @@
-"""Each rank fits estimators together with the others, rank 0 all rows alone; it tells if the bits agree."""
+"""Each rank fits estimators to its rows of real data, rank 0 to all rows alone; it tells if bits agree."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
-import adfs
+from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV, MpiRanks
+from estimators.agreement_cases import real, standardised
 
 
 def bits(model: Any) -> list[bytes]:
@@ -33,57 +33,55 @@ def folds_of_nodes(parts: list[np.ndarray], splitter: KFold) -> list[tuple[np.nd
     ]
 
 
+# What is learned from which data, by what, and if on sparse rows too: each is another set of kernels.
+CASES: dict[str, tuple[str, Any, bool]] = {
+    "softmax": ("wine: classes", ADFSClassifier(), False),
+    "one versus rest": ("iris: classes", ADFSClassifier(class_weight="balanced", multi_class="ovr"), True),
+    "logistic": ("breast_cancer: classes", ADFSClassifier(algorithm="adfs"), True),
+    "hinge": ("breast_cancer: a class", ADFSClassifier("hinge"), False),
+    "squared": ("diabetes: progression", ADFSRegressor(standardize=True, inference=True), True),
+    "elastic net": ("diabetes: progression", ADFSRegressor(alpha=3e3, l1_ratio=0.5), False),
+    "huber": ("diabetes: progression", ADFSRegressor("huber", delta=50.0), False),
+    "poisson": ("linnerud: sit-ups", ADFSRegressor("poisson"), False),
+    "gamma": ("wine: colour", ADFSRegressor("gamma"), False),
+}
+
+
 def main() -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((120, 7)) * (rng.random((120, 7)) < 0.7)
-    scores = X @ rng.standard_normal((7, 3)) + 0.5 * rng.standard_normal((120, 3))
-    cuts = np.linspace(0, 120, size + 1).astype(int)
-    own = slice(cuts[rank], cuts[rank + 1])
-    cases: dict[str, tuple[Any, np.ndarray]] = {
-        "softmax": (adfs.ADFSClassifier(multi_class="multinomial", random_state=1), scores.argmax(axis=1)),
-        "one versus rest": (
-            adfs.ADFSClassifier(class_weight="balanced", multi_class="ovr", random_state=1),
-            scores.argmax(axis=1),
-        ),
-        "squared": (
-            adfs.ADFSRegressor(standardize=True, inference=True, random_state=1),
-            3.0 + scores[:, 0],
-        ),
-        "logistic": (adfs.ADFSClassifier(algorithm="adfs", random_state=1), scores[:, 0] > 0.0),
-        "poisson": (
-            adfs.ADFSRegressor("poisson", random_state=1),
-            np.round(np.exp(0.3 * scores[:, 1])),
-        ),
-        "elastic net": (adfs.ADFSRegressor(alpha=3.0, l1_ratio=0.5, random_state=1), scores[:, 2]),
-    }
     found: dict[str, bool] = {}
-    for name, (estimator, y) in cases.items():
-        # On sparse rows a few: each model is another set of kernels to compile.
-        sparse = [("sparse", sp.csr_array(X))] if name in ("one versus rest", "squared", "logistic") else []
-        for kind, rows in [("dense", X), *sparse]:
+    for name, (source, estimator, sparse) in CASES.items():
+        X, y, weights = real(source)
+        parts = np.array_split(np.arange(len(y)), size)
+        own = parts[rank]
+        estimator.set_params(random_state=1)
+        for kind in ("dense", "sparse") if sparse else ("dense",):
+            rows = sp.csr_array(standardised(X)) if kind == "sparse" else standardised(X)
             # What rank 0 compiles by itself is on the disk for all of them.
-            alone = bits(clone(estimator).set_params(n_nodes=size).fit(rows, y)) if rank == 0 else None
-            ranks = clone(estimator).set_params(cluster=adfs.MpiRanks(comm)).fit(rows[own], y[own])
-            everywhere = comm.gather(bits(ranks))
+            one = clone(estimator).set_params(n_nodes=size, partition=parts)
+            alone = bits(one.fit(rows, y, weights)) if rank == 0 else None
+            ranks = clone(estimator).set_params(cluster=MpiRanks(comm))
+            everywhere = comm.gather(bits(ranks.fit(rows[own], y[own], weights[own])))
             found[f"{name}, {kind}"] = rank == 0 and all(each == alone for each in everywhere)
     # Rows that are no multiple of the folds, so that folds are not of one size.
-    cuts = np.linspace(0, 113, size + 1).astype(int)
-    own, parts = slice(cuts[rank], cuts[rank + 1]), [np.arange(a, b) for a, b in pairwise(cuts)]
-    several: dict[str, tuple[Any, np.ndarray]] = {
-        "classes chosen": (adfs.ADFSClassifierCV([0.01, 1.0], cv=4), scores.argmax(axis=1)),
-        "squares chosen": (adfs.ADFSRegressorCV([1.0, 100.0], cv=KFold(4)), scores[:, 0]),
+    several: dict[str, tuple[str, Any]] = {
+        "classes chosen": ("wine: classes", ADFSClassifierCV([0.01, 1.0], cv=4)),
+        "squares chosen": ("diabetes: progression", ADFSRegressorCV([1.0, 100.0], cv=KFold(4))),
     }
-    for name, (search, y) in several.items():
-        kind = adfs.ADFSClassifier if name == "classes chosen" else adfs.ADFSRegressor
+    for name, (source, search) in several.items():
+        X, y, _ = real(source)
+        X, y = standardised(X)[::2], y[::2]
+        parts = np.array_split(np.arange(len(y)), size)
+        own = parts[rank]
+        kind = ADFSClassifier if name == "classes chosen" else ADFSRegressor
         whole = clone(search).set_params(estimator=kind(n_nodes=size, partition=parts, random_state=1))
         if name == "squares chosen":  # a splitter cuts the rows of a process
             whole.set_params(cv=folds_of_nodes(parts, search.cv))
-        alone = of_search(whole.fit(X[:113], y[:113])) if rank == 0 else None
-        ranks = search.set_params(estimator=kind(cluster=adfs.MpiRanks(comm), random_state=1))
+        alone = of_search(whole.fit(X, y)) if rank == 0 else None
+        ranks = search.set_params(estimator=kind(cluster=MpiRanks(comm), random_state=1))
         everywhere = comm.gather(of_search(ranks.fit(X[own], y[own])))
         found[name] = rank == 0 and all(each == alone for each in everywhere)
     if rank == 0:

@@ -60,7 +60,7 @@ def labelled(name: str) -> tuple[Any, np.ndarray]:
 SLOWER = [pytest.param(name, marks=pytest.mark.soak) for name in ("digits", "a9a")]
 
 
-@pytest.mark.parametrize("name", ["breast_cancer", "wine", "mushrooms", *SLOWER])
+@pytest.mark.parametrize("name", ["wine", "mushrooms", *SLOWER])
 def test_the_choice_is_scikit_learn_s_on_the_same_folds(name: str) -> None:
     X, y = labelled(name)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if name == "wine" else None

@@ -1,4 +1,4 @@
-"""Poisson and Gamma regression: against scikit-learn, on every cluster, and what is refused."""
+"""Poisson and Gamma regression: curvatures that are not bounded, files, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,67 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from sklearn.datasets import load_diabetes
-from sklearn.linear_model import GammaRegressor, PoissonRegressor
 
 import adfs
 from adfs.cli import main
 from adfs.data import LinearModel
 from adfs.errors import InputError
 from adfs.estimators import ADFSRegressor
-from memory_cluster import Threads, on_threads
 
 
-def data(name: str, loss: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows, targets and exposures: the diabetes data, or generated ones with outliers."""
+def data(loss: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows, targets and exposures, with outliers."""
     rng = np.random.default_rng(3)
-    if name == "diabetes":
-        X, y = load_diabetes(return_X_y=True)
-        X, exposure = 10.0 * X, rng.uniform(0.5, 2.0, len(X))
-        y = np.round(exposure * y / 20.0) if loss == "poisson" else exposure * y
-        return X, y, exposure
     X = rng.standard_normal((200, 5)) * [3.0, 1.0, 1.0, 0.3, 1.0]
     exposure = rng.uniform(0.1, 3.0, 200)
     mean = exposure * np.exp(X @ [0.5, -0.5, 0.0, 1.0, 0.2])
     return X, rng.poisson(mean).astype(float) if loss == "poisson" else rng.gamma(0.7, mean / 0.7), exposure
-
-
-@pytest.mark.parametrize("name", ["diabetes", "generated"])
-@pytest.mark.parametrize("loss", ["poisson", "gamma"])
-def test_coefficients_are_those_of_scikit_learn(name: str, loss: str) -> None:
-    X, y, exposure = data(name, loss)
-    options: dict[str, Any] = {"alpha": 0.1, "tol": 1e-11, "max_iter": 10_000, "solver": "newton-cholesky"}
-    if loss == "poisson":
-        reference = PoissonRegressor(**options).fit(X, y / exposure, sample_weight=exposure)
-        alpha = 0.1 * exposure.sum()
-    else:
-        reference = GammaRegressor(**options).fit(X, y / exposure)
-        alpha = 0.1 * len(X)
-    model = ADFSRegressor(loss, alpha=alpha, n_nodes=3, tol=1e-15, random_state=0)
-    model.fit(sp.csr_array(X) if name == "diabetes" and loss == "gamma" else X, y, offset=np.log(exposure))
-    assert np.abs(model.coef_ - reference.coef_).max() <= 1e-6
-    assert abs(model.intercept_ - reference.intercept_) <= 1e-6
-    predicted = model.predict(X, offset=np.log(exposure))
-    assert predicted == pytest.approx(exposure * reference.predict(X), rel=1e-5)
-    weights = np.linspace(0.5, 2.0, len(X))
-    score = model.score(X, y / exposure, weights)
-    assert score == pytest.approx(reference.score(X, y / exposure, weights), abs=1e-6)
-
-
-@pytest.mark.parametrize("loss", ["poisson", "gamma"])
-def test_ranks_have_the_bits_of_one_process(loss: str) -> None:
-    X, y, exposure = data("generated", loss)
-    parts = np.array_split(np.arange(len(X)), 3)
-    options: dict[str, Any] = {"loss": loss, "tol": 1e-9, "random_state": 0, "graph": "complete"}
-    whole = ADFSRegressor(n_nodes=3, partition=parts, **options).fit(X, y, offset=np.log(exposure))
-
-    def run(cluster: Threads) -> np.ndarray:
-        mine = parts[cluster.rank]
-        model = ADFSRegressor(cluster=cluster, n_nodes=1, **options)
-        return model.fit(X[mine], y[mine], offset=np.log(exposure[mine])).coef_
-
-    assert {found.tobytes() for found in on_threads(3, run)} == {whole.coef_.tobytes()}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +47,7 @@ def test_curvatures_that_were_assumed_too_small_are_doubled(method: str, loss: s
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
-    X, y, exposure = data("generated", "gamma")
+    X, y, exposure = data("gamma")
     problem = adfs.Problem(X, y, loss="gamma", sigma=1.0, n_nodes=3, offset=np.log(exposure))
     options: dict[str, Any] = {"checkpoint": tmp_path / "c", "record": ("gap",)}
     whole = adfs.simulate("adfs", problem, "path:3", passes=60)
@@ -130,7 +84,7 @@ def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
 
 
 def test_files_are_fitted_predicted_and_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    X, y, exposure = data("generated", "poisson")
+    X, y, exposure = data("poisson")
     table = np.column_stack([y, np.log(exposure), X])
     path, out = tmp_path / "counts.csv", tmp_path / "model.json"
     header = "count,exposure," + ",".join(f"x{k}" for k in range(X.shape[1]))
