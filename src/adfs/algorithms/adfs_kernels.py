@@ -371,11 +371,16 @@ def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, o
     """
     constants, state = parts.constants, parts.state
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
-    to_mean = 0.5 * (1.0 + mixing)
-    to_lag = (1.0 - mixing) / state.clocks[i, 0]
+    # The difference as at the first end, so that where it is 0 it has the same sign.
+    if constants.slot[constants.ends[edge, 0]] == i:
+        side, first, second = 1.0, own, other
+    else:
+        side, first, second = -1.0, other, own
+    to_mean = 0.5 * (1.0 + mixing) * side
+    to_lag = (1.0 - mixing) / state.clocks[i, 0] * side
     center = state.centers[i]
     for k in range(own.size):
-        change = step * (own[k] - other[k])
+        change = step * (first[k] - second[k])
         center[k] = complex(fma(-to_mean, change, center[k].real), fma(-to_lag, change, center[k].imag))
 
 

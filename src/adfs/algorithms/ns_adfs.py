@@ -206,10 +206,15 @@ def ns_receive(parts: NsParts, edge: int, i: int, time: float, own: np.ndarray, 
     increment, weight_after = _coefficients(constants, time)
     step = increment * constants.edge_weight[edge]
     ratio = increment * constants.edge_mixing[edge] - weight_after
+    # The difference as at the first end, so that where it is 0 it has the same sign.
+    if constants.slot[constants.ends[edge, 0]] == i:
+        side, first, second = 1.0, own, other
+    else:
+        side, first, second = -1.0, other, own
     center = parts.state.centers[i]
     for k in range(own.size):
-        change = step * (own[k] - other[k])
-        center[k] = complex(center[k].real - change, fma(-ratio, change, center[k].imag))
+        change = step * (first[k] - second[k])
+        center[k] = complex(center[k].real - side * change, fma(-side * ratio, change, center[k].imag))
 
 
 class NsAdfsProcess(EventProcess):
