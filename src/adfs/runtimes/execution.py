@@ -303,7 +303,7 @@ class Execution:
                 process.place(tips, nodes.problem.sigma[:, None] * theta)
                 break
             fall = (now.gap / after.gap) ** (1.0 / number) if plan.alone else before.gap / after.gap
-            within_reach = after.gap <= tol * fall ** (most - number)
+            within_reach = after.gap <= tol * min(fall, 1e6) ** (most - number)
             if not within_reach or self.agree(self._out_of_time(deadline))[0]:
                 break
         computations = process.work.computations + number * nodes.problem.n_samples
