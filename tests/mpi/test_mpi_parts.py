@@ -288,4 +288,4 @@ def test_a_message_is_half_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> N
                 time.sleep(0.01)
 
     team = SimpleNamespace(rank=0, comm=Comm(), watch=Late())
-    assert message_seconds(team, (0, 1), 3) == pytest.approx(0.005, rel=0.3)  # type: ignore[arg-type]
+    assert message_seconds(team, (0, 1), 3, 0.1) == pytest.approx(0.005, rel=0.3)  # type: ignore[arg-type]

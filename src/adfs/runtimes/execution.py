@@ -106,9 +106,9 @@ class Execution:
                 return
         if setting.block.size > _MOST_NODES_TRIED or not setting.problem.linear:
             return
-        # What decides what is compiled; for a thousand rows the trial is a part of the time.
-        kind = (method.name, *(type(part) for part in setting.problem.samples))
-        if self.alone and kind in _TRIED:
+        # What decides what is compiled: once in a process is enough, and in turns a trial takes its time.
+        kind = (method.name, self.alone, *(type(part) for part in setting.problem.samples))
+        if kind in _TRIED:
             return
         _TRIED.add(kind)
         small = setting.problem.first_samples()

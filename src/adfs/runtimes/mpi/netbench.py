@@ -79,10 +79,11 @@ class NetBench:
         )
 
 
-def message_seconds(team: Team, pair: tuple[int, int], width: int) -> float:
+def message_seconds(team: Team, pair: tuple[int, int], width: int, spent: float) -> float:
     """Return the seconds of a message between two ranks, one way; 0 on other ranks.
 
-    The median of round trips, halved: a message that had come before it was waited for cannot make it less.
+    About so many seconds are ``spent`` on it. The median of round trips, halved: a message that had come
+    before it was waited for cannot make it less.
     """
     if team.rank not in pair:
         return 0.0
@@ -112,14 +113,19 @@ def message_seconds(team: Team, pair: tuple[int, int], width: int) -> float:
         team.watch.wait([request], [peer], lambda: why)
         return float(found[0])
 
-    seconds = median(int(min(2000, max(7, _SECONDS / max(median(5), 1e-7)))))
+    seconds = median(int(min(2000, max(7, spent / max(median(5), 1e-7)))))
     for prepared in (send, receive):
         prepared.Free()
     return 0.5 * seconds
 
 
-def measure_exchanges(ranks: MpiRanks, widths: tuple[int, ...]) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """Return pairs of ranks, and the seconds of a message of each width between them, (pairs, widths)."""
+def measure_exchanges(
+    ranks: MpiRanks, widths: tuple[int, ...], spent: float = _SECONDS
+) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Return pairs of ranks, and the seconds of a message of each width between them, (pairs, widths).
+
+    About so many seconds are ``spent`` on each.
+    """
     team = ranks.team
     pairs = [(a, b) for a in range(team.size) for b in range(a + 1, team.size)]
     if len(pairs) > _MOST_PAIRS:  # a ring has short and long ways
@@ -130,7 +136,7 @@ def measure_exchanges(ranks: MpiRanks, widths: tuple[int, ...]) -> tuple[list[tu
     for number, pair in enumerate(pairs):
         team.gather_all(0, why)  # one pair at a time
         for column, width in enumerate(widths):
-            seconds[number, column] = message_seconds(team, pair, width)
+            seconds[number, column] = message_seconds(team, pair, width, spent)
     parts = team.share(seconds, [seconds.size] * team.size, why)
     return pairs, np.max([part.reshape(seconds.shape) for part in parts], axis=0)
 
