@@ -44,7 +44,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     shown = ["--timeline", str(tmp_path / "waits.svg"), "--progress"]
     resumed = fit_over_ranks(2, *accurate, *kept, "--resume", "--out", str(tmp_path / "resumed.json"), *shown)
     assert resumed.code == 0, resumed.err
-    assert "waited for" in (tmp_path / "waits.svg").read_text(encoding="utf-8")
+    assert "rank 1" in (tmp_path / "waits.svg").read_text(encoding="utf-8")  # it may not have waited
     assert "seconds, messages and bytes of each rank" in resumed.err
     assert "rank 0: nodes 0" in resumed.err  # the placement
 

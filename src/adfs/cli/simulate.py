@@ -187,7 +187,9 @@ def rates(
 
     from adfs.algorithms import get_method
     from adfs.data import ReadOptions
-    from adfs.theory import NewtonParameters, summarize, table1, theorem4_step_time
+    from adfs.planning import Facts
+    from adfs.planning.predictions import FORMULAS
+    from adfs.theory import LbfgsParameters, NewtonParameters, summarize, table1, theorem4_step_time
 
     read = ReadOptions(form, label, None, n_features, index_base)
     problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
@@ -225,6 +227,16 @@ def rates(
         (
             "newton_time_of_a_round",
             newton.row_effort * largest + newton.hops * tau,
+            "idealised time of one of them",
+        ),
+        (
+            "lbfgs_rounds_to_1e-8",
+            FORMULAS["lbfgs"].rounds(Facts.of_summary(summary, problem.n_features), 1e-8),
+            "L-BFGS (not linear): rounds to plan for an error of 1e-8",
+        ),
+        (
+            "lbfgs_time_of_a_round",
+            largest + LbfgsParameters.theory(problem, network).hops * tau,
             "idealised time of one of them",
         ),
     ]
