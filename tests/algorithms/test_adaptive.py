@@ -277,6 +277,13 @@ def test_samples_leave_the_schedule() -> None:
     assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
 
 
+def test_one_node_is_tuned_again_too() -> None:
+    problem = make_problem("squared-hinge", 3, n=1, m=80, sigma=0.5)
+    run = adfs.simulate("adfs", problem, parameters="adaptive", tol=1e-8)
+    assert run.converged
+    assert run.details["retunings"]
+
+
 @pytest.mark.parametrize("method", ["adfs", "adfs-block"])
 def test_boxes_far_too_small_are_given_up(method: str) -> None:
     """With a millionth of the proven radius the boxes are wrong at once: the run goes on with proven ones."""

@@ -126,7 +126,7 @@ class Adaptive(Retuner):
             return
         nothing = np.full(summary.n_nodes, np.finfo(np.float64).tiny)
         roots = summary.n_active.astype(np.float64)
-        flat = replace(summary, kappa=nothing, batch_kappa=nothing, root_sums=roots)
+        flat = summary.with_other(kappa=nothing, batch_kappa=nothing, root_sums=roots)
         hoped = _HOPED * predicted_time(parameters, network, tau)
         self._over = self._over or predicted_time(constants(flat), network, tau) > hoped
 
@@ -206,7 +206,9 @@ class Adaptive(Retuner):
         kappa = sums / known.sigma
         shrunk = np.divide(kappa, known.kappa, out=np.zeros_like(kappa), where=known.kappa > 0.0)
         batch_kappa = shrunk * known.batch_kappa if known.n_nodes > 1 else kappa
-        summary = replace(known, n_active=n_active, kappa=kappa, batch_kappa=batch_kappa, root_sums=root_sums)
+        summary = known.with_other(
+            n_active=n_active, kappa=kappa, batch_kappa=batch_kappa, root_sums=root_sums
+        )
         return predicted_time(look.constants(summary), look.network, look.tau)
 
     def _phase(self, look: Look, view: BoxedProblem, before: float, estimate: float) -> Phase | None:

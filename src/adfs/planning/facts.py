@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -128,9 +127,7 @@ class Facts:
         kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
         batch = kappa_s
         if summary.n_nodes == 1:
-            names = [item.name for item in dataclasses.fields(summary) if item.name != "batch_kappa"]
-            own = {name: getattr(summary, name) for name in names}
-            summary = NodeSummary(batch_kappa=summary.kappa, **own)
+            summary = summary.with_other(batch_kappa=summary.kappa)
         elif smooth:
             batch = min(kappa_s, float(summary.batch_kappa @ summary.sigma) / total)
         return cls(

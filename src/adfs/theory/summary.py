@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -56,6 +56,11 @@ class NodeSummary(NodeSizes):
     batch_kappa: np.ndarray
     root_sums: np.ndarray
     largest_smoothness: np.ndarray
+
+    def with_other(self, **numbers: np.ndarray) -> NodeSummary:
+        """Return a summary with other numbers, by name; of one node those are not computed first."""
+        names = [item.name for item in fields(NodeSummary) if item.name not in numbers]
+        return NodeSummary(**{name: getattr(self, name) for name in names}, **numbers)
 
     @property
     def ascent_fall(self) -> float:
