@@ -42,8 +42,10 @@ def widened(problem: Problem) -> Problem:
 
 
 def run_kernel(method: str, setting: Setting, stop: float):
-    process = METHODS[method].start(setting)
-    process.state.centers[:] = -0.0
+    return drive(METHODS[method].start(setting), stop)
+
+
+def drive(process, stop: float):
     for end, events in process.schedule.windows(0.0, stop):
         assert process.run(events, 0, events.time.size) == events.time.size
         process.position = end
@@ -186,25 +188,29 @@ def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
     assert np.array_equal(processes[0].primal(), processes[1].primal())
 
 
+@pytest.mark.parametrize("nodes", [2, 4])  # of two, every message goes between the halves
 @pytest.mark.parametrize(("method", "classes"), [("adfs", 0), ("ns-adfs", 0), ("adfs", 3)])
-def test_an_exchange_in_two_halves_gives_the_same_bits(method: str, classes: int) -> None:
-    """Two blocks that send each other vectors do what one process does by itself."""
-    problem = make_multinomial(4, classes) if classes else widened(make_problem("logistic", 4, sparse=True))
-    network = Network("cycle:4")
+def test_an_exchange_in_two_halves_gives_the_same_bits(method: str, classes: int, nodes: int) -> None:
+    """Two blocks that send each other vectors do what one process does by itself, signs of zeros included."""
+    plain = make_multinomial(nodes, classes) if classes else make_problem("logistic", nodes, sparse=True)
+    problem = plain if classes else widened(plain)
+    network = Network(f"cycle:{nodes}" if nodes > 2 else "path:2")
     parameters = METHODS[method].parameters(problem, network)
-    whole = run_kernel(method, Setting(problem, network, parameters, seed=3), 3000)
-    blocks = []
-    for nodes in ([0, 1], [2, 3]):
-        own = Problem.from_shards([problem.shards[i] for i in nodes], problem.loss, problem.sigma[nodes])
-        blocks.append(METHODS[method].start(Setting(own, network, parameters, seed=3, nodes=np.array(nodes))))
-        blocks[-1].state.centers[:] = -0.0  # which zeros have to keep
-    streams = [b.schedule.block(0, 3000, nodes) for b, nodes in zip(blocks, ([0, 1], [2, 3]), strict=True)]
+    whole = METHODS[method].start(Setting(problem, network, parameters, seed=3))
+    whole.state.centers[:] = -0.0
+    drive(whole, 3000)
+    blocks, halves = [], np.split(np.arange(nodes), 2)
+    for half in halves:
+        own = Problem.from_shards([problem.shards[i] for i in half], problem.loss, problem.sigma[half])
+        blocks.append(METHODS[method].start(Setting(own, network, parameters, seed=3, nodes=half)))
+        blocks[-1].state.centers[:] = -0.0
+    streams = [b.schedule.block(0, 3000, half) for b, half in zip(blocks, halves, strict=True)]
     place = [0, 0]
     while True:
         place = [b.run(s, p, s.time.size) for b, s, p in zip(blocks, streams, place, strict=True)]
         if place == [s.time.size for s in streams]:
             break
-        edges = [int(s.actor[p]) - 4 for s, p in zip(streams, place, strict=True)]
+        edges = [int(s.actor[p]) - nodes for s, p in zip(streams, place, strict=True)]
         times = [float(s.time[p]) for s, p in zip(streams, place, strict=True)]
         assert edges[0] == edges[1]
         assert times[0] == times[1]

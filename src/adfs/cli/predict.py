@@ -97,6 +97,12 @@ def read_for(
         if missing:
             raise InputError(f"{file} has no column {missing[0]!r}, which the model wants")
         extra = set(places) - set(model.feature_names)
+        shift = model.training.get("offset")
+        if shift in extra and not ignore_extra:
+            raise InputError(
+                f"{file} has the column {shift!r}, which the model was fitted with as an offset: say "
+                f"--offset {shift}, or --ignore-extra-features for predictions without it"
+            )
         if extra and not ignore_extra:
             raise InputError(
                 f"{file} has a column {min(extra)!r} that the model does not know; name the label with "

@@ -246,7 +246,8 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     weights = spec.ridge, spec.l1
     # Classes share the method, the rows and what is known of them; targets and offsets are their own.
     rounds = rounds_of(CANDIDATES) if spec.free_intercept else {}
-    solver = solver.settled(data, loss, weights, targets[0], rounds)
+    if solver.algorithm == "auto":
+        solver = solver.settled(loss, *solver.choose(data, loss, weights, targets[0], rounds))
     scale = column_length(data, loss, spec.ridge, targets[0], solver) if spec.free_intercept else 1.0
     rows = replace(data, X=append_column(data.X, scale)) if spec.free_intercept else data
 

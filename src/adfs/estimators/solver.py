@@ -99,27 +99,14 @@ class Solver:
             run.details["reason"] = self.reason
         return run
 
-    def settled(
-        self,
-        data: LocalData,
-        loss: Loss,
-        weights: tuple[float, float],
-        y: np.ndarray,
-        rounds: Mapping[str, float],
-    ) -> Solver:
-        """Return the solver with ``"auto"`` replaced by what it stands for on the problem of `penalised`.
-
-        ``rounds`` says of methods how often they will solve it.
-        """
-        if self.algorithm != "auto":
-            return self
-        name, reason = self._choose(data, loss, weights, y, rounds)
+    def settled(self, loss: Loss, name: str, reason: str) -> Solver:
+        """Return the solver with ``"auto"`` replaced by a method that was chosen for a loss."""
         options = self.options
         if name == "ns-adfs" and can_be_smoothed(loss):
             options = replace(options, parameters=options.parameters or "smoothing")
         return replace(self, algorithm=name, options=options, reason=reason)
 
-    def _choose(
+    def choose(
         self,
         data: LocalData,
         loss: Loss,
@@ -127,7 +114,10 @@ class Solver:
         y: np.ndarray,
         rounds: Mapping[str, float],
     ) -> tuple[str, str]:
-        """Return the method for a problem and why, the same in every process."""
+        """Return what ``"auto"`` stands for on the problem of `penalised` and why, alike in every process.
+
+        ``rounds`` says of methods how often they will solve it.
+        """
         if weights[1] > 0.0:
             return "adfs", "the penalty has an l1 term"
         options, width = self.options, data.X.shape[1] * loss.n_outputs

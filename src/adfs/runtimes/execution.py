@@ -257,10 +257,6 @@ class Execution:
         cards = self._share(np.array(self.process.work, dtype=np.float64), "to count the work")
         return Work(*(int(sum(card[k] for card in cards)) for k in range(3)))
 
-    def passes(self, n_samples: int) -> float:
-        """Return how often all processes have gone through all samples."""
-        return self.work().computations / n_samples
-
     def certify(self, record: Record, *, enough: float | None = None, lower: float = -np.inf) -> Certificate:
         """Certify the current point, or compare it with the optimum where that is what stops the run."""
         begun = time.perf_counter()
@@ -286,7 +282,9 @@ class Execution:
         other on the way, soon gain little; one node's go on at about the same rate.
         """
         begun, process, nodes, tol = time.perf_counter(), self.process, self.nodes, plan.budget.tol
-        left = np.inf if plan.budget.passes is None else plan.budget.passes - self.passes(plan.n_samples)
+        left = np.inf
+        if plan.budget.passes is not None:
+            left = plan.budget.passes - self.work().computations / plan.n_samples
         most, number, after = int(min(left, _MOST_ALONE if plan.alone else _MOST_TOGETHER)), 0, now
         if most < 1:
             return None

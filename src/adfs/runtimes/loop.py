@@ -39,7 +39,7 @@ _FEW = 20.0
 # node, less on several. A run takes them where they may be enough, and again where the gap is down to a share
 # of that. Chosen on 40 runs (nine problems, 1 to 9 nodes).
 _LAG_SHARE, _LEAST_LAG, _MOST_LAG, _ALMOST, _AGAIN = 0.25, 2.0, 50.0, 1.25, 0.2
-_MOST_TOGETHER = 10.0  # that the second pass of several nodes is counted on for
+_SECOND_PASS = 10.0  # the most that the second pass of several nodes is counted on for
 
 
 class Outcome(StrEnum):
@@ -223,7 +223,7 @@ class _Looks:
             more = 1 + (fall >= 4.0) + (fall >= 8.0)  # where passes gain little they are not counted on
             reach = first * fall**more
         else:
-            reach = first * min(fall, _MOST_TOGETHER)
+            reach = first * min(fall, _SECOND_PASS)
         return reach if reach >= _LEAST_LAG else 1.0
 
     def _following(self) -> float:
@@ -275,7 +275,8 @@ def run_loop(
                 certificate = _certify(execution, plan, looks, ends)
                 if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
                     begun = time.perf_counter()
-                    deadline = begun + (plan.budget.seconds or math.inf) - pace.seconds
+                    allowed = math.inf if plan.budget.seconds is None else plan.budget.seconds
+                    deadline = begun + allowed - pace.seconds
                     certificate = execution.last_passes(certificate, plan, deadline) or certificate
                     pace.seconds += time.perf_counter() - begun
                 if not rows or rows[-1]["position"] < execution.position:
