@@ -176,36 +176,6 @@ def test_not_converged_is_exit_code_1_and_the_model_says_so(
     assert history["passes"].is_monotonic_increasing
 
 
-RESUMABLE = {
-    "two classes": ["t.svm", "--tol", "1e-10", "--algorithm", "adfs"],
-    "three classes": ["three.svm", "--tol", "1e-8", "--algorithm", "adfs"],
-    "rounds for the intercept": ["t.svm", "--loss", "squared", "--tol", "1e-10", "--algorithm", "adfs"],
-    "sums of gradients": ["t.svm", "--tol", "1e-12", "--algorithm", "lbfgs"],
-    "not smooth": ["t.svm", "--loss", "hinge", "--tol", "1e-3"],
-}
-
-
-@pytest.mark.parametrize("kind", RESUMABLE)
-def test_resuming_gives_the_bits_of_a_run_that_never_stopped(kind: str, folder: Path) -> None:
-    X, y = load_iris(return_X_y=True)
-    dump_svmlight_file(X, y, "three.svm", zero_based=False)
-    options = [*RESUMABLE[kind], "--nodes", "4", "--seed", "3"]
-    assert fit(*options, "--out", "whole.json") == 0
-    resumable = [*options, "--checkpoint", "run.ckpt", "--resume", "--out", "part.json"]
-    assert fit(*resumable, "--max-passes", "7") == 1
-    assert fit(*resumable, "--max-passes", "20") == 1
-    assert fit(*resumable) == 0
-    whole, part = LinearModel.load(Path("whole.json")), LinearModel.load(Path("part.json"))
-    assert np.array_equal(whole.coef, part.coef)
-    assert np.array_equal(whole.intercept, part.intercept)
-
-
-def test_a_checkpoint_of_other_data_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit("t.svm", "--checkpoint", "run.ckpt", "--out", "m.json") == 0
-    assert fit("t.svm", "-C", "3", "--checkpoint", "run.ckpt", "--resume", "--out", "m.json") == 2
-    assert "checkpoint of another run" in capsys.readouterr().err
-
-
 REQUESTS = {
     "l1": (["--penalty", "l1"], "ADFS needs a strongly convex penalty at every node"),
     "lasso": (["--l1-ratio", "1"], "--l1-ratio 1 leaves no strong convexity"),

@@ -100,7 +100,6 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
         (["--cv", "3", "--C-grid", "1,x"], "--C-grid is a list of numbers such as 0.01,0.1,1, got '1,x'"),
         (["--cv", "3", "--C-grid", "0"], "--C-grid must hold numbers above 0, got 0"),
         (["--cv", "3", "-C", "1"], "--cv chooses the weight itself"),
-        (["--cv", "3", "--checkpoint", "c"], "--cv makes many fits and keeps no checkpoint"),
         (["--offset", "nothing"], "has no column 'nothing'"),
         (["--summary"], "--summary prints a table: say with --out where the model goes"),
         (["--robust"], "--robust is about the standard errors of --summary"),

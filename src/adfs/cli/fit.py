@@ -181,8 +181,6 @@ def run(
     options.check_figure("--cv-plot", cv_plot)
     if cv is None and (C_grid or alpha_grid or cv_plot):
         raise InputError("--C-grid, --alpha-grid and --cv-plot are for cross-validation: say --cv 5")
-    if cv is not None and checkpoint is not None:
-        raise InputError("--cv makes many fits and keeps no checkpoint: leave out one of them")
     if summary and out is None:
         raise InputError("--summary prints a table: say with --out where the model goes")
     if robust and not summary:

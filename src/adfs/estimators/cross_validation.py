@@ -327,19 +327,18 @@ class _Fits:
     """So many fits, which share the time that there is."""
 
     def __init__(self, solver: Solver, count: int) -> None:
-        self.solver, self.left = solver, count
-        self.seconds, self.unfinished = 0.0, 0
+        self.solver, self.count = solver, count
+        self.done, self.seconds, self.unfinished = 0, 0.0, 0
 
     def fit(self, data: LocalData, spec: ModelSpec, start: Start | None) -> FittedModel:
         """Make the next one."""
-        solver, limit = self.solver, self.solver.options.seconds
-        if limit is not None:
-            own = max(limit - self.seconds, 0.0) / self.left
-            share = solver.cluster.gather(own, "to share the time")[0]  # told by one process's clock
-            solver = replace(solver, options=replace(solver.options, seconds=share))
-        model = fit_model(data, spec, solver, start)
+        share = self.solver.options.seconds
+        if share is not None:
+            own = max(share - self.seconds, 0.0) / (self.count - self.done)
+            share = self.solver.cluster.gather(own, "to share the time")[0]  # told by one process's clock
+        model = fit_model(data, spec, self.solver.numbered(self.done, share), start)
         self.seconds += model.seconds
-        self.left -= 1
+        self.done += 1
         self.unfinished += model.outcome is not Outcome.CONVERGED
         return model
 

@@ -105,7 +105,7 @@ def solve_with_intercept(
         around = center
         if not np.isfinite(run.coef).all():
             break
-        found = rounds.found or rounds.certify_run(problem, run, around)
+        found = rounds.point_of(run, around) if rounds.by_points else rounds.certify_run(problem, run, around)
         # Where gaps are down to rounding the later point is the better one.
         best = found if best is None or found.gap < 2.0 * best.gap else best
         passes = float(run.columns["passes"][-1])
@@ -225,7 +225,6 @@ class _Rounds:
         self.outputs, self.tol = plain.n_outputs, solver.options.tol or 0.0
         self.runs: list[Run] = []
         self.by_points = solver.algorithm in _WHATEVER_THE_UNITS
-        self.found: _Point | None = None  # what the certifier of a run saw last
         self._made: tuple[np.ndarray, Problem] | None = None
         # F at θ = 0 and the mean of the targets: what gaps are relative to.
         first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
@@ -263,11 +262,18 @@ class _Rounds:
                 last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
             assert tips is not None
-            self.found = found = self.certify(nodes, theta, tips, around)
+            found = self.certify(nodes, theta, tips, around)
             below = found.value - found.gap * self.at_zero
             return Certificate(theta, found.value, below, found.gap, found.tips, last=last)
 
         return certify
+
+    def point_of(self, run: Run, around: np.ndarray) -> _Point:
+        """Return the point of a run that `certifier` certified: it is in the run's result."""
+        point = run.coef.reshape(self.outputs, -1).copy()
+        point[:, -1] = around + self.scale * point[:, -1]
+        assert run.dual is not None
+        return _Point(point, float(run.columns["primal"][-1]), run.gap, run.dual)
 
     def certify_run(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
         """Return the point of a run's tips, its own where it has none, certified without the penalty."""

@@ -70,6 +70,8 @@ class Solver:
         Threads for problems that do not depend on each other, in one process.
     whole : bool
         Whether a solved problem is all there is to a fit, which its checkpoint folder may tell.
+    later_part : bool
+        Whether another problem of the same fit was solved before this one.
     reason : str
         Why the algorithm was chosen, where it was.
     """
@@ -81,6 +83,7 @@ class Solver:
     algorithm: str = "auto"
     n_jobs: int | None = None
     whole: bool = True
+    later_part: bool = False
     reason: str = ""
 
     def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
@@ -93,6 +96,7 @@ class Solver:
             cluster=self.cluster,
             placement=self.placement,
             whole=self.whole,
+            later_part=self.later_part,
             certifier=certifier,
         )
         if self.reason:
@@ -160,14 +164,18 @@ class Solver:
 
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
-        left, path = self.options.seconds, self.options.checkpoint
-        if left is None and path is None:
-            return self
+        left = self.options.seconds
         if left is not None:  # told by one process's clock
             own = max(left - sum(run.seconds for run in before), 0.0)
             left = self.cluster.gather(own, "to share the time")[0]
-        own_path = None if path is None else Path(path).with_name(f"{Path(path).name}.{len(before)}")
-        return replace(self, options=replace(self.options, checkpoint=own_path, seconds=left))
+        return self.numbered(len(before), left)
+
+    def numbered(self, number: int, seconds: float | None) -> Solver:
+        """Return the solver of one of several problems, with a checkpoint of its number."""
+        path = self.options.checkpoint
+        own_path = None if path is None else Path(path).with_name(f"{Path(path).name}.{number}")
+        options = replace(self.options, checkpoint=own_path, seconds=seconds)
+        return replace(self, options=options, later_part=self.later_part or number > 0)
 
     def add(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes of one vector per node of this process."""

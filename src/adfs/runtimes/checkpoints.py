@@ -14,21 +14,22 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from adfs._version import __version__
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.errors import AdfsError, FileError, InputError
 from adfs.files import JsonObject, write_whole
+from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.cluster import Cluster, RefusalError
+from adfs.runtimes.loop import Ending, Outcome, Progress
 from adfs.runtimes.result import read_container, write_container
 
 _KIND = "checkpoint-set"
-
-Rows = list[dict[str, float]]
 
 
 class KeptPhases(NamedTuple):
@@ -67,36 +68,81 @@ def fingerprint(method: str, setting: Setting, *also: object) -> str:
 
 
 def _save(
-    path: Path, process: Process, mark: str, rows: Rows, seconds: float, phases: KeptPhases | None
+    path: Path, process: Process, mark: str, progress: Progress, phases: KeptPhases | None = None
 ) -> None:
     """Write the state of a process, and what the run has recorded so far."""
+    rows = progress.rows
     columns = list(rows[0]) if rows else []
     header: JsonObject = {
+        "version": __version__,
         "fingerprint": mark,
         "position": process.position,
         "work": list(process.work),
-        "seconds": seconds,
+        "seconds": progress.seconds,
         "columns": columns,
     }
     table = np.array([[row[name] for name in columns] for row in rows], dtype=np.float64)
     arrays = {f"state/{name}": value for name, value in process.arrays().items()}
+    if progress.ending is not None:
+        words, own = _ending_in_words(progress.ending)
+        header["ending"] = words
+        arrays |= {f"{_ENDING}{name}": value for name, value in own.items()}
     if phases is not None:
         header["phases"] = phases.words
         arrays |= {f"{_PHASES}{name}": value for name, value in phases.arrays.items()}
     write_container(path, "checkpoint", header, arrays | {"rows": table})
 
 
-_PHASES = "phases/"
+_PHASES, _ENDING = "phases/", "ending/"
 
 
-def _load(path: Path, start: Start, mark: str) -> tuple[Process, Rows, float]:
-    """Fill a process from a checkpoint; return it, the rows recorded so far and the seconds of running."""
-    header, arrays = read_container(path, "checkpoint")
+def _ending_in_words(ending: Ending) -> tuple[JsonObject, dict[str, np.ndarray]]:
+    """Return what JSON can hold of an ending, and its arrays."""
+    certificate = ending.certificate
+    words: JsonObject = {
+        "outcome": str(ending.outcome),
+        "exhausted": ending.exhausted,
+        "planned": ending.planned,
+        "numbers": [
+            float(number).hex() for number in (certificate.value, certificate.lower, certificate.gap)
+        ],
+    }
+    arrays = {"theta": certificate.theta}
+    if certificate.tips is not None:
+        arrays["tips"] = certificate.tips
+    return words, arrays
+
+
+def _ending_from(header: JsonObject, arrays: Mapping[str, np.ndarray]) -> Ending | None:
+    """Return the ending that a checkpoint holds; None if the run had not ended."""
+    words = header.get("ending")
+    if words is None:
+        return None
+    value, lower, gap = (float.fromhex(number) for number in words["numbers"])
+    certificate = Certificate(arrays[f"{_ENDING}theta"], value, lower, gap, arrays.get(f"{_ENDING}tips"))
+    return Ending(Outcome(words["outcome"]), certificate, words["exhausted"], words["planned"])
+
+
+def _trouble(path: Path, mark: str) -> str:
+    """Say why a checkpoint cannot be resumed by a run with this fingerprint; nothing if it can be."""
+    header = read_container(path, "checkpoint")[0]
+    version = header.get("version", "an earlier version")
+    if version != __version__:
+        return (
+            f"{path} was written by adfs {version} and this is adfs {__version__}; "
+            "resume with that version, or start anew"
+        )
     if header["fingerprint"] != mark:
-        raise InputError(
+        return (
             f"{path} is a checkpoint of another run (other data, network, parameters, method or seed); "
             "resume with the same ones, or start anew"
         )
+    return ""
+
+
+def _load(path: Path, start: Start) -> tuple[Process, Progress]:
+    """Fill a process from a checkpoint; return it, and how far the run was."""
+    header, arrays = read_container(path, "checkpoint")
     phases = None
     if "phases" in header:
         kept = {name: value for name, value in arrays.items() if name.startswith(_PHASES)}
@@ -108,7 +154,7 @@ def _load(path: Path, start: Start, mark: str) -> tuple[Process, Rows, float]:
     process.work = Work(*(int(value) for value in header["work"]))
     names = header["columns"]
     rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in arrays["rows"]]
-    return process, rows, float(header["seconds"])
+    return process, Progress(rows, float(header["seconds"]), _ending_from(header, arrays))
 
 
 class Checkpoints(ABC):
@@ -119,14 +165,18 @@ class Checkpoints(ABC):
         """Check that a checkpoint could be written, before anything is run."""
 
     @abstractmethod
-    def resume(self, start: Start) -> tuple[Rows, float]:
-        """Fill a process from the last checkpoint, if there is one; return its rows and seconds."""
+    def resume(self, start: Start, *, optional: bool = False) -> Progress:
+        """Fill a process from the last checkpoint, if there is one; return how far the run was.
+
+        A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
+        later part of a fit whose first part was resumed, and an earlier fit left the file.
+        """
 
     def begin(self) -> None:  # noqa: B027  # one file says nothing of the end
         """Forget what was said of an earlier run's end: this one begins."""
 
     @abstractmethod
-    def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
+    def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
         """Write a new one; all processes call it at the same position."""
 
     def finish(self, words: JsonObject) -> None:  # noqa: B027
@@ -154,13 +204,16 @@ class CheckpointFile(Checkpoints):
             raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
         _check_folder(self.path.parent)
 
-    def resume(self, start: Start) -> tuple[Rows, float]:
+    def resume(self, start: Start, *, optional: bool = False) -> Progress:
         """Fill a process from the file, if it is there."""
-        return _load(self.path, start, self.mark)[1:] if self.path.exists() else ([], 0.0)
+        trouble = _trouble(self.path, self.mark) if self.path.exists() else ""
+        if trouble and not optional:
+            raise InputError(trouble)
+        return Progress() if trouble or not self.path.exists() else _load(self.path, start)[1]
 
-    def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
+    def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
         """Replace the file."""
-        _save(self.path, process, self.mark, rows, seconds, phases)
+        _save(self.path, process, self.mark, progress, phases)
 
 
 def _check_folder(folder: Path) -> None:
@@ -204,15 +257,15 @@ class CheckpointFolder(Checkpoints):
                 generation = int(read_container(self.manifest, _KIND)[0]["generation"])
         self.generation = int(self.cluster.gather(generation, why)[0])
 
-    def save(self, process: Process, rows: Rows, seconds: float, phases: KeptPhases | None = None) -> None:
+    def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
         """Write a new generation."""
         new = self.generation + 1
         why = f"to write the checkpoint at position {process.position:.17g}"
         trouble = ""
         try:
             with self.cluster.busy():
-                own = rows if self.cluster.rank == 0 else []
-                _save(self._file(new), process, self.mark, own, seconds, phases)
+                own = progress if self.cluster.rank == 0 else dataclasses.replace(progress, rows=[])
+                _save(self._file(new), process, self.mark, own, phases)
         except FileError as error:
             trouble = str(error)
         self._all_well(trouble, new, why)
@@ -244,32 +297,39 @@ class CheckpointFolder(Checkpoints):
             keep = "the checkpoint before is intact" if self.generation else "there is no checkpoint"
             raise FileError(f"rank {failed[0]} {found[failed[0]]}; {keep}")
 
-    def resume(self, start: Start) -> tuple[Rows, float]:
+    def resume(self, start: Start, *, optional: bool = False) -> Progress:
         """Fill a process from the last complete generation; all processes, or none."""
         why = "to read the checkpoint"
         there = self.cluster.rank == 0 and self.manifest.exists()
         own = self.cluster.attempt(why, lambda: read_container(self.manifest, _KIND)[0] if there else {})
         header = self.cluster.gather(own, why)[0]
         if not header:
-            return [], 0.0
+            return Progress()
+        trouble = ""
         if header["n_ranks"] != self.cluster.size:
-            raise RefusalError(
+            trouble = (
                 f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks "
                 f"and there are {self.cluster.size}; resume with as many as there were"
             )
-        self.generation = int(header["generation"])
-        path = self._file(self.generation)
+        else:
+            self.generation = int(header["generation"])
+            path = self._file(self.generation)
+            troubles = self.cluster.gather(self.cluster.attempt(why, lambda: _trouble(path, self.mark)), why)
+            trouble = next((f"rank {rank}: {one}" for rank, one in enumerate(troubles) if one), "")
+        if trouble and not optional:
+            raise RefusalError(trouble)
+        if trouble:
+            return Progress()
 
-        def load() -> tuple[Rows, float]:
-            process, rows, seconds = _load(path, start, self.mark)
+        def load() -> Progress:
+            process, progress = _load(path, start)
             if process.position != header["position"]:
                 raise InputError(f"{path} is of another position than the manifest says")
-            return rows, seconds
+            return progress
 
-        rows, seconds = self.cluster.attempt(why, load)
+        progress = self.cluster.attempt(why, load)
         # The rows are the same for all, and only process 0 keeps them.
-        shared: Rows = self.cluster.gather(rows, why)[0]
-        return shared, seconds
+        return dataclasses.replace(progress, rows=self.cluster.gather(progress.rows, why)[0])
 
     def begin(self) -> None:
         """Remove what an earlier run said of its end; its checkpoint stays until there is a newer one."""

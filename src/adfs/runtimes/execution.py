@@ -32,7 +32,7 @@ from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 
 if TYPE_CHECKING:
-    from adfs.runtimes.loop import Plan
+    from adfs.runtimes.loop import Plan, Progress
     from adfs.runtimes.phases import Phases
 
 _SLICE_SECONDS = 0.2
@@ -275,39 +275,47 @@ class Execution:
         simple = self.phases is None or (self.phases.number == 0 and self.phases.next_look == np.inf)
         return simple and can_be_closed(self.process, self.nodes)
 
-    def last_passes(self, now: Certificate, plan: Plan, deadline: float) -> Certificate | None:
+    def last_passes(self, now: Certificate, plan: Plan, deadline: float) -> tuple[Certificate, bool]:
         """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do.
 
         They go on while the tolerance seems within reach. Those of several nodes, which do not hear of each
         other on the way, soon gain little; one node's go on at about the same rate.
+
+        Returns
+        -------
+        certificate : Certificate
+            Of the point that the run is at afterwards.
+        cut_short : bool
+            Whether the budget ended, or the run was interrupted, before the passes could tell. The run is
+            then where it was, so that one that is resumed here tries again.
         """
         begun, process, nodes, tol = time.perf_counter(), self.process, self.nodes, plan.budget.tol
         left = np.inf
         if plan.budget.passes is not None:
             left = plan.budget.passes - self.work().computations / plan.n_samples
-        most, number, after = int(min(left, _MOST_ALONE if plan.alone else _MOST_TOGETHER)), 0, now
-        if most < 1:
-            return None
+        most, number, after = _MOST_ALONE if plan.alone else _MOST_TOGETHER, 0, now
         nodes.why = f"to certify {self._where()}"
         tips = process.dual()
         assert tips is not None
         assert tol is not None
         tips = nodes.problem.clip_to_domain(tips, in_place=True)
         theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
-        while True:
+        within_reach, cut_short = True, False
+        while within_reach and after.gap > tol:
+            if number + 1 > left or self.agree(self._out_of_time(deadline))[0]:
+                cut_short = True
+                break
             before, after = after, certify_after_pass(nodes, tips, theta, number, after.lower)
             theta, number = after.theta, number + 1
-            if after.gap <= tol:
-                process.place(tips, nodes.problem.sigma[:, None] * theta)
-                break
             fall = (now.gap / after.gap) ** (1.0 / number) if plan.alone else before.gap / after.gap
             within_reach = after.gap <= tol * min(fall, 1e6) ** (most - number)
-            if not within_reach or self.agree(self._out_of_time(deadline))[0]:
-                break
-        computations = process.work.computations + number * nodes.problem.n_samples
-        process.work = process.work._replace(computations=computations)
+        if after.gap <= tol:
+            process.place(tips, nodes.problem.sigma[:, None] * theta)
+        if not cut_short:
+            computations = process.work.computations + number * nodes.problem.n_samples
+            process.work = process.work._replace(computations=computations)
         self.times.computing += time.perf_counter() - begun
-        return after if after.gap <= tol else None
+        return (after if after.gap <= tol else now), cut_short
 
     def consult(self) -> tuple[Certificate, np.ndarray]:
         """Certify the current point for a decision, in one way whatever is recorded; return its tips too."""
@@ -343,18 +351,18 @@ class Execution:
 
     # ------------------------------------------------------------------ saving
 
-    def save(self, rows: list[dict[str, float]], seconds: float) -> None:
+    def save(self, progress: Progress) -> None:
         """Write a checkpoint; no message is under way at a position, so the processes' parts fit."""
         if self.checkpoints is not None:
             begun = time.perf_counter()
             kept = None if self.phases is None else self.phases.kept()
-            self.checkpoints.save(self.process, rows, seconds, kept)
+            self.checkpoints.save(self.process, progress, kept)
             self.times.evaluating += time.perf_counter() - begun
 
-    def save_last(self, rows: list[dict[str, float]], seconds: float) -> None:
+    def save_last(self, progress: Progress) -> None:
         """Write the checkpoint of the end; the result is worth more than it, and is kept if that fails."""
         try:
-            self.save(rows, seconds)
+            self.save(progress)
         except FileError as error:
             warnings.warn(f"the last checkpoint could not be written: {error}", RuntimeWarning, stacklevel=2)
 

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -107,6 +107,36 @@ class LoopResult:
     seconds: float
 
 
+class Ending(NamedTuple):
+    """How a run ended, and what it returned: a run that is resumed after its end returns the same bits.
+
+    Attributes
+    ----------
+    outcome : Outcome
+    certificate : Certificate
+        Of the returned point.
+    exhausted : bool
+        Whether the method could go no further, whatever its budget.
+    planned : bool
+        Whether the run would have recorded its last row at this position anyway. A run that goes on from
+        here forgets a row that it recorded only because it was stopped, or because its budget was spent.
+    """
+
+    outcome: Outcome
+    certificate: Certificate
+    exhausted: bool
+    planned: bool
+
+
+@dataclass
+class Progress:
+    """What a run has recorded, the seconds that it has run, and how it ended if it did."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+    ending: Ending | None = None
+
+
 class Monitor:
     """Watches a run and may end it: a progress bar, or a comparison that was asked to stop."""
 
@@ -159,20 +189,33 @@ class Plan:
 
     def points(self, position: float, looks: _Looks) -> Iterator[float]:
         """Yield the positions at which to record from a position on, without end."""
-        grid, last = self.record.grid, self.last
+        grid = self.record.grid
         while self.sparing:
-            yield min(looks.next, last)
+            yield looks.next
         for amount in grid.points():
             point = math.ceil(self.position_of(amount) if grid.unit == "passes" else amount)
             if point >= position:
-                yield min(float(point), last)
+                yield float(point)
+
+    def ends_at_once(self, progress: Progress, position: float) -> bool:
+        """Whether a resumed run had ended already, and this budget does not let it go further."""
+        ending, budget = progress.ending, self.budget
+        if ending is None or ending.outcome is Outcome.STOPPED:
+            return False
+        if ending.outcome is Outcome.CONVERGED:
+            return budget.tol is not None and ending.certificate.gap <= budget.tol
+        passes = progress.rows[-1]["passes"]
+        spent = self.sparing and budget.passes is not None and passes >= budget.passes
+        late = budget.seconds is not None and progress.seconds >= budget.seconds
+        return (
+            ending.outcome is Outcome.DIVERGED or ending.exhausted or position >= self.last or spent or late
+        )
 
 
 class _Looks:
     """Where a sparing run is certified.
 
-    It follows from the recorded rows alone, and from none that was recorded because a budget ended or someone
-    stopped the run: one that goes on looks where one that never stopped does.
+    It follows from the recorded rows alone: a resumed run looks where one that never stopped does.
     """
 
     def __init__(self, plan: Plan, rows: list[dict[str, float]], closes: bool) -> None:
@@ -246,9 +289,7 @@ class _Looks:
         return min(max(now + math.log(gap / aim) / rate, _NEAREST * now), coarse)
 
 
-def run_loop(
-    execution: Execution, plan: Plan, monitor: Monitor, rows: list[dict[str, float]], seconds: float
-) -> LoopResult:
+def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progress) -> LoopResult:
     """Run until the budget ends.
 
     Parameters
@@ -257,46 +298,55 @@ def run_loop(
         This process's part of the run.
     plan : Plan
     monitor : Monitor
-    rows, seconds
-        What a resumed run had already.
+    progress : Progress
+        How far a resumed run was.
     """
-    phases = execution.phases
-    pace = _Pace(execution, monitor, rows, seconds)
+    phases, rows = execution.phases, progress.rows
+    if plan.ends_at_once(progress, execution.position):
+        assert progress.ending is not None
+        ending = progress.ending
+        return LoopResult(ending.outcome, rows, ending.certificate, progress.seconds)
+    if progress.ending is not None and not progress.ending.planned:
+        rows.pop()
+    progress.ending = None
+    pace = _Pace(execution, monitor, progress)
     with _interrupts(execution, plan.checkpoint_every is not None):
         looks, last = _Looks(plan, rows, execution.closes), plan.last
         points = plan.points(execution.position, looks)
         point = next(points)
         while True:
             look = math.inf if phases is None else phases.next_look
-            outcome = pace.go_to(min(point, look), plan)
+            outcome = pace.go_to(min(point, last, look), plan)
             ends = outcome is not None or execution.position >= last
             # A run that looks on the way ends at a look that finds it good enough.
-            if ends or execution.position >= (min(point, look) if plan.sparing else point):
+            planned = not ends and execution.position >= (min(point, look) if plan.sparing else point)
+            if ends or planned:
                 certificate = _certify(execution, plan, looks, ends)
                 if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
-                    begun = time.perf_counter()
-                    allowed = math.inf if plan.budget.seconds is None else plan.budget.seconds
-                    deadline = begun + allowed - pace.seconds
-                    certificate = execution.last_passes(certificate, plan, deadline) or certificate
-                    pace.seconds += time.perf_counter() - begun
+                    certificate, outcome = pace.try_to_end(certificate, plan)
+                    planned = outcome is None
                 if not rows or rows[-1]["position"] < execution.position:
-                    rows.append(_row(execution, plan, certificate, pace.seconds))
+                    rows.append(_row(execution, plan, certificate, progress.seconds))
                     monitor.update(rows[-1])
-                outcome = outcome or _verdict(certificate, plan.budget, rows[0]["primal"])
-                stuck = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
+                else:
+                    planned = True
+                if outcome is not Outcome.STOPPED:
+                    outcome = _verdict(certificate, plan.budget, rows[0]["primal"]) or outcome
+                exhausted = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
                 # Rounds may take more passes than planned, and so may a run that tried to end.
                 most = plan.budget.passes if plan.sparing else None
                 spent = most is not None and rows[-1]["passes"] >= most
-                if outcome is None and (stuck or spent or execution.position >= last):
+                if outcome is None and (exhausted or spent or execution.position >= last):
                     outcome = Outcome.OUT_OF_BUDGET
                 if outcome is not None:
+                    progress.ending = Ending(outcome, certificate, exhausted, planned)
                     if plan.checkpoint_every is not None:
-                        execution.save_last(rows, pace.seconds)
-                    return LoopResult(outcome, rows, certificate, pace.seconds)
+                        execution.save_last(progress)
+                    return LoopResult(outcome, rows, certificate, progress.seconds)
                 point = next(points)
             if phases is not None and execution.position >= look:
                 # What a run decides by is part of it, and counts in its seconds.
-                pace.seconds += phases.look()
+                progress.seconds += phases.look()
                 changed = phases.plan(plan)
                 if changed is not plan:
                     plan, last = changed, changed.last
@@ -308,37 +358,42 @@ def run_loop(
 class _Pace:
     """Goes from position to position in slices of time, with checkpoints and stops between them."""
 
-    def __init__(
-        self, execution: Execution, monitor: Monitor, rows: list[dict[str, float]], seconds: float
-    ) -> None:
-        self.execution, self.monitor, self.rows, self.seconds = execution, monitor, rows, seconds
+    def __init__(self, execution: Execution, monitor: Monitor, progress: Progress) -> None:
+        self.execution, self.monitor, self.progress = execution, monitor, progress
         self._saved = time.perf_counter()
 
     def go_to(self, point: float, plan: Plan) -> Outcome | None:
         """Go on to a position; return how the run ends if it does on the way."""
-        execution, budget = self.execution, plan.budget
+        execution, progress, seconds = self.execution, self.progress, plan.budget.seconds
         while execution.position < point:
             begun = time.perf_counter()
-            left = (
-                _SLICE_SECONDS
-                if budget.seconds is None
-                else min(_SLICE_SECONDS, budget.seconds - self.seconds)
-            )
+            left = _SLICE_SECONDS if seconds is None else min(_SLICE_SECONDS, seconds - progress.seconds)
             execution.advance(point, begun + left)
-            self.seconds += time.perf_counter() - begun
+            progress.seconds += time.perf_counter() - begun
             execution.interrupted |= self.monitor.stop()
             due = plan.checkpoint_every is not None and (
                 time.perf_counter() - self._saved >= plan.checkpoint_every
             )
-            spent = budget.seconds is not None and self.seconds >= budget.seconds
+            spent = seconds is not None and progress.seconds >= seconds
             due, stopped, spent = execution.agree(due, execution.interrupted, spent)
             if due:
-                execution.save(self.rows, self.seconds)
+                execution.save(progress)
                 self._saved = time.perf_counter()
             if stopped or spent:
                 execution.interrupted |= stopped  # whichever process was told to
                 return Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
         return None
+
+    def try_to_end(self, certificate: Certificate, plan: Plan) -> tuple[Certificate, Outcome | None]:
+        """Try passes of dual ascent; return where the run is then, and how it ends if they were cut short."""
+        begun, seconds = time.perf_counter(), plan.budget.seconds
+        deadline = math.inf if seconds is None else begun + seconds - self.progress.seconds
+        certificate, cut_short = self.execution.last_passes(certificate, plan, deadline)
+        self.progress.seconds += time.perf_counter() - begun
+        if not cut_short:
+            return certificate, None
+        (stopped,) = self.execution.agree(self.execution.interrupted)
+        return certificate, Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
 
 
 def _certify(execution: Execution, plan: Plan, looks: _Looks, ends: bool) -> Certificate:

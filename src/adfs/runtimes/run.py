@@ -27,7 +27,7 @@ from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.execution import Execution
-from adfs.runtimes.loop import Budget, LoopResult, Monitor, Outcome, Plan, run_loop
+from adfs.runtimes.loop import Budget, LoopResult, Monitor, Outcome, Plan, Progress, run_loop
 from adfs.runtimes.phases import Phases
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.progress import ProgressBar, wanted_on_screen
@@ -86,6 +86,7 @@ def run_method(
     placement: Placement | None = None,
     monitor: Monitor | None = None,
     whole: bool = True,
+    later_part: bool = False,
     certifier: Certifier = certify,
 ) -> Run:
     """Run a method; every process of a cluster calls it together.
@@ -107,6 +108,9 @@ def run_method(
         Watches the run; a progress bar when left out.
     whole : bool
         Whether the run says in its checkpoint folder how it ended; if not, it is a part of a fit that does.
+    later_part : bool
+        Whether an earlier part of the same fit was resumed already: a checkpoint of another run is then left
+        over from an earlier fit, and the run starts anew instead of refusing it.
     certifier : Certifier
         What certifies the run, and ends it.
     """
@@ -131,7 +135,8 @@ def run_method(
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", lambda: chosen.check(problem, own))
-        return _Assembly(chosen, problem, graph, options, own, team, spread, whole, certifier).run(monitor)
+        parts = _Assembly(chosen, problem, graph, options, own, team, spread, whole, later_part, certifier)
+        return parts.run(monitor)
 
 
 def _check(
@@ -203,6 +208,7 @@ class _Assembly:
     cluster: Cluster
     placement: Placement
     whole: bool = True
+    later_part: bool = False
     certifier: Certifier = certify
     tau: float | None = None
 
@@ -224,7 +230,7 @@ class _Assembly:
         if start is not None:
             self.place(process, view.clip_to_domain(start), nodes)
         phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
-        checkpoints, process, rows, spent = self._checkpoints(setting, process, phases)
+        checkpoints, process, progress = self._checkpoints(setting, process, phases)
         if wanted_on_screen(options.progress) and cluster.size > 1:
             for line in str(self.placement).splitlines():
                 cluster.say(line)
@@ -238,7 +244,9 @@ class _Assembly:
         show = options.progress if cluster.rank == 0 else False
         execution.times.setting_up = time.perf_counter() - begun
         with ProgressBar(self.method.name, show=show, budget=plan.budget, last=plan.last) as bar:
-            result = run_loop(execution, plan, monitor or bar, rows, spent)
+            if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
+                checkpoints.begin()
+            result = run_loop(execution, plan, monitor or bar, progress)
         run = self._tell(execution, result, constants)
         execution.close()
         if checkpoints is not None and self.whole:
@@ -335,10 +343,10 @@ class _Assembly:
 
     def _checkpoints(
         self, setting: Setting, process: Process, phases: Phases | None
-    ) -> tuple[Checkpoints | None, Process, list[dict[str, float]], float]:
-        """Return where checkpoints go, the process, and what an earlier run had recorded and spent."""
+    ) -> tuple[Checkpoints | None, Process, Progress]:
+        """Return where checkpoints go, the process, and how far an earlier run was."""
         if self.options.checkpoint is None:
-            return None, process, [], 0.0
+            return None, process, Progress()
         also = () if phases is None else (phases.retuner.words(),)
         mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting, *also))
         checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark)
@@ -350,9 +358,10 @@ class _Assembly:
                 found.append(phases.resume(kept))
             return found[-1]
 
-        rows, spent = checkpoints.resume(start) if self.options.resume else ([], 0.0)
-        checkpoints.begin()
-        return checkpoints, found[-1], rows, spent
+        progress = Progress()
+        if self.options.resume:
+            progress = checkpoints.resume(start, optional=self.later_part)
+        return checkpoints, found[-1], progress
 
     def _clock(self, constants: object) -> Clock:
         options = self.options
