@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
@@ -59,7 +60,7 @@ def test_estimators_say_what_ran():
 
 
 # Little data all together, and in each process but not all together.
-@pytest.mark.parametrize(("n_samples", "width", "expected"), [(60, 3, "newton"), (1200, 30, "lbfgs")])
+@pytest.mark.parametrize(("n_samples", "width", "expected"), [(60, 3, "newton"), (1200, 30, "newton")])
 def test_all_processes_choose_alike(n_samples: int, width: int, expected: str) -> None:
     rng = np.random.default_rng(2)
     X = rng.standard_normal((n_samples, width))
@@ -76,3 +77,60 @@ def test_all_processes_choose_alike(n_samples: int, width: int, expected: str) -
     for model in on_threads(3, fit):
         assert model.algorithm_ == whole.algorithm_ == expected
         assert model.coef_.tobytes() == whole.coef_.tobytes()
+
+
+def word_counts(n_samples: int, width: int) -> tuple[sp.csr_array, np.ndarray]:
+    """Return counts of words, some far more frequent than others, and targets that depend on a few."""
+    rng = np.random.default_rng(0)
+    share = 1.0 / np.arange(1, width + 1)
+    columns = [np.unique(rng.choice(width, size=60, p=share / share.sum())) for _ in range(n_samples)]
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in columns])])
+    indices = np.concatenate(columns)
+    X = sp.csr_array((rng.poisson(1.0, indices.size) + 1.0, indices, indptr), shape=(n_samples, width))
+    y = X @ (rng.standard_normal(width) * (rng.random(width) < 0.05)) + rng.standard_normal(n_samples)
+    return X, y
+
+
+def test_auto_on_sparse_rows_with_more_columns_than_rows_converges_soon():
+    model = ADFSRegressor(random_state=0).fit(*word_counts(500, 1200))
+    assert model.algorithm_ != "qning"
+    assert np.max(model.n_iter_) < 500
+
+
+def test_auto_takes_newton_on_many_rows_of_two_nodes():
+    """The facts of covtype on two ranks with a strong penalty: products of matrices are quick."""
+    facts = Facts(n_samples=581_012, n_features=54, kappa_s=12_281.0, kappa_b=7_870.0)
+    methods = ("adfs", "adfs-block", "lbfgs", "newton")
+    assert choose(facts, [adfs.Network("path:2")], tau=None, methods=methods).method == "newton"
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_auto_replaces_a_method_that_takes_far_more_passes_than_predicted(
+    intercept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = word_counts(500, 1200)
+    labels = y > np.median(y)
+    options = {"fit_intercept": intercept, "random_state": 0, "tol": 1e-7}
+    plain = ADFSClassifier(**options).fit(X, labels)
+    monkeypatch.setattr("adfs.estimators.solver._PATIENCE", 0.2)
+    model = ADFSClassifier(**options).fit(X, labels)
+    assert f"{plain.algorithm_} was chosen" in model.algorithm_reason_
+    assert f"so {model.algorithm_} went on" in model.algorithm_reason_
+    assert model.algorithm_ != plain.algorithm_
+    assert model.dual_gap_ <= 1e-7
+    np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-2 * np.abs(plain.coef_).max())
+    assert np.all(np.diff(model.history_["passes"]) >= 0.0)
+
+    def fit(cluster: Threads) -> ADFSClassifier:
+        part = slice(0, 200) if cluster.rank == 0 else slice(200, None)
+        return ADFSClassifier(graph="path", cluster=cluster, **options).fit(X[part], labels[part])
+
+    parts = [np.arange(200), np.arange(200, 500)]
+    whole = ADFSClassifier(n_nodes=2, graph="path", partition=parts, **options).fit(X, labels)
+    for other in on_threads(2, fit):
+        assert other.algorithm_reason_ == whole.algorithm_reason_
+        assert other.coef_.tobytes() == whole.coef_.tobytes()
+    # A budget of fewer passes is kept to.
+    with pytest.warns(ConvergenceWarning):
+        short = ADFSClassifier(max_iter=1, **options).fit(X, labels)
+    assert "went on" not in short.algorithm_reason_

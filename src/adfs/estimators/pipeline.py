@@ -18,7 +18,7 @@ from adfs.estimators.auto import CANDIDATES
 from adfs.estimators.inference import Inference, check_inference, infer
 from adfs.estimators.intercepts import column_length, rounds_of, solve_with_intercept
 from adfs.estimators.scaling import Columns, column_scales
-from adfs.estimators.solver import LocalData, Solver, append_column, penalised
+from adfs.estimators.solver import LocalData, Solver, append_column, joined_frames, penalised
 from adfs.problem import Loss, Multinomial
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run
@@ -248,15 +248,33 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     rounds = rounds_of(CANDIDATES) if spec.free_intercept else {}
     if solver.algorithm == "auto":
         solver = solver.settled(loss, *solver.choose(data, loss, weights, targets[0], rounds))
-    scale = column_length(data, loss, spec.ridge, targets[0], solver) if spec.free_intercept else 1.0
-    rows = replace(data, X=append_column(data.X, scale)) if spec.free_intercept else data
 
-    def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
+    def with_column(how: Solver) -> tuple[LocalData, float]:
+        """Return the rows as a method takes them, and what the intercept's column holds."""
+        if not spec.free_intercept:
+            return data, 1.0
+        scale = column_length(data, loss, spec.ridge, targets[0], how)
+        return replace(data, X=append_column(data.X, scale)), scale
+
+    first = with_column(solver)
+
+    def attempt(how: Solver, number: int, start: np.ndarray | None, center: np.ndarray | None) -> Run:
+        rows, scale = first if how.algorithm == solver.algorithm else with_column(how)
         own, y = replace(rows, offset=shifts[number]), targets[number]
         if spec.free_intercept:
-            center = None if around is None else _centers(around, number, len(targets), loss)
             return solve_with_intercept(own, loss, weights, y, how, scale, start, center)
         return how.solve(penalised(own, loss, weights, y, how), start)
+
+    def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
+        center = None if around is None else _centers(around, number, len(targets), loss)
+        run = attempt(how.limited(), number, start, center)
+        other = how.after(run)
+        if other is None:
+            return run
+        if spec.free_intercept:
+            center = run.coef.reshape(loss.n_outputs, -1)[:, -1]
+        last = attempt(other, number, run.dual, center)
+        return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
 
     runs = _solve_all(len(targets), solve, solver, starts)
     if spec.softmax:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,13 +18,14 @@ from adfs.planning import CURVED, Facts, choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.views import can_be_smoothed
-from adfs.runtimes import Cluster, Run, RunOptions, run_method
+from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
 _FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
 _VERY_FEW, _FEW_ROWS = 30, 1000
+_PATIENCE = 3.0  # times the predicted passes, after which a chosen method is replaced
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,13 @@ class LocalData:
         return bool(sp.issparse(self.X))
 
 
+class Replacement(NamedTuple):
+    """The method that a fit goes on with, and the passes after which it does."""
+
+    method: str
+    passes: float
+
+
 @dataclass(frozen=True)
 class Solver:
     """How problems are solved, and by whom.
@@ -74,6 +83,8 @@ class Solver:
         Whether another problem of the same fit was solved before this one.
     reason : str
         Why the algorithm was chosen, where it was.
+    replacement : Replacement, optional
+        What takes the place of a chosen algorithm that needs far more passes than were predicted.
     """
 
     cluster: Cluster
@@ -85,6 +96,7 @@ class Solver:
     whole: bool = True
     later_part: bool = False
     reason: str = ""
+    replacement: Replacement | None = None
 
     def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
@@ -103,12 +115,40 @@ class Solver:
             run.details["reason"] = self.reason
         return run
 
-    def settled(self, loss: Loss, name: str, reason: str) -> Solver:
+    def settled(self, loss: Loss, name: str, reason: str, replacement: Replacement | None = None) -> Solver:
         """Return the solver with ``"auto"`` replaced by a method that was chosen for a loss."""
         options = self.options
         if name == "ns-adfs" and can_be_smoothed(loss):
             options = replace(options, parameters=options.parameters or "smoothing")
-        return replace(self, algorithm=name, options=options, reason=reason)
+        return replace(self, algorithm=name, options=options, reason=reason, replacement=replacement)
+
+    def limited(self) -> Solver:
+        """Return the solver that ends where the replacement takes over."""
+        if self.replacement is None or not self.replacement.passes < (self.options.passes or math.inf):
+            return replace(self, replacement=None)
+        return replace(self, options=replace(self.options, passes=self.replacement.passes))
+
+    def after(self, run: Run) -> Solver | None:
+        """Return the solver that goes on where a run of `limited` ended; None if the run was not cut off.
+
+        That is decided by passes alone, so that it is the same on every machine and after a resume.
+        """
+        used, limit = float(run.columns["passes"][-1]), self.options.passes
+        if self.limited().replacement is None or run.outcome is not Outcome.OUT_OF_BUDGET:
+            return None
+        assert self.replacement is not None
+        if used < 0.9 * self.replacement.passes:  # it ended for another reason
+            return None
+        left, seconds = None if limit is None else max(limit - used, 1.0), self.options.seconds
+        if seconds is not None:
+            seconds = self.cluster.gather(max(seconds - run.seconds, 0.0), "to share the time")[0]
+        reason = (
+            f"{self.algorithm} was chosen ({self.reason}) and had not converged after {used:.0f} passes, "
+            f"so {self.replacement.method} went on"
+        )
+        other = replace(self, algorithm=self.replacement.method, reason=reason, replacement=None)
+        other = replace(other, options=replace(other.options, passes=left))
+        return other.numbered("replaced", seconds)
 
     def choose(
         self,
@@ -117,36 +157,37 @@ class Solver:
         weights: tuple[float, float],
         y: np.ndarray,
         rounds: Mapping[str, float],
-    ) -> tuple[str, str]:
+    ) -> tuple[str, str, Replacement | None]:
         """Return what ``"auto"`` stands for on the problem of `penalised` and why, alike in every process.
 
-        ``rounds`` says of methods how often they will solve it.
+        ``rounds`` says of methods how often they will solve it. A method whose passes were predicted has a
+        replacement.
         """
         if weights[1] > 0.0:
-            return "adfs", "the penalty has an l1 term"
+            return "adfs", "the penalty has an l1 term", None
         options, width = self.options, data.X.shape[1] * loss.n_outputs
         asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
         if loss.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
             name = "adfs" if asked or width > _FEW_FEATURES else "newton"
-            return name, "the curvature of the loss has no bound"
+            return name, "the curvature of the loss has no bound", None
         if not loss.smooth:
             if width <= _FEW_WITH_KINKS and not asked and can_be_smoothed(loss):
-                return "interior-point", "the loss is not smooth, and there are few features"
-            return "ns-adfs", "the loss is not smooth"
+                return "interior-point", "the loss is not smooth, and there are few features", None
+            return "ns-adfs", "the loss is not smooth", None
         if asked:
-            return "adfs", "its parameters, tau or schedule were given"
+            return "adfs", "its parameters, tau or schedule were given", None
         own = [data.X.nnz if data.sparse else 0, data.X.shape[0]]
         stored, counts = zip(*self.cluster.gather(own, "to choose a method"), strict=True)
         if loss.name == "squared" and width <= min(_FEW_FEATURES, sum(counts)):
-            return "newton", "one step solves a square"
+            return "newton", "one step solves a square", None
         if loss.n_outputs == 1 and width <= _VERY_FEW and sum(counts) <= _FEW_ROWS:
-            return "newton", "there is so little data that comparing methods would take longer"
+            return "newton", "there is so little data that comparing methods would take longer", None
         summary = gather_summary(self.cluster, self.placement, penalised(data, loss, weights, y, self))
         if not summary.n_active.any():
-            return "adfs", "there is nothing to run"
+            return "adfs", "there is nothing to run", None
         entries = sum(stored) / sum(counts) if data.sparse else None
 
-        def chosen() -> list[str]:
+        def chosen() -> list[str | float]:
             facts = Facts.of_summary(
                 summary,
                 width,
@@ -156,11 +197,11 @@ class Solver:
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
             found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES, rounds=rounds)
-            return [found.method, found.reason]
+            return [found.method, found.reason, found.next_method, found.passes]
 
         told = self.cluster.attempt("to choose a method", chosen)
-        name, reason = self.cluster.gather(told, "to choose a method")[0]
-        return name, reason
+        name, reason, other, passes = self.cluster.gather(told, "to choose a method")[0]
+        return name, reason, None if other == name else Replacement(other, _PATIENCE * passes)
 
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
@@ -170,12 +211,12 @@ class Solver:
             left = self.cluster.gather(own, "to share the time")[0]
         return self.numbered(len(before), left)
 
-    def numbered(self, number: int, seconds: float | None) -> Solver:
-        """Return the solver of one of several problems, with a checkpoint of its number."""
+    def numbered(self, number: int | str, seconds: float | None) -> Solver:
+        """Return the solver of one of several problems, with a checkpoint of its own."""
         path = self.options.checkpoint
         own_path = None if path is None else Path(path).with_name(f"{Path(path).name}.{number}")
         options = replace(self.options, checkpoint=own_path, seconds=seconds)
-        return replace(self, options=options, later_part=self.later_part or number > 0)
+        return replace(self, options=options, later_part=self.later_part or number != 0)
 
     def add(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes of one vector per node of this process."""

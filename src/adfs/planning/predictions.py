@@ -116,6 +116,8 @@ class Prediction:
         Events or rounds.
     passes, messages : float
         Work in passes over all the data (N samples' computations), and messages of d numbers between nodes.
+    run_passes : float
+        The passes that a run of it reports: one that adds up a Hessian counts its rows once.
     contraction : float
         ρ per event or round; nan where a stated number of rounds stands for it.
     p_comm : float
@@ -137,6 +139,7 @@ class Prediction:
     time: float
     position: float
     passes: float
+    run_passes: float
     messages: float
     contraction: float
     p_comm: float
@@ -154,7 +157,7 @@ class Prediction:
             self.method, self.promised, (self.n_nodes, self.rows), self.tol, known[self.method]
         )
         ratio = position / self.position
-        scaled = {name: ratio * getattr(self, name) for name in ("time", "passes", "messages")}
+        scaled = {name: ratio * getattr(self, name) for name in ("time", "passes", "run_passes", "messages")}
         return dataclasses.replace(self, calibrated=True, position=position, **scaled)
 
 
@@ -262,6 +265,7 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
         time=time,
         position=position,
         passes=passes * (FORMULAS[name].samples(facts) if name in FORMULAS else 1.0),
+        run_passes=passes,
         messages=messages,
         contraction=math.nan if name in FORMULAS else float(getattr(parameters, "contraction", math.nan)),
         p_comm=float(getattr(parameters, "p_comm", math.nan)),
@@ -291,7 +295,7 @@ def _constants(method: Method, facts: Facts, summary: NodeSummary, network: Netw
 # the cache) and what each entry of its row adds, a look at a row beside its entries, and how many products
 # of a dense Hessian or of its factors are done at once. Measured on one machine; the order of magnitude
 # matters.
-_STEP, _ENTRY, _LOOK, _AT_ONCE = 120.0, 3.0, 60.0, 4.0
+_STEP, _ENTRY, _LOOK, _AT_ONCE = 120.0, 3.0, 60.0, 8.0
 # These look at every row once per round instead of computing one sample after the other.
 _BY_GRADIENTS = ("agd", "dagd", "extra", "lbfgs", "newton", "interior-point")
 
@@ -369,12 +373,18 @@ def _runs_on(method: Method, network: Network) -> bool:
 
 
 class Choice(NamedTuple):
-    """A method on a network, the time that it is predicted to take, and why it was chosen, in words."""
+    """A method on a network, the time that it is predicted to take, and why it was chosen, in words.
+
+    ``passes`` are those that a run is predicted to report, and ``next_method`` is the second best (the same
+    one if there is no other).
+    """
 
     method: str
     network: Network
     time: float
     reason: str
+    passes: float
+    next_method: str
 
 
 def choose(
@@ -423,7 +433,9 @@ def choose(
         raise InputError("none of these methods can run on this problem and these networks")
     best = found[0]
     network = next(one for one in networks if _name(one) == best.graph)
-    return Choice(best.method, network, best.time, _reason(found, tau))
+    passes = often.get(best.method, 1.0) * best.run_passes
+    second = next((one for one in found if one.method != best.method), best)
+    return Choice(best.method, network, best.time, _reason(found, tau), passes, second.method)
 
 
 def _reason(found: Sequence[Prediction], tau: float | None) -> str:
