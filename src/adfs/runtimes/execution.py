@@ -295,7 +295,7 @@ class Execution:
         tips = nodes.problem.clip_to_domain(tips, in_place=True)
         theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
         while True:
-            before, after = after, certify_after_pass(nodes, tips, theta, number, after.lower)
+            before, after = after, certify_after_pass(nodes, tips, theta, number)
             theta, number = after.theta, number + 1
             if after.gap <= tol:
                 process.place(tips, nodes.problem.sigma[:, None] * theta)
