@@ -57,6 +57,20 @@ def test_reaches_the_optimum_and_says_so(problem: adfs.Problem) -> None:
     assert run.frame["gap"].iloc[0] > 0.01
 
 
+@pytest.mark.parametrize("method", ["adfs", "adfs-block", "qning", "lbfgs", "newton", "agd", "point-saga"])
+def test_a_run_that_does_not_converge_returns_the_best_point(method: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 8)) * np.logspace(-2, 3, 8)
+    problem = adfs.Problem(X, 1e3 * rng.standard_normal(60) + X[:, 0], "squared", sigma=1e-3)
+    for passes in (1.0, 3.0, 10.0, 30.0):
+        run = adfs.simulate(method, problem, tol=1e-13, passes=passes)
+        value, best = problem.objective(run.coef), problem.optimum().value
+        assert value <= problem.value_at_zero
+        assert run.gap * problem.value_at_zero >= value - best - 1e-9 * best
+        if run.outcome is not Outcome.CONVERGED:
+            assert run.gap <= np.min(run.columns["gap"]) * (1.0 + 1e-9)
+
+
 def test_every_recorded_gap_is_a_bound(problem: adfs.Problem) -> None:
     run = adfs.simulate("adfs", problem, NETWORK, passes=20)
     best = problem.optimum().value

@@ -391,6 +391,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
     return {
         "outcome": str(model.outcome),
         "gap": model.gap,
+        "absolute_gap": model.absolute_gap,
         "tol": settings["tol"],
         "passes": round(model.passes, 3),
         "seconds": round(model.seconds, 3),

@@ -96,6 +96,7 @@ def run(
         "network": network.name or graph,
         "outcome": str(result.outcome),
         "gap": result.gap,
+        "absolute_gap": result.absolute_gap,
         "passes": float(last["passes"]),
         "messages": int(last["messages"]),
         "bytes": int(last["bytes"]),

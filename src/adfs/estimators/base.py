@@ -272,7 +272,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             if isinstance(self.intercept_, np.ndarray):
                 self.intercept_ = self.intercept_.astype(np.float32)
         self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
-        self.dual_gap_ = model.gap
+        self.dual_gap_, self.absolute_gap_ = model.gap, model.absolute_gap
         self.algorithm_, self.algorithm_reason_ = model.algorithm, model.reason
         self._recorded = model.recorded
 

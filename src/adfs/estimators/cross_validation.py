@@ -133,7 +133,8 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             model = fits.fit(data, self._with_weight(ready.spec, grid[best]), None)
             base._set_fitted(model)
         self.best_estimator_ = base
-        self.coef_, self.intercept_, self.dual_gap_ = base.coef_, base.intercept_, base.dual_gap_
+        self.coef_, self.intercept_ = base.coef_, base.intercept_
+        self.dual_gap_, self.absolute_gap_ = base.dual_gap_, base.absolute_gap_
         self.n_features_in_ = base.n_features_in_
         if hasattr(base, "feature_names_in_"):
             self.feature_names_in_ = base.feature_names_in_

@@ -9,10 +9,12 @@ that the tips sum to 0, and any tips can be made to.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
@@ -22,7 +24,7 @@ from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run
-from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, certify_by_gradient
+from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, promised_gap
 from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
@@ -42,6 +44,8 @@ _COLUMN_COUNTS = 5.0 / math.sqrt(_BELOW)
 # of F(0).
 _IN_VAIN, _ROUNDING = 1e-6, 2.0**-52
 _PROMISING = 0.8  # of the tolerance: dual variables that are made to sum to 0 prove a little less
+_ACCURACY, _MOST_LOOKS = 0.01, 100  # of F of the best constant model, and how often it is computed for that
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def solve_with_intercept(
@@ -82,12 +86,12 @@ def solve_with_intercept(
     """
     tol = solver.options.tol
     assert tol is not None
-    mean = _levels(data, loss, y, solver)
-    center = mean if center is None else center
+    levels = best_constants(data, loss, y, solver)
+    center = levels if center is None else center
     columns = np.ones((loss.n_outputs, data.X.shape[1]))
     columns[:, -1] = 0.0
     plain = penalised(data, loss, weights, y, solver, columns.ravel())
-    rounds = _Rounds(plain, solver, scale, data.offset, mean)
+    rounds = _Rounds(plain, solver, scale, data, levels)
     first = _FIRST_TOLERANCE if loss.smooth or loss.assumes_curvature else _FIRST_WITH_KINKS
     left, next_tol = solver.options.passes, max(first, (0.5 if start is None else 1.0) * tol)
     if rounds.by_points:
@@ -189,29 +193,95 @@ def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solv
     return math.sqrt(max(share * typical / total, 10.0 * least)) or 1.0
 
 
-def _levels(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.ndarray:
-    """Return where the intercepts start: in a regression at the targets' mean, or its logarithm; (K,)."""
+def best_constants(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.ndarray:
+    """Return the intercepts of the best model without coefficients, whose F gaps are relative to; (K,).
+
+    Its F is within 1 % of the least one.
+    """
+    offset = data.offset
     if loss.link == "log":
-        parts = loss.level_parts(y, np.zeros_like(y) if data.offset is None else data.offset)
-    elif loss.translates:
-        parts = (y if data.offset is None else y - data.offset, np.ones_like(y))
-    else:
-        return np.zeros(loss.n_outputs)
-    sums = solver.totals([data.weights * part for part in parts], data.offsets)
-    over, under = (float(number) for number in sums)
-    if loss.link == "log":
-        level = solver.cluster.attempt("to check the data", lambda: common_margin(over, under))
-        return np.full(loss.n_outputs, level)
-    return np.full(loss.n_outputs, over / under if under > 0.0 else 0.0)
+        parts = loss.level_parts(y, np.zeros_like(y) if offset is None else offset)
+        over, under = solver.totals([data.weights * part for part in parts], data.offsets)
+        return np.array([solver.cluster.attempt("to check the data", lambda: common_margin(over, under))])
+    ones: Any = np.ones((y.size, 1))
+    column = sp.csr_array(ones) if data.sparse else ones
+    problem = Problem.stacked(column, y, data.weights, data.offsets, loss, 1.0, offset)
+    nodes = AllNodes(solver.cluster, solver.placement, problem)
+    if loss.several_outputs:
+        return _best_of_classes(problem, nodes)
+    start = 0.0
+    if loss.translates:
+        total, over = solver.totals(
+            [data.weights, data.weights * (y if offset is None else y - offset)], data.offsets
+        )
+        start = float(over / total) if total > 0.0 else 0.0
+
+    def look(level: float) -> tuple[float, float, float]:
+        point = np.array([level])
+        sums = np.column_stack([problem.loss_sums(point), problem.row_sums(problem.slopes(point))])
+        value, slope = nodes.add(sums)
+        return level, float(value), float(slope)
+
+    return np.array([start if loss.name == "squared" else _least(look, start)])
+
+
+def _least(look: Callable[[float], tuple[float, float, float]], start: float) -> float:
+    """Return where a convex function of one number is within 1 % of its least value.
+
+    ``look`` returns a number, the value and the slope there. Two tangents bound the least value from below.
+    """
+    best = look(start)
+    level, value, slope = best
+    below = above = best
+    step = (abs(value) or 1.0) / abs(slope) if slope != 0.0 else 0.0  # to where its tangent is 0
+    for _ in range(_MOST_LOOKS):
+        if slope == 0.0 or not math.isfinite(slope):
+            break
+        below, above = ((level, value, slope), above) if slope < 0.0 else (below, (level, value, slope))
+        if below[2] * above[2] > 0.0:
+            level -= math.copysign(step, slope)
+            step *= 2.0
+        else:
+            width = above[0] - below[0]
+            meet = (above[1] - above[2] * width - below[1]) / (below[2] - above[2])
+            if best[1] - (below[1] + below[2] * meet) <= _ACCURACY * best[1]:
+                break
+            level = below[0] + min(max(meet, 0.1 * width), 0.9 * width)
+        level, value, slope = look(level)
+        best = min(best, (level, value, slope), key=lambda one: one[1])
+    return best[0]
+
+
+def _best_of_classes(problem: Problem, nodes: AllNodes) -> np.ndarray:
+    """Return the logarithms of the classes' shares; with offsets Newton's method goes on from there."""
+    nothing = np.zeros((problem.n_samples, problem.n_outputs))
+    true = _class_sums(problem, nothing, nodes)[2]
+    levels: np.ndarray = np.log(np.maximum(true, _EPS * true.sum())) if true.any() else true
+    levels -= levels.mean()
+
+    def look(point: np.ndarray) -> float:
+        return float(nodes.add(problem.loss_sums(point)[:, None])[0])
+
+    value = look(levels)
+    for _ in range(0 if problem.offset is None else _MOST_LOOKS):
+        _, _, true, predicted, turn = _class_sums(problem, problem.slopes(levels), nodes)
+        if not (predicted - true) @ turn > _ACCURACY * value:
+            break
+        while (found := look(levels - turn)) > value:
+            turn = 0.5 * turn
+        levels, value = levels - turn, found
+    return levels
 
 
 @dataclass(frozen=True)
 class _Point:
-    """Coefficients with the intercepts at the end, (K, p + 1), F there, the relative gap, and its tips."""
+    """Coefficients with intercepts at the end, (K, p + 1), F there, a lower bound of F*, gaps, and tips."""
 
     theta: np.ndarray
     value: float
+    lower: float
     gap: float
+    absolute_gap: float
     tips: np.ndarray
 
 
@@ -219,19 +289,39 @@ class _Rounds:
     """What the rounds share: the rows with the column, the runs so far, and the certificate."""
 
     def __init__(
-        self, plain: Problem, solver: Solver, scale: float, offset: np.ndarray | None, mean: np.ndarray
+        self, plain: Problem, solver: Solver, scale: float, data: LocalData, levels: np.ndarray
     ) -> None:
-        self.plain, self.solver, self.scale, self.offset = plain, solver, scale, offset
-        self.outputs, self.tol = plain.n_outputs, solver.options.tol or 0.0
+        self.plain, self.solver, self.scale, self.offset = plain, solver, scale, data.offset
+        self.outputs, self.tol, self.levels = plain.n_outputs, solver.options.tol or 0.0, levels
         self.runs: list[Run] = []
-        self.by_points = solver.algorithm in _WHATEVER_THE_UNITS
         self._made: tuple[np.ndarray, Problem] | None = None
-        # F at θ = 0 and the mean of the targets: what gaps are relative to.
-        first = AllNodes(solver.cluster, solver.placement, self.problem(mean))
-        self.at_zero = first.value_at_zero
+        self._means = np.zeros(plain.n_features // self.outputs - 1) if data.means is None else data.means
+        largest = 0.0 if data.offset is None else float(np.abs(data.offset).max(initial=0.0))
+        self._largest_offset = max(solver.cluster.gather(largest, "to sum up the data"))
+        # F of the best constant model, which gaps are relative to unless it is nothing but rounding.
+        first = AllNodes(solver.cluster, solver.placement, self.problem(levels))
+        zero = np.zeros(plain.n_features)
+        tips = np.zeros((plain.n_samples, *plain.tip_shape))
+        slack = self._slack(zero.reshape(self.outputs, -1), levels, levels)
+        parts = first.collect(first.problem.gap_parts(tips, zero, slack))
+        found = close_gap(parts, zero, None, first.total_sigma)
+        exact = found.value <= found.rounding
+        self.at_zero = 1.0 if exact else found.value
+        self.by_points = exact or solver.algorithm in _WHATEVER_THE_UNITS  # an exact one is certified at once
         # How far an intercept may be from the best one: the size of margins, and of targets.
         (weight,) = solver.totals([plain.weights], plain.offsets)
-        self.reach = 1.0 + (math.sqrt(2.0 * self.at_zero / weight) if weight > 0.0 else 0.0)
+        mean = found.value / weight if weight > 0.0 else 0.0
+        self.reach = 1.0 + max(math.sqrt(2.0 * mean), mean)
+
+    def _slack(self, point: np.ndarray, around: np.ndarray, intercepts: np.ndarray) -> float:
+        """Return what rounding can do to the margins through the intercepts that are returned.
+
+        These are the centre and what was found around it, less what the columns' means make of the
+        coefficients; and the centre is added to the offsets.
+        """
+        sizes = 4.0 * (np.abs(intercepts) + np.abs(around) + self._largest_offset)
+        sizes += point.shape[1] * (np.abs(point[:, :-1]) @ np.abs(self._means))
+        return _EPS * float(np.sqrt(sizes @ sizes))
 
     def problem(self, center: np.ndarray) -> Problem:
         """Return the problem whose intercepts are penalised around ``center`` (K,)."""
@@ -253,18 +343,20 @@ class _Rounds:
         ) -> Certificate:
             last = False
             if isinstance(process, OnePoint):
-                guess = certify_by_gradient(process, nodes, -np.inf, lengths.ravel())
-                if enough is not None and guess.gap > _PROMISING * enough and not process.stuck:
+                guess = promised_gap(process, nodes, lengths.ravel()) / self.at_zero
+                if enough is not None and guess > _PROMISING * enough and not process.stuck:
                     # The guess bounds nothing, and must not end the run.
-                    above = max(guess.gap, math.nextafter(enough, math.inf))
-                    return guess._replace(gap=above, lower=nodes.dual_at_zero)
-                left = certify_by_gradient(process, nodes, -np.inf).gap
-                last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING)
+                    above = max(guess, math.nextafter(enough, math.inf))
+                    value = process.seen[0] if process.point.any() else nodes.value_at_zero
+                    return Certificate(process.point, value, nodes.dual_at_zero, above)
+                left = promised_gap(process, nodes)
+                last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING) * self.at_zero
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
             assert tips is not None
             found = self.certify(nodes, theta, tips, around)
-            below = found.value - found.gap * self.at_zero
-            return Certificate(theta, found.value, below, found.gap, found.tips, last=last)
+            return Certificate(
+                theta, found.value, found.lower, found.gap, found.tips, last, found.absolute_gap
+            )
 
         return certify
 
@@ -273,7 +365,8 @@ class _Rounds:
         point = run.coef.reshape(self.outputs, -1).copy()
         point[:, -1] = around + self.scale * point[:, -1]
         assert run.dual is not None
-        return _Point(point, float(run.columns["primal"][-1]), run.gap, run.dual)
+        value, lower = (float(run.columns[name][-1]) for name in ("primal", "dual"))
+        return _Point(point, value, lower, run.gap, run.absolute_gap, run.dual)
 
     def certify_run(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
         """Return the point of a run's tips, its own where it has none, certified without the penalty."""
@@ -293,8 +386,9 @@ class _Rounds:
         for _ in range(2):  # again where rounding left too much
             tips = balanced(problem, tips, nodes)
             total = nodes.add_rows(tips).reshape(self.outputs, -1)
-            sums, sigma = np.abs(total[:, -1]) / self.scale, nodes.total_sigma
-            if float(sums @ (self.reach + np.abs(around))) <= _LEAST_SHARE * self.tol * self.at_zero:
+            sums, sigma = _left(tips, problem, nodes), nodes.total_sigma
+            cost = float(sums @ (self.reach + np.abs(around - self.levels)))
+            if cost <= _LEAST_SHARE * self.tol * self.at_zero:
                 break
         point = coef.reshape(self.outputs, -1).copy()
         # Where rows are long, tips that are right to rounding stand for a point that is far off; a method
@@ -305,25 +399,38 @@ class _Rounds:
             pull, weight = _sums([problem.slopes(point.ravel()), problem.weights], problem, nodes)
             if weight > 0.0:
                 point[:, -1] -= pull / (problem.loss.beta * weight * self.scale)
-        parts = nodes.collect(problem.gap_parts(tips, point.ravel()))
+        intercepts = around + self.scale * point[:, -1]
+        slack = self._slack(point, around, intercepts)
+        parts = nodes.collect(problem.gap_parts(tips, point.ravel(), slack))
         free = point.copy()
         free[:, -1] = 0.0
         apart, *l1 = nodes.penalty.apart(total.ravel(), free.ravel())
         residual = apart.reshape(self.outputs, -1)
         residual[:, -1] = 0.0
-        value, _, gap = close_gap(parts, free.ravel(), residual.ravel(), sigma, *l1)
-        point[:, -1] = around + self.scale * point[:, -1]
+        value, _, gap, rounding = close_gap(parts, free.ravel(), residual.ravel(), sigma, *l1)
+        point[:, -1] = intercepts
         # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
-        gap += float(sums @ (self.reach + np.abs(point[:, -1])))
-        return _Point(point, value, gap / (self.at_zero if self.at_zero > 0.0 else 1.0), tips)
+        gap += float(sums @ (self.reach + np.abs(intercepts - self.levels)))
+        return _Point(point, value, value - gap - rounding, gap / self.at_zero, gap, tips)
+
+    def constant(self, other: _Point) -> _Point:
+        """Return the best constant model, with the lower bound of F* that another point has proved."""
+        point = np.zeros_like(other.theta)
+        point[:, -1] = self.levels
+        gap = self.at_zero - other.lower
+        return _Point(point, self.at_zero, other.lower, gap / self.at_zero, gap, other.tips)
 
     def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
         """Return one run of all rounds, whose last one was ``around`` these intercepts."""
         last = self.runs[-1]
         theta = last.theta.reshape(len(last.theta), self.outputs, -1).copy()
         theta[:, :, -1] = around + self.scale * theta[:, :, -1]
-        coef, gap, outcome, dual = last.coef, last.gap, last.outcome, last.dual
+        coef, gap, outcome, dual, absolute = last.coef, last.gap, last.outcome, last.dual, last.absolute_gap
         if best is not None:
+            # A run that goes by points has compared its own; dual variables may stand for a worse one.
+            if not self.by_points and best.gap > tol and best.value > self.at_zero:
+                best = self.constant(best)
+            absolute = best.absolute_gap
             coef, gap, dual = best.theta.ravel(), best.gap, None if dual is None else best.tips
             if outcome is Outcome.STOPPED:
                 pass  # someone wants to stop more than this fit
@@ -336,6 +443,7 @@ class _Rounds:
             coef=coef,
             theta=theta.reshape(len(theta), -1),
             gap=gap,
+            absolute_gap=absolute,
             outcome=outcome,
             columns=joined_frames(self.runs, gap),
             seconds=sum(run.seconds for run in self.runs),
@@ -366,6 +474,15 @@ def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> n
     return nodes.add(weighted_row_sums(ones, problem.offsets, np.column_stack(columns), len(columns)))
 
 
+def _left(tips: np.ndarray, problem: Problem, nodes: AllNodes) -> np.ndarray:
+    """Return how far the sums of tips (N,) or (N, K) over all nodes can be from 0; (K,)."""
+    tips = tips.reshape(problem.n_samples, -1)
+    ones = rows_of(np.ones((problem.n_samples, 1)))
+    sums = nodes.collect(weighted_row_sums(ones, problem.offsets, tips, tips.shape[1]))
+    # Each node's sum is right to its own rounding.
+    return np.array([abs(math.fsum(one)) + _EPS * math.fsum(np.abs(one)) for one in sums.T])
+
+
 def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move each tip in proportion to its way to the nearer end of its domain: one at an end stays there."""
     tips = np.where(problem.weights > 0.0, tips, 0.0)
@@ -380,8 +497,13 @@ def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray
     return np.where(tips < 0.0, tips * (above / -below), tips) if below < 0.0 else tips
 
 
-def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
-    """Tips are w(p − e): each p moves by its own curvature, p(1 − c + p·c); else it is mixed with others."""
+def _class_sums(
+    problem: Problem, tips: np.ndarray, nodes: AllNodes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return p and e (N, K) of tips w(p − e), the sums of we and of wp (K,), and Newton's step upwards (K,).
+
+    The step is that of intercepts: the sums' difference over the sum of the samples' curvatures.
+    """
     weights, classes = problem.weights[:, None], tips.shape[1]
     truth = np.zeros_like(tips)
     truth[np.arange(len(tips)), problem.y.astype(np.int64)] = 1.0
@@ -396,6 +518,13 @@ def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np
         products = np.array([(mass[a:b].T @ share[a:b]).ravel() for a, b in cuts])
     spread = np.diag(predicted) - nodes.add(products).reshape(classes, classes)
     turn = np.linalg.lstsq(spread, predicted - true, rcond=None)[0]
+    return share, truth, true, predicted, turn
+
+
+def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+    """Tips are w(p − e): each p moves by its own curvature, p(1 − c + p·c); else it is mixed with others."""
+    weights = problem.weights[:, None]
+    share, truth, true, predicted, turn = _class_sums(problem, tips, nodes)
     factor = 1.0 - turn + (share @ turn)[:, None]
     if not nodes.cluster.any(not (factor > 0.0).all(), nodes.why):
         return np.asarray(weights * (share * factor - truth))

@@ -136,8 +136,9 @@ class FittedModel:
     runs : list of Run
     algorithm, reason : str
         The methods that ran, and why where they were chosen.
-    gap, passes, seconds : float
-        The largest certified relative gap, the most passes, and the seconds of all runs together.
+    gap, absolute_gap, passes, seconds : float
+        The largest certified gaps, relative and of the objective itself, the most passes, and the seconds of
+        all runs together.
     outcome : Outcome
         The worst of all runs.
     history : DataFrame
@@ -171,6 +172,11 @@ class FittedModel:
     def gap(self) -> float:
         """The largest certified relative gap."""
         return max(run.gap for run in self.runs)
+
+    @property
+    def absolute_gap(self) -> float:
+        """The largest certified gap of the objective itself."""
+        return max(run.absolute_gap for run in self.runs)
 
     @property
     def passes(self) -> float:
@@ -227,7 +233,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     weighted = replace(data, weights=_weights(data, spec, classes, solver))
     own = data if spec.standardize else weighted
     columns = column_scales(own, solver, center=spec.free_intercept, scale=spec.standardize)
-    data = replace(weighted, X=columns.apply(data.X))
+    data = replace(weighted, X=columns.apply(data.X), means=columns.means)
     starts = None
     if warm is not None:
         # A weaker penalty: dual variables that stand for the same coefficients, not for larger ones. With a

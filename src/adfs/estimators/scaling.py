@@ -21,6 +21,11 @@ class Columns:
     center: np.ndarray | None = None
     spread: np.ndarray | None = None
 
+    @property
+    def means(self) -> np.ndarray | None:
+        """What is taken from each column, in units of what it is divided by."""
+        return self.center if self.center is None or self.spread is None else self.center / self.spread
+
     def apply(self, X: Any) -> Any:
         """Return the rows with columns moved and scaled; rows that need neither are not copied."""
         if self.center is not None:

@@ -41,6 +41,8 @@ class LocalData:
         Its node i holds the rows ``offsets[i]:offsets[i + 1]``.
     offset : ndarray of shape (N,) or (N, K), or None
         What is added to the margins, of each model where there are K.
+    means : ndarray of shape (p,), or None
+        What was taken from the columns, in units of what they were divided by.
     """
 
     X: Any
@@ -48,6 +50,7 @@ class LocalData:
     weights: np.ndarray
     offsets: np.ndarray
     offset: np.ndarray | None = None
+    means: np.ndarray | None = None
 
     @property
     def sparse(self) -> bool:

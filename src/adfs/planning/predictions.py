@@ -375,8 +375,8 @@ def _runs_on(method: Method, network: Network) -> bool:
 class Choice(NamedTuple):
     """A method on a network, the time that it is predicted to take, and why it was chosen, in words.
 
-    ``passes`` are those that a run is predicted to report, and ``next_method`` is the second best (the same
-    one if there is no other).
+    ``passes`` are those that a run is predicted to report, and ``next_method`` is what could take its place:
+    the second best, or itself if nothing can.
     """
 
     method: str
@@ -435,6 +435,8 @@ def choose(
     network = next(one for one in networks if _name(one) == best.graph)
     passes = often.get(best.method, 1.0) * best.run_passes
     second = next((one for one in found if one.method != best.method), best)
+    if best.method in _BY_MATRICES:  # on rows that are hard for these the others never get anywhere
+        second = best
     return Choice(best.method, network, best.time, _reason(found, tau), passes, second.method)
 
 

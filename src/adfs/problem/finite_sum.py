@@ -213,8 +213,11 @@ class FiniteSum(ABC):
         """Return each node's Σ_j f*_ij at the tips, shape (n,); infinite outside the domain."""
 
     @abstractmethod
-    def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 5)."""
+    def gap_parts(self, tips: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
+        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 6).
+
+        ``slack`` bounds what margins are off by besides their rounding.
+        """
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,).

@@ -5,7 +5,8 @@ For any θ and tips s with θ̂ = −Σ x s/Σσ,
     F(θ) − D(s) = Σ_j [wℓ(u_j) + wℓ*(s_j/w) − u_j s_j] + (Σσ/2)‖θ − θ̂‖²,    u_j = x_jᵀθ:
 
 terms of at least 0, each small where the gap is. What rounding can hide is added to them, so that the sum
-is never below the gap of the numbers as they are given.
+is never below the gap of the numbers as they are given. It is of second order in the rounding of the margins.
+F itself carries that rounding at first order, about Σ|s|ε‖x‖‖θ‖: it is counted wherever values are compared.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import numpy as np
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.evaluation import fill_table, finish_sum, shifted_margins, squared_norm, two_sum
-from adfs.problem.losses import divergence, outputs, point_of, value
+from adfs.problem.losses import divergence, outputs, point_of, value, write_slope
 from adfs.problem.samples import Labels, Rows, Samples, plain_label, row_entry, row_span, shift_size
 
 _EPS = float(np.finfo(np.float64).eps)
 _OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
-_DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS = range(5)  # the columns of `gap_parts`
+_DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS, _ROUNDING = range(6)  # the columns of `gap_parts`
 
 
 @inlined
@@ -38,9 +39,10 @@ def _row_size(rows: Rows, j: int) -> tuple[float, int]:
 
 
 def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
-    """Return what says how far rounding takes the margins of each node's active rows; shape (n, 3).
+    """Return what says how far rounding takes the margins of each node's active rows; shape (n, 5).
 
-    The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, and of what rounding makes of labels.
+    The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, of what rounding makes of labels, and
+    of w; and how many they are.
     """
     loss, rows, y, weights, offsets = samples
     return _margin_scales(rows, y, weights, offsets, active, outputs(loss))
@@ -51,7 +53,7 @@ def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
 def _margin_scales(
     rows: Rows, y: Labels, weights: np.ndarray, offsets: np.ndarray, active: np.ndarray, n_outputs: int
 ) -> np.ndarray:
-    out = np.zeros((offsets.size - 1, 3))
+    out = np.zeros((offsets.size - 1, 5))
     for i in range(out.shape[0]):
         for j in range(offsets[i], offsets[i + 1]):
             if active[j]:
@@ -61,7 +63,18 @@ def _margin_scales(
                 out[i, 0] += weights[j] * squares
                 out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
                 out[i, 2] += weights[j] * most * most
+                out[i, 3] += weights[j]
+                out[i, 4] += 1.0
     return out
+
+
+def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float = 0.0) -> np.ndarray:
+    """Return half of each node's Σwβδ², δ bounding what rounding does to u; shape (n,).
+
+    ``square`` is ‖θ‖², and ``slack`` bounds what else the margins are off by.
+    """
+    own = beta * _EPS * _EPS * (scales[:, 1] * square + 64.0 * scales[:, 2])
+    return np.asarray((np.sqrt(own) + slack * np.sqrt(0.5 * beta * scales[:, 3])) ** 2)
 
 
 def gap_parts(
@@ -71,12 +84,14 @@ def gap_parts(
     theta: np.ndarray,
     beta: float,
     scales: np.ndarray,
+    slack: float = 0.0,
 ) -> np.ndarray:
-    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 5).
+    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 6).
 
     The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that of
     wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the worse of
-    u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w.
+    u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w; at least that of δ|s| (for a loss that is not
+    smooth, of δ times the steeper slope at u ± δ).
 
     Parameters
     ----------
@@ -86,16 +101,21 @@ def gap_parts(
     theta : ndarray of shape (K·p,)
     beta : float
         The loss's smoothness.
-    scales : ndarray of shape (n, 3)
+    scales : ndarray of shape (n, 5)
         `margin_scales`.
+    slack : float
+        A bound of what else the margins are off by: a rounded intercept.
     """
-    out = np.zeros((samples.offsets.size - 1, 5))
-    length = squared_norm(theta)
+    out = np.zeros((samples.offsets.size - 1, 6))
+    square = squared_norm(theta)
     out[:, _ROWS] = scales[:, 0]
     if beta < math.inf:
-        out[:, _MARGINS] = beta * _EPS * _EPS * (scales[:, 1] * length + 64.0 * scales[:, 2])
+        out[:, _MARGINS] = margin_rounding(scales, beta, square, slack)
     room = np.empty((2, tips.shape[1])), np.empty(theta.size)
-    _sum_gap(samples, active, tips, theta, beta == math.inf, math.sqrt(length), room, out)
+    kind = beta == math.inf, samples.loss.link == "log"
+    _sum_gap(samples, active, tips, theta, kind, (math.sqrt(square), slack), room, out)
+    if 0.0 < beta < math.inf:  # Σδ|s| is at most √(Σwδ²·Σs²/w)
+        out[:, _ROUNDING] = np.sqrt(2.0 / beta * out[:, _MARGINS]) * np.sqrt(out[:, _TIPS])
     return out
 
 
@@ -105,17 +125,22 @@ def _sum_gap(
     active: np.ndarray,
     tips: np.ndarray,
     theta: np.ndarray,
-    kinks: bool,
-    length: float,
+    kind: tuple[bool, bool],
+    sizes: tuple[float, float],
     room: tuple[np.ndarray, np.ndarray],
     out: np.ndarray,
 ) -> None:
-    """Do the sums of `gap_parts` that run over samples; ``room`` is (2, K) and (K·p,)."""
+    """Do the sums of `gap_parts` that run over samples.
+
+    ``kind`` says whether there are kinks and whether there is a log link, ``sizes`` are ‖θ‖ and the slack,
+    ``room`` is (2, K) and (K·p,).
+    """
     margins, scaled, table = room[0][0], room[0][1], room[1]
+    kinks, log_link = kind
     fill_table(samples.rows, theta, margins.size, table)
     loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
     for i in range(out.shape[0]):
-        apart, apart_carry, total, total_carry, squares = 0.0, 0.0, 0.0, 0.0, 0.0
+        apart, apart_carry, total, total_carry, squares, rounding = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(offsets[i], offsets[i + 1]):
             weight = weights[j]
             label = plain_label(y, j)
@@ -133,12 +158,19 @@ def _sum_gap(
             if kinks:
                 size, count = _row_size(samples.rows, j)
                 labels = abs(label) + shift_size(y, j)
-                shift = _EPS * ((count + 4.0) * math.sqrt(size) * length + 8.0 * labels)
-                margins[0] -= shift
+                if log_link:  # of a logarithm and an exponential too
+                    labels += 1.0 + (abs(math.log(label)) if label > 0.0 else 0.0)
+                shift = sizes[1] + _EPS * ((count + 4.0) * math.sqrt(size) * sizes[0] + 8.0 * labels)
+                middle = margins[0]
+                margins[0] = middle - shift
                 below = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
-                margins[0] += 2.0 * shift
+                write_slope(loss, margins, label, weight)
+                slope = abs(margins[0])
+                margins[0] = middle + shift
                 term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
                 term = max(term, below)
+                write_slope(loss, margins, label, weight)
+                rounding += shift * max(slope, abs(margins[0]))
             else:
                 term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
             apart, error = two_sum(apart, weight * term)
@@ -146,6 +178,7 @@ def _sum_gap(
         out[i, _DIVERGENCE] = finish_sum(apart, apart_carry)
         out[i, _VALUE] = finish_sum(total, total_carry)
         out[i, _TIPS] = squares
+        out[i, _ROUNDING] = rounding
 
 
 @compiled
@@ -162,17 +195,21 @@ def _column_sums(values: np.ndarray) -> np.ndarray:
 
 
 class Gap(NamedTuple):
-    """F at a point (``value``), a lower bound of F* (``lower``), and a bound of F − F* there (``gap``)."""
+    """F at a point (``value``), a lower bound of F* (``lower``), and a bound of F − F* there (``gap``).
+
+    ``rounding`` bounds how far the value is from F of the numbers as they are.
+    """
 
     value: float
     lower: float
     gap: float
+    rounding: float
 
     def above(self, lower: float) -> Gap:
         """Return the same with another lower bound of F*, where that is the better one."""
         if not lower > self.lower:
             return self
-        return Gap(self.value, lower, min(self.gap, self.value - lower + 4.0 * _EPS * abs(self.value)))
+        return self._replace(lower=lower, gap=min(self.gap, self.value - lower + self.rounding))
 
 
 def close_gap(
@@ -186,11 +223,12 @@ def close_gap(
     """Return the duality gap at θ from what all nodes contribute.
 
     The gap is never below the true one of the given θ and s: a smooth loss has |wℓ' − s|² ≤ 2wβ·divergence,
-    so margins that are off by δ change the sum of divergences G to at most (√G + √(½Σwβδ²))².
+    so margins that are off by δ change the sum of divergences G to at most (√G + √(½Σwβδ²))², and F by that
+    difference and Σδ|s|.
 
     Parameters
     ----------
-    parts : ndarray of shape (n, 5)
+    parts : ndarray of shape (n, 6)
         `gap_parts` of all nodes, in their order.
     theta : ndarray of shape (d,)
     residual : ndarray of shape (d,), optional
@@ -200,13 +238,18 @@ def close_gap(
     l1_value, l1_gap : float
         What an ℓ1 term adds to F and to the gap, as `adfs.problem.penalties.WholePenalty.apart` says.
     """
-    apart, losses, margins, rows, tips = (float(part) for part in _column_sums(parts))
-    value = losses + 0.5 * total_sigma * squared_norm(theta) + l1_value
+    apart, losses, margins, rows, tips, rounding = (float(part) for part in _column_sums(parts))
+    square = squared_norm(theta)
+    penalty = 0.5 * total_sigma * square + l1_value
+    value = losses + penalty
     root = math.sqrt(apart) + math.sqrt(margins)
     gap = root * root * (1.0 + _OWN_ROUNDING)
+    rounding += 2.0 * math.sqrt(apart) * math.sqrt(margins) + margins if margins > 0.0 else 0.0
+    rounding += _EPS * (16.0 * abs(value) + (theta.size + 8.0) * penalty)  # of sums over samples, and over θ
     if residual is not None:
         # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
-        rounding = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
-        miss = math.sqrt(squared_norm(residual)) + rounding
+        lost = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
+        lost += 4.0 * _EPS * total_sigma * math.sqrt(square)
+        miss = math.sqrt(squared_norm(residual)) + lost
         gap += miss * miss / (2.0 * total_sigma) + l1_gap
-    return Gap(value, value - gap - 4.0 * _EPS * abs(value), gap)
+    return Gap(value, value - gap - rounding, gap, rounding)

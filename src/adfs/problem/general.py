@@ -196,22 +196,24 @@ class GeneralProblem(FiniteSum):
         self._check_certifiable()
         return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
 
-    def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 5).
+    def gap_parts(self, tips: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
+        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 6).
 
-        The terms' own differences, with the rounding of values, conjugates and products.
+        The terms' own differences, with the rounding of values, conjugates and products. Terms have no
+        margins, and no ``slack``.
         """
         self._check_certifiable()
         rows = []
         for term, tip in zip(self.terms, tips, strict=True):
             if term.constant:
-                rows.append([math.inf if tip.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0])
+                rows.append([math.inf if tip.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0, 0.0])
                 continue
             value, conjugate, product = term.value(theta), term.conjugate(tip), float(tip @ theta)
             sizes = abs(value) + abs(conjugate) + float(np.abs(tip) @ np.abs(theta))
-            apart = max(value + conjugate - product, 0.0) + (theta.size + 8) * _EPS * sizes
-            rows.append([apart, value, 0.0, 1.0, float(tip @ tip)])
-        columns = np.array(rows).reshape(-1, 5).T
+            rounding = (theta.size + 8) * _EPS * sizes
+            apart = max(value + conjugate - product, 0.0) + rounding
+            rows.append([apart, value, 0.0, 1.0, float(tip @ tip), rounding])
+        columns = np.array(rows).reshape(-1, 6).T
         return np.column_stack([self._node_sums(column) for column in columns])
 
     def optimum(self, tol: float = 1e-12) -> Optimum:

@@ -437,12 +437,14 @@ class Problem(FiniteSum):
         """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
         return evaluation.conjugate_sums(self.samples, self.active, self._checked_tips(tips))
 
-    def gap_parts(self, tips: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    def gap_parts(self, tips: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         s, theta = self._checked_tips(tips), self._checked(theta, "theta", self.n_features)
-        return gaps.gap_parts(self.samples, self.active, s, theta, self.loss.beta, self._margin_scales)
+        scales = self.margin_scales
+        return gaps.gap_parts(self.samples, self.active, s, theta, self.loss.beta, scales, slack)
 
     @cached_property
-    def _margin_scales(self) -> np.ndarray:
+    def margin_scales(self) -> np.ndarray:
+        """What says how far rounding takes the margins of each node's rows, as `gaps` has it; (n, 5)."""
         return gaps.margin_scales(self.samples, self.active)
 
     def optimum(self, tol: float = 1e-12) -> Optimum:

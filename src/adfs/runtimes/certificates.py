@@ -11,17 +11,20 @@ from adfs.algorithms.base import OnePoint, Process
 from adfs.algorithms.qning import dual_pass
 from adfs.problem.evaluation import add_squares, squared_norm
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.gaps import Gap, close_gap
+from adfs.problem.gaps import Gap, close_gap, margin_rounding
+from adfs.problem.problem import Problem
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
     ``tips`` are the dual variables that prove it, where they are not those of the process; ``last`` says that
-    to go on would not make it better.
+    to go on would not make it better. ``absolute_gap`` is the gap before it is divided by a scale.
     The gap is a sum of terms of at least 0, with what rounding can hide: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
@@ -32,6 +35,7 @@ class Certificate(NamedTuple):
     gap: float
     tips: np.ndarray | None = None
     last: bool = False
+    absolute_gap: float = np.nan
 
 
 class Certifier(Protocol):
@@ -74,6 +78,7 @@ class AllNodes:
         self.penalty = problem.penalty_of(self.total_sigma, total_l1)
         self._at_zero: float | None = None
         self._dual_at_zero: float | None = None
+        self._scales: np.ndarray | None = None
 
     @property
     def value_at_zero(self) -> float:
@@ -86,6 +91,11 @@ class AllNodes:
         return self._at_zero
 
     @property
+    def scale(self) -> float:
+        """What gaps are divided by: F(0), or 1 where that is 0."""
+        return self.value_at_zero if self.value_at_zero > 0.0 else 1.0
+
+    @property
     def dual_at_zero(self) -> float:
         """D(0) less what rounding can add to its sum: a lower bound of F*, computed once."""
         if self._dual_at_zero is None:
@@ -93,6 +103,14 @@ class AllNodes:
             total = float(self.collect(self.problem.conjugate_sums(zero)).sum())
             self._dual_at_zero = -total - 2.0**-32 * abs(total)
         return self._dual_at_zero
+
+    @property
+    def margin_scales(self) -> np.ndarray:
+        """What says how far rounding takes the margins of each node's rows, (n, 5), collected once."""
+        if self._scales is None:
+            assert isinstance(self.problem, Problem)
+            self._scales = self.collect(self.problem.margin_scales)
+        return self._scales
 
     def collect(self, values: np.ndarray) -> np.ndarray:
         """Return one number or vector per node of this process as one per node of the network."""
@@ -116,10 +134,9 @@ class AllNodes:
         self, theta: np.ndarray, found: Gap, lower: float, tips: np.ndarray | None = None
     ) -> Certificate:
         """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
-        at_zero = self.value_at_zero
         found = found.above(lower)
-        gap = found.gap / (at_zero if at_zero > 0.0 else 1.0)
-        return Certificate(theta, found.value, found.lower, gap, tips)
+        gap = found.gap / self.scale
+        return Certificate(theta, found.value, found.lower, gap, tips, absolute_gap=found.gap)
 
     def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,); with an ℓ1 term that moved towards 0."""
@@ -147,10 +164,10 @@ def certify(
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
     if isinstance(process, OnePoint):
         tips = None
-        if enough is not None and problem.certifiable and not process.stuck:
-            certificate = certify_by_gradient(process, nodes, lower)
-            if certificate.gap > enough:
-                return certificate
+        # What rounding does to a loss without a bound of its curvature only the rows tell.
+        quick = problem.certifiable and problem.smooth and not process.stuck
+        if enough is not None and quick and promised_gap(process, nodes) > enough * nodes.scale:
+            return certify_by_gradient(process, nodes, lower)
     else:
         tips = process.dual() if problem.certifiable else None
     own: np.ndarray | None = None
@@ -164,7 +181,8 @@ def certify(
         if certificate.gap > enough:
             return certificate
         residual = nodes.add_rows(tips) + sigma * theta
-        return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), lower)
+        # Earlier bounds took the sums from the centres, whose rounding is not known.
+        return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)
     if tips is not None:
         tips = _inside(process, tips, problem)
         total = nodes.add_rows(tips)
@@ -184,20 +202,45 @@ def certify(
     return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower, own)
 
 
-def certify_by_gradient(
-    process: OnePoint, nodes: AllNodes, lower: float, lengths: np.ndarray | None = None
-) -> Certificate:
-    """Certify the θ of a process that goes by it from F and ∇F, which it has: not a message, no rows.
+def promised_gap(process: OnePoint, nodes: AllNodes, lengths: np.ndarray | None = None) -> float:
+    """Return the gap that ∇F promises, ‖∇F‖²/(2Σσ), rounding not counted; infinite without a ∇F.
 
     ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
     """
-    theta, sigma = process.point, nodes.total_sigma
-    value, gradient = process.seen
+    _, gradient = process.seen
     square = squared_norm(gradient if lengths is None else lengths * gradient)
-    if square == 0.0 and not theta.any():  # F(0) − D(0) is known before the first gradient
-        value, square, lower = nodes.value_at_zero, np.inf, max(lower, nodes.dual_at_zero)
-    excess = square / (2.0 * sigma)
-    return nodes.certificate(theta, Gap(value, value - excess, excess), lower)
+    if square == 0.0 and process.position == 0.0:
+        return np.inf
+    return square / (2.0 * nodes.total_sigma)
+
+
+def certify_by_gradient(process: OnePoint, nodes: AllNodes, lower: float) -> Certificate:
+    """Certify the θ of a process that goes by it from F and ∇F, which it has: no message, no rows."""
+    theta, (value, gradient) = process.point, process.seen
+    if not gradient.any() and not theta.any():  # F(0) − D(0) is known before the first gradient
+        value, lower = nodes.value_at_zero, max(lower, nodes.dual_at_zero)
+        rounding = _gradient_rounding(nodes, theta, value)[1]
+        return nodes.certificate(theta, Gap(value, -np.inf, np.inf, rounding), lower)
+    lost, rounding = _gradient_rounding(nodes, theta, value)
+    excess = float((np.sqrt(squared_norm(gradient)) + lost) ** 2 / (2.0 * nodes.total_sigma))
+    return nodes.certificate(theta, Gap(value, value - excess - rounding, excess, rounding), lower)
+
+
+def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tuple[float, float]:
+    """Return what rounding can do to ∇F and to F at θ, of a smooth loss, from sums over the rows.
+
+    Slopes are at most √(2β(ℓ − min ℓ)), and Σw(ℓ − min ℓ) is at most F(θ) − D(0). Margins off by δ change
+    them by βδ. A node adds up its rows one after the other.
+    """
+    problem = nodes.problem
+    assert isinstance(problem, Problem)
+    beta, square, scales = problem.loss.beta, squared_norm(theta), nodes.margin_scales
+    excess, rows = max(value - nodes.dual_at_zero, 0.0), float(scales[:, 0].sum())
+    margins = float(margin_rounding(scales, beta, square).sum())
+    each = _EPS * float(scales[:, 4].max() + len(scales) + theta.size + 8.0)  # of the longest sums
+    slopes = np.sqrt(2.0 * beta * margins) + each * np.sqrt(2.0 * beta * excess)
+    lost = np.sqrt(rows) * slopes + each * nodes.total_sigma * np.sqrt(square)
+    return float(lost), float(2.0 * np.sqrt(excess * margins) + margins + each * abs(value))
 
 
 def can_be_closed(process: Process, nodes: AllNodes) -> bool:
@@ -207,9 +250,7 @@ def can_be_closed(process: Process, nodes: AllNodes) -> bool:
     return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.at_iterate)
 
 
-def certify_after_pass(
-    nodes: AllNodes, tips: np.ndarray, theta: np.ndarray, number: int, lower: float
-) -> Certificate:
+def certify_after_pass(nodes: AllNodes, tips: np.ndarray, theta: np.ndarray, number: int) -> Certificate:
     """Certify the point of tips (N,) after a pass of dual ascent over the samples; the tips are overwritten.
 
     The point itself is often good enough long before its dual variables are: some samples have not been drawn
@@ -226,7 +267,7 @@ def certify_after_pass(
     theta = penalty.minimizer(total)
     parts = nodes.collect(problem.gap_parts(tips, theta))
     residual, *l1 = penalty.apart(total, theta)
-    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), lower, tips)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, tips)
 
 
 def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:
@@ -242,7 +283,8 @@ def compare_with_optimum(iterates: np.ndarray, values: np.ndarray, nodes: AllNod
     """
     lower = nodes.problem.optimum().value
     error = float((values - lower).mean())
-    return Certificate(iterates.mean(axis=0), lower + error, lower, error / nodes.value_at_zero)
+    relative = error / nodes.value_at_zero
+    return Certificate(iterates.mean(axis=0), lower + error, lower, relative, absolute_gap=error)
 
 
 def measure_nodes(

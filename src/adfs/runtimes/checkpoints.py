@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,44 +83,34 @@ def _save(
     }
     table = np.array([[row[name] for name in columns] for row in rows], dtype=np.float64)
     arrays = {f"state/{name}": value for name, value in process.arrays().items()}
+    if progress.best is not None:
+        header["best"] = _keep(progress.best, _BEST, arrays)
     if progress.ending is not None:
-        words, own = _ending_in_words(progress.ending)
-        header["ending"] = words
-        arrays |= {f"{_ENDING}{name}": value for name, value in own.items()}
+        outcome, certificate, exhausted, planned = progress.ending
+        header["ending"] = [str(outcome), exhausted, planned, _keep(certificate, _ENDING, arrays)]
     if phases is not None:
         header["phases"] = phases.words
         arrays |= {f"{_PHASES}{name}": value for name, value in phases.arrays.items()}
     write_container(path, "checkpoint", header, arrays | {"rows": table})
 
 
-_PHASES, _ENDING = "phases/", "ending/"
+_PHASES, _BEST, _ENDING = "phases/", "best/", "ending/"
 
 
-def _ending_in_words(ending: Ending) -> tuple[JsonObject, dict[str, np.ndarray]]:
-    """Return what JSON can hold of an ending, and its arrays."""
-    certificate = ending.certificate
-    words: JsonObject = {
-        "outcome": str(ending.outcome),
-        "exhausted": ending.exhausted,
-        "planned": ending.planned,
-        "numbers": [
-            float(number).hex() for number in (certificate.value, certificate.lower, certificate.gap)
-        ],
-    }
-    arrays = {"theta": certificate.theta}
+def _keep(certificate: Certificate, place: str, arrays: dict[str, np.ndarray]) -> list[str]:
+    """Put a certificate's arrays beside others, and return its numbers in a form that loses no bit."""
+    arrays[f"{place}theta"] = certificate.theta
     if certificate.tips is not None:
-        arrays["tips"] = certificate.tips
-    return words, arrays
+        arrays[f"{place}tips"] = certificate.tips
+    numbers = certificate.value, certificate.lower, certificate.gap, certificate.absolute_gap
+    return [float(number).hex() for number in numbers]
 
 
-def _ending_from(header: JsonObject, arrays: Mapping[str, np.ndarray]) -> Ending | None:
-    """Return the ending that a checkpoint holds; None if the run had not ended."""
-    words = header.get("ending")
-    if words is None:
-        return None
-    value, lower, gap = (float.fromhex(number) for number in words["numbers"])
-    certificate = Certificate(arrays[f"{_ENDING}theta"], value, lower, gap, arrays.get(f"{_ENDING}tips"))
-    return Ending(Outcome(words["outcome"]), certificate, words["exhausted"], words["planned"])
+def _kept(numbers: Sequence[str], place: str, arrays: Mapping[str, np.ndarray]) -> Certificate:
+    """Return a certificate that `_keep` has kept."""
+    value, lower, gap, absolute_gap = (float.fromhex(number) for number in numbers)
+    theta, tips = arrays[f"{place}theta"], arrays.get(f"{place}tips")
+    return Certificate(theta, value, lower, gap, tips, absolute_gap=absolute_gap)
 
 
 def _trouble(path: Path, mark: str) -> str:
@@ -154,7 +144,13 @@ def _load(path: Path, start: Start) -> tuple[Process, Progress]:
     process.work = Work(*(int(value) for value in header["work"]))
     names = header["columns"]
     rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in arrays["rows"]]
-    return process, Progress(rows, float(header["seconds"]), _ending_from(header, arrays))
+    progress = Progress(rows, float(header["seconds"]))
+    if "best" in header:
+        progress.best = _kept(header["best"], _BEST, arrays)
+    if "ending" in header:
+        outcome, exhausted, planned, numbers = header["ending"]
+        progress.ending = Ending(Outcome(outcome), _kept(numbers, _ENDING, arrays), exhausted, planned)
+    return process, progress
 
 
 class Checkpoints(ABC):

@@ -305,7 +305,7 @@ class Execution:
             if number + 1 > left or self.agree(self._out_of_time(deadline))[0]:
                 cut_short = True
                 break
-            before, after = after, certify_after_pass(nodes, tips, theta, number, after.lower)
+            before, after = after, certify_after_pass(nodes, tips, theta, number)
             theta, number = after.theta, number + 1
             fall = (now.gap / after.gap) ** (1.0 / number) if plan.alone else before.gap / after.gap
             within_reach = after.gap <= tol * min(fall, 1e6) ** (most - number)

@@ -130,11 +130,28 @@ class Ending(NamedTuple):
 
 @dataclass
 class Progress:
-    """What a run has recorded, the seconds that it has run, and how it ended if it did."""
+    """What a run has recorded, its seconds, the best point that it has certified, and how it ended if it did.
+
+    A run that does not converge returns the best point.
+    """
 
     rows: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
+    best: Certificate | None = None
     ending: Ending | None = None
+
+    def note(self, certificate: Certificate) -> None:
+        """Keep a certificate if it is the best so far; a gap that only steers the run proves nothing."""
+        if math.isnan(certificate.absolute_gap) and not math.isnan(certificate.gap):
+            return
+        if self.best is None or _quality(certificate) < _quality(self.best):
+            self.best = certificate._replace(theta=certificate.theta.copy(), tips=None)
+
+
+def _quality(certificate: Certificate) -> tuple[float, float]:
+    """Return what certificates are compared by: the gap, and F where nothing is certified."""
+    gap = certificate.absolute_gap
+    return (math.inf if math.isnan(gap) else gap), certificate.value
 
 
 class Monitor:
@@ -325,6 +342,7 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                 if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
                     certificate, outcome = pace.try_to_end(certificate, plan)
                     planned = outcome is None
+                progress.note(certificate)
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, progress.seconds))
                     monitor.update(rows[-1])
@@ -339,6 +357,8 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                 if outcome is None and (exhausted or spent or execution.position >= last):
                     outcome = Outcome.OUT_OF_BUDGET
                 if outcome is not None:
+                    if outcome is not Outcome.CONVERGED:
+                        certificate = _best_point(execution, progress, certificate)
                     progress.ending = Ending(outcome, certificate, exhausted, planned)
                     if plan.checkpoint_every is not None:
                         execution.save_last(progress)
@@ -402,6 +422,23 @@ def _certify(execution: Execution, plan: Plan, looks: _Looks, ends: bool) -> Cer
     assert plan.budget.tol is not None
     enough = math.inf if ends else plan.budget.tol
     return execution.certify(plan.record, enough=enough, lower=looks.lower)
+
+
+def _best_point(execution: Execution, progress: Progress, last: Certificate) -> Certificate:
+    """Return the best point that a run has certified, or θ = 0 if F is smaller there."""
+    best, nodes = progress.best or last, execution.nodes
+    if _quality(last) <= _quality(best):
+        best = last
+    at_zero = nodes.value_at_zero
+    if best.value <= at_zero:
+        return best
+    zero = np.zeros_like(best.theta)
+    if math.isnan(best.gap):
+        return Certificate(zero, at_zero, best.lower, best.gap)
+    lower = max(best.lower, nodes.dual_at_zero)
+    gap = at_zero - lower
+    scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
+    return Certificate(zero, at_zero, lower, gap / scale, absolute_gap=gap)
 
 
 def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: float) -> dict[str, float]:

@@ -261,7 +261,7 @@ class _Certified(Look):
         self.problem, self.view, self.summary = maker.problem, phases.setting.problem, summary
         self.parameters, self.network, self.tau = phases.setting.parameters, maker.network, maker.tau
         self.theta, self.tips, self.gap = certificate.theta, tips, certificate.gap
-        self.excess = certificate.gap * (nodes.value_at_zero if nodes.value_at_zero > 0.0 else 1.0)
+        self.excess = certificate.absolute_gap
         self.total_sigma = nodes.total_sigma
         # The certificate: a pass, a sum for θ, and another for its value.
         self._passes, self._sums = 1.0, 2

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -46,6 +47,8 @@ class Run:
         The certified point: F at it is within ``gap``·F(0) of the optimum.
     gap : float
         Certified relative duality gap of ``coef``.
+    absolute_gap : float
+        The same before it is divided by F(0): F at ``coef`` is within this of the optimum.
     columns : dict of str to ndarray
         What was recorded, one number per point, not to be changed: ``position``, ``passes``,
         ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``,
@@ -76,6 +79,7 @@ class Run:
     details: JsonObject = field(default_factory=dict)
     dual: np.ndarray | None = field(default=None, repr=False)
     history: History | None = field(default=None, repr=False)
+    absolute_gap: float = math.nan
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -105,6 +109,7 @@ class Run:
             "method": self.method,
             "outcome": str(self.outcome),
             "gap": self.gap,
+            "absolute_gap": self.absolute_gap,
             "seed": self.seed,
             "seconds": self.seconds,
             "schedule": self.schedule,
@@ -139,6 +144,7 @@ class Run:
             schedule=header["schedule"],
             details=header["details"],
             history=history,
+            absolute_gap=header.get("absolute_gap", math.nan),  # files of 0.2 have none
         )
 
     def __repr__(self) -> str:

@@ -193,7 +193,8 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     count = nodes.sigma.size if options.gather else problem.n_nodes
     theta = np.zeros((count, problem.n_features))
     dual = np.zeros((problem.n_samples, *problem.tip_shape))
-    return Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual)
+    run = Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual)
+    return dataclasses.replace(run, absolute_gap=0.0)
 
 
 @dataclass
@@ -435,6 +436,7 @@ class _Assembly:
             details=details | execution.account(),
             dual=process.dual() if result.certificate.tips is None else result.certificate.tips,
             history=history,
+            absolute_gap=result.certificate.absolute_gap,
         )
 
 
