@@ -37,7 +37,8 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
                 best.setdefault(one.n_nodes, scale * one.time)
         counts = sorted(best)
         line = line_options(*style) | ({"mfc": "none"} if method in plan.passed_over else {})
-        axes.plot(counts, [best[n] for n in counts], marker="o", ms=5, label=method, **line)
+        marker = {"": "o", "6 3": "s"}.get(style[1], "^")  # a point alone shows no dashes
+        axes.plot(counts, [best[n] for n in counts], marker=marker, ms=5, label=method, **line)
     axes.plot(plan.best.n_nodes, scale * plan.best.time, "o", ms=12, mfc="none", mec="0.48")
     counts = sorted({one.n_nodes for one in plan.predictions})
     axes.set_xscale("log")
@@ -50,7 +51,7 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=8, frameon=False, handlelength=4.0, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return axes
 
 
