@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 import adfs
+from adfs.experiments.paper import SETTINGS
 from browser import Browser, narrow_pages
 
 ROOT = Path(__file__).parents[1]
@@ -188,6 +189,12 @@ def test_the_figures_of_the_readme_are_the_kept_ones(kept: ModuleType) -> None:
     place, shown = kept.TAGGED.findall(readme)[0]
     assert len(kept.wrong_figures(readme.replace(f"-->{shown}<", "-->0.1 ns<"))) == 1  # it can fail
     assert kept.with_kept_figures(f"<!-- {place} -->?<!-- . -->") == f"<!-- {place} -->{shown}<!-- . -->"
+
+
+def test_the_reproduction_has_a_row_for_each_method_that_runs(kept: ModuleType) -> None:
+    methods = [row["method"] for row in kept.read_table("reproduction")]
+    assert methods == [one.label for one in SETTINGS["small"].methods]
+    assert {"L-BFGS", "Newton"} <= set(methods)
 
 
 @pytest.mark.parametrize("place", ["nowhere; a row", "solvers; a row", "solvers; a9a, C"])
