@@ -257,7 +257,7 @@ def python_on(ranks: int) -> list[str]:
         return [sys.executable]
     found = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
-        raise SystemExit("there is no mpiexec: pip install 'adfs[mpi]'")
+        raise SystemExit("there is no mpiexec: pip install '.[mpi]'")
     return [found, "-n", str(ranks), "--oversubscribe", sys.executable]
 
 

@@ -221,6 +221,13 @@ def _skip(app, what, name, found, skip, options):
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
+def _without_dead_links(app, pagename, templatename, context, doctree):
+    """Leave out links from sources to modules' pages, which have no anchors, and to Python's own types."""
+    if pagename.startswith("_modules/"):
+        dead = r'<a class="viewcode-back".*?</a>\n?|<li><a href="builtins.html">.*?</li>\n?'
+        context["body"] = re.sub(dead, "", context["body"])
+
+
 def setup(app: object) -> None:
     app.add_role("kept", _kept)
     app.add_directive("adfs-help", _Help)
@@ -229,4 +236,5 @@ def setup(app: object) -> None:
     app.connect("builder-inited", _write_tables)
     app.connect("autodoc-process-docstring", _process, priority=1)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("html-page-context", _without_dead_links)
     app.add_html_math_renderer("outlines", (_inline_formula, None), (_formula, None))

@@ -13,15 +13,15 @@ from sklearn.preprocessing import scale
 import adfs
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs, draw_edges
 from adfs.experiments.figures import layout
-from adfs.pages import COLORS
+from adfs.pages import COLORS, line_options, line_styles
 from adfs.problem.views import intervals
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.placement import place
 from adfs.schedule import frame, make_schedule
 from adfs.theory import AugmentedGraph
 
-BLUE, RED, GREEN, PINK, ORANGE, SKY = COLORS
-SOFT = "0.45"
+BLUE, RED, GREEN, PINK, ORANGE, _ = COLORS
+SOFT = "0.48"
 
 
 @cache
@@ -87,7 +87,8 @@ def draw_first(figure: Figure) -> None:
     labels = [f"{count:.0f}" for count in data["samples"]]
     _draw_network(left, network, [BLUE] * network.n_nodes, labels)
     left.set_title("nine nodes with samples", fontsize=9.5)
-    right.semilogy(data["passes"], data["gap"], color=RED, linewidth=2)
+    (style,) = line_styles(["adfs"])
+    right.semilogy(data["passes"], data["gap"], linewidth=2, **line_options(*style))
     right.set_xlabel("passes over the data")
     right.set_title("certified distance to the best", fontsize=9.5)
     right.grid(True, alpha=0.3)
@@ -168,7 +169,7 @@ def draw_event(figure: Figure) -> None:
         panels[2].plot(*mean, "o", color=color, alpha=0.25)
         panels[2].plot(*after.mean[node], "o", color=color)
     panels[1].plot(*x[ends].T, ":", color=SOFT)
-    panels[0].legend(fontsize=9.5, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
 
 
 def draw_mean_and_lag(figure: Figure) -> None:
@@ -187,11 +188,13 @@ def draw_mean_and_lag(figure: Figure) -> None:
         if node in graph.edges[edge]:
             moments.append(t + 1)
     axes = figure.subplots()
-    axes.vlines(moments, *np.array([min(mean + lag), max(mean + lag)]) * 1.05, color="0.85", linewidth=1)
+    axes.vlines(
+        moments, *np.array([min(mean + lag), max(mean + lag)]) * 1.05, color="0.5", alpha=0.3, linewidth=1
+    )
     axes.plot(grid, mean, color=BLUE, linewidth=2, label="mean c: rests between events")
     axes.plot(grid, lag, color=RED, linewidth=2, label="lag e: decays between events")
     axes.set_xlabel("events of the whole network; grey: this node's own")
-    axes.legend(fontsize=9.5, frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
     _plain(axes)
 
 
@@ -221,7 +224,7 @@ def draw_waiting(figure: Figure) -> None:
         for waits, sender in ((event.node, event.neighbour), (event.neighbour, event.node)):
             if after[waits] > before[waits]:
                 span = (before[waits], after[waits] - before[waits])
-                axes.broken_barh([span], (waits - 0.22, 0.44), facecolors=ORANGE, alpha=0.55)
+                axes.broken_barh([span], (waits - 0.08, 0.16), facecolors=ORANGE)
                 arrow = {"arrowstyle": "->", "color": SOFT, "linewidth": 0.9}
                 axes.annotate("", (after[waits], waits), (before[sender], sender), arrowprops=arrow)
     axes.set_yticks(range(4), [f"node {node}" for node in range(4)])
@@ -252,7 +255,7 @@ def draw_certificate(figure: Figure) -> None:
     shown = run.frame[(run.frame["passes"] > 0.5) & (run.frame["passes"] < 30)]
     axes = figure.subplots()
     primal, dual = shown["primal"] / problem.value_at_zero, shown["dual"] / problem.value_at_zero
-    axes.fill_between(shown["passes"], dual, primal, color=ORANGE, alpha=0.25, label="certified gap")
+    axes.fill_between(shown["passes"], dual, primal, color=SOFT, alpha=0.35, label="certified gap")
     axes.plot(shown["passes"], primal, color=BLUE, linewidth=2, label="objective F(θ)/F(0)")
     axes.plot(shown["passes"], dual, color=GREEN, linewidth=2, label="dual bound D/F(0)")
     best = problem.optimum().value / problem.value_at_zero
@@ -269,12 +272,13 @@ def draw_constants(figure: Figure) -> None:
     problem, network, _ = example()
     axes = figure.subplots()
     cases = (
-        ("adfs", {"parameters": "paper"}, "ADFS, the paper's constants", SKY),
-        ("adfs", {}, "ADFS, tuned", BLUE),
-        ("adfs-block", {}, "block-synchronous ADFS", RED),
-        ("msda", {}, "MSDA", SOFT),
+        ("adfs", {"parameters": "paper"}, "ADFS, the paper's constants"),
+        ("adfs", {}, "ADFS, tuned"),
+        ("adfs-block", {}, "block-synchronous ADFS"),
+        ("msda", {}, "MSDA"),
     )
-    for method, options, label, color in cases:
+    styles = line_styles(method for method, _, _ in cases)
+    for (method, options, label), style in zip(cases, styles, strict=True):
         run = adfs.simulate(
             method,
             problem,
@@ -285,7 +289,8 @@ def draw_constants(figure: Figure) -> None:
             record="suboptimality",
             **options,
         )
-        axes.semilogy(run.frame["time"], run.frame["suboptimality"].clip(1e-12), color=color, label=label)
+        errors = run.frame["suboptimality"].clip(1e-12)
+        axes.semilogy(run.frame["time"], errors, label=label, **line_options(*style))
     axes.set_xlim(0, 20_000)
     axes.set_ylim(1e-5, None)
     axes.set_xlabel("idealised time, τ = 5")
@@ -298,13 +303,15 @@ def draw_nonsmooth(figure: Figure) -> None:
     """Draw the gap of the hinge loss and of its smoothed form."""
     problem, network, _ = example()
     axes = figure.subplots()
-    cases = (("hinge", "ns-adfs", RED), ("smoothed-hinge", "adfs", BLUE))
-    for loss, method, color in cases:
+    cases = (("hinge", "ns-adfs"), ("smoothed-hinge", "adfs"))
+    for loss, method in cases:
         shards = [(shard.X, shard.y) for shard in problem.shards]
         other = adfs.Problem.from_shards(shards, loss=loss, sigma=0.1)
         run = adfs.simulate(method, other, network, passes=300, record="gap")
         shown = run.frame[run.frame["passes"] > 1]
-        axes.loglog(shown["passes"], shown["gap"].clip(1e-12), color=color, label=f"{loss}, {method}")
+        (style,) = line_styles([method])
+        label = f"{loss}, {method}"
+        axes.loglog(shown["passes"], shown["gap"].clip(1e-12), label=label, **line_options(*style))
     axes.set_xlabel("passes over the data")
     axes.set_ylabel("certified relative gap")
     axes.legend(fontsize=9.5, frameon=False)
@@ -330,7 +337,7 @@ def draw_intervals(figure: Figure) -> None:
         low, high = intervals(problem, theta, run.dual, gap, radius)[shown].T
         axes.barh(np.arange(shown.size), high - low, left=low, height=0.7, color=color, label=f"gap {tol:g}")
     optimum = problem.X[shown] @ problem.optimum().theta
-    axes.plot(optimum, np.arange(shown.size), "k|", markersize=9, label="optimal margin")
+    axes.plot(optimum, np.arange(shown.size), "|", color=RED, markersize=9, label="optimal margin")
     margins = np.linspace(-7.0, 7.0, 301)
     curvature = 1.0 / (2.0 + 2.0 * np.cosh(margins))
     axes.fill_between(margins, -3.2, -3.2 + 8.0 * curvature, color="#f0d9b5", label="curvature of the loss")

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import adfs
+from adfs.pages import on_any_page
 
 ROOT = Path(adfs.__file__).parents[2]
 # What flows from a layer to the one above it.
@@ -51,18 +52,20 @@ def draw_architecture(figure: Figure) -> None:
             x = place * width + 0.01
             box = Rectangle((x, height), width - 0.02, 0.55, facecolor="#dbe7f3", edgecolor="#3b6ea5")
             axes.add_patch(box)
-            axes.text(x + width / 2 - 0.01, height + 0.27, name, ha="center", va="center", fontsize=11)
-            count = f"{_modules(name)} modules"
-            axes.text(x + width - 0.035, height + 0.07, count, ha="right", fontsize=8, color="0.35")
+            middle = x + width / 2 - 0.01
+            axes.text(middle, height + 0.36, name, ha="center", va="center", fontsize=11, color="black")
+            number = _modules(name)
+            count = f"{number} module{'s' * (number != 1)}"
+            axes.text(middle, height + 0.11, count, ha="center", va="center", fontsize=8, color="0.35")
         if height:
             flow = FLOWS.get(" | ".join(row), "")
             axes.annotate(
                 "",
                 (0.5, height),
                 (0.5, height - 0.45),
-                arrowprops={"arrowstyle": "->", "color": "0.3", "lw": 1.4},
+                arrowprops={"arrowstyle": "->", "color": drawings.SOFT, "lw": 1.4},
             )
-            axes.text(0.52, height - 0.23, flow, va="center", fontsize=8, color="0.2")
+            axes.text(0.52, height - 0.23, flow, va="center", fontsize=8)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(-0.1, len(rows) - 0.35)
     axes.set_axis_off()
@@ -90,9 +93,8 @@ def write_picture(
     """Write a picture as SVG; ``told`` is kept in it for machines."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasSVG(figure)
-    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path", "font.size": 9.5}):
+    with mpl.rc_context(on_any_page() | {"font.size": 9.5}):
         draw(figure)
-        figure.patch.set_facecolor("white")
         figure.savefig(path, metadata={"Date": None, "Description": told})
 
 

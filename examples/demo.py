@@ -1,4 +1,4 @@
-"""A short story: a network, data spread over it, a model that all nodes agree on, and how good it is.
+"""A short story: a network, data spread over it, a model that all nodes agree on, and what it is good for.
 
 Run with ``make demo``. The data is scikit-learn's breast cancer set, bundled with it. What is printed is also
 written as a page, ``demo/index.html``, which needs nothing else.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import html
+import io
 import json
 import math
 import os
@@ -16,20 +17,27 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from string import Template
 
+import matplotlib as mpl
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer
+from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import adfs
 from adfs.experiments.figures import network_svg
+from adfs.pages import COLORS, METHOD_STYLES, on_any_page
 
 SEED = 0
 TOLERANCE = 1e-8
 SIDE = 3
+ADFS_COLOR = METHOD_STYLES["adfs"][0]
 
 PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -40,10 +48,8 @@ PAGE = Template("""<!doctype html>
 <style>
 $css
 .story { max-width: 720px; margin: 0 auto; }
-.story svg.curve { width: 100%; height: auto; }
 .story .network svg { max-width: 300px; display: block; margin: 0 auto; }
-.curve text { fill: var(--soft); font-size: 12px; }
-.curve polyline { fill: none; stroke: var(--accent); stroke-width: 2.5; }
+.story img { width: 100%; }
 </style>
 </head>
 <body><div class="story">
@@ -61,12 +67,12 @@ class Story:
     def __init__(self) -> None:
         self.sections: list[str] = []
 
-    def tell(self, title: str, words: str, picture: str = "", shown: str = "") -> None:
-        """Tell one step: words, a picture for the page, and text that is shown as it stands."""
+    def tell(self, title: str, words: str, picture: str = "", drawn: str = "", command: str = "") -> None:
+        """Tell one step: words, a picture on the page, the same drawn for a terminal, the command it took."""
         print(f"\n{len(self.sections) + 1}. {title}\n\n{words}")
-        if shown:
-            print(f"\n{shown}")
-        block = f"<pre>{html.escape(shown)}</pre>" if shown else ""
+        for text in filter(None, (drawn, command)):
+            print(f"\n{text}")
+        block = f"<pre>{html.escape(command)}</pre>" if command else ""
         self.sections.append(
             f"<section><h2>{html.escape(title)}</h2><p>{html.escape(words)}</p>{picture}{block}</section>"
         )
@@ -81,13 +87,17 @@ class Story:
         return path
 
 
-def make_problem() -> tuple[adfs.Problem, adfs.Network]:
-    """Return the samples, spread over the nodes of a grid."""
+def make_problem() -> tuple[adfs.Problem, adfs.Network, np.ndarray, np.ndarray]:
+    """Return the samples, spread over the nodes of a grid, and a third of them that no node has."""
     X, classes = load_breast_cancer(return_X_y=True)
-    X, y = StandardScaler().fit_transform(X), 2.0 * classes - 1.0
+    y = 2.0 * classes - 1.0
+    X, others, y, their_y = train_test_split(X, y, test_size=1 / 3, stratify=y, random_state=SEED)
+    scaler = StandardScaler().fit(X)
     n = SIDE * SIDE
-    problem = adfs.Problem(X, y, loss="logistic", sigma=1.0 / n, n_nodes=n, partition="random", seed=SEED)
-    return problem, adfs.Network(f"grid:{SIDE}x{SIDE}")
+    problem = adfs.Problem(
+        scaler.transform(X), y, loss="logistic", sigma=1.0 / n, n_nodes=n, partition="random", seed=SEED
+    )
+    return problem, adfs.Network(f"grid:{SIDE}x{SIDE}"), scaler.transform(others), their_y
 
 
 def grid_text(problem: adfs.Problem) -> str:
@@ -100,37 +110,58 @@ def grid_text(problem: adfs.Problem) -> str:
 
 def tell_network(story: Story, problem: adfs.Problem, network: adfs.Network) -> None:
     """Show who has what, and who talks to whom."""
+    counts = sorted({shard.y.size for shard in problem.shards})
     words = (
         f"{problem.n_samples} tumours with {problem.n_features} measurements each are spread over "
-        f"{network.n_nodes} places. Each place keeps its samples, and talks to its neighbours only."
+        f"{network.n_nodes} places, {' or '.join(map(str, counts))} to each. Each place keeps its samples, "
+        f"and talks to its neighbours only."
     )
     picture = f'<div class="network">{network_svg(network)}</div>'
     story.tell("The network, and the data split over it", words, picture, grid_text(problem))
 
 
-def curve_svg(passes: np.ndarray, gaps: np.ndarray) -> str:
-    """Draw the gap against the passes, on a logarithmic scale."""
-    width, height, left, bottom = 640.0, 300.0, 54.0, 40.0
-    low, high = math.floor(np.log10(gaps.min())), 0
-    x = left + (width - left - 10) * passes / passes.max()
-    y = 10 + (height - bottom - 10) * (high - np.log10(gaps)) / (high - low)
-    parts = []
-    for power in range(low, high + 1, 2):
-        at = 10 + (height - bottom - 10) * (high - power) / (high - low)
-        parts.append(f'<line class="grid" x1="{left}" x2="{width}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">1e{power}</text>')
-    for share in (0.0, 0.5, 1.0):
-        at = left + (width - left - 10) * share
-        parts.append(
-            f'<text x="{at:.1f}" y="{height - 22}" text-anchor="middle">{share * passes.max():.0f}</text>'
-        )
-    parts.append(f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle">passes over the data</text>')
-    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-    label = "The certified gap falls along a straight line on a logarithmic scale"
-    return (
-        f'<svg class="curve" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{label}">'
-        f'{"".join(parts)}<polyline points="{points}"/></svg>'
-    )
+def image(svg: bytes, words: str) -> str:
+    """Return a drawing as part of the page, told in words for those who do not see it."""
+    drawn = base64.b64encode(svg).decode()
+    return f'<img alt="{words}" src="data:image/svg+xml;base64,{drawn}">'
+
+
+def draw(plot: Callable[[Figure], None], height: float, words: str) -> str:
+    """Draw for the page, light or dark."""
+    stream = io.BytesIO()
+    with mpl.rc_context(on_any_page()):
+        figure = Figure(figsize=(7.2, height), layout="constrained")
+        plot(figure)
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    return image(stream.getvalue(), words)
+
+
+def plot_gap(figure: Figure, frame: pd.DataFrame) -> None:
+    """Plot the gap against the passes, on a logarithmic scale."""
+    axes = figure.subplots()
+    axes.semilogy(frame["passes"], frame["gap"], color=ADFS_COLOR, linewidth=2.5)
+    axes.set(xlabel="passes over the data", ylabel="certified gap", xlim=(0, None))
+    axes.grid(True, alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def plot_models(figure: Figure, names: list[str], models: np.ndarray, accuracies: np.ndarray) -> None:
+    """Plot, a line for each model, how often it is right about new samples, and its coefficients.
+
+    The last two are that of all places together and that of one machine with all the data.
+    """
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.6])
+    colors = [COLORS[4]] * (len(names) - 2) + [ADFS_COLOR] * 2
+    for place, (theta, share, color) in enumerate(zip(models, accuracies, colors, strict=True)):
+        left.plot(100 * share, place, "o", color=color)
+        right.plot(theta, np.full(theta.size, place), "|", color=color, markersize=11)
+    left.set_yticks(range(len(names)), names)
+    left.invert_yaxis()
+    left.set_xlabel("right about new samples, %")
+    right.set_xlabel(f"the {models.shape[1]} coefficients")
+    for axes in (left, right):
+        axes.grid(True, axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs.Run:
@@ -151,32 +182,40 @@ def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs
         f"{run.seconds:.2f} s. The gap is proven: the model is no farther than that from the best there is, "
         f"relative to where it started."
     )
-    picture = curve_svg(frame["passes"].to_numpy(), frame["gap"].to_numpy())
+    told = "The certified gap falls along a straight line on a logarithmic scale."
+    picture = draw(lambda figure: plot_gap(figure, frame), 3.2, told)
     story.tell("The gap falls", words, picture, "\n".join(lines))
     return run
 
 
-def planner_word(problem: adfs.Problem) -> str:
-    """Return what the planner says of this problem, nothing where there is no planner."""
-    plan = getattr(adfs, "plan", None)
-    return "" if plan is None else str(plan(problem, nodes=[1, 4, 9], graphs=["grid"], tau=5.0))
-
-
-def tell_comparison(story: Story, problem: adfs.Problem, run: adfs.Run) -> None:
-    """Hold every node's model to the one that a single machine finds with all the data."""
+def tell_comparison(
+    story: Story, problem: adfs.Problem, run: adfs.Run, new: np.ndarray, new_y: np.ndarray
+) -> None:
+    """Hold the model of all together to those of single places, and to that of one machine with all data."""
     best = problem.optimum()
+    sigma = problem.total_sigma / problem.n_nodes
+    alone = [adfs.Problem(one.X, one.y, loss="logistic", sigma=sigma).optimum() for one in problem.shards]
     # F* is at least the run's dual value: that certifies any point, each node's own included.
     dual = run.frame["dual"].iloc[-1]
     gaps = [(problem.objective(theta) - dual) / problem.value_at_zero for theta in run.theta]
-    right = [np.mean(np.sign(problem.X @ theta) == problem.y) for theta in run.theta]
-    alone = np.mean(np.sign(problem.X @ best.theta) == problem.y)
+    models = np.array([*(one.theta for one in alone), run.coef, best.theta])
+    names = [f"place {place} alone" for place in range(len(alone))]
+    names += ["all together", "one machine, all data"]
+    accuracies = np.array([np.mean(np.sign(new @ theta) == new_y) for theta in models])
     words = (
-        f"One machine with all the data, and Newton's method, finds the same model: no coefficient differs "
-        f"by more than {np.abs(run.coef - best.theta).max():.0e}. No node saw another's samples, yet the "
-        f"worst of the nine has a certified gap of {max(gaps):.0e} and is right about {min(right):.1%} "
-        f"of all {problem.n_samples} samples; the one machine's about {alone:.1%}."
+        f"With its own samples alone, a place is right about {accuracies[:-2].min():.1%} to "
+        f"{accuracies[:-2].max():.1%} of {new_y.size} tumours that no place has seen, and places disagree "
+        f"about the coefficients. Together they are right about {accuracies[-2]:.1%}, and so is one machine "
+        f"with all the data ({accuracies[-1]:.1%}): no coefficient differs by more than "
+        f"{np.abs(run.coef - best.theta).max():.0e}. No place saw another's samples, yet the worst of the "
+        f"nine has a certified gap of {max(gaps):.0e}."
     )
-    story.tell("Compared with one machine", words)
+    lines = [f"{name:22} {share:6.1%}" for name, share in zip(names, accuracies, strict=True)]
+    told = (
+        "The models of single places differ; that of all together is that of one machine with all the data."
+    )
+    picture = draw(lambda figure: plot_models(figure, names, models, accuracies), 3.8, told)
+    story.tell("Why do it together", words, picture, "\n".join(lines))
 
 
 def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
@@ -184,7 +223,7 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
     title = "Two processes, two files"
     mpiexec = Path(sys.executable).with_name("mpiexec")
     if not mpiexec.exists():
-        words = "There is no mpiexec beside this Python, so this is left out: pip install 'adfs[mpi]'."
+        words = "There is no mpiexec beside this Python, so this is left out: pip install '.[mpi]'."
         story.tell(title, words)
         return
     command = ["adfs", "fit", "shard-{rank}.svm", "--algorithm", "adfs", "--graph", "path", "-C", "1"]
@@ -197,6 +236,8 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
             dump_svmlight_file(problem.X[rows], problem.y[rows], path, zero_based=False)
         real = [str(mpiexec), "-n", "2", "--oversubscribe", sys.executable, "-m", "mpi4py", "-m", *command]
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        settings = "".join(f"{name}: {value}\n" for name, value in on_any_page().items())
+        (folder / "matplotlibrc").write_text(settings, encoding="utf-8")
         waits = ["--timeline", "waits.svg"]
         ended = subprocess.run(
             [*real, *waits],
@@ -210,17 +251,21 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
         if ended.returncode:
             raise SystemExit(f"{shown}\n{ended.stderr}")
         training = json.loads((folder / "model.json").read_text(encoding="utf-8"))["training"]
-        drawn = base64.b64encode((folder / "waits.svg").read_bytes()).decode()
+        waits_svg = (folder / "waits.svg").read_bytes()
     words = (
         f"The same on two real MPI ranks; each reads its own file, and no sample leaves its rank. It "
         f"{training['outcome']} to a gap of {training['gap']:.0e} after {training['passes']:.0f} passes, in "
         f"{training['seconds']:.2f} s. The time line shows who waited for whom."
     )
-    picture = (
-        '<img class="figure" alt="A time line for each of the two ranks; bars are waits for the other." '
-        f'src="data:image/svg+xml;base64,{drawn}">'
-    )
-    story.tell(title, words, picture, shown)
+    picture = image(waits_svg, "A time line for each of the two ranks; bars are waits for the other.")
+    story.tell(title, words, picture, command=shown)
+
+
+def tell_plan(story: Story, problem: adfs.Problem) -> None:
+    """Say what would be quickest for this problem."""
+    plan = adfs.plan(problem, nodes=[1, 4, 9], graphs=["grid"], tau=5.0)
+    words = f"ADFS was asked for by name; it is for many more samples than these. Here, {plan}"
+    story.tell("Which method to take", words)
 
 
 def main() -> None:
@@ -230,20 +275,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="stop after so many steps of the story")
     given = parser.parse_args()
     story = Story()
-    problem, network = make_problem()
+    problem, network, new, new_y = make_problem()
     tell_network(story, problem, network)
     if given.steps > 1:
         run = tell_run(story, problem, network)
         if run.gap > TOLERANCE:
             raise SystemExit(f"the demo did not reach its tolerance: {run.gap:.1e}")
     if given.steps > 2:
-        # The one place of the planner: where the package has it, its word stands here.
-        word = planner_word(problem)
-        if word:
-            story.tell("What the planner says", word)
-        tell_comparison(story, problem, run)
+        tell_comparison(story, problem, run, new, new_y)
     if given.steps > 3:
         tell_two_ranks(story, problem)
+        tell_plan(story, problem)
     print(f"\nThe whole story as a page: {story.write(given.out)}")
 
 

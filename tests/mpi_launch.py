@@ -28,7 +28,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        pytest.skip("there is no mpiexec: pip install 'adfs[mpi]'")
+        pytest.skip("there is no mpiexec: pip install '.[mpi]'")
     return found
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 import adfs
+from adfs.experiments.paper import SETTINGS
 from browser import Browser, narrow_pages
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +30,16 @@ from sphinx.application import Sphinx
 settings = {"exclude_patterns": ["reference/*"], "apidoc_modules": []}
 Sphinx("docs", "docs", "html", "doctrees", "html", settings, status=None, warning=None).build()
 """
+# A module's page as the build writes it; one of its names is a type of Python's own.
+MODULE = """:orphan:
+
+adfs.files
+==========
+
+.. automodule:: adfs.files
+   :members:
+   :no-index:
+"""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "benchmarks" / "results", folder / "benchmarks" / "results")
     for name in ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"):
         shutil.copy(ROOT / name, folder)
+    (folder / "docs" / "api.rst").write_text(MODULE, encoding="utf-8")
     places = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": places}
     subprocess.run([sys.executable, "-c", BUILD], cwd=folder, env=environment, timeout=300, check=True)
@@ -128,6 +140,40 @@ def test_links_within_the_pages_lead_somewhere(built: Path, pages: dict[str, str
     assert followed > 100
 
 
+def test_links_of_the_sources_lead_somewhere(built: Path) -> None:
+    sources = list((built / "_modules").rglob("*.html"))
+    assert built / "_modules" / "adfs" / "files.html" in sources
+    for source in sources:
+        article = source.read_text(encoding="utf-8").partition('<article role="main"')[2]
+        for place in re.findall(r'<a [^>]*href="([^":]+)"', article.partition("</article>")[0]):
+            file, _, anchor = html.unescape(place).partition("#")
+            target = source.parent / file if file else source
+            assert target.is_file(), f"{source}: {place}"
+            assert not anchor or f'id="{anchor}"' in target.read_text(encoding="utf-8"), f"{source}: {place}"
+
+
+def test_the_first_page_has_three_entrances_and_no_list_of_all_pages(pages: dict[str, str]) -> None:
+    article = pages["index"].partition('<article role="main"')[2].partition("</article>")[0]
+    assert re.findall(r"<strong>.*?>(I [\w ]+)<", article) == [
+        "I have a table",
+        "I have machines",
+        "I study methods",
+    ]
+    assert "toctree-l1" not in article
+
+
+def test_the_benchmarks_begin_with_ten_lines(pages: dict[str, str]) -> None:
+    before = pages["benchmarks"].partition("<h1>")[2].partition("<table")[0]
+    assert before.count("<li>") == 10
+    assert before.count('class="kept"') >= 10
+
+
+def test_it_is_installed_in_one_way() -> None:
+    for path in [*SOURCES, ROOT / "README.md", *(ROOT / "src").rglob("*.py"), ROOT / "examples" / "demo.py"]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"pip install (-\S+ \S+ )?[\"']?adfs\b", text), path
+
+
 def test_every_public_name_is_in_the_reference(pages: dict[str, str]) -> None:
     missing = [name for name in adfs._OBJECTS if f">{name}<" not in pages["reference"]]
     assert missing == []
@@ -143,6 +189,12 @@ def test_the_figures_of_the_readme_are_the_kept_ones(kept: ModuleType) -> None:
     place, shown = kept.TAGGED.findall(readme)[0]
     assert len(kept.wrong_figures(readme.replace(f"-->{shown}<", "-->0.1 ns<"))) == 1  # it can fail
     assert kept.with_kept_figures(f"<!-- {place} -->?<!-- . -->") == f"<!-- {place} -->{shown}<!-- . -->"
+
+
+def test_the_reproduction_has_a_row_for_each_method_that_runs(kept: ModuleType) -> None:
+    methods = [row["method"] for row in kept.read_table("reproduction")]
+    assert methods == [one.label for one in SETTINGS["small"].methods]
+    assert {"L-BFGS", "Newton"} <= set(methods)
 
 
 @pytest.mark.parametrize("place", ["nowhere; a row", "solvers; a row", "solvers; a9a, C"])
@@ -186,6 +238,41 @@ def test_the_readme_shows_what_the_package_computes(kept: ModuleType) -> None:
     assert data.keys() == now.keys()
     for name, values in now.items():
         assert data[name] == pytest.approx(values, rel=1e-6), name
+
+
+def test_nothing_covers_anything_in_the_pictures(kept: ModuleType) -> None:
+    import drawings
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from pictures import draw_architecture
+
+    figure = Figure(figsize=(5.2, 5.6), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    with mpl.rc_context({"font.size": 9.5}):
+        draw_architecture(figure)
+        canvas.draw()
+    (axes,) = figure.axes
+    texts = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    boxes = [box.get_window_extent() for box in axes.patches]
+    for number, text in enumerate(texts):
+        assert sum(text.overlaps(other) for other in texts[number + 1 :]) == 0
+        for box in boxes:  # inside a box, or outside
+            inside = box.contains(*text.min) and box.contains(*text.max)
+            assert inside or not box.overlaps(text)
+    for draw in (drawings.draw_event, drawings.draw_mean_and_lag, drawings.draw_waiting):
+        figure = Figure(layout="constrained")
+        draw(figure)
+        assert figure.legends, draw
+        assert [axes.get_legend() for axes in figure.axes] == [None] * len(figure.axes)
+
+
+def test_pictures_have_no_ground_of_their_own(built: Path) -> None:
+    """What a browser would turn dark turns orange into brown; a white sheet glares in the dark."""
+    assert "filter" not in (DOCS / "style" / "pictures.css").read_text(encoding="utf-8")
+    for path in (built / "_images").glob("*.svg"):
+        ground = path.read_text(encoding="utf-8").partition('<g id="patch_1">')[2].partition("</g>")[0]
+        assert 'style="fill: none' in ground, path
 
 
 def test_the_links_of_the_readme_lead_to_files() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -28,7 +29,7 @@ SCHEMAS = {
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_files_for_hosts_are_valid(schema: str) -> None:
     if find_spec("check_jsonschema") is None:
-        pytest.skip("check-jsonschema is not installed: pip install 'adfs[lint]'")
+        pytest.skip("check-jsonschema is not installed: pip install '.[lint]'")
     files = [str(path) for path in ROOT.glob(SCHEMAS[schema])]
     if not files and not (ROOT / ".github").exists():
         pytest.skip("an archive of the sources has no files for hosts")
@@ -56,7 +57,7 @@ def install_wheel(folder: Path) -> Path:
 
 
 def run_demo(python: Path, folder: Path) -> str:
-    """Run the demo's first two steps from elsewhere, and check that it used the environment's own package."""
+    """Run the demo's first steps from elsewhere, and check that it used the environment's own package."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     code = "import adfs; print(adfs.__file__, adfs.__version__)"
     where = subprocess.run(
@@ -65,12 +66,24 @@ def run_demo(python: Path, folder: Path) -> str:
     place, version = where.stdout.split()
     assert Path(place).is_relative_to(folder / "env"), place
     assert version == adfs.__version__
-    command = [str(python), str(ROOT / "examples" / "demo.py"), "--steps", "2", "--out", "page"]
+    command = [str(python), str(ROOT / "examples" / "demo.py"), "--steps", "3", "--out", "page"]
     told = subprocess.run(
         command, cwd=folder, env=clean, capture_output=True, text=True, timeout=300, check=False
     )
     assert told.returncode == 0, told.stderr
-    assert (folder / "page" / "index.html").read_text(encoding="utf-8").count("<section>") == 2
+    page = (folder / "page" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<section>") == 3
+    # The network, the curve and the models are drawn once each, and none is a white sheet in the dark.
+    pictures = [base64.b64decode(one).decode() for one in re.findall(r'svg\+xml;base64,([^"]+)', page)]
+    assert (page.count("<svg"), len(pictures), page.count("<pre>")) == (1, 2, 0)
+    for drawn in pictures:
+        assert not re.search(r"#fff(fff)?\b", drawn)
+    # Together they are at least as good as the best alone, and as one machine.
+    line = r"^(place \d|all together|one machine)\b.* ([\d.]+)%$"
+    shares = dict(re.findall(line, told.stdout, re.MULTILINE))
+    assert len(shares) == 11
+    assert shares["all together"] == shares["one machine"]
+    assert float(shares["all together"]) >= max(map(float, shares.values()))
     return told.stdout
 
 

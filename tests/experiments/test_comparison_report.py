@@ -17,11 +17,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.experiments import Comparison, Results, make_page, remake_folder, run_comparison, write_folder
-from adfs.experiments.figures import layout, markdown, network_svg, style_of, time_table
+from adfs.experiments.figures import layout, markdown, network_svg, time_table
 from adfs.experiments.report import Finding, load_findings, save_findings
 from adfs.network import Network
+from adfs.pages import METHOD_STYLES, line_styles
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = "</script><script>alert(1)</script> & <b>"
@@ -82,9 +84,25 @@ def test_figures(written: tuple[Results, Path]) -> None:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert ET.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
     drawing = (folder / "error-time.svg").read_text(encoding="utf-8").lower()
-    for number in range(4):
-        assert style_of(number)[0].lower() in drawing
-    assert len({style_of(number) for number in range(24)}) == 24
+    for method in ("adfs", "point-saga", "dsba"):
+        assert METHOD_STYLES[method][0].lower() in drawing
+
+
+def test_each_method_has_one_line_style_everywhere(written: tuple[Results, Path]) -> None:
+    own = {name for name, method in METHODS.items() if method.__class__.__module__.startswith("adfs.")}
+    assert set(METHOD_STYLES) == own
+    assert len(set(METHOD_STYLES.values())) == len(METHOD_STYLES)
+    # The same method with other constants, and methods from outside: still no two lines alike.
+    names = [*METHOD_STYLES, *["adfs"] * 5, "adfs-block", *(f"outside-{k}" for k in range(12))]
+    styles = line_styles(names)
+    assert len(set(styles)) == len(names)
+    assert styles[: len(METHOD_STYLES)] == list(METHOD_STYLES.values())
+    assert {color for name, (color, _) in zip(names, styles, strict=True) if name == "adfs"} == {styles[0][0]}
+    # The page's script gets these.
+    page = (written[1] / "report.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    used = line_styles(one.method for one in written[0].comparison.methods)
+    assert [(one["color"], one["dash"]) for one in data["methods"]] == used
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_users_write(written: tuple[Results, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -15,6 +16,7 @@ from adfs.algorithms import METHODS
 from adfs.algorithms.extra import Extra
 from adfs.cli import main
 from adfs.errors import InputError
+from adfs.pages import METHOD_STYLES
 from adfs.planning import Facts, choose, networks_of, plan, predict
 from adfs.planning.predictions import LOCAL_SOLVERS, candidates
 from adfs.theory import summarize
@@ -167,13 +169,23 @@ def test_what_a_plan_writes(found: adfs.planning.Plan, tmp_path: Path) -> None:
     assert content["recommendation"] == str(found)
     assert len(content["predictions"]) == len(found.table) == len(found.predictions)
     assert found.table["time"].is_monotonic_increasing
-    assert len(found.plot().lines) == 4  # three methods and the ring
+    lines = {line.get_label(): line for line in found.plot().lines}
+    assert len(lines) == 4  # three methods and the ring
+    for method in {one.method for one in found.predictions}:
+        assert lines[method].get_color() == METHOD_STYLES[method][0]
+        assert lines[method].is_dashed() == bool(METHOD_STYLES[method][1])
     found.save_page(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert page.count("<tr>") == 1 + len(found.predictions)
     assert not re.search(r"(src|href)=\"(https?:)?//", page)
     assert found.best.graph in page
     assert 'role="img"' in page
+    for limit, told in ((math.inf, "<dd>any</dd>"), (12.0, "<dd>12</dd>"), (math.nan, "")):
+        dataclasses.replace(found, tau_limit=limit).save_page(tmp_path / "plan.html")
+        page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+        assert ("τ up to which they do" in page) == bool(told)
+        assert told in page
+        assert "<dd>inf" not in page
 
 
 def test_every_shape_is_looked_at_once_and_what_has_no_such_size_is_left_out() -> None:

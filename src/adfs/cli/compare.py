@@ -101,7 +101,7 @@ def run(
     if traces not in ("csv", "parquet"):
         raise unknown_name("format of traces", traces, ("csv", "parquet"))
     if traces == "parquet" and find_spec("pyarrow") is None:
-        raise InputError("parquet needs pyarrow: pip install 'adfs[parquet]', or use --traces csv")
+        raise InputError("parquet needs pyarrow: pip install pyarrow, or use --traces csv")
     table: dict[str, object] = {
         "graph": graph,
         "nodes": nodes,

@@ -142,8 +142,8 @@ def all_ranks() -> Iterator[MPI.Intracomm]:
         from mpi4py import MPI
     except ImportError:
         raise InputError(
-            "these are several MPI processes and mpi4py is missing: pip install 'adfs[mpi]', "
-            "or 'adfs[hpc]' on a site's own MPI"
+            "these are several MPI processes and mpi4py is missing: pip install '.[mpi]' in the checkout of "
+            "adfs, or '.[hpc]' on a site's own MPI"
         ) from None
     from adfs.runtimes.mpi.faults import as_one_program
     from adfs.runtimes.mpi.ranks import check_launcher

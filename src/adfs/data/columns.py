@@ -74,7 +74,7 @@ def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
         import pyarrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise InputError(f"reading {path} needs pyarrow: pip install 'adfs[parquet]'") from None
+        raise InputError(f"reading {path} needs pyarrow: pip install pyarrow") from None
     with open_bytes(path) as stream:
         content = stream.read()
     try:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from adfs.experiments.runs import AXES, Curve, Results
 from adfs.network import Network
-from adfs.pages import COLORS, number
+from adfs.pages import line_options, line_styles, number
 from adfs.runtimes.loop import Outcome
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: The errors of the table, as far as the target goes.
 LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
-#: Beyond six methods the lines are dashed as well.
-DASHES = ("", "6 3", "2 2", "8 3 2 3")
 
 _MOST_NODES = 600
 _SIZE = 380.0
@@ -108,21 +106,16 @@ def markdown(table: pd.DataFrame) -> str:
 # --------------------------------------------------------------------------- curves
 
 
-def style_of(number: int) -> tuple[str, str]:
-    """Return the colour and the dashes of the curve with this number."""
-    return COLORS[number % len(COLORS)], DASHES[(number // len(COLORS)) % len(DASHES)]
-
-
 def _draw(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None:
-    for place, entry in enumerate(results.comparison.methods):
+    entries = results.comparison.methods
+    for entry, (color, dashes) in zip(entries, line_styles(one.method for one in entries), strict=True):
         curve = results.curve(entry.label, axis)
         if curve is None:
             continue
-        color, dashes = style_of(place)
-        line = (0, tuple(float(part) for part in dashes.split())) if dashes else "-"
         if logarithmic:  # a logarithm has no 0 to start from
             curve = Curve(*(values[curve.x > 0.0] for values in curve))
-        axes.plot(curve.x, curve.median, color=color, linestyle=line, linewidth=1.6, label=entry.label)
+        line = line_options(color, dashes)
+        axes.plot(curve.x, curve.median, linewidth=1.6, label=entry.label, **line)
         if len(results.of(entry.label)) > 1:
             axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.18, linewidth=0.0)
     axes.set_yscale("log")

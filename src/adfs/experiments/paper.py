@@ -29,6 +29,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 ADFS, TUNED, BLOCK = "ADFS", "ADFS (tuned)", "block ADFS"
 ADAPTIVE, BLOCK_ADAPTIVE = "ADFS, adaptive", "block ADFS, adaptive"
 MSDA, SAGA, ESDACD, DSBA, AGD = "MSDA", "Point-SAGA", "ESDACD", "DSBA", "distributed AGD"
+LBFGS, NEWTON = "L-BFGS", "Newton"
 
 _METHODS = (
     MethodSpec("adfs", ADFS, "paper"),
@@ -41,6 +42,8 @@ _METHODS = (
     MethodSpec("esdacd", ESDACD),
     MethodSpec("dsba", DSBA, "paper"),
     MethodSpec("dagd", AGD),
+    MethodSpec("lbfgs", LBFGS),
+    MethodSpec("newton", NEWTON),
 )
 #: Rows of Table 1 -> the curves that measure them.
 _MEASURED = {"point-saga": SAGA, "msda": MSDA, "esdacd": ESDACD, "dsba": DSBA, "adfs": ADFS}

@@ -19,13 +19,12 @@ from adfs.experiments.figures import (
     markdown,
     network_svg,
     save_figures,
-    style_of,
     time_table,
     times_frame,
 )
 from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 from adfs.files import write_whole
-from adfs.pages import fill_page, html_facts, html_table, number
+from adfs.pages import fill_page, html_facts, html_table, line_styles, number
 
 _DIGITS = 5
 # What is told of the problem, as runs keep it -> words.
@@ -114,14 +113,16 @@ def _curves(results: Results, label: str) -> dict[str, object]:
 
 def _data(results: Results) -> str:
     """Return what the page's script draws."""
+    entries = results.comparison.methods
     methods = [
         {
             "label": entry.label,
-            **dict(zip(("color", "dash"), style_of(place), strict=True)),
+            "color": color,
+            "dash": dashes,
             "seeds": len(results.of(entry.label)),
             "curves": _curves(results, entry.label),
         }
-        for place, entry in enumerate(results.comparison.methods)
+        for entry, (color, dashes) in zip(entries, line_styles(one.method for one in entries), strict=True)
     ]
     error = f"{error_name(results)}, mean over nodes"
     content = {"axes": AXES, "error": error, "target": results.comparison.target, "methods": methods}

@@ -7,7 +7,7 @@ import io
 import math
 from typing import TYPE_CHECKING
 
-from adfs.pages import COLORS, fill_page, html_facts, html_table, number
+from adfs.pages import fill_page, html_facts, html_table, line_options, line_styles, number, on_any_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +30,16 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
         axes = figure.add_subplot()
     scale = 1.0 if plan.seconds_per_sample is None else plan.seconds_per_sample
     shown = [one.method for one in plan.best_of_each() if one.time <= _SLOWEST * plan.best.time]
-    for place, method in enumerate(shown):
+    for method, style in zip(shown, line_styles(shown), strict=True):
         best: dict[int, float] = {}
         for one in plan.predictions:
             if one.method == method:
                 best.setdefault(one.n_nodes, scale * one.time)
         counts = sorted(best)
-        style = ":" if method in plan.passed_over else "--" if place >= len(COLORS) else "-"
-        color = COLORS[place % len(COLORS)]
-        axes.plot(counts, [best[n] for n in counts], style, marker="o", ms=4, color=color, label=method)
-    axes.plot(plan.best.n_nodes, scale * plan.best.time, "o", ms=11, mfc="none", mec="0.3")
+        line = line_options(*style) | ({"mfc": "none"} if method in plan.passed_over else {})
+        marker = {"": "o", "6 3": "s"}.get(style[1], "^")  # a point alone shows no dashes
+        axes.plot(counts, [best[n] for n in counts], marker=marker, ms=5, label=method, **line)
+    axes.plot(plan.best.n_nodes, scale * plan.best.time, "o", ms=12, mfc="none", mec="0.48")
     counts = sorted({one.n_nodes for one in plan.predictions})
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -51,7 +51,7 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=8, frameon=False, handlelength=4.0, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return axes
 
 
@@ -60,7 +60,7 @@ def _svg(plan: Plan) -> str:
     import matplotlib as mpl
 
     text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "adfs", "svg.fonttype": "path"}):
+    with mpl.rc_context(on_any_page()):
         figure = draw(plan).get_figure(root=True)
         assert figure is not None
         figure.savefig(text, format="svg", metadata={"Date": None})
@@ -94,9 +94,11 @@ def make_page(plan: Plan) -> str:
         "spectral gap, γ": number(plan.best.gamma),
         "delays": plan.law,
         "nodes that pay, at most": str(plan.node_limit),
-        "τ up to which they do": "" if math.isnan(plan.tau_limit) else number(plan.tau_limit),
-        "pilot": f"{pilot.rows:,} rows, {100.0 * pilot.share:.2g} % of the run" if pilot.found else "none",
     }
+    if not math.isnan(plan.tau_limit):
+        told["τ up to which they do"] = "any" if math.isinf(plan.tau_limit) else number(plan.tau_limit)
+    share = f"{pilot.rows:,} rows, {100.0 * pilot.share:.2g} % of the run"
+    told["pilot"] = share if pilot.found else "none"
     sentences = "".join(f"<li>{html.escape(one)}</li>" for one in plan.sentences())
     return fill_page(
         "plan.html",

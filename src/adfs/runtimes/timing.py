@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from adfs.algorithms.base import EventProcess, Setting, get_method
 from adfs.files import JsonObject
 from adfs.network import Network
+from adfs.pages import COLORS
 from adfs.problem import Problem
 from adfs.problem.samples import Matrix
 from adfs.runtimes.clock import retime
@@ -116,17 +117,16 @@ def draw_timeline(details: JsonObject, axes: Axes | None = None) -> Axes:
     ranks = details["ranks"]
     if axes is None:
         _, axes = plt.subplots(figsize=(9.0, 1.2 + 0.35 * len(ranks)), layout="constrained")
-    colours = plt.get_cmap("tab20")
     shown = set()
     for number, rank in enumerate(ranks):
-        axes.barh(number, rank["total"], height=0.3, color="0.92", zorder=0)
+        axes.barh(number, rank["total"], height=0.3, color="0.5", alpha=0.2, zorder=0)
         for peer in sorted({wait[2] for wait in rank["waits"]}):
             spans = [(a, b - a) for a, b, other in rank["waits"] if other == peer]
             label = None if peer in shown else f"rank {peer}"
             shown.add(peer)
             # Without edges, which have a width of their own: short waits would fill the line.
             bars = axes.broken_barh(
-                spans, (number - 0.35, 0.7), facecolors=colours(peer % 20), linewidth=0.0, label=label
+                spans, (number - 0.35, 0.7), facecolors=COLORS[peer % len(COLORS)], linewidth=0.0, label=label
             )
             bars.set_snap(False)
     axes.set_yticks(range(len(ranks)), [f"rank {number}" for number in range(len(ranks))])
