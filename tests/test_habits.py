@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import adfs
 from browser import Browser, narrow_pages
@@ -24,6 +29,7 @@ SCHEMAS = {
     "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
     "citation-file-format": "CITATION.cff",
 }
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -41,6 +47,81 @@ def test_files_for_hosts_are_valid(schema: str) -> None:
 def test_the_version_has_its_part_of_the_changelog() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(adfs.__version__)}\b", changes, flags=re.MULTILINE)
+
+
+def requirements() -> list[Requirement]:
+    project = PYPROJECT["project"]
+    lines = [
+        *project["dependencies"],
+        *(line for group in project["optional-dependencies"].values() for line in group),
+    ]
+    return [each for each in map(Requirement, lines) if each.name != project["name"]]
+
+
+def pinned(path: Path) -> dict[str, Version]:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    # A name and a version, without paths, addresses and hashes: the same on every machine.
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line)] == []
+    names = [line.partition("==")[0] for line in lines]
+    assert names == sorted(set(names))
+    return {name: Version(line.partition("==")[2]) for name, line in zip(names, lines, strict=True)}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("constraints/*.txt")), ids=lambda path: path.stem)
+def test_the_pinned_versions_are_within_the_bounds(path: Path) -> None:
+    """Where it fails, `make constraints` makes the files again."""
+    versions = pinned(path)
+    for requirement in requirements():
+        version = versions[canonicalize_name(requirement.name)]
+        assert version in requirement.specifier, f"{requirement}, but {path.name} has {version}"
+        if (
+            path.stem == "oldest"
+        ):  # the bound itself, or the first release of that series that can be installed
+            (bound,) = requirement.specifier
+            assert version.release[: bound.version.count(".") + 1] == Version(bound.version).release, (
+                requirement
+            )
+
+
+def test_each_python_of_the_workflow_has_its_pinned_versions() -> None:
+    files = {path.stem for path in ROOT.glob("constraints/*.txt")}
+    assert files == {"oldest", "py311", "py312", "py313", "py314"}
+    workflow = ROOT / ".github" / "workflows" / "test.yml"
+    if workflow.exists():
+        text = workflow.read_text(encoding="utf-8")
+        assert {f"py{major}{minor}" for major, minor in re.findall(r'"(3)\.(\d+)"', text)} == files - {
+            "oldest"
+        }
+        assert {"test-latest", "test-oldest"} <= set(re.findall(r"target: ([a-z-]+)", text))
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("venv", "constraints/py{}{}.txt".format(*sys.version_info)),
+        ("test-latest", ""),
+        ("test-oldest", "constraints/oldest.txt"),
+    ],
+)
+def test_make_installs_the_pinned_versions(target: str, expected: str, tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    if expected and not (ROOT / expected).exists():
+        pytest.skip("versions are not pinned for this Python")
+    command = ["make", "--dry-run", target, f"PYTHON={sys.executable}", f"VENV={tmp_path}"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    told = subprocess.run(
+        command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=60, check=True
+    )
+    (install,) = set(
+        re.findall(r"PIP_CONSTRAINT=(\S*) PIP_BUILD_CONSTRAINT=(\S*) .*pip install", told.stdout)
+    )
+    assert install == (expected, expected)
+
+
+def test_types_are_checked_for_the_python_that_runs() -> None:
+    """NumPy's stubs are for the Pythons that NumPy runs on; read as an older one they give false errors."""
+    assert "python_version" not in PYPROJECT["tool"]["mypy"]
 
 
 def install_wheel(folder: Path) -> Path:
