@@ -131,7 +131,7 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
         except InputError as error:
             error.args = (_in_options(str(error)),)
             raise
-        summary = _summary(request, task, model, n_samples)
+        summary = _summary(request, task, model, n_samples, table.offset_name)
         if not isinstance(fitter, Estimator):
             summary |= _chosen(fitter)
             estimator = fitter.best_estimator_
@@ -382,7 +382,9 @@ def _plain(label: object) -> str:
 # --------------------------------------------------------------------------- the model
 
 
-def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int) -> JsonObject:
+def _summary(
+    request: FitRequest, task: str, model: FittedModel, n_samples: int, offset: str | None
+) -> JsonObject:
     worst = max(model.runs, key=lambda run: run.gap)
     n_nodes = model.node_coef.shape[1]
     weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
@@ -400,7 +402,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         "intercept": settings["fit_intercept"],
         **({"standardized": True} if settings["standardize"] else {}),
         **({"l1_ratio": settings["l1_ratio"]} if settings["l1_ratio"] else {}),
-        **({"offset": request.read.offset} if request.read.offset is not None else {}),
+        **({"offset": offset} if offset is not None else {}),
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,

@@ -59,7 +59,8 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
         _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
         for name in ("sample_weight", "offset")
     )
-    return Table(X, y, weights, str(path), offset=offset)
+    name = None if offset is None else "offset"
+    return Table(X, y, weights, str(path), offset=offset, offset_name=name)
 
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
@@ -262,7 +263,8 @@ class ReadOptions:
         d, where the files do not say it.
     index_base : int, optional
         0 or 1, for LIBSVM text.
-    labels_needed : bool
+    labels_needed, offset_needed : bool
+        Whether a file without labels, or without the offsets that ``offset`` names, is refused.
     """
 
     form: str = "auto"
@@ -272,6 +274,7 @@ class ReadOptions:
     index_base: int | None = None
     labels_needed: bool = True
     offset: str | None = None
+    offset_needed: bool = True
 
     def __post_init__(self) -> None:
         if self.form != "auto" and self.form not in FORMATS:
@@ -301,12 +304,24 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
     path = Path(path)
     form = format_of(path) if options.form == "auto" else options.form
     if form == "libsvm":
-        return read_libsvm(path)
-    if form == "npz":
-        return read_npz(path, labels_needed=options.labels_needed)
-    frame, named = read_csv(path) if form == "csv" else read_parquet(path)
-    wanted = (options.label, options.weight, options.offset)
-    return split_columns(path, frame, named, wanted, options.labels_needed)
+        table = read_libsvm(path)
+    elif form == "npz":
+        table = read_npz(path, labels_needed=options.labels_needed)
+    else:
+        frame, named = read_csv(path) if form == "csv" else read_parquet(path)
+        table = split_columns(
+            path,
+            frame,
+            named,
+            (options.label, options.weight, options.offset),
+            labels_needed=options.labels_needed,
+            offset_needed=options.offset_needed,
+        )
+    if options.weight is not None and table.weights is None:
+        raise InputError(f"{path} has no weights: --weight names a column of CSV and parquet")
+    if options.offset is not None and options.offset_needed and table.offset is None:
+        raise InputError(f"{path} has no offsets: --offset names a column of CSV and parquet")
+    return table
 
 
 def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> list[Table]:

@@ -92,6 +92,8 @@ class Table:
         Where counting started in LIBSVM text (0 or 1), once `align` has settled it.
     offset : ndarray of shape (N,), or None
         What is added to a model's xᵀθ + b.
+    offset_name : str or None
+        The column or array that the offsets were read from.
     """
 
     X: Matrix
@@ -102,6 +104,7 @@ class Table:
     lowest_index: int | None = None
     index_base: int | None = None
     offset: np.ndarray | None = None
+    offset_name: str | None = None
 
     @property
     def n_samples(self) -> int:
