@@ -270,7 +270,7 @@ def test_a_clock_needs_the_sizes_of_the_nodes_and_nothing_else_of_the_data():
         ({"law": "fixd"}, "unknown law of delays 'fixd': did you mean 'fixed'"),
         ({"batch": "sum"}, "unknown kind of batch"),
         ({"stragglers": (Straggler(99, 2.0),)}, "no node 99"),
-        ({"stragglers": (Straggler(1, 0.0),)}, "factor > 0"),
+        ({"stragglers": (Straggler(1, 0.0),)}, "factor above 0"),
         ({"stragglers": (Straggler(1, 2.0), Straggler(1, 3.0))}, "once only"),
         ({"seed": -1}, "seed must lie in"),
     ],

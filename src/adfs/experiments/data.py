@@ -123,9 +123,13 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
         return X
     if how == "columns":
         if sp.issparse(X):
-            raise InputError(
-                f"{source}: the columns of sparse samples cannot be centred; use normalise = 'rows'"
-            )
+            X = sp.csr_array(X)
+            if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
+                raise InputError(
+                    f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
+                    "columns would fill; use normalise = 'rows'"
+                )
+            X = X.toarray()
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     sparse = bool(sp.issparse(X))
