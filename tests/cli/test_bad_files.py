@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +36,30 @@ def cut_npz(path: Path) -> None:
 
 def pickled_npz(path: Path) -> None:
     np.savez(path, X=np.array([{}, {}], dtype=object), y=np.ones(2))
+
+
+def huge_npz(path: Path) -> None:
+    """Write an archive whose X says that it has 10¹² rows, and has two."""
+    np.savez(path, X=np.ones((2, 2)), y=np.ones(2))
+    text = path.read_bytes()
+    header = b"'shape': (2, 2), }" + b" " * 12
+    assert header in text
+    with zipfile.ZipFile(path, "w") as archive, zipfile.ZipFile(io.BytesIO(text)) as old:
+        for name in old.namelist():
+            forged = b"'shape': (1000000000000, 2), }"
+            archive.writestr(name, old.read(name).replace(header, forged.ljust(len(header))))
+
+
+def bomb_npz(path: Path) -> None:
+    """Write half a megabyte that would be 8 GB of numbers."""
+    np.savez(path, y=np.ones(2))
+    head = io.BytesIO()
+    shape = (2, 500_000_000)
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", head.getvalue() + bytes(1000))
+        entry = archive.getinfo("X.npy")
+        entry.file_size = len(head.getvalue()) + 8 * shape[0] * shape[1]  # what a longer one would say
 
 
 def csr(**changes) -> Callable[[Path], None]:
@@ -152,6 +178,17 @@ BAD = {
     "no rows": ("a.npz", npz(X=np.ones((0, 3)), y=np.ones(0)), "no samples or no features", []),
     "csr outside": ("a.npz", csr(indices=np.array([0, 7])), "not hold a valid CSR matrix", []),
     "csr backwards": ("a.npz", csr(indptr=np.array([0, 2, 1])), "not hold a valid CSR matrix", []),
+    "csr of fractions": ("a.npz", csr(indices=np.array([0.0, 1.7])), "indices holds float64 values", []),
+    "csr pointers of fractions": ("a.npz", csr(indptr=np.array([0.0, 1.5, 2.0])), "indptr holds float64", []),
+    "csr of two forms": ("a.npz", csr(format=np.array(["csr", "csr"])), "another form than CSR", []),
+    "labels of bytes": (
+        "a.npz",
+        npz(X=np.ones((2, 2)), y=np.array([b"a", b"\xff"])),
+        "bytes that are not text",
+        [],
+    ),
+    "huge shape": ("a.npz", huge_npz, "the array 'X' is not as large as it says", []),
+    "bomb": ("a.npz", bomb_npz, "its arrays would take 8 GB of memory", []),
     "csc": ("a.npz", csr(format=np.array("csc")), "another form than CSR", []),
     "not parquet": ("a.parquet", content(b"PAR1 and more"), "parquet", []),
     "text target": (

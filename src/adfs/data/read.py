@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ import scipy.sparse as sp
 from adfs.data.columns import read_csv, read_parquet, split_columns
 from adfs.data.table import COMPRESSED_SUFFIXES, Matrix, Table, align, machine_memory, open_bytes
 from adfs.errors import InputError, unknown_name
+from adfs.files import read_arrays
 
 _CSR = ("data", "indices", "indptr", "shape")
+_ROLES = ("sample_weight", "offset")
 
 # LIBSVM text: read in blocks that end at a line, so that its text is never in memory whole.
 _BLOCK = 1 << 23
@@ -38,14 +39,9 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
             raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short")
         stream.seek(0)
         try:
-            with np.load(stream, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (ValueError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            if "allow_pickle" in str(error) or "Object arrays" in str(error):
-                raise InputError(
-                    f"{path} holds Python objects, which are never loaded; save plain numbers"
-                ) from None
-            raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short") from None
+            arrays = read_arrays(stream, _most_bytes(path), (*_CSR, "format", "X", "y", *_ROLES))
+        except ValueError as error:
+            raise InputError(f"{path} cannot be read as a NumPy archive: {error}") from None
     X = _rows(arrays, path)
     y = arrays.get("y")
     if y is None and labels_needed:
@@ -54,13 +50,30 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
         )
     if y is not None:
         y = _column(y, X.shape[0], "y", path)
-        y = y.astype(np.str_) if y.dtype.kind in "US" else _numbers(y, "y", path)
+        y = _texts(y, path) if y.dtype.kind in "US" else _numbers(y, "y", path)
     weights, offset = (
         _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
-        for name in ("sample_weight", "offset")
+        for name in _ROLES
     )
     name = None if offset is None else "offset"
     return Table(X, y, weights, str(path), offset=offset, offset_name=name)
+
+
+def _most_bytes(path: Path) -> int:
+    """Return how much memory the arrays of an archive may take.
+
+    That is no more than this machine has. Of a file that is compressed more than a hundredfold, which real
+    measurements are not, it is no more than a hundredth: such a file is small, or made to fill the memory.
+    """
+    there = machine_memory()
+    return min(there, max(100 * path.stat().st_size, there // 100))
+
+
+def _texts(values: np.ndarray, path: Path) -> np.ndarray:
+    try:
+        return values.astype(np.str_)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: y holds bytes that are not text; save text or numbers") from None
 
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
@@ -70,9 +83,12 @@ def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
         if X.ndim != 2:
             raise InputError(f"{path}: X must be two-dimensional (samples × features), got shape {X.shape}")
     elif all(name in arrays for name in _CSR):
-        kind = arrays.get("format", np.array("csr")).item()
+        kind = arrays.get("format", np.array("csr")).tolist()
         if kind not in ("csr", b"csr"):
             raise InputError(f"{path} holds a sparse matrix in another form than CSR; save it with .tocsr()")
+        for name in _CSR[1:]:
+            if arrays[name].dtype.kind not in "iu":
+                raise InputError(f"{path}: {name} holds {arrays[name].dtype} values, not whole numbers")
         parts = (_numbers(arrays["data"], "data", path), arrays["indices"], arrays["indptr"])
         try:
             height, width = (int(size) for size in arrays["shape"])

@@ -121,9 +121,9 @@ def _samples(
 def _normalised(X: Matrix, how: str, source: str) -> Matrix:
     if how == "none":
         return X
+    sparse = bool(sp.issparse(X))
     if how == "columns":
-        if sp.issparse(X):
-            X = sp.csr_array(X)
+        if sparse:
             if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
                 raise InputError(
                     f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
@@ -132,7 +132,6 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
             X = X.toarray()
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    sparse = bool(sp.issparse(X))
     squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
     factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
     if sparse:
