@@ -62,6 +62,13 @@ def bomb_npz(path: Path) -> None:
         entry.file_size = len(head.getvalue()) + 8 * shape[0] * shape[1]  # what a longer one would say
 
 
+def named_pipe(path: Path) -> None:
+    """Make a pipe that somebody writes into, as a shell does for <(command)."""
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)  # so that opening it to read does not wait
+    os.write(writer, b"1 1:1\n")
+
+
 def csr(**changes) -> Callable[[Path], None]:
     parts = {
         "data": np.ones(2),
@@ -79,6 +86,9 @@ BAD = {
     "blank": ("e.svm", content(b"\n \n# nothing\n"), "holds no samples", []),
     "directory": ("d.svm", lambda path: path.mkdir(), "is a directory", []),
     "no permission": ("p.svm", lambda path: (path.write_bytes(GOOD), path.chmod(0)), "Permission denied", []),
+    "zstd": ("z.svm.zst", content(b"\x28\xb5\x2f\xfd" + bytes(50)), "is compressed with zstd", []),
+    "zip": ("z.csv.zip", content(b"PK\x03\x04" + bytes(50)), "is a zip archive; unpack it first", []),
+    "pipe": ("p.svm", named_pipe, "is a pipe, which can be read once only", []),
     "truncated bz2": ("t.svm.bz2", content(bz2.compress(GOOD)[:-20]), "cut short or damaged", []),
     "truncated gz": ("t.svm.gz", content(gzip.compress(GOOD)[:-20]), "cut short or damaged", []),
     "truncated xz": ("t.svm.xz", content(lzma.compress(GOOD)[:-20]), "cut short or damaged", []),
@@ -92,11 +102,11 @@ BAD = {
     "binary": ("b.svm", content(bytes(range(256)) * 9), "not plain text", []),
     "utf-16": ("u.svm", content("1 1:2\n-1 2:3\n".encode("utf-16")), "not plain text", []),
     "image": ("i.svm", content(b"\x89PNG\r\n\x1a\n" + bytes(99)), "not plain text", []),
-    "csv as libsvm": ("c.svm", content(b"a,b,c\n1,2,3\n"), "line 1: 'a,b,c' is not one label", []),
-    "half a line": ("h.svm", content(GOOD + b"1 7:"), "line 2001: expected index:value", []),
-    "text value": ("v.svm", content(GOOD + b"1 7:x\n"), "line 2001: the value 'x'", []),
-    "nan": ("n.svm", content(GOOD + b"1 7:nan\n"), "line 2001: the value of index 7 is nan", []),
-    "infinity": ("n.svm", content(GOOD + b"1 7:-inf\n"), "line 2001: the value of index 7 is -inf", []),
+    "csv as libsvm": ("c.svm", content(b"a,b,c\n1,2,3\n"), "line 1: the first word is not one label", []),
+    "half a line": ("h.svm", content(GOOD + b"1 7:"), "line 2001: word 2 is not index:value", []),
+    "text value": ("v.svm", content(GOOD + b"1 7:x\n"), "line 2001: the value of index 7 is not", []),
+    "nan": ("n.svm", content(GOOD + b"1 7:nan\n"), "line 2001: the value of index 7 is NaN or", []),
+    "infinity": ("n.svm", content(GOOD + b"1 7:-inf\n"), "line 2001: the value of index 7 is NaN or", []),
     "index too large": ("x.svm", content(b"1 1:1\n-1 3000000000:1\n"), "is too large", []),
     "huge model": ("x.svm", content(b"1 1:1\n-1 2000000000:1\n"), "confirm with --n-features", []),
     "unsorted": ("s.svm", content(b"1 3:1 2:1\n-1 1:1\n"), "indices must ascend", []),
@@ -105,7 +115,7 @@ BAD = {
     "no features": ("l.svm", content(b"1\n-1\n"), "holds labels but no features", []),
     "ranking": ("q.svm", content(b"1 qid:1 1:1\n"), "qid (ranking data)", []),
     "one class": ("o.svm", content(b"1 1:1\n1 2:1\n"), "all labels are 1.0", []),
-    "targets as classes": ("r.svm", content(b"0.5 1:1\n1.5 2:1\n"), "labels such as 0.5 are no classes", []),
+    "targets as classes": ("r.svm", content(b"0.5 1:1\n1.5 2:1\n"), "labels with fractions are no", []),
     "too few for the nodes": (
         "f.svm",
         content(b"1 1:1\n-1 2:1\n"),
@@ -124,7 +134,7 @@ BAD = {
     "text column": (
         "c.csv",
         content(b"a,b,y\n1,red,0\n1,blue,1\n"),
-        "column 'b' holds 'red' in data row 1",
+        "column 'b' holds text in data row 1",
         [],
     ),
     "no names": ("c.csv", content(b"red,1,2\nblue,2,1\nred,2,3\n"), "has no line of names", ["--label", "0"]),
@@ -223,6 +233,20 @@ def test_a_bad_file_is_one_line_and_leaves_nothing(
     assert name in captured.err or kind == "too few for the nodes"
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["model.json"]
     assert out.read_text() == "what stood here before"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("-", "standard input"),
+        ("s3://bucket/a.svm", "is an address"),
+        ("https://a.org/b.csv", "is an address"),
+    ],
+)
+def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", name, "--out", "m.json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def test_there_are_more_than_thirty_kinds() -> None:

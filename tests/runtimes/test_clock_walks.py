@@ -265,7 +265,7 @@ def test_a_clock_needs_the_sizes_of_the_nodes_and_nothing_else_of_the_data():
     ("change", "message"),
     [
         ({"tau": -1.0}, "tau must be finite and at least 0"),
-        ({"tau": [1.0, 2.0]}, "tau must be one number or one an edge"),
+        ({"tau": [1.0, 2.0]}, "tau must be one number or one per edge"),
         ({"speed": 0.0}, "speed must be finite and above 0"),
         ({"law": "fixd"}, "unknown law of delays 'fixd': did you mean 'fixed'"),
         ({"batch": "sum"}, "unknown kind of batch"),

@@ -333,9 +333,7 @@ def _labels(cluster: Cluster, table: Table, tables: Sequence[Table], task: str, 
         if table.y is None:
             raise InputError(f"{table.source} has no labels")
         if task == "regression" and table.y.dtype.kind == "U":
-            raise InputError(
-                f"{table.source}: the labels are text ({str(table.y[0])!r}), a regression wants numbers"
-            )
+            raise InputError(f"{table.source}: the labels are text, a regression wants numbers")
         return table.y
 
     y = cluster.attempt("to compare the labels", own)
@@ -352,8 +350,8 @@ def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
     """Raise unless labels can be classes."""
     if classes.dtype.kind != "U" and not np.array_equal(classes, np.floor(classes)):
         raise InputError(
-            f"{source}: labels such as {classes[classes != np.floor(classes)][0]:g} are no classes; "
-            "use a regression loss (--loss squared), or whole numbers"
+            f"{source}: labels with fractions are no classes; use a regression loss (--loss squared), "
+            "or whole numbers"
         )
     if classes.size < 2:
         raise InputError(f"{source}: all labels are {classes[0]}; a classifier needs two")

@@ -56,7 +56,7 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         help="logistic, squared-hinge, smoothed-hinge, hinge; squared, huber, smoothed-quantile, quantile, "
-        "absolute, epsilon-insensitive.",
+        "absolute, epsilon-insensitive, poisson, gamma.",
     ),
 ]
 Nodes = Annotated[

@@ -57,12 +57,14 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
         raise InputError(f"{path} is not CSV in UTF-8: it holds bytes that are not text") from None
     except pd.errors.ParserWarning:
         raise InputError(f"{path}: the lines have more fields than the first one ({len(fields)})") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+    except pd.errors.ParserError as error:
         found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
         if found:
             wanted, line, seen = found.groups()
             raise InputError(f"{path}: line {line} has {seen} fields, {wanted} were expected") from None
         raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
+    except ValueError:  # whose words may be the file's
+        raise InputError(f"{path} cannot be read as CSV") from None
     if named:
         _check_first_line(fields, frame, path)
         _check_names(fields, path)
@@ -236,8 +238,7 @@ def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
         for row, value in enumerate(values):
             if not _is_number(str(value)):
                 raise InputError(
-                    f"{path}: column {name!r} holds {value!r} in data row {row + 1}; "
-                    "turn text into numbers first"
+                    f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
                 )
         raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
     out = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -263,7 +264,7 @@ def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
     if numbers and len(numbers) < len(texts):
         other = next(row for row in range(len(texts)) if row not in set(numbers))
         raise InputError(
-            f"{path}: the label {name!r} mixes numbers and text: {texts[numbers[0]]!r} in data row "
-            f"{numbers[0] + 1}, {texts[other]!r} in data row {other + 1}"
+            f"{path}: the label {name!r} mixes numbers and text: a number in data row {numbers[0] + 1}, "
+            f"text in data row {other + 1}"
         )
     return np.array([float(text) for text in texts]) if numbers else np.array(texts, dtype=np.str_)

@@ -210,36 +210,39 @@ def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:
 
 
 def _fault(text: str) -> str | None:
-    """Return what is wrong with one line, None when nothing is."""
+    """Return what is wrong with one line, None when nothing is.
+
+    The words of the file are not repeated: over MPI other ranks are told, and samples stay where they are.
+    """
     words = text.split()
     if not words:
         return None
     label = _plain_number(words[0])
     if label is None:
         if "," in words[0]:
-            return f"{_short(words[0])} is not one label: not LIBSVM text, or several labels per sample"
-        return f"the label {_short(words[0])} is not a number"
+            return "the first word is not one label: not LIBSVM text, or several labels per sample"
+        return "the label is not a number"
     if not np.isfinite(label):
-        return f"the label is {words[0]}; clean the data first"
+        return "the label is NaN or infinite; clean the data first"
     previous = -1.0
-    for word in words[1:]:
+    for place, word in enumerate(words[1:], start=2):
         left, colon, right = word.partition(":")
         if left == "qid":
             return "qid (ranking data) is not supported"
         if not colon or not left or not right or ":" in right:
-            return f"expected index:value, found {_short(word)}"
+            return f"word {place} is not index:value"
         if not (left.isascii() and left.isdigit()):
-            return f"the index {_short(left)} is not a whole number of at least 0"
+            return f"the index in word {place} is not a whole number of at least 0"
         if int(left) > _LARGEST_INDEX:
-            return f"the index {_short(left)} is too large (at most {_LARGEST_INDEX})"
+            return f"the index in word {place} is too large (at most {_LARGEST_INDEX})"
         if int(left) <= previous:
             return f"the index {left} comes after {previous:.0f}; indices must ascend"
         previous = int(left)
         value = _plain_number(right)
         if value is None:
-            return f"the value {_short(right)} of index {left} is not a number"
+            return f"the value of index {left} is not a number"
         if not np.isfinite(value):
-            return f"the value of index {left} is {right}; clean or impute the data first"
+            return f"the value of index {left} is NaN or infinite; clean or impute the data first"
     return None
 
 
@@ -248,10 +251,6 @@ def _plain_number(word: str) -> float | None:
         return None if "_" in word else float(word)
     except ValueError:
         return None
-
-
-def _short(word: str) -> str:
-    return repr(word if len(word) <= 40 else word[:37] + "…")
 
 
 #: Format -> the endings that say it. Any other ending is taken for LIBSVM text, which often has none.
@@ -314,9 +313,20 @@ def format_of(path: Path) -> str:
     return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
 
 
+def _check_name(name: str) -> None:
+    """Raise for names of what is no file that can be read here."""
+    if name == "-":
+        raise InputError("standard input (-) is not read; save it to a file first")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
+        raise InputError(f"{name} is an address, and only files on a disk are read; download it first")
+    if name.lower().endswith(".zip"):
+        raise InputError(f"{name} is a zip archive; unpack it first")
+
+
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
     """Read one file; the columns of LIBSVM text are settled afterwards by `align`."""
     options = options or ReadOptions()
+    _check_name(os.fspath(path))
     path = Path(path)
     form = format_of(path) if options.form == "auto" else options.form
     if form == "libsvm":

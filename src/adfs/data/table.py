@@ -37,9 +37,13 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressed; failures while it is open become an `InputError`."""
     try:
         with path.open("rb") as raw:
+            if not raw.seekable():
+                raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
             head = raw.read(6)
             if not head:
                 raise InputError(f"{path} is empty")
+            if head.startswith(b"\x28\xb5\x2f\xfd"):
+                raise InputError(f"{path} is compressed with zstd, which is not read; use gzip, bzip2 or xz")
             raw.seek(0)
             opener = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
             if opener is None:

@@ -64,6 +64,7 @@ def _margin_scales(
     return out
 
 
+@np.errstate(over="ignore", invalid="ignore")  # an infinite gap is what it is
 def gap_parts(
     samples: Samples,
     active: np.ndarray,

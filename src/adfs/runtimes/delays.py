@@ -143,10 +143,10 @@ class Delays:
         tau, speed = np.asarray(self.tau, dtype=np.float64), np.asarray(self.speed, dtype=np.float64)
         if single:
             tau, speed = np.zeros(edges), np.full(n, float(speed.max()))
-        for name, values, size, what in (("tau", tau, edges, "an edge"), ("speed", speed, n, "a node")):
+        for name, values, size, what in (("tau", tau, edges, "edge"), ("speed", speed, n, "node")):
             if values.ndim and values.shape != (size,):
                 raise InputError(
-                    f"delays: {name} must be one number or one {what} ({size}), got {values.shape}"
+                    f"delays: {name} must be one number or one per {what} ({size}), got {values.shape}"
                 )
         slow = np.ones(n), np.zeros(n), np.ones(n)
         for one in () if single else self.stragglers:
