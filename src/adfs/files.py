@@ -1,17 +1,24 @@
-"""Writing files: whole or not at all, never over an input, and never in the place of a device or a link."""
+"""Files: written whole or not at all, never over an input, a device or a link; archives read with a limit."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import lzma
+import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from adfs.errors import AdfsError, FileError, InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 #: An object of JSON: what is read from a file, or will be written to one.
@@ -219,3 +226,51 @@ def reading_error(path: AnyPath, error: OSError) -> AdfsError:
     """Build the error for a file that cannot be read: a wrong name, or a disk that fails."""
     kind = InputError if error.errno in _WRONG_NAME else FileError
     return kind(f"cannot read {path}: {error.strerror or error}")
+
+
+def read_arrays(
+    stream: IO[bytes], most_bytes: int, names: Collection[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Read the arrays of a NumPy archive, or those of some names, if they take at most so much memory.
+
+    A file may say anything of its sizes. They are added up from the arrays' headers, and compared with the
+    sizes of the archive's entries, before any array is unpacked. Whatever is wrong is a `ValueError`.
+    """
+    from numpy.lib import format as npy
+
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+            if names is not None:
+                entries = {name: entry for name, entry in entries.items() if name in names}
+            needed = 0
+            for name, entry in entries.items():
+                with archive.open(entry) as member:
+                    old = npy.read_magic(member) == (1, 0)
+                    header = npy.read_array_header_1_0(member) if old else npy.read_array_header_2_0(member)
+                    shape, _, kind = header
+                    size = math.prod(shape) * kind.itemsize
+                    if kind.hasobject:
+                        raise ValueError(f"the array {name!r} holds Python objects, which are never loaded")
+                    if size != entry.file_size - member.tell():
+                        raise ValueError(f"the array {name!r} is not as large as it says")
+                needed += size
+            if needed > most_bytes:
+                raise ValueError(
+                    f"its arrays would take {needed / 1e9:.3g} GB of memory, and those of this file may take "
+                    f"{most_bytes / 1e9:.3g}; save rows of zeros as a sparse matrix"
+                )
+            arrays = {}
+            for name, entry in entries.items():
+                with archive.open(entry) as member:
+                    arrays[name] = npy.read_array(member, allow_pickle=False)
+            return arrays
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise ValueError("it is damaged or cut short") from error
+    except (
+        KeyError,
+        RuntimeError,
+        OverflowError,
+        MemoryError,
+    ) as error:  # encrypted, or packed in other ways
+        raise ValueError(str(error) or type(error).__name__) from error

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +38,37 @@ def pickled_npz(path: Path) -> None:
     np.savez(path, X=np.array([{}, {}], dtype=object), y=np.ones(2))
 
 
+def huge_npz(path: Path) -> None:
+    """Write an archive whose X says that it has 10¹² rows, and has two."""
+    np.savez(path, X=np.ones((2, 2)), y=np.ones(2))
+    text = path.read_bytes()
+    header = b"'shape': (2, 2), }" + b" " * 12
+    assert header in text
+    with zipfile.ZipFile(path, "w") as archive, zipfile.ZipFile(io.BytesIO(text)) as old:
+        for name in old.namelist():
+            forged = b"'shape': (1000000000000, 2), }"
+            archive.writestr(name, old.read(name).replace(header, forged.ljust(len(header))))
+
+
+def bomb_npz(path: Path) -> None:
+    """Write half a megabyte that would be 8 GB of numbers."""
+    np.savez(path, y=np.ones(2))
+    head = io.BytesIO()
+    shape = (2, 500_000_000)
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", head.getvalue() + bytes(1000))
+        entry = archive.getinfo("X.npy")
+        entry.file_size = len(head.getvalue()) + 8 * shape[0] * shape[1]  # what a longer one would say
+
+
+def named_pipe(path: Path) -> None:
+    """Make a pipe that somebody writes into, as a shell does for <(command)."""
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)  # so that opening it to read does not wait
+    os.write(writer, b"1 1:1\n")
+
+
 def csr(**changes) -> Callable[[Path], None]:
     parts = {
         "data": np.ones(2),
@@ -53,6 +86,9 @@ BAD = {
     "blank": ("e.svm", content(b"\n \n# nothing\n"), "holds no samples", []),
     "directory": ("d.svm", lambda path: path.mkdir(), "is a directory", []),
     "no permission": ("p.svm", lambda path: (path.write_bytes(GOOD), path.chmod(0)), "Permission denied", []),
+    "zstd": ("z.svm.zst", content(b"\x28\xb5\x2f\xfd" + bytes(50)), "is compressed with zstd", []),
+    "zip": ("z.csv.zip", content(b"PK\x03\x04" + bytes(50)), "is a zip archive; unpack it first", []),
+    "pipe": ("p.svm", named_pipe, "is a pipe, which can be read once only", []),
     "truncated bz2": ("t.svm.bz2", content(bz2.compress(GOOD)[:-20]), "cut short or damaged", []),
     "truncated gz": ("t.svm.gz", content(gzip.compress(GOOD)[:-20]), "cut short or damaged", []),
     "truncated xz": ("t.svm.xz", content(lzma.compress(GOOD)[:-20]), "cut short or damaged", []),
@@ -66,11 +102,11 @@ BAD = {
     "binary": ("b.svm", content(bytes(range(256)) * 9), "not plain text", []),
     "utf-16": ("u.svm", content("1 1:2\n-1 2:3\n".encode("utf-16")), "not plain text", []),
     "image": ("i.svm", content(b"\x89PNG\r\n\x1a\n" + bytes(99)), "not plain text", []),
-    "csv as libsvm": ("c.svm", content(b"a,b,c\n1,2,3\n"), "line 1: 'a,b,c' is not one label", []),
-    "half a line": ("h.svm", content(GOOD + b"1 7:"), "line 2001: expected index:value", []),
-    "text value": ("v.svm", content(GOOD + b"1 7:x\n"), "line 2001: the value 'x'", []),
-    "nan": ("n.svm", content(GOOD + b"1 7:nan\n"), "line 2001: the value of index 7 is nan", []),
-    "infinity": ("n.svm", content(GOOD + b"1 7:-inf\n"), "line 2001: the value of index 7 is -inf", []),
+    "csv as libsvm": ("c.svm", content(b"a,b,c\n1,2,3\n"), "line 1: the first word is not one label", []),
+    "half a line": ("h.svm", content(GOOD + b"1 7:"), "line 2001: word 2 is not index:value", []),
+    "text value": ("v.svm", content(GOOD + b"1 7:x\n"), "line 2001: the value of index 7 is not", []),
+    "nan": ("n.svm", content(GOOD + b"1 7:nan\n"), "line 2001: the value of index 7 is NaN or", []),
+    "infinity": ("n.svm", content(GOOD + b"1 7:-inf\n"), "line 2001: the value of index 7 is NaN or", []),
     "index too large": ("x.svm", content(b"1 1:1\n-1 3000000000:1\n"), "is too large", []),
     "huge model": ("x.svm", content(b"1 1:1\n-1 2000000000:1\n"), "confirm with --n-features", []),
     "unsorted": ("s.svm", content(b"1 3:1 2:1\n-1 1:1\n"), "indices must ascend", []),
@@ -79,7 +115,7 @@ BAD = {
     "no features": ("l.svm", content(b"1\n-1\n"), "holds labels but no features", []),
     "ranking": ("q.svm", content(b"1 qid:1 1:1\n"), "qid (ranking data)", []),
     "one class": ("o.svm", content(b"1 1:1\n1 2:1\n"), "all labels are 1.0", []),
-    "targets as classes": ("r.svm", content(b"0.5 1:1\n1.5 2:1\n"), "labels such as 0.5 are no classes", []),
+    "targets as classes": ("r.svm", content(b"0.5 1:1\n1.5 2:1\n"), "labels with fractions are no", []),
     "too few for the nodes": (
         "f.svm",
         content(b"1 1:1\n-1 2:1\n"),
@@ -98,8 +134,27 @@ BAD = {
     "text column": (
         "c.csv",
         content(b"a,b,y\n1,red,0\n1,blue,1\n"),
-        "column 'b' holds 'red' in data row 1",
+        "column 'b' holds text in data row 1",
         [],
+    ),
+    "no names": ("c.csv", content(b"red,1,2\nblue,2,1\nred,2,3\n"), "has no line of names", ["--label", "0"]),
+    "no names, rare class": (
+        "c.csv",
+        content(b"0.5,1.5,green\n2.5,1.5,blue\n2,3,red\n"),
+        "has no line of names",
+        ["--label", "-1"],
+    ),
+    "no names, equal values": (
+        "c.csv",
+        content(b"3,3,no\n2,1,yes\n2,3,yes\n"),
+        "has no line of names",
+        ["--label", "2"],
+    ),
+    "no names, truth values": (
+        "c.csv",
+        content(b"True,1,4\nFalse,1,5\nTrue,1,6\n"),
+        "has no line of names",
+        ["--label", "0"],
     ),
     "mixed labels": ("c.csv", content(b"a,y\n1,0\n2,yes\n"), "mixes numbers and text", []),
     "missing label": ("c.csv", content(b"a,y\n1,0\n2,\n"), "the label 'y' is missing in data row 2", []),
@@ -133,6 +188,17 @@ BAD = {
     "no rows": ("a.npz", npz(X=np.ones((0, 3)), y=np.ones(0)), "no samples or no features", []),
     "csr outside": ("a.npz", csr(indices=np.array([0, 7])), "not hold a valid CSR matrix", []),
     "csr backwards": ("a.npz", csr(indptr=np.array([0, 2, 1])), "not hold a valid CSR matrix", []),
+    "csr of fractions": ("a.npz", csr(indices=np.array([0.0, 1.7])), "indices holds float64 values", []),
+    "csr pointers of fractions": ("a.npz", csr(indptr=np.array([0.0, 1.5, 2.0])), "indptr holds float64", []),
+    "csr of two forms": ("a.npz", csr(format=np.array(["csr", "csr"])), "another form than CSR", []),
+    "labels of bytes": (
+        "a.npz",
+        npz(X=np.ones((2, 2)), y=np.array([b"a", b"\xff"])),
+        "bytes that are not text",
+        [],
+    ),
+    "huge shape": ("a.npz", huge_npz, "the array 'X' is not as large as it says", []),
+    "bomb": ("a.npz", bomb_npz, "its arrays would take 8 GB of memory", []),
     "csc": ("a.npz", csr(format=np.array("csc")), "another form than CSR", []),
     "not parquet": ("a.parquet", content(b"PAR1 and more"), "parquet", []),
     "text target": (
@@ -167,6 +233,20 @@ def test_a_bad_file_is_one_line_and_leaves_nothing(
     assert name in captured.err or kind == "too few for the nodes"
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["model.json"]
     assert out.read_text() == "what stood here before"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("-", "standard input"),
+        ("s3://bucket/a.svm", "is an address"),
+        ("https://a.org/b.csv", "is an address"),
+    ],
+)
+def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", name, "--out", "m.json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def test_there_are_more_than_thirty_kinds() -> None:

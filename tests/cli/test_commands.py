@@ -19,6 +19,7 @@ import adfs
 from adfs.cli import app, main
 from adfs.data import LinearModel
 from adfs.launching import launch_of
+from adfs.problem.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
 A9A = ROOT.parent / "shared" / "data" / "a9a.bz2"
@@ -304,6 +305,17 @@ def test_every_command_has_an_example_in_its_help(command: str, capsys: pytest.C
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"adfs {command} " in text.partition("Options:")[2]
+
+
+def test_the_help_names_every_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    named = [name for name in LOSSES if name != "multinomial"]  # which is multi-class logistic
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    for command in ("fit", "plan", "simulate"):
+        assert main([command, "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        for name in named:
+            assert name in text
+            assert f"`{name}`" in guide
 
 
 def test_the_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:

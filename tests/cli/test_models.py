@@ -60,11 +60,71 @@ def test_offsets_standard_errors_and_scaled_columns(
     assert json.loads(shown.out)["n_samples"] == 100  # the table is beside it, on standard error
     (line,) = (line for line in shown.err.splitlines() if line.startswith("c "))
     assert float(line.split()[2]) == pytest.approx(own.robust_standard_errors_[0, 2], rel=1e-3)
-    assert main(["predict", "m.json", "d.csv", "--offset", "before", "--decision"]) == 0
+    assert main(["predict", "m.json", "d.csv", "--decision"]) == 0
     scores = [float(line) for line in capsys.readouterr().out.split()]
     assert np.allclose(scores, own.decision_function(X, offset), atol=1e-3)
-    assert main(["predict", "m.json", "d.csv"]) == 2
-    assert "has a column 'before' that the model does not know" in capsys.readouterr().err
+
+
+def decisions(capsys: pytest.CaptureFixture[str], *words: str) -> np.ndarray:
+    assert main(["predict", "m.json", "--decision", *words]) == 0
+    return np.array([float(line) for line in capsys.readouterr().out.split()])
+
+
+def test_the_offset_of_the_training_data_is_used_again(
+    frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offset = frame["before"].to_numpy()
+    assert main(["fit", "d.csv", "--label", "kind", "--offset", "-2", "--out", "m.json"]) == 0
+    model = LinearModel.load(Path("m.json"))
+    assert model.offset == "before"  # by its name, so that the order of the columns does not matter
+    frame[["before", "kind", "d", "c", "b", "a"]].to_csv("turned.csv", index=False)
+    frame.rename(columns={"before": "earlier"}).to_csv("renamed.csv", index=False)
+    frame.drop(columns="before").to_csv("without.csv", index=False)
+    plain = decisions(capsys, "d.csv", "--no-offset")
+    assert np.array_equal(decisions(capsys, "without.csv", "--no-offset"), plain)
+    assert np.allclose(decisions(capsys, "d.csv"), plain + offset)
+    assert np.allclose(decisions(capsys, "turned.csv"), plain + offset)
+    assert np.allclose(decisions(capsys, "renamed.csv", "--offset", "earlier"), plain + offset)
+    for command in ("predict", "score"):
+        assert main([command, "m.json", "without.csv"]) == 2
+        line = capsys.readouterr().err
+        assert "without.csv has no column 'before' of offsets, which the model was fitted with" in line
+        assert "--no-offset" in line
+    assert main(["predict", "m.json", "d.csv", "--offset", "before", "--no-offset"]) == 2
+    assert "take one" in capsys.readouterr().err
+
+
+def test_the_offset_of_an_archive_is_used_again(
+    frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, offset = frame[["a", "b", "c", "d"]].to_numpy(), frame["before"].to_numpy()
+    y = np.where(frame["kind"] == "virginica", 1.0, -1.0)
+    np.savez("d.npz", X=X, y=y, offset=offset)
+    np.savez("without.npz", X=X, y=y)
+    assert main(["fit", "d.npz", "--out", "m.json"]) == 0
+    plain = decisions(capsys, "d.npz", "--no-offset")
+    assert np.allclose(decisions(capsys, "d.npz"), plain + offset)
+    assert np.array_equal(decisions(capsys, "without.npz", "--no-offset"), plain)
+    assert main(["predict", "m.json", "without.npz"]) == 2
+    assert "has no column 'offset' of offsets" in capsys.readouterr().err
+    assert main(["fit", "without.npz", "--offset", "before", "--out", "m.json"]) == 2
+    assert "has no offsets" in capsys.readouterr().err
+
+
+def test_a_score_takes_weights(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "d.csv", "--label", "kind", "--out", "m.json"]) == 0
+    model = LinearModel.load(Path("m.json"))
+    right = model.predict(frame[["a", "b", "c", "d", "before"]].to_numpy()) == frame["kind"]
+    frame["mass"] = np.where(right, 1.0, 3.0)
+    frame.to_csv("weighted.csv", index=False)
+    capsys.readouterr()
+    assert main(["score", "m.json", "weighted.csv", "--weight", "mass", "--json"]) == 0
+    score = json.loads(capsys.readouterr().out)["score"]
+    assert score == pytest.approx(np.average(right, weights=frame["mass"]))
+    assert score < right.mean()
+    frame.assign(mass=-1.0).to_csv("weighted.csv", index=False)
+    assert main(["score", "m.json", "weighted.csv", "--weight", "mass"]) == 2
+    assert "the weights must be at least 0" in capsys.readouterr().err
 
 
 def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,14 @@ def test_csv_without_names(tmp_path: Path) -> None:
         read_table(path)
 
 
+def test_numbered_columns_beside_a_named_one_are_names(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X).assign(kind=["yes", "no", "yes"])
+    frame.to_csv(tmp_path / "numbered.csv", index=False)
+    table = read_table(tmp_path / "numbered.csv", ReadOptions(label="kind"))
+    assert table.feature_names == ("0", "1", "2")
+    assert np.array_equal(table.X, X)
+
+
 def test_parquet_round_trips(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     frame = pd.DataFrame(X, columns=["a", "b", "c"])

@@ -126,6 +126,27 @@ def test_the_page_needs_nothing_else_and_escapes_what_users_write(written: tuple
     assert page.count("<circle") == 6
 
 
+def test_the_page_says_in_words_how_to_run_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "d.npz", X=np.random.default_rng(0).standard_normal((12, 2)), y=[1, -1] * 6)
+    (tmp_path / "mine.py").touch()
+    table = {"data": "d.npz", "graph": "path:2", "methods": ["adfs"], "target": 1e-2, "imports": ["mine.py"]}
+    delays = {"stragglers": [[0, 4.0], [1, 2.0, 0.5]], "speed": 2.0}
+    comparison = Comparison.from_table(table | {"delays": delays}, base=tmp_path)
+    folder = tmp_path / "results"
+    write_folder(run_comparison(comparison, folder, progress=False), folder)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in page
+    assert "Straggler(" not in page
+    assert "law=" not in page
+    assert "node 0: 4 times as long; node 1: 2 times as long, 50% of each 1000" in page
+    (command,) = re.findall("<code>adfs (.*?)</code>", page)
+    before = (folder / "runs" / "adfs-0.run").stat().st_mtime_ns
+    monkeypatch.chdir(folder)
+    assert main([*command.split(), "--jobs", "1"]) == 0
+    assert (folder / "runs" / "adfs-0.run").stat().st_mtime_ns == before  # the runs were found again
+    assert (folder / "report.html").read_text(encoding="utf-8") == page
+
+
 def test_report_makes_the_same_page_again(
     written: tuple[Results, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

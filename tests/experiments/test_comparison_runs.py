@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,24 @@ def test_a_method_from_outside_appears_beside_ours(
     assert capsys.readouterr().out == out
     with pytest.raises(InputError, match="unknown method 'tracking'"):
         small(methods=["tracking"]).check_names()
+
+
+def test_a_report_runs_no_code_and_a_comparison_says_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("open('was-run', 'a').close()\n", encoding="utf-8")
+    flags = ["--data", "synthetic:30x2", "--graph", "path:2", "--method", "adfs", "--target", "1e-2"]
+    assert main(["compare", *flags, "--import", "mine.py", "--jobs", "1", "--out", "c"]) == 0
+    assert capsys.readouterr().err.count("imports") == 1
+    Path("was-run").unlink()
+    sys.modules.pop(next(name for name in sys.modules if name.startswith("_adfs_import_mine")))
+    assert main(["report", "c"]) == 0
+    assert not Path("was-run").exists()
+    # The description that an earlier comparison left in the folder is read, and runs nothing either.
+    assert main(["compare", *flags, "--jobs", "1", "--out", "c"]) == 0
+    assert "imports" not in capsys.readouterr().err
+    assert not Path("was-run").exists()
 
 
 def test_a_loss_from_outside_is_compared_by_its_name(

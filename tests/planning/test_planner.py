@@ -197,6 +197,14 @@ def test_every_shape_is_looked_at_once_and_what_has_no_such_size_is_left_out() -
         networks_of([64], ["cycle"], 10)
 
 
+def test_few_rows_stay_on_one_node() -> None:
+    X, y = rows(143)
+    assert plan(adfs.Problem(X, y), pilot=False).best.n_nodes == 1
+    assert plan(adfs.Problem(X, y), nodes=[4], pilot=False).best.n_nodes == 4  # who asks for it
+    model = adfs.ADFSClassifier(n_nodes="auto", graph="auto", tau=1.0, random_state=0).fit(X, y)
+    assert model.network_.n_nodes == 1
+
+
 def test_nodes_and_graph_are_chosen_and_told() -> None:
     X, y = rows(1200)
     alone = adfs.ADFSClassifier(n_nodes="auto", random_state=0).fit(X, y)
@@ -204,9 +212,7 @@ def test_nodes_and_graph_are_chosen_and_told() -> None:
     model = adfs.ADFSClassifier(n_nodes="auto", graph="auto", algorithm="adfs", tau=3.0, random_state=0)
     model.fit(X, y)
     facts = Facts.of(adfs.Problem(X, y, "logistic", 1.0))
-    wanted = choose(
-        facts, networks_of(adfs.planning.NODES, adfs.planning.GRAPHS, 1200), tau=3.0, methods=["adfs"]
-    )
+    wanted = choose(facts, networks_of([1, 2, 4, 8], adfs.planning.GRAPHS, 1200), tau=3.0, methods=["adfs"])
     assert model.network_ == wanted.network
     assert model.network_reason_.startswith(f"adfs on {wanted.network.name} is predicted to take")
     assert model.node_coef_.shape[0] == wanted.network.n_nodes

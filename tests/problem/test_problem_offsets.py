@@ -144,7 +144,7 @@ def test_parts_of_a_problem_keep_their_offsets() -> None:
     ("arguments", "sentence"),
     [
         ({"offset": [1.0]}, "offset must have shape (2,), one per row, got (1,)"),
-        ({"offset": [1.0, np.inf]}, "offset must be finite, row 1 has inf"),
+        ({"offset": [1.0, np.inf]}, "offset contains NaN or infinity"),
         ({"offset": ["a", "b"]}, "offset cannot be read as numbers"),
         (
             {"offset": [1.0, 2.0], "loss": "multinomial"},

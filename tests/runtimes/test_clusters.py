@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from sklearn.base import clone
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
 from adfs.algorithms import METHODS
+from adfs.cli import fitting
+from adfs.data import ReadOptions
 from adfs.runtimes import RunOptions, run_method
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import join_shards
@@ -241,3 +244,74 @@ def test_the_classes_of_all_processes_are_counted() -> None:
 
     for found in on_threads(2, run):
         assert found.theta.tobytes() == expected.theta.tobytes()
+
+
+SECRET = "734.5125"
+# What rank 1 holds besides a good sample; the other rank's data are good.
+UNUSABLE_FILES = {
+    "svm label": ("a.svm", f"x{SECRET} 1:1\n", "squared"),
+    "svm value": ("a.svm", f"1 1:x{SECRET}\n", "squared"),
+    "svm word": ("a.svm", f"1 {SECRET}\n", "squared"),
+    "svm index": ("a.svm", f"1 {SECRET}:1\n", "squared"),
+    "svm several labels": ("a.svm", f"1,{SECRET} 1:1\n", "squared"),
+    "csv value": ("a.csv", f"a,b,y\n1,2,3\nx{SECRET},2,3\n", "squared"),
+    "csv labels": ("a.csv", f"a,b,y\n1,2,x{SECRET}\n2,1,3\n", "squared"),
+    "csv targets": ("a.csv", f"a,b,y\n1,2,x{SECRET}\n2,1,x{SECRET}\n", "squared"),
+    "negative counts": ("a.csv", f"a,b,y\n1,2,-{SECRET}\n", "poisson"),
+    "classes": ("a.csv", f"a,b,y\n1,2,{SECRET}\n1,2,{SECRET}\n", "logistic"),
+    "weights": ("a.csv", f"a,b,y,w\n1,2,3,-{SECRET}\n", "squared"),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE_FILES)
+def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: Path) -> None:
+    name, text, loss = UNUSABLE_FILES[kind]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    good = "1 1:1\n2 2:1\n"
+    if name == "a.csv":
+        good = text.partition("\n")[0] + ("\n1,2,3,1\n2,1,1,1\n" if kind == "weights" else "\n1,2,3\n2,1,1\n")
+    (tmp_path / f"good-{name}").write_text(good, encoding="utf-8")
+    options = ReadOptions(weight="w" if kind == "weights" else None)
+
+    def told(cluster: Threads) -> str:
+        with cluster:
+            try:
+                file = tmp_path / (name if cluster.rank else f"good-{name}")
+                (table,) = fitting._read(cluster, [str(file)], options)
+                request = fitting.FitRequest(("",), loss=loss)
+                task = fitting._task_of(request)
+                y = fitting._labels(cluster, table, [table], task, 4)
+                estimator = fitting._estimator(request, task).set_params(cluster=cluster, graph="path")
+                estimator.fit(table.X, y, table.weights)
+            except adfs.InputError as error:
+                return str(error)
+            return "not refused"
+
+    words, own = on_threads(2, told)
+    assert "not refused" not in (words, own)
+    assert SECRET not in words
+    assert "rank 1" in words or "all files" in words
+
+
+def test_words_of_other_libraries_stay_in_their_rank() -> None:
+    def told(cluster: Threads) -> str:
+        rows = np.array([["1", SECRET if cluster.rank == 0 else f"x{SECRET}"]] * 3, dtype=object)
+        with cluster:
+            try:
+                ADFSRegressor(cluster=cluster, graph="path").fit(rows, np.arange(3.0))
+            except adfs.InputError as error:
+                return str(error)
+            return "not refused"
+
+    words, own = on_threads(2, told)
+    assert words == "rank 1: it failed to check the data (ValueError), its own message says more"
+    assert f"x{SECRET}" in own
+
+
+def test_the_page_on_privacy_tells_what_every_method_sends() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "privacy.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `")]
+    told = {name.strip(" `"): row[2].strip() for row in rows for name in row[1].split(",")}
+    assert set(told) == set(METHODS)
+    assert {name for name, words in told.items() if not words.startswith("nothing")} == set(NETWORKED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import math
 import os
 import signal
 import subprocess
@@ -9,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -211,6 +215,84 @@ def test_damaged_and_foreign_files_are_refused(problem: adfs.Problem, tmp_path: 
     adfs.simulate("adfs", problem, NETWORK, passes=1).save(path)
     with pytest.raises(InputError, match="an adfs run file, not a checkpoint file"):
         resume()
+
+
+# What a file is changed to (None: left out), and what is said of it.
+FORGED_CHECKPOINTS: dict[str, tuple[dict[str, Any], str]] = {
+    "short state": ({"state/clocks": np.ones(1)}, "the array 'clocks' has shape"),
+    "other numbers": ({"state/clocks": np.ones((4, 2), dtype=np.float32)}, "the array 'clocks' has shape"),
+    "nan": ({"state/tips": np.full(200, np.nan + 0j)}, "the array 'tips' holds NaN"),
+    "no state": ({"state/tips": None}, "has no entry 'state/tips'"),
+    "no rows": ({"rows": None}, "has no entry 'rows'"),
+    "flat rows": ({"rows": np.ones(3)}, "the array 'rows' has shape"),
+    "no position": ({"position": None}, "has no entry 'position'"),
+    "nan position": ({"position": math.nan}, "not finite"),
+    "text for work": ({"work": "many"}, "is damaged"),
+    "no fingerprint": ({"fingerprint": None}, "of another run"),
+}
+
+
+def forge(path: Path, kind: str, changes: dict[str, Any]) -> None:
+    """Change entries of a file, whose checksum then fits again."""
+    header, arrays = read_container(path, kind)
+    for name, value in changes.items():
+        entries = arrays if name in arrays else header
+        entries.pop(name, None)
+        if value is not None:
+            entries[name] = value
+    write_container(path, kind, header, arrays)
+
+
+@pytest.mark.parametrize("kind", FORGED_CHECKPOINTS)
+def test_a_forged_checkpoint_is_refused_in_a_sentence(
+    kind: str, problem: adfs.Problem, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.checkpoint"
+    adfs.simulate("adfs", problem, NETWORK, passes=1, checkpoint=path)
+    changes, words = FORGED_CHECKPOINTS[kind]
+    forge(path, "checkpoint", changes)
+    with pytest.raises(InputError, match=words) as caught:
+        adfs.simulate("adfs", problem, NETWORK, passes=2, checkpoint=path, resume=True)
+    assert str(path) in str(caught.value)
+
+
+FORGED_RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "no theta": ({"theta": None}, "has no entry 'theta'"),
+    "theta of other size": ({"theta": np.ones((9, 7))}, "the array 'theta' has shape"),
+    "no frame": ({"frame": None}, "has no entry 'frame'"),
+    "frame of other size": ({"frame": np.ones((2, 3))}, "the array 'frame' has shape"),
+    "no outcome": ({"outcome": None}, "has no entry 'outcome'"),
+    "unknown outcome": ({"outcome": "won"}, "'won' is not a valid Outcome"),
+    "gap in words": ({"gap": "small"}, "its gap is of the wrong kind"),
+    "no parameters": ({"parameters": {}}, "has no entry 'record'"),
+    "parameters of another kind": ({"parameters": 3}, "is damaged"),
+    "parameters that do not fit": (
+        {"parameters": {"record": "Parameters", "fields": {"speed": 1}, "text": ""}},
+        "is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED_RUNS)
+def test_a_forged_run_is_refused_in_a_sentence(kind: str, problem: adfs.Problem, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    adfs.simulate("adfs", problem, NETWORK, passes=1).save(path)
+    changes, words = FORGED_RUNS[kind]
+    forge(path, "run", changes)
+    with pytest.raises(InputError, match=words) as caught:
+        Run.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_forged_container_takes_no_more_memory_than_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **{"array/theta": np.zeros((1000, 1000))})
+    for text in (b"{}", b"[]", b"[" * 100_000):
+        body = len(text).to_bytes(8, "big") + text + buffer.getvalue()
+        path.write_bytes(b"adfs-file 1 run\n" + hashlib.sha256(body).hexdigest().encode() + body)
+        with pytest.raises(InputError, match="cannot be read as an adfs run file"):
+            read_container(path, "run")
 
 
 def test_a_container_holds_no_objects(tmp_path: Path) -> None:

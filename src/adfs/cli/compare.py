@@ -136,7 +136,12 @@ def run(
                 "--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer"
             )
         comparison = Comparison.from_table(table, base=Path.cwd())
+    if comparison.imports:
+        print(f"adfs: imports {', '.join(comparison.imports)}", file=sys.stderr)
+    try:
         comparison.check_names()
+    except InputError as error:
+        raise InputError(f"{file}: {error}" if file is not None else str(error)) from None
     folder = out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
     if folder.resolve() == (file or Path()).resolve() or folder.is_file():
         raise InputError(f"{folder} is a file: name a folder for the results with --out")
@@ -248,7 +253,10 @@ Examples:
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that adfs compare or adfs reproduce wrote.")],
 ) -> None:
-    """Make the page, the figures and the table of a comparison again, from the runs in its folder."""
+    """Make the page, the figures and the table of a comparison again, from the runs in its folder.
+
+    Nothing that the folder names is imported or run.
+    """
     from adfs.experiments import remake_folder
 
     remake_folder(folder)

@@ -131,7 +131,7 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
         except InputError as error:
             error.args = (_in_options(str(error)),)
             raise
-        summary = _summary(request, task, model, n_samples)
+        summary = _summary(request, task, model, n_samples, table.offset_name)
         if not isinstance(fitter, Estimator):
             summary |= _chosen(fitter)
             estimator = fitter.best_estimator_
@@ -333,9 +333,7 @@ def _labels(cluster: Cluster, table: Table, tables: Sequence[Table], task: str, 
         if table.y is None:
             raise InputError(f"{table.source} has no labels")
         if task == "regression" and table.y.dtype.kind == "U":
-            raise InputError(
-                f"{table.source}: the labels are text ({str(table.y[0])!r}), a regression wants numbers"
-            )
+            raise InputError(f"{table.source}: the labels are text, a regression wants numbers")
         return table.y
 
     y = cluster.attempt("to compare the labels", own)
@@ -352,8 +350,8 @@ def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
     """Raise unless labels can be classes."""
     if classes.dtype.kind != "U" and not np.array_equal(classes, np.floor(classes)):
         raise InputError(
-            f"{source}: labels such as {classes[classes != np.floor(classes)][0]:g} are no classes; "
-            "use a regression loss (--loss squared), or whole numbers"
+            f"{source}: labels with fractions are no classes; use a regression loss (--loss squared), "
+            "or whole numbers"
         )
     if classes.size < 2:
         raise InputError(f"{source}: all labels are {classes[0]}; a classifier needs two")
@@ -382,7 +380,9 @@ def _plain(label: object) -> str:
 # --------------------------------------------------------------------------- the model
 
 
-def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int) -> JsonObject:
+def _summary(
+    request: FitRequest, task: str, model: FittedModel, n_samples: int, offset: str | None
+) -> JsonObject:
     worst = max(model.runs, key=lambda run: run.gap)
     n_nodes = model.node_coef.shape[1]
     weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
@@ -401,7 +401,7 @@ def _summary(request: FitRequest, task: str, model: FittedModel, n_samples: int)
         "intercept": settings["fit_intercept"],
         **({"standardized": True} if settings["standardize"] else {}),
         **({"l1_ratio": settings["l1_ratio"]} if settings["l1_ratio"] else {}),
-        **({"offset": request.read.offset} if request.read.offset is not None else {}),
+        **({"offset": offset} if offset is not None else {}),
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,

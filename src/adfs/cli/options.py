@@ -35,6 +35,15 @@ Offset = Annotated[
     str | None,
     typer.Option("--offset", help="Column of CSV and parquet that is added to xᵀθ + b, as log exposure."),
 ]
+OffsetOfModel = Annotated[
+    str | None,
+    typer.Option(
+        "--offset", help="Column of the offsets, where it has another name than in the training data."
+    ),
+]
+NoOffset = Annotated[
+    bool, typer.Option("--no-offset", help="Leave out the offset that the model was fitted with.")
+]
 NFeatures = Annotated[
     int | None, typer.Option("--n-features", min=1, help="Number of features of LIBSVM text.")
 ]
@@ -47,7 +56,7 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         help="logistic, squared-hinge, smoothed-hinge, hinge; squared, huber, smoothed-quantile, quantile, "
-        "absolute, epsilon-insensitive.",
+        "absolute, epsilon-insensitive, poisson, gamma.",
     ),
 ]
 Nodes = Annotated[

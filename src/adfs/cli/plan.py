@@ -50,8 +50,12 @@ def run(
         float | None, typer.Option("--kappa-b", help="Without data: the batch condition number.")
     ] = None,
     nodes: Annotated[
-        str, typer.Option("--nodes", help="Numbers of nodes to look at, with commas.")
-    ] = "1,2,4,8,16,32,64",
+        str | None,
+        typer.Option(
+            "--nodes",
+            help="Numbers of nodes to look at, with commas (1 to 64, as long as each has 100 rows).",
+        ),
+    ] = None,
     graph: Annotated[
         list[str] | None,
         typer.Option("--graph", help="A graph to look at; again for more (cycle, grid, torus, exponential)."),
@@ -111,7 +115,7 @@ def run(
         )
     if over_mpi and tau is not None:
         raise InputError("under mpiexec --measure measures tau: leave out --tau")
-    counts = _counts(nodes)
+    counts = None if nodes is None else _counts(nodes)
 
     from adfs.data import ReadOptions
     from adfs.planning import GRAPHS, plan

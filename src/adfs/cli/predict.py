@@ -12,7 +12,7 @@ import typer
 from adfs.cli import options
 
 if TYPE_CHECKING:
-    from adfs.data import LinearModel, Table
+    from adfs.data import LinearModel, ReadOptions, Table
 
 EXAMPLES = """\b
 Examples:
@@ -37,12 +37,13 @@ def run(
     ] = False,
     form: options.Form = "auto",
     label: options.Label = None,
-    offset: options.Offset = None,
+    offset: options.OffsetOfModel = None,
+    no_offset: options.NoOffset = False,
     ignore_extra: options.IgnoreExtra = False,
     as_json: options.Json = False,
 ) -> None:
     """Predict, one line per sample."""
-    from adfs.data import LinearModel
+    from adfs.data import LinearModel, ReadOptions
     from adfs.errors import InputError
     from adfs.files import check_outputs, write_whole
 
@@ -50,7 +51,8 @@ def run(
         raise InputError("--proba and --decision are two different outputs: take one")
     check_outputs({"MODEL": model, "FILE": file}, {"--out": out})
     fitted = LinearModel.load(model)
-    table = read_for(fitted, file, (form, label, offset), ignore_extra, labels_needed=False)
+    read = ReadOptions(form, label, offset=offset, labels_needed=False)
+    table = read_for(fitted, file, read, ignore_extra=ignore_extra, no_offset=no_offset)
     header: list[object] = []
     if proba:
         values, header = fitted.proba(table.X, table.offset), list(fitted.classes or [])
@@ -75,34 +77,36 @@ def _line(row: object) -> str:
 
 
 def read_for(
-    model: LinearModel,
-    file: str,
-    asked: tuple[str, str | None, str | None],
-    ignore_extra: bool,
-    *,
-    labels_needed: bool,
+    model: LinearModel, file: str, asked: ReadOptions, *, ignore_extra: bool, no_offset: bool
 ) -> Table:
-    """Read a file as a model wants it, its features in its order, by --format, --label and --offset."""
+    """Read a file as a model wants it: its features in their order, its label and its offset by their names.
+
+    ``asked`` is what the options say, which go before what the model knows.
+    """
     from dataclasses import replace
 
-    from adfs.data import ReadOptions, align, read_table
+    from adfs.data import align, read_table
     from adfs.errors import InputError
 
-    form, label, offset = asked
-    own_label = label if label is not None else model.label
-    table = read_table(file, ReadOptions(form, own_label, labels_needed=labels_needed, offset=offset))
+    if no_offset and asked.offset is not None:
+        raise InputError("--offset and --no-offset contradict each other: take one")
+    label = asked.label if asked.label is not None else model.label
+    shift = asked.offset if asked.offset is not None else model.offset
+    table = read_table(file, replace(asked, label=label, offset=shift, offset_needed=False))
+    if no_offset:
+        table = replace(table, offset=None)
+    elif shift is not None and table.offset is None:
+        known = "" if asked.offset is not None else ", which the model was fitted with"
+        raise InputError(
+            f"{file} has no column {shift!r} of offsets{known}; add it, name another one with --offset, "
+            "or predict without it by --no-offset"
+        )
     if table.feature_names is not None and model.feature_names is not None:
         places = {name: place for place, name in enumerate(table.feature_names)}
         missing = [name for name in model.feature_names if name not in places]
         if missing:
             raise InputError(f"{file} has no column {missing[0]!r}, which the model wants")
         extra = set(places) - set(model.feature_names)
-        shift = model.training.get("offset")
-        if shift in extra and not ignore_extra:
-            raise InputError(
-                f"{file} has the column {shift!r}, which the model was fitted with as an offset: say "
-                f"--offset {shift}, or --ignore-extra-features for predictions without it"
-            )
         if extra and not ignore_extra:
             raise InputError(
                 f"{file} has a column {min(extra)!r} that the model does not know; name the label with "
@@ -131,7 +135,9 @@ def score(
     file: Annotated[str, typer.Argument(help="Samples with labels, in any format of adfs fit.")],
     form: options.Form = "auto",
     label: options.Label = None,
-    offset: options.Offset = None,
+    weight: options.Weight = None,
+    offset: options.OffsetOfModel = None,
+    no_offset: options.NoOffset = False,
     ignore_extra: options.IgnoreExtra = False,
     as_json: options.Json = False,
 ) -> None:
@@ -141,17 +147,20 @@ def score(
     """
     import numpy as np
 
-    from adfs.data import LinearModel
+    from adfs.data import LinearModel, ReadOptions
     from adfs.data.model import deviance_score
     from adfs.errors import InputError
 
     fitted = LinearModel.load(model)
-    table = read_for(fitted, file, (form, label, offset), ignore_extra, labels_needed=True)
+    read = ReadOptions(form, label, weight, offset=offset)
+    table = read_for(fitted, file, read, ignore_extra=ignore_extra, no_offset=no_offset)
     assert table.y is not None
     predicted = fitted.predict(table.X, table.offset)
     if (table.y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
         raise InputError(f"{file}: its labels and those of the model are not of one kind (numbers, or text)")
     weights = np.ones(table.n_samples) if table.weights is None else table.weights
+    if weights.min() < 0.0 or not weights.any():
+        raise InputError(f"{file}: the weights must be at least 0, and one of them above 0")
     if fitted.task == "classification":
         metric, value = "accuracy", float(np.average(predicted == table.y, weights=weights))
     elif fitted.loss in ("poisson", "gamma"):

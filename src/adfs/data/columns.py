@@ -7,6 +7,7 @@ import io
 import itertools
 import re
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,13 +57,16 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
         raise InputError(f"{path} is not CSV in UTF-8: it holds bytes that are not text") from None
     except pd.errors.ParserWarning:
         raise InputError(f"{path}: the lines have more fields than the first one ({len(fields)})") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+    except pd.errors.ParserError as error:
         found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
         if found:
             wanted, line, seen = found.groups()
             raise InputError(f"{path}: line {line} has {seen} fields, {wanted} were expected") from None
         raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
+    except ValueError:  # whose words may be the file's
+        raise InputError(f"{path} cannot be read as CSV") from None
     if named:
+        _check_first_line(fields, frame, path)
         _check_names(fields, path)
         frame = frame.rename(columns=str.strip)
     return frame, named
@@ -120,6 +124,32 @@ def _is_number(field: str) -> bool:
     return True
 
 
+def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> None:
+    """Raise if the first line, taken for names, looks like a sample.
+
+    It does if it has numbers where the other lines have them, and a text that occurs below it or numbers
+    that no table of numbered columns has: these are whole and ascend.
+    """
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    columns = [frame.iloc[:, place] for place in range(frame.shape[1])]
+    pairs = [
+        (field, values, is_numeric_dtype(values) and not is_bool_dtype(values))
+        for field, values in zip(fields, columns, strict=False)
+    ]
+    numbers = [field for field, _, numeric in pairs if numeric and field]
+    if len(frame) == 0 or not all(map(_is_number, numbers)):
+        return
+    again = any(values.astype(str).eq(field).any() for field, values, numeric in pairs if not numeric)
+    counted = [float(number) for number in numbers]
+    numbered = all(one.is_integer() for one in counted) and all(a < b for a, b in pairwise(counted))
+    if again or not numbered:
+        raise InputError(
+            f"{path} has no line of names: its first line looks like the other lines; put a line with the "
+            "names of the columns above it (or, if that line has the names, replace those that are numbers)"
+        )
+
+
 def _check_names(fields: list[str], path: Path) -> None:
     seen: set[str] = set()
     for field in fields:
@@ -133,13 +163,15 @@ def split_columns(
     frame: pd.DataFrame,
     named: bool,
     wanted: tuple[str | None, str | None, str | None],
+    *,
     labels_needed: bool,
+    offset_needed: bool,
 ) -> Table:
     """Return the table of a file's columns, which have names or not.
 
     ``wanted`` are the columns of labels, of sample weights and of offsets: a name, or a number counted from 0
     (from the end when negative). None for the labels is a column named label, target, y or class; a file
-    without it is refused where labels are needed.
+    without it is refused where labels are needed. So is one without the column of offsets where they are.
     """
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")
@@ -148,7 +180,7 @@ def split_columns(
     label, weight, offset = wanted
     label_column = _find(columns, label, path, "label", labels_needed, named)
     weight_column = None if weight is None else _find(columns, weight, path, "weight", labels_needed, named)
-    offset_column = None if offset is None else _find(columns, offset, path, "offset", True, named)
+    offset_column = None if offset is None else _find(columns, offset, path, "offset", offset_needed, named)
     features = [column for column in columns if column not in (label_column, weight_column, offset_column)]
     if not features:
         raise InputError(f"{path} has no column besides the label")
@@ -157,7 +189,15 @@ def split_columns(
     weights = None if weight_column is None else _numeric(frame[weight_column], weight_column, path)
     added = None if offset_column is None else _numeric(frame[offset_column], offset_column, path)
     names = tuple(features) if named else None
-    return Table(np.ascontiguousarray(X), y, weights, str(path), feature_names=names, offset=added)
+    return Table(
+        np.ascontiguousarray(X),
+        y,
+        weights,
+        str(path),
+        feature_names=names,
+        offset=added,
+        offset_name=offset_column,
+    )
 
 
 def _find(
@@ -198,8 +238,7 @@ def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
         for row, value in enumerate(values):
             if not _is_number(str(value)):
                 raise InputError(
-                    f"{path}: column {name!r} holds {value!r} in data row {row + 1}; "
-                    "turn text into numbers first"
+                    f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
                 )
         raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
     out = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -225,7 +264,7 @@ def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
     if numbers and len(numbers) < len(texts):
         other = next(row for row in range(len(texts)) if row not in set(numbers))
         raise InputError(
-            f"{path}: the label {name!r} mixes numbers and text: {texts[numbers[0]]!r} in data row "
-            f"{numbers[0] + 1}, {texts[other]!r} in data row {other + 1}"
+            f"{path}: the label {name!r} mixes numbers and text: a number in data row {numbers[0] + 1}, "
+            f"text in data row {other + 1}"
         )
     return np.array([float(text) for text in texts]) if numbers else np.array(texts, dtype=np.str_)

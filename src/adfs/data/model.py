@@ -104,7 +104,7 @@ class LinearModel:
     label : str or None
         The label's column in the training data.
     training : dict
-        How it came about: for people, not used again.
+        How it came about: for people. Only `offset` is used again.
 
     Examples
     --------
@@ -128,6 +128,12 @@ class LinearModel:
     def n_features(self) -> int:
         """The dimension d."""
         return int(self.coef.shape[1])
+
+    @property
+    def offset(self) -> str | None:
+        """The column of the offsets in the training data, None where there were none."""
+        name = self.training.get("offset")
+        return None if name is None else str(name)
 
     def decision(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
         """Return xᵀθ + b and the offset, shape (N,) or, for more than two classes, (N, n_classes)."""

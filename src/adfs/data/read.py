@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ import scipy.sparse as sp
 from adfs.data.columns import read_csv, read_parquet, split_columns
 from adfs.data.table import COMPRESSED_SUFFIXES, Matrix, Table, align, machine_memory, open_bytes
 from adfs.errors import InputError, unknown_name
+from adfs.files import read_arrays
 
 _CSR = ("data", "indices", "indptr", "shape")
+_ROLES = ("sample_weight", "offset")
 
 # LIBSVM text: read in blocks that end at a line, so that its text is never in memory whole.
 _BLOCK = 1 << 23
@@ -38,14 +39,9 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
             raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short")
         stream.seek(0)
         try:
-            with np.load(stream, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (ValueError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            if "allow_pickle" in str(error) or "Object arrays" in str(error):
-                raise InputError(
-                    f"{path} holds Python objects, which are never loaded; save plain numbers"
-                ) from None
-            raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short") from None
+            arrays = read_arrays(stream, _most_bytes(path), (*_CSR, "format", "X", "y", *_ROLES))
+        except ValueError as error:
+            raise InputError(f"{path} cannot be read as a NumPy archive: {error}") from None
     X = _rows(arrays, path)
     y = arrays.get("y")
     if y is None and labels_needed:
@@ -54,12 +50,30 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
         )
     if y is not None:
         y = _column(y, X.shape[0], "y", path)
-        y = y.astype(np.str_) if y.dtype.kind in "US" else _numbers(y, "y", path)
+        y = _texts(y, path) if y.dtype.kind in "US" else _numbers(y, "y", path)
     weights, offset = (
         _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
-        for name in ("sample_weight", "offset")
+        for name in _ROLES
     )
-    return Table(X, y, weights, str(path), offset=offset)
+    name = None if offset is None else "offset"
+    return Table(X, y, weights, str(path), offset=offset, offset_name=name)
+
+
+def _most_bytes(path: Path) -> int:
+    """Return how much memory the arrays of an archive may take.
+
+    That is no more than this machine has. Of a file that is compressed more than a hundredfold, which real
+    measurements are not, it is no more than a hundredth: such a file is small, or made to fill the memory.
+    """
+    there = machine_memory()
+    return min(there, max(100 * path.stat().st_size, there // 100))
+
+
+def _texts(values: np.ndarray, path: Path) -> np.ndarray:
+    try:
+        return values.astype(np.str_)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: y holds bytes that are not text; save text or numbers") from None
 
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
@@ -69,9 +83,12 @@ def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
         if X.ndim != 2:
             raise InputError(f"{path}: X must be two-dimensional (samples × features), got shape {X.shape}")
     elif all(name in arrays for name in _CSR):
-        kind = arrays.get("format", np.array("csr")).item()
+        kind = arrays.get("format", np.array("csr")).tolist()
         if kind not in ("csr", b"csr"):
             raise InputError(f"{path} holds a sparse matrix in another form than CSR; save it with .tocsr()")
+        for name in _CSR[1:]:
+            if arrays[name].dtype.kind not in "iu":
+                raise InputError(f"{path}: {name} holds {arrays[name].dtype} values, not whole numbers")
         parts = (_numbers(arrays["data"], "data", path), arrays["indices"], arrays["indptr"])
         try:
             height, width = (int(size) for size in arrays["shape"])
@@ -193,36 +210,39 @@ def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:
 
 
 def _fault(text: str) -> str | None:
-    """Return what is wrong with one line, None when nothing is."""
+    """Return what is wrong with one line, None when nothing is.
+
+    The words of the file are not repeated: over MPI other ranks are told, and samples stay where they are.
+    """
     words = text.split()
     if not words:
         return None
     label = _plain_number(words[0])
     if label is None:
         if "," in words[0]:
-            return f"{_short(words[0])} is not one label: not LIBSVM text, or several labels per sample"
-        return f"the label {_short(words[0])} is not a number"
+            return "the first word is not one label: not LIBSVM text, or several labels per sample"
+        return "the label is not a number"
     if not np.isfinite(label):
-        return f"the label is {words[0]}; clean the data first"
+        return "the label is NaN or infinite; clean the data first"
     previous = -1.0
-    for word in words[1:]:
+    for place, word in enumerate(words[1:], start=2):
         left, colon, right = word.partition(":")
         if left == "qid":
             return "qid (ranking data) is not supported"
         if not colon or not left or not right or ":" in right:
-            return f"expected index:value, found {_short(word)}"
+            return f"word {place} is not index:value"
         if not (left.isascii() and left.isdigit()):
-            return f"the index {_short(left)} is not a whole number of at least 0"
+            return f"the index in word {place} is not a whole number of at least 0"
         if int(left) > _LARGEST_INDEX:
-            return f"the index {_short(left)} is too large (at most {_LARGEST_INDEX})"
+            return f"the index in word {place} is too large (at most {_LARGEST_INDEX})"
         if int(left) <= previous:
             return f"the index {left} comes after {previous:.0f}; indices must ascend"
         previous = int(left)
         value = _plain_number(right)
         if value is None:
-            return f"the value {_short(right)} of index {left} is not a number"
+            return f"the value of index {left} is not a number"
         if not np.isfinite(value):
-            return f"the value of index {left} is {right}; clean or impute the data first"
+            return f"the value of index {left} is NaN or infinite; clean or impute the data first"
     return None
 
 
@@ -231,10 +251,6 @@ def _plain_number(word: str) -> float | None:
         return None if "_" in word else float(word)
     except ValueError:
         return None
-
-
-def _short(word: str) -> str:
-    return repr(word if len(word) <= 40 else word[:37] + "…")
 
 
 #: Format -> the endings that say it. Any other ending is taken for LIBSVM text, which often has none.
@@ -262,7 +278,8 @@ class ReadOptions:
         d, where the files do not say it.
     index_base : int, optional
         0 or 1, for LIBSVM text.
-    labels_needed : bool
+    labels_needed, offset_needed : bool
+        Whether a file without labels, or without the offsets that ``offset`` names, is refused.
     """
 
     form: str = "auto"
@@ -272,6 +289,7 @@ class ReadOptions:
     index_base: int | None = None
     labels_needed: bool = True
     offset: str | None = None
+    offset_needed: bool = True
 
     def __post_init__(self) -> None:
         if self.form != "auto" and self.form not in FORMATS:
@@ -295,18 +313,41 @@ def format_of(path: Path) -> str:
     return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
 
 
+def _check_name(name: str) -> None:
+    """Raise for names of what is no file that can be read here."""
+    if name == "-":
+        raise InputError("standard input (-) is not read; save it to a file first")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
+        raise InputError(f"{name} is an address, and only files on a disk are read; download it first")
+    if name.lower().endswith(".zip"):
+        raise InputError(f"{name} is a zip archive; unpack it first")
+
+
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
     """Read one file; the columns of LIBSVM text are settled afterwards by `align`."""
     options = options or ReadOptions()
+    _check_name(os.fspath(path))
     path = Path(path)
     form = format_of(path) if options.form == "auto" else options.form
     if form == "libsvm":
-        return read_libsvm(path)
-    if form == "npz":
-        return read_npz(path, labels_needed=options.labels_needed)
-    frame, named = read_csv(path) if form == "csv" else read_parquet(path)
-    wanted = (options.label, options.weight, options.offset)
-    return split_columns(path, frame, named, wanted, options.labels_needed)
+        table = read_libsvm(path)
+    elif form == "npz":
+        table = read_npz(path, labels_needed=options.labels_needed)
+    else:
+        frame, named = read_csv(path) if form == "csv" else read_parquet(path)
+        table = split_columns(
+            path,
+            frame,
+            named,
+            (options.label, options.weight, options.offset),
+            labels_needed=options.labels_needed,
+            offset_needed=options.offset_needed,
+        )
+    if options.weight is not None and table.weights is None:
+        raise InputError(f"{path} has no weights: --weight names a column of CSV and parquet")
+    if options.offset is not None and options.offset_needed and table.offset is None:
+        raise InputError(f"{path} has no offsets: --offset names a column of CSV and parquet")
+    return table
 
 
 def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> list[Table]:

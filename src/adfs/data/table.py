@@ -37,9 +37,13 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressed; failures while it is open become an `InputError`."""
     try:
         with path.open("rb") as raw:
+            if not raw.seekable():
+                raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
             head = raw.read(6)
             if not head:
                 raise InputError(f"{path} is empty")
+            if head.startswith(b"\x28\xb5\x2f\xfd"):
+                raise InputError(f"{path} is compressed with zstd, which is not read; use gzip, bzip2 or xz")
             raw.seek(0)
             opener = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
             if opener is None:
@@ -92,6 +96,8 @@ class Table:
         Where counting started in LIBSVM text (0 or 1), once `align` has settled it.
     offset : ndarray of shape (N,), or None
         What is added to a model's xᵀθ + b.
+    offset_name : str or None
+        The column or array that the offsets were read from.
     """
 
     X: Matrix
@@ -102,6 +108,7 @@ class Table:
     lowest_index: int | None = None
     index_base: int | None = None
     offset: np.ndarray | None = None
+    offset_name: str | None = None
 
     @property
     def n_samples(self) -> int:

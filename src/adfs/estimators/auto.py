@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from adfs.network import Network
-from adfs.planning import GRAPHS, NODES, Facts, choose, networks_of
+from adfs.planning import GRAPHS, Facts, choose, networks_of, node_counts
 from adfs.problem.finite_sum import check_count
 from adfs.runtimes import Cluster
 from adfs.runtimes.timing import measured_tau_of
@@ -67,7 +67,7 @@ def spread_rows(cluster: Cluster, request: Request, facts: Facts) -> Spread:
         reason = "all rows are in one process, so they stay on one node; with tau more nodes are thought of"
         return Spread(1, "path:1", reason)
     else:
-        own, counts = None, [count for count in NODES if 2 * count <= facts.n_samples] or [1]
+        own, counts = None, node_counts(facts.n_samples)
     if isinstance(tau, str):
         tau = measured_tau_of(cluster, facts.n_features, facts.entries_per_row, facts.n_samples)
     graphs = GRAPHS if is_auto(graph) else (graph,)

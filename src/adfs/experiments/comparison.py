@@ -60,7 +60,8 @@ class DataSpec:
     n_features : int, optional
         d: of ``"gaussians"`` (10 when left out), or of LIBSVM text.
     normalise : str
-        ``"rows"`` to length 1, ``"columns"`` to mean 0 and variance 1, or ``"none"``.
+        ``"rows"`` to length 1, ``"columns"`` to mean 0 and variance 1 (refused where most values are 0, which
+        centring would fill), or ``"none"``.
     form, label : str
         Format of a file and its label column, where the file does not say them.
     seed : int, optional
@@ -100,8 +101,10 @@ class DataSpec:
 class DelaySpec:
     """How long things take on the idealised clock, besides τ.
 
-    The fields are those of :class:`adfs.runtimes.delays.Delays`, and ``slow_links``: two neighbours and how
-    many times τ a message between them takes.
+    The fields are those of :class:`adfs.runtimes.delays.Delays`. ``stragglers`` is a list of
+    ``[node, factor]``, ``[node, factor, share]`` or ``[node, factor, share, period]``, as
+    :class:`adfs.runtimes.delays.Straggler` describes them, and ``slow_links`` one of
+    ``[node, node, factor]``: how many times τ a message between two neighbours takes.
     """
 
     law: str = "exponential"
@@ -113,18 +116,21 @@ class DelaySpec:
     slow_links: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        for name, words, least, most in (
+            ("stragglers", "[node, factor], [node, factor, share] or [node, factor, share, period]", 2, 4),
+            ("slow_links", "[node, node, factor]", 3, 3),
+        ):
+            given = getattr(self, name)
+            numbers = _fits(given, tuple[tuple[float, ...], ...])
+            if not numbers or not all(least <= len(one) <= most for one in given):
+                raise InputError(f"delays: {name} must be a list of {words}, got {_to_toml(given)}")
+            nodes = [node for one in given for node in one[: 2 if name == "slow_links" else 1]]
+            if any(node < 0 or node != int(node) for node in nodes):
+                raise InputError(f"delays: the nodes of {name} are whole numbers from 0, got {nodes}")
         _check_fields(self, "delays: ")
-        for one in self.stragglers:
-            if not 2 <= len(one) <= 4:
-                raise InputError(
-                    "delays: a straggler is a node, a factor, and perhaps its share of the time and its "
-                    f"period, as [0, 4.0, 0.5], got {list(one)}"
-                )
         for link in self.slow_links:
-            if len(link) != 3 or not link[2] > 0.0:
-                raise InputError(
-                    f"delays: a slow link is two nodes and a factor above 0, as [0, 1, 4.0], got {list(link)}"
-                )
+            if not link[2] > 0.0:
+                raise InputError(f"delays: the factor of a slow link must be above 0, got {list(link)}")
 
     def make(self, tau: float, network: Network | None = None) -> Delays:
         """Return the delays for a τ; without a network, as if no link were slower than others."""
@@ -383,7 +389,7 @@ class Comparison:
 
 
 def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Comparison:
-    """Read a comparison from a TOML file.
+    """Read a comparison from a TOML file; nothing that it names is imported.
 
     Parameters
     ----------
@@ -403,11 +409,9 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
     if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
         replaced["data"] = {**table["data"], **replaced["data"]}
     try:
-        comparison = Comparison.from_table(table | replaced)
-        comparison.check_names()
+        return Comparison.from_table(table | replaced)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return comparison
 
 
 # --------------------------------------------------------------------------- plain values and records

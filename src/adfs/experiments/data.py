@@ -121,14 +121,17 @@ def _samples(
 def _normalised(X: Matrix, how: str, source: str) -> Matrix:
     if how == "none":
         return X
+    sparse = bool(sp.issparse(X))
     if how == "columns":
-        if sp.issparse(X):
-            raise InputError(
-                f"{source}: the columns of sparse samples cannot be centred; use normalise = 'rows'"
-            )
+        if sparse:
+            if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
+                raise InputError(
+                    f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
+                    "columns would fill; use normalise = 'rows'"
+                )
+            X = X.toarray()
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    sparse = bool(sp.issparse(X))
     squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
     factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
     if sparse:

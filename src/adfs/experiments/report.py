@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from adfs.errors import InputError
+from adfs.experiments.comparison import Comparison, DelaySpec
 from adfs.experiments.data import make_network
 from adfs.experiments.figures import (
     error_name,
@@ -25,6 +26,7 @@ from adfs.experiments.figures import (
 from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 from adfs.files import write_whole
 from adfs.pages import fill_page, html_facts, html_table, line_styles, number
+from adfs.runtimes.delays import Straggler
 
 _DIGITS = 5
 # What is told of the problem, as runs keep it -> words.
@@ -154,15 +156,47 @@ def _facts(results: Results) -> dict[str, str]:
     comparison = results.comparison
     first = next(iter(results.runs.values())).details.get("problem", {})
     sigma = comparison.sigma
-    facts = {"network": comparison.graph_name, "data": comparison.data.source, "loss": comparison.loss}
+    source = Path(comparison.data.source).name if comparison.data.is_file else comparison.data.source
+    facts = {"network": comparison.graph_name, "data": source, "loss": comparison.loss}
     facts |= {words: number(first[key]) for key, words in _FACTS.items() if key in first}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
-    facts["delays"] = str(comparison.delays.make(comparison.tau)).removeprefix("Delays")
-    if comparison.delays.slow_links:
-        links = (f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in comparison.delays.slow_links)
-        facts["slow links"] = ", ".join(links)
+    return facts | _delay_facts(comparison.delays)
+
+
+def _delay_facts(delays: DelaySpec) -> dict[str, str]:
+    """Return how long things take besides τ, in words; only what is not as usual, and the law."""
+    facts = {"delays": delays.law + ("; one draw per batch" if delays.batch == "scaled" else "")}
+    if delays.blocking:
+        facts["exchanges"] = "both ends wait for the message"
+    speeds = delays.speed if isinstance(delays.speed, tuple) else (delays.speed,)
+    if set(speeds) != {1.0}:
+        low, high = min(speeds), max(speeds)
+        facts["samples in time 1"] = f"{low:g}" if low == high else f"{low:g} … {high:g}"
+    if delays.stragglers:
+        slow = (Straggler(int(one[0]), *one[1:]) for one in delays.stragglers)
+        told = (
+            f"node {one.node}: {one.factor:g} times as long"
+            + (f", {one.share:.0%} of each {one.period:g}" if one.share < 1.0 else "")
+            for one in slow
+        )
+        facts["stragglers"] = "; ".join(told)
+    if delays.slow_links:
+        facts["slow links"] = ", ".join(f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in delays.slow_links)
+    if delays.seed is not None:
+        facts["seed of the delays"] = str(delays.seed)
     return facts
+
+
+def _shown_toml(comparison: Comparison) -> str:
+    """Return the comparison as TOML with the names of its files, not where they are on this machine."""
+    text = comparison.toml()
+    files = [comparison.data.source] * comparison.data.is_file
+    for path in [*files, *(name for name in comparison.imports if name.endswith(".py"))]:
+        text = text.replace(
+            json.dumps(path, ensure_ascii=False), json.dumps(Path(path).name, ensure_ascii=False)
+        )
+    return text
 
 
 def _parameters(results: Results, label: str) -> str:
@@ -209,7 +243,7 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         facts=html_facts(facts),
         parameters="".join(_parameters(results, label) for label in results.labels),
         seeds=", ".join(str(seed) for seed in comparison.seeds),
-        toml=html.escape(comparison.toml()),
+        toml=html.escape(_shown_toml(comparison)),
         data=_data(results),
     )
 

@@ -2,7 +2,7 @@
 
 from adfs.planning.facts import CURVED, Facts
 from adfs.planning.pilot import Pilot
-from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, plan
+from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, node_counts, plan
 from adfs.planning.predictions import Calibration, Choice, Prediction, choose, predict
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Prediction",
     "choose",
     "networks_of",
+    "node_counts",
     "plan",
     "predict",
 ]

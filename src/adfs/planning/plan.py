@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 GRAPHS = ("cycle", "grid", "torus", "exponential")
 NODES = (1, 2, 4, 8, 16, 32, 64)
 
+# A node with fewer rows computes for less time than it takes to start it, which the clock does not count.
+_FEWEST_ROWS = 100
+
 # More nodes pay as long as twice as many are this much quicker.
 _WORTH = 0.95
 _MOST_NODES = 1024
@@ -247,6 +250,17 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def node_counts(n_samples: int) -> list[int]:
+    """Return the numbers of nodes to look at for so many samples, unless told otherwise.
+
+    Examples
+    --------
+    >>> node_counts(143), node_counts(1000)
+    ([1], [1, 2, 4, 8])
+    """
+    return [count for count in NODES if count == 1 or count * _FEWEST_ROWS <= n_samples]
+
+
 def networks_of(
     nodes: Iterable[int], graphs: Iterable[object], n_samples: int, seed: int = 0
 ) -> list[Network]:
@@ -290,7 +304,7 @@ def networks_of(
 def plan(
     problem: Problem | Facts,
     *,
-    nodes: Sequence[int] = NODES,
+    nodes: Sequence[int] | None = None,
     graphs: Sequence[object] = GRAPHS,
     tau: float = 1.0,
     tol: float = 1e-6,
@@ -306,8 +320,9 @@ def plan(
     ----------
     problem : Problem or Facts
         The data, on however many nodes; or just its sizes and condition numbers.
-    nodes : sequence of int
-        Numbers of nodes to look at. The objective stays the same: Σσ is shared.
+    nodes : sequence of int, optional
+        Numbers of nodes to look at; 1 to 64 when left out, as long as every node has 100 rows. The objective
+        stays the same: Σσ is shared.
     graphs : sequence
         Names of graphs without sizes (``"grid"``), tried with every number of nodes; names with sizes, or
         networks, taken as they are.
@@ -340,7 +355,8 @@ def plan(
     if not 0.0 < tol < 1.0:
         raise InputError(f"tol is a relative gap between 0 and 1, got {tol!r}")
     delays = Delays(tau=tau, law=law)
-    networks = networks_of(nodes, graphs, facts.n_samples, seed)
+    counts = node_counts(facts.n_samples) if nodes is None else nodes
+    networks = networks_of(counts, graphs, facts.n_samples, seed)
     names = candidates(facts, methods)
     predictions = predict_all(names, facts, networks, delays, tol)
     if not predictions:
@@ -380,7 +396,7 @@ def _node_limit(best: Prediction, facts: Facts, delays: Delays, tol: float, seed
     """Return the number of nodes up to which doubling them pays."""
     count = best.n_nodes
     time = predict(best.method, facts, _resized(best, count, seed), delays, tol).time
-    while best.n_nodes > 1 and 2 * count <= min(_MOST_NODES, facts.n_samples):
+    while best.n_nodes > 1 and 2 * count <= min(_MOST_NODES, facts.n_samples // _FEWEST_ROWS):
         following = predict(best.method, facts, _resized(best, 2 * count, seed), delays, tol).time
         if following > _WORTH * time:
             break

@@ -77,6 +77,7 @@ def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float
     return np.asarray((np.sqrt(own) + slack * np.sqrt(0.5 * beta * scales[:, 3])) ** 2)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # an infinite gap is what it is
 def gap_parts(
     samples: Samples,
     active: np.ndarray,

@@ -314,5 +314,5 @@ def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
         raise InputError(
-            f"{where}: the loss {loss.name!r} wants {wanted}, but row {row} has {y[row]:g}; {advice}"
+            f"{where}: the loss {loss.name!r} wants {wanted}, and row {row} has another one; {advice}"
         )

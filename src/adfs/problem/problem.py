@@ -22,7 +22,6 @@ from adfs.problem.shards import Shard, check_offset, make_shard, split, stack_sh
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
-_LARGEST_TARGET = 1e150
 _WIDE = 16  # entries per row
 
 
@@ -223,7 +222,6 @@ class Problem(FiniteSum):
         outside[chosen] = ~evaluation.rows_are_zero(self.rows, chosen)
         self._refuse(outside & (weights > 0.0), name, "has a squared norm that is not a double; scale X")
         self._refuse((weights > 0.0) & (weights < SMALLEST), name, "has a weight too small to divide by")
-        self._refuse(np.abs(self.y) > _LARGEST_TARGET, name, "has a target that cannot be squared; scale y")
         with np.errstate(over="ignore", under="ignore"):
             smoothness = weights * norms * min(self.loss.beta, 1.0)
             ratio = smoothness / self.sigma.min()

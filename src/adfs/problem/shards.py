@@ -18,7 +18,7 @@ from adfs.problem.loss_base import Loss
 from adfs.problem.losses import check_labels
 from adfs.problem.samples import Labels, Matrix, labels_of, sparse
 
-_LARGEST_OFFSET = 1e150  # can be squared
+_LARGEST = 1e150  # can be squared
 
 
 class Shard(NamedTuple):
@@ -53,8 +53,10 @@ def as_numbers(values: ArrayLike, where: str) -> np.ndarray:
     try:
         array = np.asarray(values)
         numbers = array if np.iscomplexobj(array) else np.asarray(array, dtype=np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where} cannot be read as numbers: {error}") from None
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{where} cannot be read as numbers; give a table of them, each row as long"
+        ) from None
     if np.iscomplexobj(numbers):
         raise InputError(f"{where} holds complex numbers; give their real parts")
     return numbers
@@ -80,9 +82,21 @@ def as_rows(X: Matrix, where: str = "X") -> Matrix:
         raise InputError(f"{where} must be two-dimensional (samples × features), got shape {out.shape}")
     if out.shape[1] == 0:
         raise InputError(f"{where} has no features (shape {out.shape})")
-    if not np.all(np.isfinite(values)):
-        raise InputError(f"{where} contains NaN or infinity; clean or impute it first")
+    _check_range(values, where, "; clean or impute it first", out.indptr if sparse(out) else None)
     return out
+
+
+def _check_range(values: np.ndarray, where: str, advice: str = "", starts: np.ndarray | None = None) -> None:
+    """Raise unless all numbers and their squares are finite; ``starts`` is where sparse rows begin."""
+    # Extremes need no memory, and are nan where one number is.
+    if values.size and not (values.min() >= -_LARGEST and values.max() <= _LARGEST):
+        if not np.all(np.isfinite(values)):
+            raise InputError(f"{where} contains NaN or infinity{advice}")
+        place = int(np.argwhere(np.abs(values) > _LARGEST)[0, 0])
+        row = place if starts is None else int(np.searchsorted(starts, place, side="right")) - 1
+        raise InputError(
+            f"{where} holds a number beyond ±{_LARGEST:g} in row {row}, whose square is no double; scale it"
+        )
 
 
 def as_signs(labels: np.ndarray, positive: object) -> np.ndarray:
@@ -113,7 +127,7 @@ def check_weights(weights: ArrayLike | None, n_samples: int, where: str) -> np.n
         )
     if not np.all(np.isfinite(masses)) or np.any(masses < 0.0):
         row = int(np.flatnonzero(~(np.isfinite(masses) & (masses >= 0.0)))[0])
-        raise InputError(f"{where}sample_weight must be finite and at least 0, row {row} has {masses[row]:g}")
+        raise InputError(f"{where}sample_weight must be finite and at least 0, that of row {row} is not")
     return masses
 
 
@@ -129,10 +143,7 @@ def check_offset(offset: ArrayLike | None, n_samples: int, loss: Loss, where: st
         fits, shape = values.shape == (n_samples,), f"({n_samples},), one per row"
     if not fits:
         raise InputError(f"{where}offset must have shape {shape}, got {values.shape}")
-    beyond = ~(np.abs(values) <= _LARGEST_OFFSET)
-    if beyond.any():
-        row = int(np.argwhere(beyond)[0, 0])
-        raise InputError(f"{where}offset must be finite, row {row} has {np.ravel(values[row])[0]:g}")
+    _check_range(values, f"{where}offset")
     return values
 
 
@@ -152,8 +163,7 @@ def make_shard(
             f"{where}y must have one entry per row of X: X has {rows.shape[0]} rows, "
             f"y has shape {labels.shape}"
         )
-    if not np.all(np.isfinite(labels)):
-        raise InputError(f"{where}y contains NaN or infinity")
+    _check_range(labels, f"{where}y")
     check_labels(loss, labels, f"{where}y")
     masses = check_weights(weights, labels.size, where)
     return Shard(rows, labels, masses, check_offset(offset, labels.size, loss, where))

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from adfs.files import JsonObject, write_whole
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.loop import Ending, Outcome, Progress
-from adfs.runtimes.result import read_container, write_container
+from adfs.runtimes.result import check_array, read_container, told_as_damage, write_container
 
 _KIND = "checkpoint-set"
 
@@ -122,7 +123,7 @@ def _trouble(path: Path, mark: str) -> str:
             f"{path} was written by adfs {version} and this is adfs {__version__}; "
             "resume with that version, or start anew"
         )
-    if header["fingerprint"] != mark:
+    if header.get("fingerprint") != mark:
         return (
             f"{path} is a checkpoint of another run (other data, network, parameters, method or seed); "
             "resume with the same ones, or start anew"
@@ -133,23 +134,39 @@ def _trouble(path: Path, mark: str) -> str:
 def _load(path: Path, start: Start) -> tuple[Process, Progress]:
     """Fill a process from a checkpoint; return it, and how far the run was."""
     header, arrays = read_container(path, "checkpoint")
-    phases = None
-    if "phases" in header:
-        kept = {name: value for name, value in arrays.items() if name.startswith(_PHASES)}
-        phases = KeptPhases(header["phases"], {name.removeprefix(_PHASES): kept[name] for name in kept})
-    process = start(phases)
-    for name, array in process.arrays().items():
-        array[...] = arrays[f"state/{name}"]
-    process.position = float(header["position"])
-    process.work = Work(*(int(value) for value in header["work"]))
-    names = header["columns"]
-    rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in arrays["rows"]]
-    progress = Progress(rows, float(header["seconds"]))
-    if "best" in header:
-        progress.best = _kept(header["best"], _BEST, arrays)
-    if "ending" in header:
-        outcome, exhausted, planned, numbers = header["ending"]
-        progress.ending = Ending(Outcome(outcome), _kept(numbers, _ENDING, arrays), exhausted, planned)
+    with told_as_damage(path):
+        phases = None
+        if "phases" in header:
+            kept = {name: value for name, value in arrays.items() if name.startswith(_PHASES)}
+            phases = KeptPhases(header["phases"], {name.removeprefix(_PHASES): kept[name] for name in kept})
+        position, seconds = float(header["position"]), float(header["seconds"])
+        work = Work(*(int(value) for value in header["work"]))
+        if not (0.0 <= position < math.inf and 0.0 <= seconds < math.inf and min(work) >= 0):
+            raise ValueError("its position, its work or its seconds are negative or not finite")
+        names, table = header["columns"], arrays["rows"]
+        check_array("rows", table, (len(table), len(names)) if len(table) else (0,))
+        rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in table]
+        progress = Progress(rows, seconds)
+        if "best" in header:
+            progress.best = _kept(header["best"], _BEST, arrays)
+        if "ending" in header:
+            outcome, exhausted, planned, numbers = header["ending"]
+            progress.ending = Ending(Outcome(outcome), _kept(numbers, _ENDING, arrays), exhausted, planned)
+        process, ending = start(phases), progress.ending
+        diverged = ending is not None and ending.outcome is Outcome.DIVERGED
+        for name, array in process.arrays().items():
+            found = arrays[f"state/{name}"]
+            check_array(name, found, array.shape, array.dtype)
+            # Infinity is a bound that was not met yet; NaN is nothing.
+            if not diverged and found.dtype.kind in "fc" and np.isnan(found).any():
+                raise ValueError(f"the array {name!r} holds NaN; start anew")
+            array[...] = found
+        process.position, process.work = position, work
+        for certificate in (progress.best, None if ending is None else ending.certificate):
+            if certificate is not None:
+                check_array("theta", certificate.theta, process.primal().shape[1:])
+            if certificate is not None and certificate.tips is not None:
+                check_array("tips", certificate.tips, np.shape(process.dual()))
     return process, progress
 
 
@@ -243,6 +260,12 @@ class CheckpointFolder(Checkpoints):
         """The file that names the complete generation."""
         return self.folder / "manifest"
 
+    def _read_manifest(self) -> JsonObject:
+        header, _ = read_container(self.manifest, _KIND)
+        with told_as_damage(self.manifest):
+            whole = {name: int(header[name]) for name in ("generation", "n_ranks")}
+            return whole | {"position": float(header["position"])}
+
     def start(self) -> None:
         """Try whether the folder can be written into, and look which generation is there."""
         why = "to look for checkpoints"
@@ -250,7 +273,7 @@ class CheckpointFolder(Checkpoints):
         generation = 0
         if self.cluster.rank == 0:
             with contextlib.suppress(AdfsError):
-                generation = int(read_container(self.manifest, _KIND)[0]["generation"])
+                generation = self._read_manifest()["generation"]
         self.generation = int(self.cluster.gather(generation, why)[0])
 
     def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
@@ -297,7 +320,7 @@ class CheckpointFolder(Checkpoints):
         """Fill a process from the last complete generation; all processes, or none."""
         why = "to read the checkpoint"
         there = self.cluster.rank == 0 and self.manifest.exists()
-        own = self.cluster.attempt(why, lambda: read_container(self.manifest, _KIND)[0] if there else {})
+        own = self.cluster.attempt(why, lambda: self._read_manifest() if there else {})
         header = self.cluster.gather(own, why)[0]
         if not header:
             return Progress()
@@ -308,7 +331,7 @@ class CheckpointFolder(Checkpoints):
                 f"and there are {self.cluster.size}; resume with as many as there were"
             )
         else:
-            self.generation = int(header["generation"])
+            self.generation = header["generation"]
             path = self._file(self.generation)
             troubles = self.cluster.gather(self.cluster.attempt(why, lambda: _trouble(path, self.mark)), why)
             trouble = next((f"rank {rank}: {one}" for rank, one in enumerate(troubles) if one), "")

@@ -199,14 +199,20 @@ class Cluster(ABC):
         if self.size == 1:
             return action()
         result: list[T] = []
-        trouble = ""
+        trouble = private = ""
         try:
             with self.busy():
                 result.append(action())
-        except (AdfsError, OSError, ValueError, TypeError) as error:
+        except (AdfsError, OSError) as error:
             trouble = str(error) or type(error).__name__
+        except (ValueError, TypeError) as error:
+            # Other libraries quote the values that they cannot use, and samples stay in their process.
+            private = str(error) or type(error).__name__
+            trouble = f"it failed {why} ({type(error).__name__}), its own message says more"
         found = self.gather(trouble, why)
         failed = [rank for rank, words in enumerate(found) if words]
+        if private:
+            raise RefusalError(f"rank {self.rank}: {private}")
         if failed:
             alone = len(set(found)) > 1
             raise RefusalError(f"rank {failed[0]}: {found[failed[0]]}" if alone else found[0])

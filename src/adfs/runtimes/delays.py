@@ -130,7 +130,8 @@ class Delays:
         for one in slow:
             if not (one.factor > 0.0 and 0.0 <= one.share <= 1.0 and one.period > 0.0):
                 raise InputError(
-                    f"delays: a straggler needs factor > 0, 0 <= share <= 1 and period > 0, got {one}"
+                    "delays: a straggler needs a factor above 0, a share from 0 to 1 and a period above 0; "
+                    f"node {one.node} has {one.factor:g}, {one.share:g} and {one.period:g}"
                 )
         if len({one.node for one in slow}) < len(slow):
             raise InputError("delays: a node can be a straggler once only")
@@ -142,10 +143,10 @@ class Delays:
         tau, speed = np.asarray(self.tau, dtype=np.float64), np.asarray(self.speed, dtype=np.float64)
         if single:
             tau, speed = np.zeros(edges), np.full(n, float(speed.max()))
-        for name, values, size, what in (("tau", tau, edges, "an edge"), ("speed", speed, n, "a node")):
+        for name, values, size, what in (("tau", tau, edges, "edge"), ("speed", speed, n, "node")):
             if values.ndim and values.shape != (size,):
                 raise InputError(
-                    f"delays: {name} must be one number or one {what} ({size}), got {values.shape}"
+                    f"delays: {name} must be one number or one per {what} ({size}), got {values.shape}"
                 )
         slow = np.ones(n), np.zeros(n), np.ones(n)
         for one in () if single else self.stragglers:

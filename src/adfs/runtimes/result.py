@@ -8,8 +8,8 @@ import io
 import json
 import math
 import os
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.algorithms import METHODS
 from adfs.errors import InputError
-from adfs.files import JsonObject, reading_error, write_whole
+from adfs.files import JsonObject, read_arrays, reading_error, write_whole
 from adfs.runtimes.loop import Outcome
 from adfs.theory import NodeSizes
 
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 
 _MAGIC = b"adfs-file 1 "
 _DIGEST = 64
+# What the header of a run's file holds as it is, and of what kinds.
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "method": (str,),
+    "schedule": (str,),
+    "details": (dict,),
+    "gap": (int, float),
+    "seed": (int,),
+    "seconds": (int, float),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +137,28 @@ class Run:
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Read a run back from its file; anything else is refused with one sentence."""
         header, arrays = read_container(path, "run")
-        history = None
-        if "phases" in header:
-            history = History.from_kept(header["phases"], _under("phases/", arrays))
-        return cls(
-            method=header["method"],
-            outcome=Outcome(header["outcome"]),
-            theta=arrays["theta"],
-            coef=arrays["coef"],
-            gap=header["gap"],
-            columns=dict(zip(header["columns"], np.ascontiguousarray(arrays["frame"].T), strict=True)),
-            parameters=rebuild_constants(header["parameters"], _under("parameters/", arrays)),
-            seed=header["seed"],
-            seconds=header["seconds"],
-            schedule=header["schedule"],
-            details=header["details"],
-            history=history,
-            absolute_gap=header.get("absolute_gap", math.nan),  # files of 0.2 have none
-        )
+        with told_as_damage(path):
+            history = None
+            if "phases" in header:
+                history = History.from_kept(header["phases"], _under("phases/", arrays))
+            columns, theta, coef, frame = header["columns"], arrays["theta"], arrays["coef"], arrays["frame"]
+            check_array("theta", theta, (*theta.shape[:1], coef.size))
+            check_array("coef", coef, (coef.size,))
+            check_array("frame", frame, (len(frame), len(columns)))
+            plain = {name: header[name] for name in _PLAIN}
+            for name, kinds in _PLAIN.items():
+                if not isinstance(plain[name], kinds) or isinstance(plain[name], bool):
+                    raise ValueError(f"its {name} is of the wrong kind")
+            return cls(
+                **plain,
+                outcome=Outcome(header["outcome"]),
+                theta=theta,
+                coef=coef,
+                columns=dict(zip(columns, np.ascontiguousarray(frame.T), strict=True)),
+                parameters=rebuild_constants(header["parameters"], _under("parameters/", arrays)),
+                history=history,
+                absolute_gap=header.get("absolute_gap", math.nan),  # files of 0.2 have none
+            )
 
     def __repr__(self) -> str:
         n, d = self.theta.shape
@@ -259,6 +272,28 @@ def rebuild_constants(description: dict[str, Any], arrays: Mapping[str, np.ndarr
     return cls(**plain, **arrays)
 
 
+@contextmanager
+def told_as_damage(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Tell what goes wrong with a file's entries in one sentence: it was changed after it was written."""
+    try:
+        yield
+    except KeyError as error:
+        raise InputError(f"{path} is damaged: it has no entry {error}") from None
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+
+
+def check_array(
+    name: str, found: np.ndarray, shape: tuple[int, ...], kind: np.dtype[Any] | None = None
+) -> None:
+    """Raise a `ValueError` unless an array from a file has the shape and the kind, float64 unless told."""
+    kind = np.dtype(np.float64) if kind is None else kind
+    if found.shape != shape or found.dtype != kind:
+        raise ValueError(
+            f"the array {name!r} has shape {found.shape} of {found.dtype}, {shape} of {kind} was expected"
+        )
+
+
 # --------------------------------------------------------------------------- files
 # A magic line, a checksum, a readable header, plain arrays. Nothing in them can run code.
 
@@ -301,8 +336,10 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[JsonObject,
     try:
         size = int.from_bytes(body[:8], "big")
         header = json.loads(body[8 : 8 + size])
-        with np.load(io.BytesIO(body[8 + size :]), allow_pickle=False) as saved:
-            arrays = {name.removeprefix("array/"): saved[name] for name in saved.files}
-    except (ValueError, zipfile.BadZipFile, KeyError):
-        raise InputError(f"{path} cannot be read as an adfs {kind} file") from None
-    return header, arrays
+        # What this package writes is not compressed: no array is larger than the file.
+        found_arrays = read_arrays(io.BytesIO(body[8 + size :]), len(body))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as an adfs {kind} file: {error}") from None
+    if not isinstance(header, dict):
+        raise InputError(f"{path} cannot be read as an adfs {kind} file: its header is no table")
+    return header, {name.removeprefix("array/"): value for name, value in found_arrays.items()}
