@@ -221,8 +221,9 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
     spec, given = spec.for_classes(classes), data
+    attempt, why = solver.cluster.attempt, "to check the data"
     if spec.inference:
-        check_inference(spec.loss, bool(spec.softmax), spec.l1_ratio)
+        attempt(why, lambda: check_inference(spec.loss, bool(spec.softmax), spec.l1_ratio))
     # Around their means dense rows are shorter, and an intercept that is not penalised takes what is left.
     weighted = replace(data, weights=_weights(data, spec, classes, solver))
     own = data if spec.standardize else weighted
@@ -236,7 +237,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         starts = [_times_weights(one, shares) for one in warm.duals]
     around = None if warm is None else columns.intercepts(warm.coef, warm.intercept)
     targets = [data.y] if classes is None else _targets(data.y, classes, bool(spec.softmax))
-    shifts = _shifts(data.offset, len(targets), spec, classes)
+    shifts = attempt(why, lambda: _shifts(given.offset, len(targets), spec, classes))
     loss: Loss = spec.loss
     if spec.softmax:
         assert classes is not None
@@ -321,7 +322,10 @@ def _weights(data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solve
         else:
             from sklearn.utils.class_weight import compute_class_weight
 
-            factors = compute_class_weight(spec.class_weight, classes=classes, y=data.y)
+            factors = solver.cluster.attempt(
+                "to check the data",
+                lambda: compute_class_weight(spec.class_weight, classes=classes, y=data.y),
+            )
         weights = weights * factors[codes]
     return np.asarray(spec.data_weight * weights)
 

@@ -217,7 +217,7 @@ class Cluster(ABC):
         if self.size == 1:
             return
         cards = self.gather({name: str(value) for name, value in words.items()}, "at the start")
-        for name in words:
+        for name in dict.fromkeys(name for card in cards for name in card):
             for rank, card in enumerate(cards):
                 if card.get(name) != cards[0].get(name):
                     raise RefusalError(
