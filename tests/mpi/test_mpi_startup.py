@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpi_cases import Case
-from mpi_launch import environment, launch, run_cases
+from mpi_launch import WORKER, environment, launch
 
 pytestmark = pytest.mark.mpi
 
@@ -56,8 +56,11 @@ def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
     entries: list[dict[str, Any]] = [
         {"name": "a", "case": Case().plain(), "of_rank": {"1": {"seed": 4}}},
     ]
-    result = run_cases(3, entries, tmp_path, timeout=60.0)
+    (tmp_path / "cases.json").write_text(json.dumps(entries))
+    command = [sys.executable, "-m", "mpi4py", str(WORKER), str(tmp_path / "cases.json")]
+    result = launch(3, command, timeout=60.0)
     assert result.code != 0
+    assert "MPI_ABORT" not in result.err
     (sentence,) = result.sentences
     assert sentence == (
         "adfs: the ranks were not started alike: the seed is 3 on rank 0 and 4 on rank 1; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from sklearn.base import clone
 import adfs
 from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.algorithms import METHODS
+from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
-from adfs.runtimes.cluster import RefusalError
+from adfs.runtimes.checkpoints import used_by_one_run
+from adfs.runtimes.cluster import OneProcess, RefusalError
 from adfs.runtimes.joint_problem import join_shards
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
@@ -111,6 +114,37 @@ def test_checkpoints_of_several_processes(tmp_path: Any) -> None:
     run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True, tol=1e-6, passes=500.0)
     assert (tmp_path / "run" / "finished.json").exists()
     assert not (tmp_path / "run" / "ended.json").exists()
+
+
+def test_a_second_run_where_a_live_one_keeps_its_checkpoints_is_refused(tmp_path: Path) -> None:
+    """Of several processes and of one; a lock that a dead run has left holds nothing."""
+    case = Case(passes=2.0)
+
+    def run(cluster: Threads) -> str:
+        folder = tmp_path / "run"
+        with used_by_one_run(cluster, folder), pytest.raises(RefusalError) as refusal:
+            used_by_one_run(cluster, folder).__enter__()
+        return str(refusal.value)
+
+    told = on_threads(2, run)
+    assert (
+        told[0]
+        == told[1]
+        == (
+            f"rank 0: another run keeps its checkpoints in {tmp_path / 'run'}: "
+            "wait for its end, or name another place"
+        )
+    )
+    with (
+        used_by_one_run(OneProcess(), tmp_path / "one"),
+        pytest.raises(InputError, match="another run keeps"),
+    ):
+        case.simulate(checkpoint=tmp_path / "one")
+    for lock in (tmp_path / "run" / ".lock", tmp_path / ".one.lock"):
+        assert not lock.exists()
+        lock.touch()
+    case.simulate(checkpoint=tmp_path / "one")
+    run_on_threads(case, 2, checkpoint=tmp_path / "run")
 
 
 def test_what_differs_is_refused_everywhere() -> None:

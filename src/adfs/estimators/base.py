@@ -29,6 +29,7 @@ from adfs.problem.losses import LOSSES, check_labels, get_loss
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered
+from adfs.runtimes.run import tell_placement
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
@@ -428,8 +429,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             tau=self.tau,
             schedule=self.schedule,
         )
+        tell_placement(cluster, placement, chosen.progress)
         n_jobs = getattr(self, "n_jobs", None)
-        return count, Solver(cluster, network, placement, chosen, self.algorithm, n_jobs)
+        return count, Solver(
+            cluster, network, placement, chosen, self.algorithm, n_jobs, part_of=chosen.checkpoint
+        )
 
     def _warn(self, model: FittedModel, interrupt: bool) -> None:
         """Warn when the gap was not reached; a Ctrl-C is passed on."""

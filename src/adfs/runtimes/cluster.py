@@ -143,6 +143,11 @@ class Cluster(ABC):
         while not ready():
             time.sleep(0.0)
 
+    @property
+    def paused(self) -> float:
+        """Seconds for which this process itself was stopped while it waited, as far as a transport tells."""
+        return 0.0
+
     def busy(self) -> AbstractContextManager[None]:
         """Let the others be patient while this process reads, compiles or writes, however long it takes."""
         return nullcontext()
