@@ -26,7 +26,7 @@ from adfs.runtimes.mpi import (
     place,
     rank_table,
 )
-from adfs.runtimes.mpi.faults import Watch
+from adfs.runtimes.mpi.faults import Watch, as_one_program
 from adfs.runtimes.mpi.netbench import bench_network, message_seconds
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
@@ -340,3 +340,20 @@ def test_the_placement_of_a_fit_is_told_once(capsys: pytest.CaptureFixture[str])
     assert told.count("2 nodes on 2 ranks") == told.count("rank 1: nodes 1") == 1
     assert told.count("adfs: adfs: gap") > 1
     assert " 0 % of the way" not in told
+
+
+@pytest.mark.parametrize(("given", "code"), [((), 130), ((15,), 143)])
+def test_an_interruption_at_once_tells_its_signal(
+    given: tuple[int, ...], code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second Ctrl-C within a run, or one outside: nothing is said about where it was."""
+    codes: list[int] = []
+    monkeypatch.setattr("adfs.runtimes.mpi.faults.abort", lambda _, code: codes.append(code))
+    monkeypatch.setattr("adfs.runtimes.mpi.faults._end_mpi", lambda _: None)
+    comm = SimpleNamespace(Get_rank=lambda: 1, Get_size=lambda: 2)
+    with as_one_program(comm, 60.0):  # type: ignore[arg-type]
+        raise KeyboardInterrupt(*given)
+    assert codes == [code]
+    assert capfd.readouterr().err == (
+        "adfs: rank 1 was interrupted and ends at once; a checkpoint that was written is intact\n"
+    )
