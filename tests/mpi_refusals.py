@@ -45,6 +45,9 @@ def main() -> None:
             raise PermissionError(13, "Permission denied", "shard-2.svm")
         return case.shard(node)
 
+    def fit(kind: Any = adfs.ADFSClassifier, **more: Any) -> Any:
+        return kind(cluster=adfs.MpiRanks(comm, deadline=20.0), **more).fit(X, y)
+
     X, y, _ = case.shard(rank)
     broken = np.array(X)
     broken[0, 0] = np.nan if rank == 1 else 0.0
@@ -70,6 +73,10 @@ def main() -> None:
         "kinds of labels": told(lambda: run([(X, np.where(y > 0, "b", "a") if rank == 1 else y)])),
         "problem losses": told(lambda: run(wrong)),
         "nowhere to keep": told(lambda: run(checkpoint="/dev/null/kept")),
+        "C": told(lambda: fit(C=50.0 if rank == 2 else 1.0)),
+        "an algorithm": told(lambda: fit(algorithm="msda" if rank == 1 else "auto")),
+        "a task": told(lambda: fit(adfs.ADFSRegressor if rank == 1 else adfs.ADFSClassifier)),
+        "alike": told(fit),
     }
     if rank == 0:
         print("RESULT " + json.dumps(found), flush=True)

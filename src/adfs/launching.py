@@ -1,11 +1,14 @@
-"""What a launcher (mpiexec, srun) says of itself in the environment, without loading an MPI library."""
+"""What a launcher (mpiexec, srun) says of itself in the environment, and MPI's start within a deadline."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 # (variable of the size, variable of the rank): Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
@@ -72,3 +75,47 @@ def wait_for_rank_0() -> None:
     launch = launch_of()
     if launch is not None and launch.rank > 0:
         time.sleep(_TO_SPEAK)
+
+
+# Waits for its standard input to close, which this process's end does too.
+_KILLER = """
+import os, select, signal, sys
+if not select.select([0], [], [], float(sys.argv[1]))[0]:
+    os.write(2, os.fsencode(f"adfs: {sys.argv[3]}\\n"))
+    os.kill(int(sys.argv[2]), signal.SIGKILL)
+"""
+
+
+@contextlib.contextmanager
+def killed_after(deadline: float, what: str) -> Iterator[None]:
+    """Let this rank say that it waited for all ranks to do ``what``, and end, unless the block ends in time.
+
+    A small child process does both. A thread could not: `MPI_Init` and `MPI_Finalize` keep the interpreter's
+    lock. The launcher then ends the other ranks, which leave it to rank 0 if that is there.
+    """
+    launch = launch_of()
+    rank = 0 if launch is None else launch.rank
+    seconds = deadline if rank == 0 else deadline + _TO_SPEAK
+    sentence = (
+        f"rank {rank} waited {seconds:g} s for all ranks to {what} and gave up; "
+        "see whether all of them were started, and which one stopped or ended"
+    )
+    words = ["-I", "-S", "-c", _KILLER, str(seconds), str(os.getpid()), sentence]
+    with subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as child:
+        try:
+            yield
+        finally:
+            child.kill()
+
+
+def load_mpi(deadline: float) -> Any:
+    """Return mpi4py's ``MPI``; importing it starts MPI, for which all ranks have to come."""
+    if "mpi4py.MPI" in sys.modules or not launched_by_mpi():
+        from mpi4py import MPI
+
+        return MPI
+    with killed_after(deadline, "start MPI"):
+        from mpi4py import MPI
+    return MPI

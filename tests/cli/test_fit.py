@@ -17,7 +17,7 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from adfs.cli import main
-from adfs.cli.app import NOT_CONVERGED
+from adfs.cli.app import NOT_CONVERGED, TERMINATED
 from adfs.data import LinearModel
 from adfs.experiments.data import load_modules
 from adfs.problem import get_loss
@@ -131,7 +131,7 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(
     assert len(lines) > 3
 
 
-def test_sigterm_leaves_a_checkpoint(file: str) -> None:
+def test_sigterm_leaves_a_model_and_a_checkpoint(file: str) -> None:
     """The checkpoints that time would bring are far off: there is one because the run was told to end."""
     endless = ["--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--out", "m.json"]
     kept = ["--checkpoint", "kept", "--checkpoint-every", "1000", "--history", "h.csv", "--progress"]
@@ -144,9 +144,13 @@ def test_sigterm_leaves_a_checkpoint(file: str) -> None:
         assert run.stderr is not None
         assert "gap" in run.stderr.readline()  # it runs
         time.sleep(0.3)
+        assert main(["fit", file, *endless[:-2], *kept[:2]]) == 2  # a live run's place
         run.send_signal(signal.SIGTERM)
-        assert run.wait(timeout=60) == -signal.SIGTERM
+        assert run.wait(timeout=60) == TERMINATED
     assert Path("kept").stat().st_size > 0
+    assert not Path(".kept.lock").exists()
+    assert LinearModel.load(Path("m.json")).training["outcome"] == "stopped"
+    Path("m.json").unlink()
     resumed = [file, *endless, "--max-passes", "1", "--checkpoint", "kept"]
     assert main(["fit", *resumed, "--resume"]) == NOT_CONVERGED
     assert LinearModel.load(Path("m.json")).training["passes"] > 1.0

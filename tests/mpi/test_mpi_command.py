@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from adfs.cli.app import INTERRUPTED, NOT_CONVERGED, main
+from adfs.cli.app import INTERRUPTED, NOT_CONVERGED, TERMINATED, main
 from adfs.data.model import LinearModel
 from mpi_launch import Launched, environment, launch
 
@@ -46,7 +48,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     assert resumed.code == 0, resumed.err
     assert "rank 1" in (tmp_path / "waits.svg").read_text(encoding="utf-8")  # it may not have waited
     assert "seconds, messages and bytes of each rank" in resumed.err
-    assert "rank 0: nodes 0" in resumed.err  # the placement
+    assert resumed.err.count("rank 0: nodes 0") == 1  # the placement
 
     first, last, short = (
         LinearModel.load(tmp_path / f"{name}.json") for name in ("whole", "resumed", "begun")
@@ -150,6 +152,80 @@ def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_pa
     assert done.code == 0, done.err
     assert (folder / "finished.json").exists()
     assert not (folder / "ended.json").exists()
+
+
+# All ranks are sent a SIGTERM once there is a file; each writes its exit code.
+TERMINATED_FIT = """
+import os, pathlib, signal, sys, threading, time
+from adfs.cli.app import main
+folder = pathlib.Path(sys.argv[1])
+def end():
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=end, daemon=True).start()
+code = main(["fit", *sys.argv[2:]])
+(folder / ("code-" + os.environ["OMPI_COMM_WORLD_RANK"])).write_text(str(code))
+time.sleep(1.0)  # the launcher ends all as soon as one has ended
+sys.exit(code)
+"""
+
+
+def test_sigterm_ends_all_ranks_and_a_live_run_keeps_its_folder(two_files: str, tmp_path: Path) -> None:
+    folder, out = tmp_path / "kept", tmp_path / "m.json"
+    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--no-intercept"]
+    kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
+    command = [sys.executable, "-c", TERMINATED_FIT, str(tmp_path), *endless, *kept, "--out", str(out)]
+    found: list[Launched] = []
+    live = threading.Thread(target=lambda: found.append(launch(2, command, timeout=120.0)))
+    live.start()
+    while not (folder / "manifest").exists() and live.is_alive():
+        time.sleep(0.05)
+    second = fit_over_ranks(2, *endless, *kept, "--resume")
+    (tmp_path / "go").touch()
+    live.join()
+    assert second.code == 2, second.err
+    (sentence,) = second.sentences
+    assert sentence.startswith(f"adfs: rank 0: another run keeps its checkpoints in {folder}")
+    (first,) = found
+    assert first.code == TERMINATED, first.err
+    assert [(tmp_path / f"code-{rank}").read_text() for rank in (0, 1)] == [str(TERMINATED)] * 2
+    assert "MPI_ABORT" not in first.err
+    assert LinearModel.load(out).training["outcome"] == "stopped"
+    assert json.loads((folder / "ended.json").read_text())["outcome"] == "stopped"
+    assert not (folder / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("stopped", "at the end of MPI"),
+        pytest.param("stopped", "when ranks part", marks=pytest.mark.soak),
+        pytest.param("leaves", "when ranks part", marks=pytest.mark.soak),
+        pytest.param("killed", "at the end of MPI", marks=pytest.mark.soak),
+        pytest.param("stopped", "after the fit", marks=pytest.mark.soak),
+        pytest.param("killed", "after the last event", marks=pytest.mark.soak),
+        pytest.param("stopped", "after the last event", marks=pytest.mark.soak),
+    ],
+)
+def test_the_end_has_a_deadline_and_no_marker_without_a_model(
+    kind: str, where: str, two_files: str, tmp_path: Path
+) -> None:
+    script = Path(__file__).parents[1] / "mpi_ends.py"
+    folder, out = tmp_path / "kept", tmp_path / "m.json"
+    words = [kind, "1", where, two_files, "--deadline", "4", "--checkpoint", str(folder), "--out", str(out)]
+    result = launch(2, [sys.executable, str(script), *words], timeout=90.0)
+    assert result.code != 0
+    if kind == "stopped":
+        assert any("rank 0 waited 4 s for" in line for line in result.sentences), result.err
+    assert (folder / "finished.json").exists() <= out.exists()
+    if where != "after the last event" and kind == "stopped":  # rank 0 has what it needs
+        assert LinearModel.load(out).training["outcome"] == "converged"
+        assert (folder / "finished.json").exists()
+    if where == "after the last event":  # nothing that was left behind is in the way of going on
+        again = fit_over_ranks(2, two_files, "--checkpoint", str(folder), "--resume", "--out", str(out))
+        assert again.code == 0, again.err
+        assert (folder / "finished.json").exists()
 
 
 def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import adfs
 from adfs.runtimes.result import read_container
 from mpi_cases import Case, stamp
-from mpi_launch import Launched, run_cases
+from mpi_launch import Launched, launch, run_cases
 
 pytestmark = pytest.mark.mpi
 
@@ -147,3 +148,36 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(expected: str, tmp_path: Pat
     found = run_cases(3, [more], tmp_path, timeout=60.0).results
     assert "was written by 2 ranks and there are 3" in found["more ranks"]["refused"]
     assert run_cases(2, [entry(folder)], tmp_path, timeout=60.0).results["a"]["stamp"] == expected
+
+
+PAUSED = """
+import json, os, subprocess, sys
+from mpi4py import MPI
+import adfs
+from adfs.runtimes.execution import Execution
+from mpi_cases import Case
+comm, case, original = MPI.COMM_WORLD, Case(), Execution._advance
+def advance(self, *rest):
+    if Execution._advance is advance:
+        Execution._advance = original
+        # Rank 0 is stopped for 4 s; rank 1, which waits for it, for 2 s of them.
+        first, pause = ("0.2", "4") if comm.rank == 0 else ("1.2", "2")
+        pid = os.getpid()
+        words = f"sleep {first}; kill -STOP {pid}; sleep {pause}; kill -CONT {pid}"
+        subprocess.Popen(["sh", "-c", words])
+    return original(self, *rest)
+Execution._advance = advance
+settings = {"loss": case.loss, "sigma": case.sigma(), "method": sys.argv[1], "seconds": 6.0, "passes": 1e12}
+run = adfs.fit_mpi(comm, case.shard, case.network, **settings)
+if comm.rank == 0:
+    print("RESULT " + json.dumps([rank["waiting"] for rank in run.details["ranks"]]))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ["adfs", "extra"])
+def test_a_paused_rank_did_not_wait_for_others(method: str) -> None:
+    """Compiled exchanges and rounds."""
+    result = launch(2, [sys.executable, "-c", PAUSED, method], timeout=90.0)
+    other, paused = result.results
+    assert paused - other < 3.0  # what both wait for a turn on a core is about the same

@@ -15,6 +15,7 @@ from mpi_starts import DEADLINE
 pytestmark = pytest.mark.mpi
 
 STARTS = Path(__file__).parents[1] / "mpi_starts.py"
+ENDS = STARTS.with_name("mpi_ends.py")
 
 
 def start(kind: str) -> Launched:
@@ -39,3 +40,22 @@ def test_a_rank_that_reads_for_longer_than_the_deadline_is_waited_for() -> None:
     result = start("reads long")
     assert result.code == 0, result.err[-3000:]
     assert result.results["stamp"] == stamp(Case().simulate())
+
+
+@pytest.mark.parametrize(
+    ("kind", "guilty"),
+    [
+        ("leaves", 1),
+        pytest.param("stopped", 1, marks=pytest.mark.soak),
+        pytest.param("late", 1, marks=pytest.mark.soak),
+        pytest.param("stopped", 0, marks=pytest.mark.soak),
+    ],
+)
+def test_who_does_not_start_mpi_is_not_waited_for(kind: str, guilty: int) -> None:
+    """The others wait in MPI_Init, where no line of Python runs."""
+    words = [kind, str(guilty), "before imports", "s-{rank}.npz", "--deadline", f"{DEADLINE:g}"]
+    result = launch(2, [sys.executable, str(ENDS), *words], timeout=60.0)
+    assert result.code != 0
+    assert result.seconds < DEADLINE + 30.0
+    (sentence,) = result.sentences
+    assert re.search(rf"rank {1 - guilty} waited \d+ s for all ranks to start MPI and gave up", sentence)

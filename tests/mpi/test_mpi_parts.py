@@ -15,6 +15,7 @@ from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
+from adfs.runtimes.cluster import OneProcess
 from adfs.runtimes.exchange import events_ahead, split_events
 from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.mpi import (
@@ -25,7 +26,8 @@ from adfs.runtimes.mpi import (
     place,
     rank_table,
 )
-from adfs.runtimes.mpi.netbench import message_seconds
+from adfs.runtimes.mpi.faults import Watch, as_one_program
+from adfs.runtimes.mpi.netbench import bench_network, message_seconds
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
 from memory_cluster import Threads, on_threads
@@ -289,3 +291,69 @@ def test_a_message_is_half_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> N
 
     team = SimpleNamespace(rank=0, comm=Comm(), watch=Late())
     assert message_seconds(team, (0, 1), 3, 0.1) == pytest.approx(0.005, rel=0.3)  # type: ignore[arg-type]
+
+
+def test_short_messages_are_not_taken_for_the_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a message takes 10 µs and 1 ns a number, 124 numbers tell neither."""
+
+    class Alone(OneProcess):
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+    def measured(_: object, widths: tuple[int, ...]) -> tuple[list[tuple[int, int]], np.ndarray]:
+        return [(0, 1)], np.array([[1e-5 + 1e-9 * width for width in widths]])
+
+    monkeypatch.setattr("adfs.runtimes.mpi.ranks.MpiRanks", Alone)
+    monkeypatch.setattr("adfs.runtimes.mpi.netbench.measure_exchanges", measured)
+    found = bench_network(None, (124,))  # type: ignore[arg-type]
+    assert found.exchange.shape == (1, 1)
+    assert found.latency == pytest.approx(1e-5, rel=1e-3)
+    assert found.bandwidth == pytest.approx(8e9, rel=0.1)
+
+
+def test_the_own_pause_of_a_rank_is_no_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts neither for the deadline nor in the account."""
+    clock, sleeps = [0.0], iter([0.001, 50.0, 0.001])  # stopped for 50 s in the second rest
+
+    def sleep(_: float) -> None:
+        clock[0] += next(sleeps)
+
+    fake = SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep)
+    monkeypatch.setattr("adfs.runtimes.mpi.faults.time", fake)
+    watch = Watch(0, 2, deadline=3.0)
+    watch.crowded = True
+    looks = iter([False, False, False, False, True])
+    watch.until(lambda: next(looks), lambda: [1], lambda: "for a message")
+    assert watch.paused == 50.0
+
+
+def test_the_placement_of_a_fit_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """However many rounds its intercept takes, and whatever else is shown."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), rng.integers(0, 2, 40)
+
+    def fit(team: Threads) -> object:
+        own = slice(20 * team.rank, 20 * team.rank + 20)
+        return adfs.ADFSClassifier(algorithm="adfs", cluster=team, verbose=1, tol=1e-8).fit(X[own], y[own])
+
+    on_threads(2, fit)
+    told = capsys.readouterr().err
+    assert told.count("2 nodes on 2 ranks") == told.count("rank 1: nodes 1") == 1
+    assert told.count("adfs: adfs: gap") > 1
+    assert " 0 % of the way" not in told
+
+
+@pytest.mark.parametrize(("given", "code"), [((), 130), ((15,), 143)])
+def test_an_interruption_at_once_tells_its_signal(
+    given: tuple[int, ...], code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second Ctrl-C within a run, or one outside: nothing is said about where it was."""
+    codes: list[int] = []
+    monkeypatch.setattr("adfs.runtimes.mpi.faults.abort", lambda _, code: codes.append(code))
+    monkeypatch.setattr("adfs.runtimes.mpi.faults._end_mpi", lambda _: None)
+    comm = SimpleNamespace(Get_rank=lambda: 1, Get_size=lambda: 2)
+    with as_one_program(comm, 60.0):  # type: ignore[arg-type]
+        raise KeyboardInterrupt(*given)
+    assert codes == [code]
+    assert capfd.readouterr().err == (
+        "adfs: rank 1 was interrupted and ends at once; a checkpoint that was written is intact\n"
+    )

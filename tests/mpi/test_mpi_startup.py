@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpi_cases import Case
-from mpi_launch import environment, launch, run_cases
+from mpi_launch import WORKER, environment, launch
 
 pytestmark = pytest.mark.mpi
 
@@ -40,6 +40,10 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         "kinds of labels": "numbers as labels and others text; give all the same kind",
         "problem losses": "the loss is",
         "nowhere to keep": "cannot write checkpoints into /dev/null/kept",
+        "C": "C is 1.0 on rank 0 and 50.0 on rank 2",
+        "an algorithm": "algorithm is 'auto' on rank 0 and 'msda' on rank 1",
+        "a task": "the estimator is ADFSClassifier on rank 0 and ADFSRegressor on rank 1",
+        "alike": "not refused",  # the communicator is in order
     }
     assert set(found) == set(expected)
     for name, words in expected.items():
@@ -52,8 +56,11 @@ def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
     entries: list[dict[str, Any]] = [
         {"name": "a", "case": Case().plain(), "of_rank": {"1": {"seed": 4}}},
     ]
-    result = run_cases(3, entries, tmp_path, timeout=60.0)
+    (tmp_path / "cases.json").write_text(json.dumps(entries))
+    command = [sys.executable, "-m", "mpi4py", str(WORKER), str(tmp_path / "cases.json")]
+    result = launch(3, command, timeout=60.0)
     assert result.code != 0
+    assert "MPI_ABORT" not in result.err
     (sentence,) = result.sentences
     assert sentence == (
         "adfs: the ranks were not started alike: the seed is 3 on rank 0 and 4 on rank 1; "

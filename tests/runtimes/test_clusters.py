@@ -6,17 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
 import adfs
-from adfs import ADFSClassifier, ADFSRegressor
+from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.algorithms import METHODS
 from adfs.cli import fitting
 from adfs.data import ReadOptions
+from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
-from adfs.runtimes.cluster import RefusalError
+from adfs.runtimes.checkpoints import used_by_one_run
+from adfs.runtimes.cluster import OneProcess, RefusalError
 from adfs.runtimes.joint_problem import join_shards
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
@@ -113,6 +116,37 @@ def test_checkpoints_of_several_processes(tmp_path: Any) -> None:
     run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True, tol=1e-6, passes=500.0)
     assert (tmp_path / "run" / "finished.json").exists()
     assert not (tmp_path / "run" / "ended.json").exists()
+
+
+def test_a_second_run_where_a_live_one_keeps_its_checkpoints_is_refused(tmp_path: Path) -> None:
+    """Of several processes and of one; a lock that a dead run has left holds nothing."""
+    case = Case(passes=2.0)
+
+    def run(cluster: Threads) -> str:
+        folder = tmp_path / "run"
+        with used_by_one_run(cluster, folder), pytest.raises(RefusalError) as refusal:
+            used_by_one_run(cluster, folder).__enter__()
+        return str(refusal.value)
+
+    told = on_threads(2, run)
+    assert (
+        told[0]
+        == told[1]
+        == (
+            f"rank 0: another run keeps its checkpoints in {tmp_path / 'run'}: "
+            "wait for its end, or name another place"
+        )
+    )
+    with (
+        used_by_one_run(OneProcess(), tmp_path / "one"),
+        pytest.raises(InputError, match="another run keeps"),
+    ):
+        case.simulate(checkpoint=tmp_path / "one")
+    for lock in (tmp_path / "run" / ".lock", tmp_path / ".one.lock"):
+        assert not lock.exists()
+        lock.touch()
+    case.simulate(checkpoint=tmp_path / "one")
+    run_on_threads(case, 2, checkpoint=tmp_path / "run")
 
 
 def test_what_differs_is_refused_everywhere() -> None:
@@ -315,3 +349,110 @@ def test_the_page_on_privacy_tells_what_every_method_sends() -> None:
     told = {name.strip(" `"): row[2].strip() for row in rows for name in row[1].split(",")}
     assert set(told) == set(METHODS)
     assert {name for name, words in told.items() if not words.startswith("nothing")} == set(NETWORKED)
+
+
+# --------------------------------------------------------------------------- estimators that differ
+
+
+def named(rows: np.ndarray, names: str) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(names))
+
+
+# What one process does differently, and the words that all are told.
+DIFFERENT: dict[str, tuple[Any, Any, str]] = {
+    "C": (ADFSClassifier(C=1), ADFSClassifier(C=50.0), "C is 1.0 on rank 0 and 50.0 on rank 1"),
+    "alpha": (ADFSRegressor(alpha=1.0), ADFSRegressor(alpha=2.0), "alpha is 1.0 on rank 0 and 2.0 on"),
+    "delta": (ADFSRegressor("huber"), ADFSRegressor("huber", delta=9.0), "delta is 1.0 on rank 0 and 9.0 on"),
+    "quantile": (ADFSRegressor("quantile"), ADFSRegressor("quantile", quantile=0.1), "quantile is 0.5 on"),
+    "algorithm": (ADFSClassifier(), ADFSClassifier(algorithm="msda"), "algorithm is 'auto' on rank 0 and"),
+    "standardize": (ADFSClassifier(), ADFSClassifier(standardize=True), "standardize is False on rank 0 and"),
+    "intercept": (ADFSClassifier(), ADFSClassifier(fit_intercept=False), "fit_intercept is True on rank 0"),
+    "class_weight": (ADFSClassifier(), ADFSClassifier(class_weight="balanced"), "class_weight is None on"),
+    "inference": (ADFSRegressor(), ADFSRegressor(inference=True), "inference is False on rank 0 and True on"),
+    "l1_ratio": (ADFSRegressor(), ADFSRegressor(l1_ratio=0.5), "l1_ratio is 0.0 on rank 0 and 0.5 on rank 1"),
+    "nodes": (ADFSClassifier(n_nodes=2), ADFSClassifier(n_nodes="auto"), "n_nodes is a number on rank 0 and"),
+    "tau": (ADFSClassifier(n_nodes="auto"), ADFSClassifier(n_nodes="auto", tau=3.0), "tau is None on rank 0"),
+    "random_state": (ADFSClassifier(), ADFSClassifier(random_state=4), "random_state is None on rank 0 and"),
+    "task": (
+        ADFSClassifier(),
+        ADFSRegressor(),
+        "the estimator is ADFSClassifier on rank 0 and",
+    ),
+    "search": (
+        ADFSClassifier(),
+        ADFSClassifierCV(estimator=ADFSClassifier()),
+        "the estimator is ADFSClassifier on rank 0 and ADFSClassifierCV on rank 1",
+    ),
+    "grid": (
+        ADFSRegressorCV([1.0, 2.0], estimator=ADFSRegressor()),
+        ADFSRegressorCV(np.array([1.0, 3.0]), estimator=ADFSRegressor()),
+        "alphas is [1.0, 2.0] on rank 0 and [1.0, 3.0] on rank 1",
+    ),
+    "folds": (
+        ADFSClassifierCV(cv=3, estimator=ADFSClassifier()),
+        ADFSClassifierCV(cv=4, estimator=ADFSClassifier()),
+        "cv is 3.0 on rank 0 and 4.0 on rank 1",
+    ),
+    "inside a search": (
+        ADFSClassifierCV(estimator=ADFSClassifier(tol=1e-3)),
+        ADFSClassifierCV(estimator=ADFSClassifier(tol=1e-4)),
+        "estimator__tol is 0.001 on rank 0 and 0.0001 on rank 1",
+    ),
+    "columns": (
+        ADFSClassifier(),
+        lambda: (ADFSClassifier(), "abcdeXg"),
+        "the name of column 5 is 'f' on rank 0 and 'X' on rank 1",
+    ),
+    "no names": (ADFSClassifier(), lambda: (ADFSClassifier(), ""), "whether columns have names is True on"),
+}
+
+
+def with_cluster(estimator: Any, cluster: Threads) -> Any:
+    if hasattr(estimator, "estimator"):
+        base = clone(estimator.estimator).set_params(cluster=cluster)
+        return clone(estimator).set_params(estimator=base)
+    return clone(estimator).set_params(cluster=cluster)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_estimators_that_differ_are_refused_everywhere(name: str) -> None:
+    """And the cluster is in order afterwards: a fit on it has the bits of one process."""
+    one, other, words = DIFFERENT[name]
+    X, y, _ = data("binary")
+    y = np.where(y == "yes", 1, 0)
+    cuts = slice(0, 60), slice(60, 120)
+
+    def fit(cluster: Threads) -> tuple[str, bytes]:
+        own, names, estimator = cuts[cluster.rank], "abcdefg", other if cluster.rank else one
+        if callable(estimator):
+            estimator, names = estimator()
+        rows = named(X[own], names) if names else X[own]
+        with pytest.raises(RefusalError) as refusal:
+            with_cluster(estimator, cluster).fit(rows, y[own])
+        model = ADFSClassifier(cluster=cluster, random_state=0).fit(X[own], y[own])
+        return str(refusal.value), model.coef_.tobytes()
+
+    told, coefs = zip(*on_threads(2, fit), strict=True)
+    assert told[0] == told[1]
+    assert f"the ranks were not started alike: {words}" in told[0]
+    assert set(coefs) == {ADFSClassifier(n_nodes=2, random_state=0).fit(X, y).coef_.tobytes()}
+
+
+def test_what_belongs_to_a_process_may_differ() -> None:
+    """Numbers of other kinds, random states that are objects, what is shown, and how rows are split."""
+    X, y, _ = data("binary")
+
+    def fit(cluster: Threads) -> bytes:
+        own = slice(0, 40) if cluster.rank == 0 else slice(40, 120)
+        model = ADFSClassifier(
+            C=1 if cluster.rank else np.float32(1.0),
+            random_state=np.random.RandomState(cluster.rank),
+            verbose=cluster.rank == 5,
+            n_nodes=1 + cluster.rank,
+            partition="contiguous" if cluster.rank else "random",
+            class_weight={"no": 1.0, "yes": 2} if cluster.rank else {"yes": 2.0, "no": 1},
+            cluster=cluster,
+        )
+        return np.asarray(model.fit(X[own], y[own]).coef_).tobytes()
+
+    assert len(set(on_threads(2, fit))) == 1

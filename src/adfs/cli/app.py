@@ -37,8 +37,8 @@ COMMANDS: dict[str, str] = {
 }
 
 #: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), a file or
-#: standard output that failed, an interrupted run as shells report it.
-NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED = 1, 2, 3, 130
+#: standard output that failed, a run that Ctrl-C or a SIGTERM ended, as shells report it.
+NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 
 _EXAMPLES = """\b
 Examples:
@@ -49,7 +49,8 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 the tolerance was not reached (results are written all the same),
-2 something given cannot be used, 3 a file or standard output failed (a full disk), 130 interrupted.
+2 something given cannot be used, 3 a file or standard output failed (a full disk), 130 interrupted,
+143 told to end (SIGTERM).
 """
 
 
@@ -108,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0; 1 when a tolerance was not reached; 2 for a bad request; 3 when a file or standard
-        output failed; 130 when interrupted. An error that is not ours goes through with its traceback, since
-        it is a defect to report.
+        output failed; 130 when interrupted; 143 when a fit was told to end. An error that is not ours goes
+        through with its traceback, since it is a defect to report.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -155,8 +156,8 @@ def _run(given: list[str], debug: bool) -> int:
         return FILE_TROUBLE
     except typer.Abort:
         code = INTERRUPTED
-    if code == INTERRUPTED:  # what Typer makes of Ctrl-C
-        _say("interrupted")
+    if code in (INTERRUPTED, TERMINATED):  # the former is what Typer makes of Ctrl-C
+        _say("interrupted" if code == INTERRUPTED else "told to end (SIGTERM)")
     return code if isinstance(code, int) else 0
 
 

@@ -26,8 +26,8 @@ Examples:
   adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
   adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
 
-Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted: the model is written
-all the same and says so.
+Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted (Ctrl-C), 143 that it
+was told to end (SIGTERM): the model is written all the same and says so.
 """
 
 
@@ -207,6 +207,7 @@ def run(
     if class_weight not in (None, "balanced"):
         raise InputError(f"--class-weight is balanced or left out, got {class_weight!r}")
 
+    from adfs.cli.app import TERMINATED
     from adfs.cli.fitting import FitRequest, fit_files
     from adfs.data import ReadOptions
     from adfs.estimators.base import LOSS_CONSTANTS
@@ -254,28 +255,34 @@ def run(
         run=run,
         deadline=deadline,
     )
-    fitted = fit_files(request)
-    if fitted is None:  # rank 0 has it and writes it
-        return 0
-    if history is not None:
-        write_whole(history, fitted.history.to_csv(index=False))
-    if out is None:
-        sys.stdout.write(fitted.model.to_json())
-    else:
-        fitted.model.save(out)
-    if as_json:
-        print(json.dumps(fitted.summary | {"out": str(out)}))
-    if summary:
-        best = getattr(fitted.estimator, "best_estimator_", None)
-        found = (best or fitted.estimator).summary(robust=robust)
-        print(found, file=sys.stderr if as_json else sys.stdout)
-    if cv is not None and not as_json:
-        print(_score_table(fitted.summary), file=sys.stderr)
-    if cv_plot is not None:
-        options.save_figure(cv_plot, fitted.estimator.plot())
-    if over_mpi:
-        _show_account(fitted.account, timeline, progress)
-    return _tell_end(fitted, request, out)
+
+    def finish(fitted: Fitted) -> int:
+        if history is not None:
+            write_whole(history, fitted.history.to_csv(index=False))
+        if out is None:
+            sys.stdout.write(fitted.model.to_json())
+        else:
+            fitted.model.save(out)
+        if as_json:
+            print(json.dumps(fitted.summary | {"out": str(out)}))
+        if summary:
+            best = getattr(fitted.estimator, "best_estimator_", None)
+            found = (best or fitted.estimator).summary(robust=robust)
+            print(found, file=sys.stderr if as_json else sys.stdout)
+        if cv is not None and not as_json:
+            print(_score_table(fitted.summary), file=sys.stderr)
+        if cv_plot is not None:
+            options.save_figure(cv_plot, fitted.estimator.plot())
+        if over_mpi:
+            _show_account(fitted.account, timeline, progress)
+        return _tell_end(fitted, request, out)
+
+    try:
+        return fit_files(request, finish)
+    except KeyboardInterrupt as error:
+        if not error.args:
+            raise
+        return TERMINATED  # before there was a model
 
 
 def _grid(loss: str, C_grid: str | None, alpha_grid: str | None) -> tuple[float, ...]:

@@ -7,17 +7,23 @@ fit together: the same function, with the ranks as the estimator's cluster.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adfs._version import __version__
+from adfs.cli.app import INTERRUPTED, TERMINATED
 from adfs.cli.options import all_ranks, the_one_for
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
-from adfs.errors import InputError, unknown_name
+from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.auto import is_auto
 from adfs.estimators.base import count_nodes
@@ -27,6 +33,7 @@ from adfs.launching import launched_by_mpi
 from adfs.network import Network
 from adfs.problem.losses import LOSSES
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
+from adfs.runtimes.checkpoints import tell_ending, used_by_one_run
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, place_together
 
@@ -91,24 +98,72 @@ class Fitted:
     estimator: Estimator | Search
 
 
-def fit_files(request: FitRequest) -> Fitted | None:
-    """Read the files, fit, and return the model; over MPI in rank 0, None in the others.
+#: Writes the model and what else was asked for, says how the fit ended, and returns the exit code.
+Finish = Callable[[Fitted], int]
 
-    One file is split over ``nodes``; several files are one per node.
+
+def fit_files(request: FitRequest, finish: Finish) -> int:
+    """Read the files, fit, have the model written, and return the exit code, the same in every process.
+
+    One file is split over ``nodes``; several files are one per node. Over MPI rank 0 writes the model, then
+    the marker in the checkpoint folder, both before MPI ends.
     """
+    troubles: list[Exception] = []
     if not launched_by_mpi():
-        return _fit(OneProcess(), request)
-    fitted: list[Fitted | None] = []
-    with all_ranks() as world:
-        from adfs.runtimes.mpi import MpiRanks
+        code = _fit(OneProcess(), request, finish, troubles)
+    else:
+        with all_ranks(request.deadline) as world:
+            from adfs.runtimes.mpi import MpiRanks
 
-        found = _fit(MpiRanks(world, deadline=request.deadline), request)
-        fitted.append(found if world.Get_rank() == 0 else None)
-    return fitted[0]
+            code = _fit(MpiRanks(world, deadline=request.deadline), request, finish, troubles)
+    if troubles:
+        raise troubles[0]
+    return code
 
 
-def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
-    with cluster:
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[list[int]]:
+    """Let a SIGTERM (of Slurm, of Kubernetes) end a fit as Ctrl-C does, once; yield the signals that came."""
+    came: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if came:
+            return
+        came.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt) and interrupt is not signal.default_int_handler:
+            interrupt(signal.SIGINT, frame)  # a run ends in order
+        else:
+            raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield came
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*came) from None  # whose exit code tells which signal it was
+    finally:
+        if signal.getsignal(signal.SIGTERM) is stop:  # a rank that fails has other words ready
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _sigterm_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fit(cluster: Cluster, request: FitRequest, finish: Finish, troubles: list[Exception]) -> int:
+    """Fit; process 0 has the model written, and notes what goes wrong then. Return the exit code."""
+    with _sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
         cluster.same({"the command line": repr(request)})
         task = cluster.attempt("at the start", lambda: _task_of(request))
         names, nodes = list(request.files), None
@@ -126,6 +181,7 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
         if cluster.size > 1:
             estimator.set_params(cluster=cluster)
         fitter = estimator if request.cv is None else _search(request, task, estimator)
+        held.enter_context(used_by_one_run(cluster, request.run.checkpoint))
         try:
             model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
         except InputError as error:
@@ -144,7 +200,7 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
             summary["ranks"] = [
                 {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
             ]
-        return Fitted(
+        fitted = Fitted(
             _linear_model(request, model, table, summary),
             model.history,
             model.outcome,
@@ -152,6 +208,20 @@ def _fit(cluster: Cluster, request: FitRequest) -> Fitted:
             account,
             fitter,
         )
+        with _sigterm_ignored():  # nobody is waited for until the model is written
+            code = 0
+            try:
+                if cluster.rank == 0:
+                    with cluster.busy():
+                        code = finish(fitted)
+                        sys.stdout.flush()
+                        if request.run.checkpoint is not None:
+                            ending = {name: summary[name] for name in ("outcome", "gap", "passes")}
+                            tell_ending(cluster, request.run.checkpoint, ending)
+            except (AdfsError, OSError) as error:  # told once the other ranks have ended in order
+                troubles.append(error)
+            codes, told = zip(*cluster.gather([code, bool(signals)], "to end the fit"), strict=True)
+        return TERMINATED if codes[0] == INTERRUPTED and any(told) else int(codes[0])
 
 
 # --------------------------------------------------------------------------- what was asked for

@@ -141,14 +141,18 @@ def save_figure(path: Path, axes: Axes) -> None:
 
 
 @contextlib.contextmanager
-def all_ranks() -> Iterator[MPI.Intracomm]:
-    """Give a command that an MPI launcher started the communicator of all ranks, and end MPI after it."""
+def all_ranks(deadline: float = 60.0) -> Iterator[MPI.Intracomm]:
+    """Give a command that an MPI launcher started the communicator of all ranks, and end MPI after it.
+
+    Ranks that do not start or end within so many seconds are given up.
+    """
     from adfs.errors import InputError
+    from adfs.launching import load_mpi
     from adfs.runtimes.mpi.links import check_file_limit
 
     check_file_limit()
     try:
-        from mpi4py import MPI
+        MPI = load_mpi(deadline)
     except ImportError:
         raise InputError(
             "these are several MPI processes and mpi4py is missing: pip install '.[mpi]' in the checkout of "
@@ -158,7 +162,7 @@ def all_ranks() -> Iterator[MPI.Intracomm]:
     from adfs.runtimes.mpi.ranks import check_launcher
 
     check_launcher()
-    with as_one_program(MPI.COMM_WORLD):
+    with as_one_program(MPI.COMM_WORLD, deadline):
         yield MPI.COMM_WORLD
 
 

@@ -274,7 +274,7 @@ def net_bench(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
         )
     widths = tuple(sorted(numbers)) if numbers else WIDTHS
-    with options.all_ranks() as world:
+    with options.all_ranks(deadline) as world:
         rank = world.Get_rank()
         found = bench_network(world, widths, entries=entries, deadline=deadline)
     if rank != 0:

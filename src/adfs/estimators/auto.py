@@ -57,8 +57,11 @@ def spread_rows(cluster: Cluster, request: Request, facts: Facts) -> Spread:
     n_nodes, graph, tau = request.n_nodes, request.graph, request.tau
     open_count = is_auto(n_nodes) or (n_nodes is None and is_auto(graph))
     if cluster.size > 1:
-        own = 1 if open_count else check_count(1 if n_nodes is None else n_nodes)
-        counts: Sequence[int] = [sum(cluster.gather(own, "to count the nodes"))]
+        why = "to count the nodes"
+        own = cluster.attempt(
+            why, lambda: 1 if open_count else check_count(1 if n_nodes is None else n_nodes)
+        )
+        counts: Sequence[int] = [sum(cluster.gather(own, why))]
         if not is_auto(graph):
             return Spread(own, graph, f"each of the {cluster.size} processes is one node")
     elif not open_count:

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError, unknown_name
+from adfs.estimators.alike import check_alike
 from adfs.estimators.auto import Request, Spread, is_auto, spread_rows
 from adfs.estimators.inference import Summary, summary_of
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
@@ -26,7 +27,9 @@ from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import LOSSES, check_labels, get_loss
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
+from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered
+from adfs.runtimes.run import tell_placement
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
@@ -222,6 +225,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         this process holds, in the order of its parts.
         """
         with self.cluster or OneProcess() as cluster:
+            check_alike(cluster, self, X)
             ready = self._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             spec, data = ready.spec, ready.data
             key: tuple[Any, ...] = (data.X.shape, spec.loss.name, spec.intercept, spec.softmax)
@@ -254,7 +258,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
         shifted = cluster.gather(shift is not None, "to check the data")
         if any(shifted) and not all(shifted):
-            raise InputError("some processes have an offset and others have none; give all of them one")
+            raise RefusalError("some processes have an offset and others have none; give all of them one")
         seed = self._seed(cluster, options)
         spread = self._spread(cluster, rows, weights, spec, seed)
         count, solver = self._solver(cluster, options, seed, nodes, spread)
@@ -377,8 +381,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Return the seed; process 0's, where it was not given."""
         if options is not None:
             return options.seed
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return int(cluster.gather(seed, "to agree on the seed")[0])
+        why = "to agree on the seed"
+        seed = cluster.attempt(why, lambda: int(check_random_state(self.random_state).randint(2**31 - 1)))
+        return int(cluster.gather(seed, why)[0])
 
     def _spread(self, cluster: Cluster, rows: Any, weights: np.ndarray, spec: ModelSpec, seed: int) -> Spread:
         """Return the nodes and the graph, chosen by the planner where they were left to it."""
@@ -405,7 +410,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             count = count_nodes(n_nodes, graph, seed)
             network = _network(graph, count, seed)
         else:
-            count = check_count(1 if n_nodes is None else n_nodes)
+            count = cluster.attempt(
+                "to count the nodes", lambda: check_count(1 if n_nodes is None else n_nodes)
+            )
             total = sum(cluster.gather(count, "to count the nodes"))
             network = cluster.attempt(
                 "to build the network",
@@ -422,8 +429,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             tau=self.tau,
             schedule=self.schedule,
         )
+        tell_placement(cluster, placement, chosen.progress)
         n_jobs = getattr(self, "n_jobs", None)
-        return count, Solver(cluster, network, placement, chosen, self.algorithm, n_jobs)
+        return count, Solver(
+            cluster, network, placement, chosen, self.algorithm, n_jobs, part_of=chosen.checkpoint
+        )
 
     def _warn(self, model: FittedModel, interrupt: bool) -> None:
         """Warn when the gap was not reached; a Ctrl-C is passed on."""

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from adfs.data.model import half_deviances
 from adfs.errors import InputError
+from adfs.estimators.alike import check_alike
 from adfs.estimators.base import LinearEstimator, Prepared, positive
 from adfs.estimators.classifier import ADFSClassifier
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
@@ -105,14 +106,15 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
-        base = self._base()
-        with base.cluster or OneProcess() as cluster:
+        with getattr(self.estimator, "cluster", None) or OneProcess() as cluster:
+            check_alike(cluster, self, X)
+            base = cluster.attempt("to check the data", self._base)
             grid = cluster.attempt("to check the data", self._grid)
             ready = base._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             data, solver = ready.data, ready.solver
             given = cluster.attempt("to make the folds", lambda: self._given_folds(ready))
             count = f"{self.cv}" if given is None else f"a list of {len(given)}"
-            cluster.same({f"{self._name}s": grid, "cv": count})
+            cluster.same({"cv": count})
             folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
             fits, found = _Fits(solver, len(folds) * len(set(grid)) + 1), []

@@ -25,7 +25,6 @@ from adfs.problem.samples import rows_of
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, promised_gap
-from adfs.runtimes.checkpoints import tell_ending
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 60
@@ -103,7 +102,7 @@ def solve_with_intercept(
         problem = rounds.problem(center)
         part = solver.part(rounds.runs) if rounds.runs else solver
         limits = replace(part.options, tol=next_tol, passes=left)
-        solve = replace(part, options=limits, whole=False).solve
+        solve = replace(part, options=limits).solve
         run = solve(problem, start, rounds.certifier(center)) if rounds.by_points else solve(problem, start)
         rounds.runs.append(run)
         around = center
@@ -133,11 +132,7 @@ def solve_with_intercept(
         start = None if run.dual is None else found.tips
         if left is not None:
             left = max(left - passes, 1.0)
-    joined = rounds.joined(best, around, tol)
-    if solver.options.checkpoint is not None and solver.whole:
-        ending = {"outcome": str(joined.outcome), "gap": joined.gap, "rounds": len(rounds.runs)}
-        tell_ending(solver.cluster, solver.options.checkpoint, ending)
-    return joined
+    return rounds.joined(best, around, tol)
 
 
 def _next_tolerance(before: float, gap: float, tol: float) -> float:

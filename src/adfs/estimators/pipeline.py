@@ -227,8 +227,9 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
     spec, given = spec.for_classes(classes), data
+    attempt, why = solver.cluster.attempt, "to check the data"
     if spec.inference:
-        check_inference(spec.loss, bool(spec.softmax), spec.l1_ratio)
+        attempt(why, lambda: check_inference(spec.loss, bool(spec.softmax), spec.l1_ratio))
     # Around their means dense rows are shorter, and an intercept that is not penalised takes what is left.
     weighted = replace(data, weights=_weights(data, spec, classes, solver))
     own = data if spec.standardize else weighted
@@ -242,7 +243,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         starts = [_times_weights(one, shares) for one in warm.duals]
     around = None if warm is None else columns.intercepts(warm.coef, warm.intercept)
     targets = [data.y] if classes is None else _targets(data.y, classes, bool(spec.softmax))
-    shifts = _shifts(data.offset, len(targets), spec, classes)
+    shifts = attempt(why, lambda: _shifts(given.offset, len(targets), spec, classes))
     loss: Loss = spec.loss
     if spec.softmax:
         assert classes is not None
@@ -264,7 +265,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
 
     first = with_column(solver)
 
-    def attempt(how: Solver, number: int, start: np.ndarray | None, center: np.ndarray | None) -> Run:
+    def solve_by(how: Solver, number: int, start: np.ndarray | None, center: np.ndarray | None) -> Run:
         rows, scale = first if how.algorithm == solver.algorithm else with_column(how)
         own, y = replace(rows, offset=shifts[number]), targets[number]
         if spec.free_intercept:
@@ -273,13 +274,13 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
 
     def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
         center = None if around is None else _centers(around, number, len(targets), loss)
-        run = attempt(how.limited(), number, start, center)
+        run = solve_by(how.limited(), number, start, center)
         other = how.after(run)
         if other is None:
             return run
         if spec.free_intercept:
             center = run.coef.reshape(loss.n_outputs, -1)[:, -1]
-        last = attempt(other, number, run.dual, center)
+        last = solve_by(other, number, run.dual, center)
         return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
 
     runs = _solve_all(len(targets), solve, solver, starts)
@@ -345,7 +346,10 @@ def _weights(data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solve
         else:
             from sklearn.utils.class_weight import compute_class_weight
 
-            factors = compute_class_weight(spec.class_weight, classes=classes, y=data.y)
+            factors = solver.cluster.attempt(
+                "to check the data",
+                lambda: compute_class_weight(spec.class_weight, classes=classes, y=data.y),
+            )
         weights = weights * factors[codes]
     return np.asarray(spec.data_weight * weights)
 

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.estimators.auto import CANDIDATES
+from adfs.files import AnyPath
 from adfs.network import Network
 from adfs.planning import CURVED, Facts, choose
 from adfs.problem import Loss, Problem
@@ -80,8 +81,8 @@ class Solver:
         ``"auto"`` is what `adfs.planning.choose` says.
     n_jobs : int or None
         Threads for problems that do not depend on each other, in one process.
-    whole : bool
-        Whether a solved problem is all there is to a fit, which its checkpoint folder may tell.
+    part_of : path or None
+        The checkpoint of the fit; that of a later problem stands beside it.
     later_part : bool
         Whether another problem of the same fit was solved before this one.
     reason : str
@@ -96,7 +97,7 @@ class Solver:
     options: RunOptions
     algorithm: str = "auto"
     n_jobs: int | None = None
-    whole: bool = True
+    part_of: AnyPath | None = None
     later_part: bool = False
     reason: str = ""
     replacement: Replacement | None = None
@@ -110,7 +111,7 @@ class Solver:
             replace(self.options, start=start, gather=True),
             cluster=self.cluster,
             placement=self.placement,
-            whole=self.whole,
+            part_of=self.part_of,
             later_part=self.later_part,
             certifier=certifier,
         )

@@ -15,7 +15,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ import numpy as np
 from adfs._version import __version__
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.errors import AdfsError, FileError, InputError
-from adfs.files import JsonObject, write_whole
+from adfs.files import AnyPath, JsonObject, write_whole
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.loop import Ending, Outcome, Progress
@@ -165,8 +165,9 @@ def _load(path: Path, start: Start) -> tuple[Process, Progress]:
         for certificate in (progress.best, None if ending is None else ending.certificate):
             if certificate is not None:
                 check_array("theta", certificate.theta, process.primal().shape[1:])
-            if certificate is not None and certificate.tips is not None:
-                check_array("tips", certificate.tips, np.shape(process.dual()))
+            dual = process.dual()
+            if certificate is not None and certificate.tips is not None and dual is not None:
+                check_array("tips", certificate.tips, dual.shape)
     return process, progress
 
 
@@ -197,12 +198,59 @@ class Checkpoints(ABC):
 
 
 def open_checkpoints(
-    cluster: Cluster, path: str | os.PathLike[str], mark: str
+    cluster: Cluster, path: AnyPath, mark: str, part_of: AnyPath | None = None
 ) -> CheckpointFile | CheckpointFolder:
     """Return the checkpoints of a run: a file of one process, or a folder of several."""
     if cluster.one_file:
         return CheckpointFile(Path(path), mark)
-    return CheckpointFolder(cluster, Path(path), mark)
+    return CheckpointFolder(cluster, Path(path), mark, None if part_of is None else Path(part_of))
+
+
+@contextlib.contextmanager
+def used_by_one_run(cluster: Cluster, path: AnyPath | None) -> Iterator[None]:
+    """Refuse a second run where a live one keeps its checkpoints; a run that died holds nothing."""
+    with contextlib.ExitStack() as held:
+        if path is not None:
+            place = Path(path)
+            file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
+
+            def hold() -> None:
+                if cluster.rank == 0:
+                    held.enter_context(_locked(file, place))
+
+            cluster.attempt("to look for checkpoints", hold)
+        yield
+
+
+@contextlib.contextmanager
+def _locked(file: Path, place: Path) -> Iterator[None]:
+    """Hold a lock that the system drops with this process."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks
+        yield
+        return
+    _check_folder(file.parent)
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InputError(
+                f"another run keeps its checkpoints in {place}: wait for its end, or name another place"
+            ) from None
+        except OSError:  # a disk without locks
+            break
+        # Whoever held it before may have removed the file since it was opened.
+        if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):
+            break
+        os.close(handle)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(handle)
 
 
 class CheckpointFile(Checkpoints):
@@ -244,11 +292,11 @@ class CheckpointFolder(Checkpoints):
     """The folder in which the processes of a run keep their checkpoints.
 
     It is the same for all, on a disk they share or on a disk of each host. ``mark`` is the fingerprint of
-    this process's part of the run.
+    this process's part of the run; ``part_of`` is the folder of the fit that the run is part of, if it is.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, mark: str) -> None:
-        self.cluster, self.folder, self.mark = cluster, folder, mark
+    def __init__(self, cluster: Cluster, folder: Path, mark: str, part_of: Path | None = None) -> None:
+        self.cluster, self.folder, self.mark, self.part_of = cluster, folder, mark, part_of
         self.generation = 0
 
     def _file(self, generation: int) -> Path:
@@ -353,9 +401,10 @@ class CheckpointFolder(Checkpoints):
     def begin(self) -> None:
         """Remove what an earlier run said of its end; its checkpoint stays until there is a newer one."""
         if self.cluster.rank == 0:
-            for name in ("finished.json", "ended.json"):
-                with contextlib.suppress(OSError):
-                    (self.folder / name).unlink()
+            for folder in {self.folder, self.part_of or self.folder}:
+                for name in ("finished.json", "ended.json"):
+                    with contextlib.suppress(OSError):
+                        (folder / name).unlink()
 
     def finish(self, words: JsonObject) -> None:
         """Write how the run ended: ``finished.json`` means converged, and nothing else does.
@@ -365,8 +414,8 @@ class CheckpointFolder(Checkpoints):
         tell_ending(self.cluster, self.folder, words)
 
 
-def tell_ending(cluster: Cluster, folder: str | os.PathLike[str], words: JsonObject) -> None:
+def tell_ending(cluster: Cluster, folder: AnyPath, words: JsonObject) -> None:
     """Write into the checkpoint folder of several processes how a run, or a fit of several runs, ended."""
     if cluster.rank == 0 and not cluster.one_file:
         name = "finished.json" if words["outcome"] == "converged" else "ended.json"
-        write_whole(Path(folder) / name, json.dumps(words, sort_keys=True) + "\n")
+        write_whole(Path(folder) / name, json.dumps(words, sort_keys=True) + "\n", make_folder=True)

@@ -143,6 +143,11 @@ class Cluster(ABC):
         while not ready():
             time.sleep(0.0)
 
+    @property
+    def paused(self) -> float:
+        """Seconds for which this process itself was stopped while it waited, as far as a transport tells."""
+        return 0.0
+
     def busy(self) -> AbstractContextManager[None]:
         """Let the others be patient while this process reads, compiles or writes, however long it takes."""
         return nullcontext()
@@ -223,7 +228,7 @@ class Cluster(ABC):
         if self.size == 1:
             return
         cards = self.gather({name: str(value) for name, value in words.items()}, "at the start")
-        for name in words:
+        for name in dict.fromkeys(name for card in cards for name in card):
             for rank, card in enumerate(cards):
                 if card.get(name) != cards[0].get(name):
                     raise RefusalError(

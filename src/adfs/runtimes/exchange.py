@@ -184,7 +184,9 @@ class EventExchange:
             return bool(found)
 
         peers = [int(self.links.peer[other]) for other in self._pending]
+        begun -= self.cluster.paused
         self.cluster.wait_until(ready, lambda: peers, lambda: self._event(link, moment))
+        begun += self.cluster.paused
         self.times.waited(begun, time.perf_counter(), int(self.links.peer[found[0]]))
         return found
 
@@ -367,9 +369,10 @@ class GossipProduct:
         incoming = [(rank, everything[part]) for rank, part in self._sources]
         posted = time.perf_counter()
         self.times.communicating += posted - begun
+        posted -= self.cluster.paused
         self.cluster.swap(outgoing, incoming, lambda: f"in gossip product {self.products + 1}")
         if incoming:
-            self.times.waited(posted, time.perf_counter(), incoming[0][0])
+            self.times.waited(posted + self.cluster.paused, time.perf_counter(), incoming[0][0])
         self.products += 1
         return everything
 

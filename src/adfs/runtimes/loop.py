@@ -498,7 +498,9 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, request)
-    ends_in_order = keeps_checkpoints and execution.alone
+    # Somebody who handles it has it end as a Ctrl-C does.
+    unhandled = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    ends_in_order = keeps_checkpoints and execution.alone and unhandled
     before_term = signal.signal(signal.SIGTERM, request) if ends_in_order else None
     try:
         yield

@@ -70,9 +70,10 @@ class ProgressBar(Monitor):
             self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
         elif self._said is None or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
             self._said = time.monotonic()
+            way = f", {100.0 * done:.0f} % of the way" if done >= 0.01 else ""  # at the start nobody knows
             sys.stderr.write(
                 f"adfs: {self._title}: gap {row['gap']:.1e} after {row['passes']:.0f} passes and "
-                f"{row['seconds']:.0f} s, {100.0 * done:.0f} % of the way\n"
+                f"{row['seconds']:.0f} s{way}\n"
             )
             sys.stderr.flush()
 

@@ -18,11 +18,17 @@ import numpy as np
 from adfs._version import __version__
 from adfs.algorithms.base import EventProcess, Method, OnePoint, Process, Setting, get_method
 from adfs.errors import InputError
-from adfs.files import JsonObject
+from adfs.files import AnyPath, JsonObject
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certifier, certify
-from adfs.runtimes.checkpoints import Checkpoints, KeptPhases, fingerprint, open_checkpoints
+from adfs.runtimes.checkpoints import (
+    Checkpoints,
+    KeptPhases,
+    fingerprint,
+    open_checkpoints,
+    used_by_one_run,
+)
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.delays import Delays
@@ -85,7 +91,7 @@ def run_method(
     cluster: Cluster | None = None,
     placement: Placement | None = None,
     monitor: Monitor | None = None,
-    whole: bool = True,
+    part_of: AnyPath | None = None,
     later_part: bool = False,
     certifier: Certifier = certify,
 ) -> Run:
@@ -106,8 +112,9 @@ def run_method(
         Which process holds which nodes; left out, this one holds all.
     monitor : Monitor, optional
         Watches the run; a progress bar when left out.
-    whole : bool
-        Whether the run says in its checkpoint folder how it ended; if not, it is a part of a fit that does.
+    part_of : path, optional
+        The checkpoint of the fit that this run is part of, which says there how it ended. Left out, the run
+        says so in its own.
     later_part : bool
         Whether an earlier part of the same fit was resumed already: a checkpoint of another run is then left
         over from an earlier fit, and the run starts anew instead of refusing it.
@@ -135,8 +142,11 @@ def run_method(
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", lambda: chosen.check(problem, own))
-        parts = _Assembly(chosen, problem, graph, options, own, team, spread, whole, later_part, certifier)
-        return parts.run(monitor)
+        with used_by_one_run(team, options.checkpoint if part_of is None else None):
+            parts = _Assembly(
+                chosen, problem, graph, options, own, team, spread, part_of, later_part, certifier
+            )
+            return parts.run(monitor)
 
 
 def _check(
@@ -208,7 +218,7 @@ class _Assembly:
     own: dict[str, object]
     cluster: Cluster
     placement: Placement
-    whole: bool = True
+    part_of: AnyPath | None = None
     later_part: bool = False
     certifier: Certifier = certify
     tau: float | None = None
@@ -232,9 +242,6 @@ class _Assembly:
             self.place(process, view.clip_to_domain(start), nodes)
         phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
         checkpoints, process, progress = self._checkpoints(setting, process, phases)
-        if wanted_on_screen(options.progress) and cluster.size > 1:
-            for line in str(self.placement).splitlines():
-                cluster.say(line)
         execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
         plan = self._plan(summary, constants, execution.closes)
         if phases is not None:
@@ -250,7 +257,7 @@ class _Assembly:
             result = run_loop(execution, plan, monitor or bar, progress)
         run = self._tell(execution, result, constants)
         execution.close()
-        if checkpoints is not None and self.whole:
+        if checkpoints is not None and self.part_of is None:
             ending = {"outcome": str(run.outcome), "gap": run.gap, "position": execution.position}
             checkpoints.finish(ending)
         if options.delays is None and options.time is None:
@@ -350,7 +357,7 @@ class _Assembly:
             return None, process, Progress()
         also = () if phases is None else (phases.retuner.words(),)
         mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting, *also))
-        checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark)
+        checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark, self.part_of)
         checkpoints.start()
         found = [process]
 
@@ -438,6 +445,13 @@ class _Assembly:
             history=history,
             absolute_gap=result.certificate.absolute_gap,
         )
+
+
+def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
+    """Say which process holds which nodes, where progress is shown."""
+    if wanted_on_screen(progress) and cluster.size > 1:
+        for line in str(placement).splitlines():
+            cluster.say(line)
 
 
 def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -> NodeSummary:

@@ -15,7 +15,7 @@ from adfs.algorithms.base import EventProcess
 from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_message
 from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
-from adfs.runtimes.mpi.faults import rank_names
+from adfs.runtimes.mpi.faults import OWN_PAUSE, rank_names
 from adfs.runtimes.mpi.links import MPI_START, MPI_TEST, MPI_WTIME, YIELD, MpiLinks
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
@@ -30,7 +30,7 @@ _CROWDED_SECONDS = 0.0
 _LOG = 512
 # Places in `counts` and `seconds` of a board.
 _DONE, _WAITING, _PENDING, _FINISHED, _LOGGED = range(5)
-_COMPUTING, _COMMUNICATING, _SINCE = range(3)
+_COMPUTING, _COMMUNICATING, _SINCE, _PAUSED = range(4)
 
 
 class Board(NamedTuple):
@@ -40,8 +40,9 @@ class Board(NamedTuple):
     ----------
     counts : (5,) int64
         Events looked at, events that wait, exchanges under way, exchanges finished, waits noted.
-    seconds : (3,)
-        Computing, communicating, and since when this rank waits (nan when it does not).
+    seconds : (4,)
+        Computing, communicating, since when this rank waits (nan when it does not), and for how long it was
+        itself stopped meanwhile.
     blocked : (k,) uint8
         See `split_events`; so are ``waiting`` and ``ready``.
     pending : (c,) int32
@@ -161,9 +162,16 @@ def _wait_for_one(parts: Parts, board: Board, patience: float) -> bool:
     oldest = board.pending[0]
     spins = 0
     now = begun
-    while _finish_arrived(parts, board) == 0:
-        spins += 1
+    while True:
+        done = _finish_arrived(parts, board) > 0
+        looked = now
         now = MPI_WTIME()
+        if now - looked > OWN_PAUSE:
+            board.seconds[_SINCE] += now - looked
+            board.seconds[_PAUSED] += now - looked
+        if done:
+            break
+        spins += 1
         if now - begun > patience:
             return False
         if spins > 20:
@@ -222,13 +230,14 @@ def run_window(
         ended = MPI_WTIME()
         seconds[_COMPUTING] += ended - begun
         if counts[_PENDING] > 0:
+            ended -= seconds[_PAUSED]
             if counts[_DONE] == size or counts[_WAITING] >= ahead:
                 if not _wait_for_one(parts, board, patience):
                     return False
             else:
                 # While there is something else to do, only look.
                 _finish_arrived(parts, board)
-            seconds[_COMMUNICATING] += MPI_WTIME() - ended
+            seconds[_COMMUNICATING] += MPI_WTIME() - ended - seconds[_PAUSED]
         elif counts[_DONE] == size and counts[_WAITING] == 0:
             return True
 
@@ -253,7 +262,7 @@ class CompiledExchange(EventExchange):
         flag = np.zeros(1, dtype=np.int32)
         self.board = Board(
             counts=np.zeros(5, dtype=np.int64),
-            seconds=np.array([0.0, 0.0, np.nan]),
+            seconds=np.array([0.0, 0.0, np.nan, 0.0]),
             blocked=self._blocked,
             waiting=self._waiting,
             ready=self._ready,
@@ -291,10 +300,14 @@ class CompiledExchange(EventExchange):
             if board.counts[_FINISHED] != finished:
                 finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
                 watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
+            begun += float(board.seconds[_PAUSED])
+            board.seconds[_PAUSED] = 0.0
             elapsed = time.perf_counter() - begun
             if elapsed > watch.deadline:
                 raise watch.lost(self._missing(), self._oldest(), watch.deadline)
-            watch.rest(elapsed)
+            own = watch.rest(elapsed)
+            board.seconds[_SINCE] += own
+            begun += own
         watch.doing = before
         self._take_times()
 
@@ -316,7 +329,7 @@ class CompiledExchange(EventExchange):
             times.show_wait(begin + offset, end + offset, int(self.links.peer[int(link)]))
         times.computing += float(board.seconds[_COMPUTING])
         times.communicating += max(0.0, float(board.seconds[_COMMUNICATING]) - float(board.waited.sum()))
-        board.seconds[_COMPUTING] = board.seconds[_COMMUNICATING] = 0.0
+        board.seconds[[_COMPUTING, _COMMUNICATING, _PAUSED]] = 0.0
         board.waited[:] = 0.0
         board.counts[_LOGGED] = 0
 

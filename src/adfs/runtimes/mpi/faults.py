@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs.errors import AdfsError
+from adfs.launching import killed_after
 from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 _SPINS = 50
 _SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
 _ABORT_SECONDS = 5.0
-_INTERRUPTED = 130
 _OTHERS_SPEAK = 0.3  # seconds for ranks that fail at the same moment
 _SIGN_OF_LIFE = 5  # a tag
 _LONGEST_PAUSE = 1.0  # seconds between two of them
+OWN_PAUSE = 1.0  # seconds after a rank's last look that it cannot have waited: it was itself stopped
 
 
 # Whether this process has said its last sentence.
@@ -68,6 +69,8 @@ class Watch:
         Whether there are more ranks than cores: then a rank that waits sleeps at once.
     pulse : Pulse or None
         The signs of life, once there are any: a wait that listens counts the seconds since the last one.
+    paused : float
+        Seconds for which this rank itself was stopped while it waited; they count in no wait.
     """
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
@@ -77,6 +80,7 @@ class Watch:
         self.doing: Callable[[], str] = lambda: "starting"
         self.crowded = False
         self.pulse: Pulse | None = None
+        self.paused = 0.0
 
     def wait(
         self,
@@ -127,7 +131,8 @@ class Watch:
             alive = pulse.beating() if pulse is not None and self.rank == 0 else contextlib.nullcontext()
             with alive:
                 while not ready():
-                    self.rest(time.perf_counter() - begun)
+                    own = self.rest(time.perf_counter() - begun)
+                    begun, self.paused = begun + own, self.paused + own
                     lost = self._silent(missing(), begun, self.deadline + patience, pulse)
                     if lost is not None:
                         raise self.lost(lost, doing(), self.deadline + patience)
@@ -145,12 +150,15 @@ class Watch:
         silent = [r for r in missing if now - (begun if pulse is None else pulse.last(r, begun)) > allowed]
         return silent if silent or not missing else None
 
-    def rest(self, elapsed: float) -> None:
-        """Leave the core to others for a moment, longer after a longer wait."""
+    def rest(self, elapsed: float) -> float:
+        """Leave the core to others for a moment, longer after a longer wait; return how long a pause was."""
+        begun = time.perf_counter()
         if elapsed < 1e-3 and not self.crowded:
             time.sleep(0.0)
         else:
             time.sleep(_SHORT_SLEEP if elapsed < 0.05 else _LONG_SLEEP)
+        taken = time.perf_counter() - begun
+        return taken if taken > OWN_PAUSE else 0.0
 
     def lost(self, ranks: Sequence[int], doing: str, allowed: float) -> RankLostError:
         """Return the error of having waited too long for some ranks."""
@@ -170,11 +178,13 @@ class Watch:
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            del frame
             if not _spoken.is_set():
                 _spoken.set()
                 say(f"rank {self.rank} was told to stop while {self.doing()}")
-            os._exit(128 + number)
+            if callable(before):  # `adfs fit` ends the run in order, if there is the time
+                before(number, frame)
+            else:
+                os._exit(128 + number)
 
         before = signal.signal(signal.SIGTERM, stop)
         # Not put back after an exception: another rank may end this one before it has said why.
@@ -213,7 +223,8 @@ def abort(comm: MPI.Intracomm, code: int = 1) -> None:
 def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
     """From now on an exception that nobody catches is said in one sentence and ends all ranks.
 
-    A `RefusalError` is raised by all ranks together: rank 0 says it, and every rank ends by itself.
+    A `RefusalError` is raised by all ranks together: rank 0 says it, and every rank ends by itself. It ends
+    MPI first: ``python -m mpi4py`` would make an MPI_ABORT of it.
     """
     before = sys.excepthook
 
@@ -221,6 +232,7 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
         if isinstance(error, RefusalError):
             if watch.rank == 0:
                 say(str(error))
+            _end_mpi(watch.deadline)
             return
         _tell_and_end(error, watch, comm)
 
@@ -229,32 +241,41 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
 
 
 @contextlib.contextmanager
-def as_one_program(comm: MPI.Intracomm) -> Iterator[None]:
+def as_one_program(comm: MPI.Intracomm, deadline: float) -> Iterator[None]:
     """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all.
 
-    MPI is over at the end: an exit code other than 0 then ends nobody else, and is no MPI_ABORT.
+    MPI is over at the end, or the deadline: an exit code other than 0 then ends nobody else, and is no
+    MPI_ABORT.
     """
-    from mpi4py import MPI
-
     rank, size = comm.Get_rank(), comm.Get_size()
     try:
         yield
     except RefusalError:
-        MPI.Finalize()
+        _end_mpi(deadline)
         if rank == 0:
             raise
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if size == 1:
             raise
-        # Within a run all stop together; here the others would wait for this rank.
-        say(f"rank {rank} was interrupted between runs; the last checkpoint is intact")
-        abort(comm, _INTERRUPTED)
+        # The first one within a run stops all together; here the others would wait for this rank.
+        if not _spoken.is_set():
+            say(f"rank {rank} was interrupted and ends at once; a checkpoint that was written is intact")
+        abort(comm, 128 + next(iter(error.args), signal.SIGINT))
     except Exception as error:
         if size == 1:
             raise
         _tell_and_end(error, Watch(rank, size, 1.0), comm)
-    MPI.Finalize()
+    _end_mpi(deadline)
+
+
+def _end_mpi(deadline: float) -> None:
+    """End MPI, which waits for all ranks, or this process after the deadline."""
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        with killed_after(deadline, "end MPI"):
+            MPI.Finalize()
 
 
 def _tell_and_end(error: BaseException, watch: Watch, comm: MPI.Intracomm) -> None:

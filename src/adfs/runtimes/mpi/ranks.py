@@ -11,7 +11,7 @@ import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, get_method
 from adfs.errors import InputError
-from adfs.launching import launch_of, wait_for_rank_0
+from adfs.launching import launch_of, load_mpi, wait_for_rank_0
 from adfs.network import Network
 from adfs.problem import Loss
 from adfs.problem.losses import get_loss
@@ -24,7 +24,7 @@ from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
 from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import Run
-from adfs.runtimes.run import run_method
+from adfs.runtimes.run import run_method, tell_placement
 from adfs.runtimes.run_options import RunOptions, describe, takes_run_options
 from adfs.runtimes.timing import ProcessTimes
 
@@ -79,10 +79,10 @@ class MpiRanks(Cluster):
 
     @property
     def comm(self) -> MPI.Intracomm:
-        """The communicator that was given."""
-        from mpi4py import MPI
-
-        return MPI.COMM_WORLD if self._comm is None else self._comm
+        """The communicator that was given, or that of all ranks."""
+        if self._comm is None:
+            self._comm = load_mpi(self.deadline).COMM_WORLD
+        return self._comm
 
     @property
     def team(self) -> Team:
@@ -118,6 +118,10 @@ class MpiRanks(Cluster):
     @doing.setter
     def doing(self, words: Callable[[], str]) -> None:
         self.team.watch.doing = words
+
+    @property
+    def paused(self) -> float:
+        return self.team.watch.paused
 
     def busy(self) -> AbstractContextManager[None]:
         return self.team.pulse.beating()
@@ -279,6 +283,7 @@ def fit_mpi(
         joint = join_shards(
             cluster, shards, network, nodes=nodes, loss=loss, sigma=sigma, n_features=n_features
         )
+        tell_placement(cluster, joint.placement, options.progress)
         run = run_method(
             method,
             joint.problem,
