@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
@@ -24,6 +26,7 @@ from adfs.runtimes import OneProcess
 from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.placement import Placement
 from estimators.agreement_cases import classification, regression
+from long_double import Reference
 from memory_cluster import Threads, on_threads
 
 
@@ -119,7 +122,7 @@ def test_three_ranks_have_the_bits_of_one_process(kind: str) -> None:
         return clone(estimator).set_params(cluster=ranks).fit(X[own], y[own], offset=offset[own])
 
     for model in on_threads(3, one):
-        assert model.dual_gap_ == alone.dual_gap_
+        assert (model.dual_gap_, model.absolute_gap_) == (alone.dual_gap_, alone.absolute_gap_)
         for part in ("coef_", "intercept_", "node_coef_", "node_intercept_"):
             assert np.array_equal(getattr(model, part), getattr(alone, part))
 
@@ -172,9 +175,74 @@ def test_no_certificate_is_below_the_true_error(seed: int, name: str, log_alpha:
     start = found.copy()
     for _ in range(2):
         start = minimize(objective, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12}).x
-    middle = 0.0 if name == "logistic" else float((y - offset).mean())
-    at_zero = objective(np.array([0.0, 0.0, middle]))
-    assert objective(found) - objective(start) <= model.dual_gap_ * at_zero * (1.0 + 1e-9) + 1e-12 * at_zero
+    error, rounding = objective(found) - objective(start), 1e-12 * objective(np.zeros(3))
+    assert error <= model.absolute_gap_ + rounding
+    assert model.dual_gap_ <= 1e-3
+
+
+@pytest.mark.parametrize("with_offset", [False, True])
+@pytest.mark.parametrize("name", ["quantile", "huber", "squared", "hinge", "logistic", "multinomial"])
+def test_gaps_are_relative_to_the_best_constant_model(name: str, with_offset: bool) -> None:
+    """Targets whose mean is far from the best constant, and classes of different sizes."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    loss: Any = get_loss(name, quantile=0.01) if name == "quantile" else get_loss(name)
+    classes = 3 if name == "multinomial" else 2
+    if loss.task == "regression":
+        y: Any = np.exp(3.0 * rng.standard_normal(60))
+        options = {"quantile": 0.01} if name == "quantile" else {}
+        model: Any = ADFSRegressor(name, tol=1e-3, random_state=0, **options)
+    else:
+        y = np.maximum(np.arange(60) - 59 + classes - 1, 0)  # one of each but the first
+        method = "logistic" if name == "multinomial" else name
+        model = ADFSClassifier(method, tol=1e-3, random_state=0)
+    offset = rng.standard_normal((60, 3) if classes == 3 else 60) if with_offset else None
+    model.fit(X, y, offset=offset)
+    shift = np.zeros((60, 3) if classes == 3 else 60) if offset is None else offset
+
+    def constant(levels: np.ndarray) -> float:
+        if classes == 3:
+            u = shift + levels
+            return float((np.logaddexp.reduce(u, axis=1) - u[np.arange(60), y]).sum())
+        labels = y if loss.task == "regression" else 2.0 * y - 1.0
+        margins = zip(shift + levels[0], labels, strict=True)
+        return float(sum(value(loss, float(u), float(b)) for u, b in margins))
+
+    regression = loss.task == "regression"
+    starts = [np.zeros(3 if classes == 3 else 1), *((y - shift)[:, None] if regression else ())]
+    rough = min(starts, key=constant)
+    found = minimize(constant, rough, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9})
+    scale = model.absolute_gap_ / model.dual_gap_
+    assert found.fun * (1.0 - 1e-6) <= scale <= 1.0101 * found.fun
+
+
+@pytest.mark.parametrize(
+    ("name", "l1_ratio"), [("absolute", 0.0), ("epsilon_insensitive", 0.0), ("huber", 0.5), ("squared", 0.0)]
+)
+def test_targets_far_from_zero_are_certified_as_returned(name: str, l1_ratio: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = 1e8 + X @ [1.0, 2.0] + rng.standard_normal(60)
+    model = ADFSRegressor(name, l1_ratio=l1_ratio, tol=1e-12, max_iter=300, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # kinks do not let an intercept of 1e8 be exact
+        model.fit(X, y)
+    ridge, l1 = 1.0 - l1_ratio, l1_ratio
+    truth = Reference(get_loss(name), X, y, np.ones(60), np.zeros(60), ridge, l1, intercept=True)
+    point = np.append(model.coef_, model.intercept_)
+    error = truth.value(point) - truth.value(truth.better(point))
+    assert error <= model.absolute_gap_
+    assert model.dual_gap_ <= 1e-8
+
+
+@pytest.mark.parametrize("algorithm", ["adfs", "newton"])
+@pytest.mark.parametrize("name", ["poisson", "gamma", "squared"])
+def test_constant_targets_are_certified(name: str, algorithm: str) -> None:
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    model = ADFSRegressor(name, algorithm=algorithm, random_state=0).fit(X, np.full(40, 0.3))
+    assert model.dual_gap_ <= 1e-12
+    assert model.n_iter_ < 100
+    assert np.abs(model.predict(X) - 0.3).max() <= 1e-12
 
 
 def test_bad_offsets_are_refused() -> None:

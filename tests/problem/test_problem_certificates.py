@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import adfs
 from adfs.problem.losses import divergence, get_loss
 from adfs.runtimes import Outcome
+from long_double import Reference
 from loss_cases import ONE_OUTPUT
 
 LONG = np.longdouble
@@ -206,3 +207,21 @@ def test_the_logistic_divergence_has_its_digits_near_equality() -> None:
             bound = (math.sqrt(found) + shift * math.sqrt(0.125)) ** 2
             assert float(true) <= bound * (1.0 + 1e-13)
             assert found <= (math.sqrt(float(true)) + shift * math.sqrt(0.125)) ** 2 * (1.0 + 1e-13)
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "newton"])
+def test_gaps_of_rows_with_large_means_are_at_least_the_true_error(method: str) -> None:
+    """F carries the rounding of the margins at first order; no tolerance can be met."""
+    rng = np.random.default_rng(2)
+    pair = rng.standard_normal((50, 2))
+    X = np.column_stack([pair + np.array([-6e4, 6e4]), np.full(50, 6e4)])
+    y = np.where(pair[:, 0] - pair[:, 1] + 0.5 * rng.standard_normal(50) > 0.0, 1.0, -1.0)
+    problem = adfs.Problem(X, y, "squared-hinge", sigma=0.2)
+    run = adfs.simulate(method, problem, tol=1e-30, passes=300)
+    assert run.outcome is Outcome.OUT_OF_BUDGET
+    assert (run.columns["gap"] > 0.0).all()
+    truth = Reference(problem.loss, X, y, np.ones(50), np.zeros(50), 0.2)
+    best = truth.value(truth.better(run.coef))
+    assert truth.value(run.coef) - best <= run.absolute_gap
+    assert run.columns["dual"].max() <= best
+    assert run.absolute_gap == pytest.approx(run.gap * problem.value_at_zero)

@@ -67,7 +67,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     width : float
         Width of the rounded kink of the smoothed hinge.
     tol : float
-        Certified relative duality gap at which to stop: (P − D)/P(0).
+        Certified relative duality gap at which to stop: (P − D)/P₀, P₀ being P of the best model that has an
+        intercept and no coefficients, P(0) without an intercept.
     max_iter : float
         Most passes over the data.
     n_nodes : int or "auto", optional
@@ -108,6 +109,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Passes over the data, the most of all classes.
     dual_gap_ : float
         Certified relative duality gap, the largest of all classes.
+    absolute_gap_ : float
+        P − D itself, the largest of all classes.
     algorithm_, algorithm_reason_ : str
         The method that ran, and why it was chosen where that was left open.
     node_coef_ : ndarray of shape (n_nodes, d) or (n_classes, n_nodes, d)

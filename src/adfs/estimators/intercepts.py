@@ -306,7 +306,8 @@ class _Rounds:
         # How far an intercept may be from the best one: the size of margins, and of targets.
         (weight,) = solver.totals([plain.weights], plain.offsets)
         mean = found.value / weight if weight > 0.0 else 0.0
-        self.reach = 1.0 + max(math.sqrt(2.0 * mean), mean)
+        linear = plain.loss.translates and plain.loss.name != "squared"
+        self.reach = 1.0 + max(math.sqrt(2.0 * mean), mean if linear else 0.0)
 
     def _slack(self, point: np.ndarray, around: np.ndarray, intercepts: np.ndarray) -> float:
         """Return what rounding can do to the margins through the intercepts that are returned.

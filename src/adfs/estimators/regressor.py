@@ -60,7 +60,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     coef_ : ndarray of shape (d,)
     intercept_ : float
     n_iter_ : int
-    dual_gap_ : float
+    dual_gap_, absolute_gap_ : float
     algorithm_, algorithm_reason_ : str
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)

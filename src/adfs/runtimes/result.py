@@ -53,11 +53,11 @@ class Run:
     theta : ndarray of shape (n_nodes, d)
         Each node's own final iterate.
     coef : ndarray of shape (d,)
-        The certified point: F at it is within ``gap``·F(0) of the optimum.
+        The certified point: F at it is within ``absolute_gap`` of the optimum, which is ``gap``·F(0).
     gap : float
         Certified relative duality gap of ``coef``.
     absolute_gap : float
-        The same before it is divided by F(0): F at ``coef`` is within this of the optimum.
+        The same before it is divided by F(0), or where a fit has an intercept by F of the best constant model.
     columns : dict of str to ndarray
         What was recorded, one number per point, not to be changed: ``position``, ``passes``,
         ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``,

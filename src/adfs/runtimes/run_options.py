@@ -41,7 +41,7 @@ class RunOptions:
     seed : int
         Same seed, same bits.
     tol : float, optional
-        Stop when the certified relative duality gap is at most this. Where rounding keeps it above, the run
+        Stop when the certified gap, relative to F(0), is at most this. Where rounding keeps it above, the run
         goes on until its budget ends.
     passes, events, seconds : float, optional
         Budgets; the first one met ends the run. Without any: 100 passes, or as many as ``tol`` takes.

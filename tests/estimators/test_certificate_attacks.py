@@ -1,0 +1,211 @@
+"""Certificates of what is returned, attacked where rounding is worst; the truth is in extended precision.
+
+Columns with large means, targets far from 0, weights and offsets; every loss, with and without an intercept,
+by every method that can solve it. No gap may be below the true error, nor negative.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import adfs
+from adfs.algorithms import METHODS
+from adfs.errors import AdfsError
+from adfs.estimators.auto import CANDIDATES
+from adfs.estimators.pipeline import ModelSpec, fit_model
+from adfs.estimators.scaling import column_scales
+from adfs.estimators.solver import LocalData, Solver
+from adfs.problem import Loss, Multinomial
+from adfs.problem.losses import LOSSES, get_loss
+from adfs.runtimes import OneProcess, RunOptions
+from adfs.runtimes.placement import Placement
+from long_double import Reference
+
+
+class Attack(NamedTuple):
+    """Data that is hard on doubles, and what is asked of it."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray
+    offset: np.ndarray | None
+    alpha: float
+    l1: float
+    n_nodes: int
+    tol: float
+    standardize: bool
+
+
+def attack(loss: Loss, seed: int) -> Attack:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(8, 40)), int(rng.integers(1, 4))
+    X = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-1.0, 1.0, d)
+    signal = X @ rng.standard_normal(d) / (1.0 + np.abs(X).max())
+    kind = rng.integers(4)
+    if kind == 1:
+        X += 10.0 ** rng.uniform(1.0, 5.0) * rng.choice([-1.0, 1.0], d)
+    elif kind == 2:
+        X = np.column_stack([X, np.full(n, 10.0 ** rng.uniform(0.0, 5.0))])
+    elif kind == 3:
+        X *= 10.0 ** rng.uniform(-3.0, 3.0, X.shape[1])
+    noisy = signal + rng.standard_normal(n)
+    if isinstance(loss, Multinomial):
+        y = np.concatenate([np.arange(3.0), rng.integers(0, 3, n - 3)])
+    elif loss.task == "classification":
+        y = np.where(noisy > rng.uniform(-1.0, 1.0), 1.0, -1.0)
+        y[:2] = -1.0, 1.0
+    elif loss.name == "poisson":
+        y = rng.poisson(np.exp(np.clip(signal + rng.uniform(-1.0, 5.0), -5.0, 8.0))).astype(float)
+        y[0] += 1.0
+    elif loss.name == "gamma":
+        y = np.exp(noisy) * 10.0 ** rng.uniform(-6.0, 6.0)
+    else:
+        y = noisy * 10.0 ** rng.uniform(-2.0, 2.0) + rng.choice([0.0, 1e2, 1e5, -1e8])
+        y = np.exp(rng.uniform(0.5, 2.0) * noisy) if rng.random() < 0.2 else y
+        y = np.full(n, y[0]) if rng.random() < 0.05 else y
+    shape = (n, 3) if isinstance(loss, Multinomial) else n
+    offset = rng.standard_normal(shape) if rng.random() < 0.2 else None
+    weights = rng.uniform(0.1, 3.0, n) if rng.random() < 0.3 else np.ones(n)
+    l1 = 10.0 ** rng.uniform(-2.0, 0.0) if rng.random() < 0.2 else 0.0
+    tol = 1e-30 if rng.random() < 0.4 else 10.0 ** -rng.uniform(3.0, 14.0)
+    alpha, nodes = 10.0 ** rng.uniform(-2.0, 1.0), int(rng.choice([1, 3]))
+    return Attack(X, y, weights, offset, alpha, l1, nodes, tol, rng.random() < 0.2)
+
+
+def nodes_of(method: str, given: Attack) -> int:
+    if METHODS[method].kind == "single":
+        return 1
+    return 3 if method == "esdacd" else given.n_nodes  # it works on edges
+
+
+def solver_for(method: str, given: Attack) -> Solver:
+    n_nodes = nodes_of(method, given)
+    edges = np.array([[i, i + 1] for i in range(n_nodes - 1)], dtype=int).reshape(-1, 2)
+    placement = Placement(np.zeros(n_nodes, int), edges, 1)
+    options = RunOptions(tol=given.tol, passes=60, seed=0)
+    return Solver(OneProcess(), adfs.Network(f"path:{n_nodes}"), placement, options, method)
+
+
+def solved(loss: Loss, method: str, intercept: bool, given: Attack) -> tuple[np.ndarray, float, float]:
+    """Return a point, (p,) or (K, p), with the intercept at its end, and its gaps, relative and absolute."""
+    n_nodes = nodes_of(method, given)
+    if not intercept:
+        problem = adfs.Problem(
+            given.X,
+            given.y,
+            loss,
+            given.alpha / n_nodes,
+            n_nodes,
+            sample_weight=given.weights,
+            offset=given.offset,
+            l1=given.l1 / n_nodes if METHODS[method].l1 and given.l1 else None,
+        )
+        run = adfs.simulate(method, problem, f"path:{n_nodes}", tol=given.tol, passes=60, seed=0)
+        point = run.coef.reshape(problem.n_outputs, -1) if loss.several_outputs else run.coef
+        assert run.gap == pytest.approx(run.absolute_gap / (problem.value_at_zero or 1.0), rel=1e-9)
+        return point, run.gap, run.absolute_gap
+    solver = solver_for(method, given)
+    spec = specification(loss, method, given)
+    model = fit_model(local(given, n_nodes), spec, solver)
+    points = np.column_stack([model.coef, model.intercept])
+    return (points if loss.several_outputs else points[0]), model.gap, model.absolute_gap
+
+
+def specification(loss: Loss, method: str, given: Attack) -> ModelSpec:
+    ratio = given.l1 / (given.alpha + given.l1) if METHODS[method].l1 else 0.0
+    total = given.alpha + given.l1 if METHODS[method].l1 else given.alpha
+    several = loss.several_outputs
+    return ModelSpec(loss, 1.0, total, ratio, standardize=given.standardize, softmax=several)
+
+
+def local(given: Attack, n_nodes: int) -> LocalData:
+    cuts = np.linspace(0, len(given.y), n_nodes + 1).astype(np.int64)
+    return LocalData(given.X, given.y, given.weights, cuts, given.offset)
+
+
+def reference(loss: Loss, method: str, intercept: bool, given: Attack) -> Reference:
+    offset = np.zeros(given.y.shape) if given.offset is None else given.offset
+    if isinstance(loss, Multinomial) and given.offset is None:
+        offset = np.zeros((len(given.y), 3))
+    l1 = given.l1 if METHODS[method].l1 else 0.0
+    if not intercept:
+        return Reference(loss, given.X, given.y, given.weights, offset, given.alpha, l1)
+    spec = specification(loss, method, given)
+    spread = None
+    if given.standardize:
+        rows = local(given, nodes_of(method, given))
+        spread = column_scales(rows, solver_for(method, given), center=True, scale=True).spread
+    return Reference(loss, given.X, given.y, given.weights, offset, spec.ridge, spec.l1, True, spread)
+
+
+def cases() -> list[tuple[Loss, str, bool]]:
+    """Return every loss with every method that is for it, with an intercept and without.
+
+    Methods that ``algorithm="auto"`` never takes meet an intercept where that needs no kernels of its own:
+    with the losses of residuals.
+    """
+    out = []
+    for name, cls in LOSSES.items():
+        loss: Loss = Multinomial(3) if name == "multinomial" else get_loss(name)
+        if not cls.__module__.startswith("adfs."):  # of another test
+            continue
+        for method, kind in METHODS.items():
+            fits = kind.several_outputs or not loss.several_outputs
+            if loss.assumes_curvature:
+                fits &= kind.assumes_curvature
+            elif kind.smooth_only:
+                fits &= loss.smooth
+            else:
+                fits &= not loss.smooth
+            if fits:
+                out.append((loss, method, False))
+                out += [(loss, method, True)] if loss.translates or method in CANDIDATES else []
+    return out
+
+
+def attacked(seeds: range, chosen: list[tuple[Loss, str, bool]]) -> Iterator[str]:
+    """Yield what went wrong in the attacks, run by run; an empty text where nothing did."""
+    for seed in seeds:
+        for loss, method, intercept in chosen:
+            given = attack(loss, seed)
+            name = f"{loss.name} by {method}, intercept {intercept}, seed {seed}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    point, gap, absolute = solved(loss, method, intercept, given)
+                except AdfsError as error:
+                    yield f"{name}: {error}"
+                    continue
+            if not np.isfinite(point).all() or not np.isfinite(gap):
+                yield "" if not gap <= given.tol else f"{name}: {point}, {gap}"
+                continue
+            truth = reference(loss, method, intercept, given)
+            best = truth.better(point)
+            error = float(truth.value(point) - truth.value(best) - truth.rounding(point))
+            wrong = gap < 0.0 or absolute < error
+            yield f"{name}: gap {absolute:.3e}, error {error:.3e}" if wrong else ""
+
+
+def test_no_gap_is_below_the_true_error() -> None:
+    """One run of each loss with an intercept and one without, by a method that ``auto`` may take."""
+    chosen = []
+    for name in LOSSES:
+        methods = [case for case in cases() if case[0].name == name]
+        chosen += [
+            next((case for case in methods if case[2] is intercept), None) for intercept in (False, True)
+        ]
+    found = list(attacked(range(2), [case for case in chosen if case is not None]))
+    assert len(found) >= 50
+    assert not [words for words in found if words]
+
+
+@pytest.mark.soak
+def test_no_gap_of_two_thousand_runs_is_below_the_true_error() -> None:
+    found = list(attacked(range(12), cases()))
+    assert len(found) >= 2000
+    assert not [words for words in found if words]
