@@ -57,7 +57,7 @@ class Run:
     gap : float
         Certified relative duality gap of ``coef``.
     absolute_gap : float
-        The same before it is divided by F(0), or where a fit has an intercept by F of the best constant model.
+        The same before it is divided by F(0), or by F of the best constant model if a fit has an intercept.
     columns : dict of str to ndarray
         What was recorded, one number per point, not to be changed: ``position``, ``passes``,
         ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``,
