@@ -52,6 +52,20 @@ def test_the_checks_of_scikit_learn(estimator: Any, failing: dict[str, str]) -> 
     assert len(results) > 50
 
 
+def test_numbers_that_can_hardly_be_squared_are_told_without_warnings_of_numpy() -> None:
+    X, y = regression("diabetes")
+    with pytest.raises(
+        InputError, match=r"X holds a number beyond ±1e\+150 in row \d+, whose square is no double"
+    ):
+        ADFSRegressor(algorithm="newton").fit(1e200 * X, y)
+    with pytest.raises(InputError, match=r"y holds a number beyond ±1e\+150 in row"):
+        ADFSRegressor().fit(X, 1e200 * y)
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    with pytest.warns(ConvergenceWarning):  # and nothing else: warnings are errors
+        model = ADFSRegressor(algorithm="newton", max_iter=50).fit(X, 1e150 * np.sign(X[:, 0]))
+    assert not model.dual_gap_ < 1e-6
+
+
 def test_pipelines_searches_and_pickles() -> None:
     X, y = load_iris(return_X_y=True)
     pipeline = make_pipeline(StandardScaler(), ADFSClassifier(random_state=0))
