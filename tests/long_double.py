@@ -70,11 +70,23 @@ class Reference:
             self.free[-1] = 0
         self.several = isinstance(self.loss, Multinomial)
 
+    def _placed(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return margins, (N,) or (N, K), targets for them, (N,), and what the margins are sums of.
+
+        An intercept that has the size of the targets is taken from them first, which costs no digits.
+        """
+        if self.loss.translates and self.intercept:
+            rows, theta = self.rows[:, :-1], point[:-1]
+            target = (self.y - point[-1]) - self.offset
+            return rows @ theta, target, np.abs(rows) @ np.abs(theta) + np.abs(target) + np.abs(self.offset)
+        sizes = np.abs(self.rows) @ np.abs(point).T + np.abs(self.offset)
+        return self.rows @ point.T + self.offset, self.y, sizes
+
     def _looked(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return margins, wℓ and wℓ', (N,), or (N, K) but for wℓ."""
-        u = self.rows @ point.T + self.offset
+        u, target, _ = self._placed(point)
         if not self.several:
-            values, slopes, _ = _pieces(self.loss, u, self.y)
+            values, slopes, _ = _pieces(self.loss, u, target)
             return u, self.weights * values, self.weights * slopes
         label = np.eye(point.shape[0], dtype=LONG)[self.y.astype(int)]
         top = u.max(axis=1, keepdims=True)
@@ -96,14 +108,15 @@ class Reference:
         """Return what extended precision itself can do to F."""
         point = point.astype(LONG)
         _, values, slopes = self._looked(point)
-        sizes = np.abs(self.rows) @ np.abs(point).T + np.abs(self.offset)
+        _, target, sizes = self._placed(point)
         # The slope of a kink may be that of either side.
         steep = np.maximum(np.abs(slopes), self.weights if slopes.ndim == 1 else self.weights[:, None])
-        labels = np.abs(self.y) + np.abs(np.log(np.maximum(np.abs(self.y), LONG(1e-300))))
-        if not self.several:
-            sizes = sizes + labels
-        total = (steep * sizes).sum() + np.abs(values).sum() * len(self.y) + self.value(point)
-        return LONG(8 * self.rows.shape[1] * np.finfo(LONG).eps * total)
+        if self.loss.name in ("poisson", "gamma"):
+            sizes = sizes + 1 + np.abs(np.log(np.maximum(target, LONG(1e-300))))
+        elif not self.several:
+            sizes = sizes + np.abs(target)
+        total = (steep * sizes).sum() + 8 * np.abs(values).sum() + self.value(point)
+        return LONG((self.rows.shape[1] + 8) * np.finfo(LONG).eps * total)
 
     # ------------------------------------------------------------------ better points
 
@@ -134,7 +147,7 @@ class Reference:
             p += np.eye(count)[self.y.astype(int)]
             bends = np.einsum("jk,kl->jkl", p, np.eye(count)) - p[:, :, None] * p[:, None, :]
         else:
-            bends = _pieces(self.loss, u, self.y)[2].astype(np.float64)[:, None, None]
+            bends = _pieces(self.loss, u, self._placed(point)[1])[2].astype(np.float64)[:, None, None]
         rows = self.rows.astype(np.float64)
         weighted = self.weights.astype(np.float64)[:, None, None] * bends
         hessian += np.einsum("jkl,jm,jn->kmln", weighted, rows, rows)
@@ -150,25 +163,27 @@ class Reference:
 
     def _on_kinks(self, point: np.ndarray) -> np.ndarray:
         """Return the best point on the kinks that this one is near; other samples stay on their sides."""
-        u = self.rows @ point + self.offset
-        target = self.y
+        u, labels, _ = self._placed(point)
+        target = labels
         if isinstance(self.loss, EpsilonInsensitive):
-            target = self.y + np.sign(u - self.y) * LONG(self.loss.epsilon)
+            target = labels + np.sign(u - labels) * LONG(self.loss.epsilon)
         away = np.abs(u - target)
         near = away <= 1e-7 * (1 + np.median(away)) + 1e-13 * np.abs(u)
         order = np.argsort(np.where(near, away, np.inf))[: min(int(near.sum()), self.rows.shape[1])]
-        _, slopes, _ = _pieces(self.loss, u, self.y)
-        slopes = self.weights * slopes
+        slopes = self._looked(point)[2]
         slopes[order] = 0
         rows, width = self.rows[order], self.rows.shape[1]
         matrix = np.zeros((width + len(order), width + len(order)), LONG)
         matrix[:width, :width] = np.diag(LONG(self.alpha) * self.free**2)
         matrix[:width, width:], matrix[width:, :width] = rows.T, rows
-        right = np.concatenate([-(slopes @ self.rows), (target - self.offset)[order]])
-        found = np.concatenate([point, np.zeros(len(order), LONG)])
+        # For the step to that point and the slopes of the samples there.
+        right = np.concatenate(
+            [-(slopes @ self.rows) - LONG(self.alpha) * self.free**2 * point, (target - u)[order]]
+        )
+        found = np.zeros(len(right), LONG)
         scale = 1.0 / np.maximum(np.abs(matrix.astype(np.float64)).max(axis=1), 1e-300)
         for _ in range(8):  # refined: the residual is what decides where it ends
             miss = (right - matrix @ found).astype(np.float64)
             scaled = scale[:, None] * matrix.astype(np.float64) * scale
             found = found + (scale * np.linalg.lstsq(scaled, scale * miss, rcond=None)[0]).astype(LONG)
-        return np.asarray(found[:width])
+        return np.asarray(point + found[:width])

@@ -120,7 +120,8 @@ def specification(loss: Loss, method: str, given: Attack) -> ModelSpec:
     ratio = given.l1 / (given.alpha + given.l1) if METHODS[method].l1 else 0.0
     total = given.alpha + given.l1 if METHODS[method].l1 else given.alpha
     several = loss.several_outputs
-    return ModelSpec(loss, 1.0, total, ratio, standardize=given.standardize, softmax=several)
+    own = get_loss("logistic") if several else loss
+    return ModelSpec(own, 1.0, total, ratio, standardize=given.standardize, softmax=several)
 
 
 def local(given: Attack, n_nodes: int) -> LocalData:

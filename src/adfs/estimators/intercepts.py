@@ -315,8 +315,10 @@ class _Rounds:
         These are the centre and what was found around it, less what the columns' means make of the
         coefficients; and the centre is added to the offsets.
         """
-        sizes = 4.0 * (np.abs(intercepts) + np.abs(around) + self._largest_offset)
+        sizes = 1.5 * np.abs(intercepts) + 2.0 * np.abs(intercepts - around)
         sizes += point.shape[1] * (np.abs(point[:, :-1]) @ np.abs(self._means))
+        if self._largest_offset > 0.0:
+            sizes += np.abs(around) + self._largest_offset
         return _EPS * float(np.sqrt(sizes @ sizes))
 
     def problem(self, center: np.ndarray) -> Problem:
