@@ -360,16 +360,16 @@ def named(rows: np.ndarray, names: str) -> pd.DataFrame:
 
 # What one process does differently, and the words that all are told.
 DIFFERENT: dict[str, tuple[Any, Any, str]] = {
-    "C": (ADFSClassifier(C=1), ADFSClassifier(C=50.0), "C is 1.0 on rank 0 and 50.0 on rank 1"),
-    "alpha": (ADFSRegressor(alpha=1.0), ADFSRegressor(alpha=2.0), "alpha is 1.0 on rank 0 and 2.0 on"),
-    "delta": (ADFSRegressor("huber"), ADFSRegressor("huber", delta=9.0), "delta is 1.0 on rank 0 and 9.0 on"),
+    "C": (ADFSClassifier(C=1), ADFSClassifier(C=50.0), "C is 1 on rank 0 and 50 on rank 1"),
+    "alpha": (ADFSRegressor(alpha=1.0), ADFSRegressor(alpha=2.0), "alpha is 1 on rank 0 and 2 on"),
+    "delta": (ADFSRegressor("huber"), ADFSRegressor("huber", delta=9.0), "delta is 1 on rank 0 and 9 on"),
     "quantile": (ADFSRegressor("quantile"), ADFSRegressor("quantile", quantile=0.1), "quantile is 0.5 on"),
     "algorithm": (ADFSClassifier(), ADFSClassifier(algorithm="msda"), "algorithm is 'auto' on rank 0 and"),
     "standardize": (ADFSClassifier(), ADFSClassifier(standardize=True), "standardize is False on rank 0 and"),
     "intercept": (ADFSClassifier(), ADFSClassifier(fit_intercept=False), "fit_intercept is True on rank 0"),
     "class_weight": (ADFSClassifier(), ADFSClassifier(class_weight="balanced"), "class_weight is None on"),
     "inference": (ADFSRegressor(), ADFSRegressor(inference=True), "inference is False on rank 0 and True on"),
-    "l1_ratio": (ADFSRegressor(), ADFSRegressor(l1_ratio=0.5), "l1_ratio is 0.0 on rank 0 and 0.5 on rank 1"),
+    "l1_ratio": (ADFSRegressor(), ADFSRegressor(l1_ratio=0.5), "l1_ratio is 0 on rank 0 and 0.5 on rank 1"),
     "nodes": (ADFSClassifier(n_nodes=2), ADFSClassifier(n_nodes="auto"), "n_nodes is a number on rank 0 and"),
     "tau": (ADFSClassifier(n_nodes="auto"), ADFSClassifier(n_nodes="auto", tau=3.0), "tau is None on rank 0"),
     "random_state": (ADFSClassifier(), ADFSClassifier(random_state=4), "random_state is None on rank 0 and"),
@@ -386,12 +386,12 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "grid": (
         ADFSRegressorCV([1.0, 2.0], estimator=ADFSRegressor()),
         ADFSRegressorCV(np.array([1.0, 3.0]), estimator=ADFSRegressor()),
-        "alphas is [1.0, 2.0] on rank 0 and [1.0, 3.0] on rank 1",
+        "alphas is [1, 2] on rank 0 and [1, 3] on rank 1",
     ),
     "folds": (
         ADFSClassifierCV(cv=3, estimator=ADFSClassifier()),
         ADFSClassifierCV(cv=4, estimator=ADFSClassifier()),
-        "cv is 3.0 on rank 0 and 4.0 on rank 1",
+        "cv is 3 on rank 0 and 4 on rank 1",
     ),
     "inside a search": (
         ADFSClassifierCV(estimator=ADFSClassifier(tol=1e-3)),

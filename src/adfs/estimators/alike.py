@@ -48,12 +48,12 @@ def _words(value: object) -> str:
     """Return words that are the same for the same value, whatever kind of number or list it is.
 
     >>> _words((1, np.float32(0.5))), _words({"b": 2, "a": 1}), _words(print)
-    ('[1.0, 0.5]', "{'a': 1.0, 'b': 2.0}", '<built-in function print>')
+    ('[1, 0.5]', "{'a': 1, 'b': 2}", '<built-in function print>')
     """
     if isinstance(value, bool | np.bool_):
         return repr(bool(value))
     if isinstance(value, Real):
-        return repr(float(value))
+        return repr(float(value)).removesuffix(".0")
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{_words(key)}: {_words(one)}" for key, one in value.items())) + "}"
     if isinstance(value, list | tuple) and not isinstance(value, Loss):
