@@ -82,7 +82,7 @@ class ProgressBar(Monitor):
         shares = [row["position"] / self._last if math.isfinite(self._last) else 0.0]
         if self._budget.seconds:
             shares.append(row["seconds"] / self._budget.seconds)
-        if self._budget.tol is not None and row["gap"] > 0.0:
+        if self._budget.tol is not None and 0.0 < row["gap"] < math.inf:  # a start may have no certificate
             self._first_gap = self._first_gap or row["gap"]
             decades = math.log(self._first_gap / self._budget.tol)
             shares.append(math.log(self._first_gap / row["gap"]) / decades if decades > 0.0 else 1.0)
