@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -266,3 +267,68 @@ def test_files_with_other_labels_are_told(two_files: str, tmp_path: Path) -> Non
     assert one.coef.tobytes() == two.coef.tobytes()
     assert one.intercept.tobytes() == two.intercept.tobytes()
     assert [one.training[name] for name in ("C", "cv")] == [two.training[name] for name in ("C", "cv")]
+
+
+def test_a_finished_fit_that_is_resumed_changes_nothing(two_files: str, tmp_path: Path) -> None:
+    """A job that is queued again after its end: the rounds of an intercept are all there."""
+    folder, out = tmp_path / "kept", tmp_path / "m.json"
+    options = [two_files, "--algorithm", "adfs", "--tol", "1e-8", "--out", str(out)]
+    options += ["--checkpoint", str(folder), "--resume"]
+    first = fit_over_ranks(2, *options)
+    assert first.code == 0, first.err
+    assert folder.with_name("kept.1").exists()  # there was more than one round
+    model, finished = LinearModel.load(out), (folder / "finished.json").read_bytes()
+    again = fit_over_ranks(2, *options)
+    assert again.code == 0, again.err
+    other = LinearModel.load(out)
+    assert (folder / "finished.json").read_bytes() == finished
+    assert (other.coef.tobytes(), other.intercept.tobytes()) == (
+        model.coef.tobytes(),
+        model.intercept.tobytes(),
+    )
+    assert [other.training[name] for name in ("gap", "passes")] == [
+        model.training[name] for name in ("gap", "passes")
+    ]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["adfs", "newton", "hinge"])
+def test_killed_fits_over_ranks_resume_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    """Both ranks are killed at a random moment, at the end too, and the fit is resumed until it is done."""
+    rng = np.random.default_rng(3)
+    for rank in (0, 1):
+        X = rng.standard_normal((4000, 30)) * np.arange(1, 31) ** -0.5
+        np.savez(tmp_path / f"s-{rank}.npz", X=X, y=np.where(X[:, 0] + rng.standard_normal(4000) > 0, 1, 0))
+    options = [str(tmp_path / "s-{rank}.npz"), "--checkpoint-every", "0.01", "-C", "10"]
+    options += ["--loss", "hinge", "--tol", "1e-4"] if kind == "hinge" else ["--tol", "1e-9"]
+    options += ["--algorithm", "ns-adfs" if kind == "hinge" else kind]
+    out, folder = tmp_path / "m.json", tmp_path / "kept"
+    assert fit_over_ranks(2, *options, "--out", str(out)).code == 0
+    expected = LinearModel.load(out)
+    command = [sys.executable, "-c", KILLED_FIT, str(folder)]
+    kept = ["--checkpoint", str(folder), "--resume", "--out", str(out)]
+    for _ in range(6):
+        for path in tmp_path.glob("kept*"):
+            shutil.rmtree(path)
+        launch(2, [*command, f"{rng.exponential(0.5):.3f}", *options, *kept], timeout=150.0)
+        done = fit_over_ranks(2, *options, *kept)
+        assert done.code == 0, done.err
+        model = LinearModel.load(out)
+        assert model.coef.tobytes() == expected.coef.tobytes()
+        assert model.intercept.tobytes() == expected.intercept.tobytes()
+        assert (folder / "finished.json").exists()
+
+
+# Like `adfs fit`, but the rank kills itself so many seconds after there is a checkpoint.
+KILLED_FIT = """
+import os, pathlib, signal, sys, threading, time
+from adfs.cli.app import main
+folder, delay = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+def die():
+    while not (folder / "manifest").exists():
+        time.sleep(0.002)
+    time.sleep(delay)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=die, daemon=True).start()
+sys.exit(main(["fit", *sys.argv[3:]]))
+"""
