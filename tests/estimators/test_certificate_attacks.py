@@ -152,9 +152,9 @@ def cases() -> list[tuple[Loss, str, bool]]:
     """
     out = []
     for name, cls in LOSSES.items():
-        loss: Loss = Multinomial(3) if name == "multinomial" else get_loss(name)
         if not cls.__module__.startswith("adfs."):  # of another test
             continue
+        loss: Loss = Multinomial(3) if name == "multinomial" else get_loss(name)
         for method, kind in METHODS.items():
             fits = kind.several_outputs or not loss.several_outputs
             if loss.assumes_curvature:

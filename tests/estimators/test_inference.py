@@ -58,14 +58,13 @@ def test_sparsified_coefficients_have_the_same_summary() -> None:
     assert str(model.sparsify().summary()) == before
 
 
-def test_a_fit_that_ran_away_has_no_standard_errors() -> None:
+def test_numbers_that_are_not_finite_have_no_standard_errors() -> None:
     X, y = load_diabetes(return_X_y=True)
     model = ADFSRegressor("poisson", algorithm="newton", max_iter=3, inference=True, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="gap of inf") as told:
+    with pytest.warns(ConvergenceWarning, match="stopped at a relative duality gap of") as told:
         model.fit(1e3 * X, y)
     assert len(told) == 1
-    assert np.isnan(model.standard_errors_).all()
-    assert "have no standard errors" in str(model.summary())
+    assert np.isfinite(model.coef_).all()  # the best point on the way, not where the steps ran away to
     ready = model._prepare(OneProcess(), (X, y, None, None), None, None)
     found = infer(ready.data, get_loss("squared"), y, np.full(11, np.nan), np.zeros(11), ready.solver)
     assert np.isnan(found.errors(robust=True)).all()
