@@ -44,9 +44,8 @@ TABLES = {
 NOTES = (
     f"To a certified relative gap of {TOL:g}, logistic loss, Gaussian classes, exponential delays, one seed "
     "each; time 1 is the computation of a sample. The planner's constants were taken from other graphs, "
-    "sizes and seeds of the same kind of data; which methods are piloted, and in what order, was settled "
-    "after looking at these settings, so they are no blind test. The pilot's column is its "
-    "share of the samples that the recommended run processes. By default methods that "
+    "sizes and seeds of the same kind of data; some factors were settled "
+    "after looking at these settings, so they are no blind test. By default methods that "
     "solve whole local problems, counted as one pass, are not recommended."
 )
 
@@ -61,7 +60,6 @@ class Outcome:
     simulated: float
     best_method: str
     best: float
-    share: float
 
     @property
     def ratio(self) -> float:
@@ -82,7 +80,6 @@ class Outcome:
             f"{self.simulated:,.0f}",
             f"{self.ratio:.2f}",
             f"{self.best_method}, {self.best:,.0f}",
-            f"{100.0 * self.share:.1f} %",
         ]
 
 
@@ -155,16 +152,14 @@ def outcomes(graph: str, tau: float, rows: int, width: int, seed: int) -> list[O
         first = min((name for name in times if name in methods), key=lambda name: times[name])
         words = f"{graph}, τ = {tau:g}, m = {rows}, d = {width}, σ = {penalty:g} m"
         best = plan.best
-        found.append(
-            Outcome(words, best.method, best.time, times[best.method], first, times[first], plan.pilot.share)
-        )
+        found.append(Outcome(words, best.method, best.time, times[best.method], first, times[first]))
     return found
 
 
 def table(title: str, found: Sequence[Outcome]) -> list[str]:
     near = sum(1 / 1.5 <= one.ratio <= 1.5 for one in found)
     good = sum(one.loss <= 1.2 for one in found)
-    heads = ["setting", "recommended", "predicted", "simulated", "ratio", "best of all that ran", "pilot"]
+    heads = ["setting", "recommended", "predicted", "simulated", "ratio", "best of all that ran"]
     return [
         f"## {title}",
         "",

@@ -370,8 +370,7 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "class_weight": (ADFSClassifier(), ADFSClassifier(class_weight="balanced"), "class_weight is None on"),
     "inference": (ADFSRegressor(), ADFSRegressor(inference=True), "inference is False on rank 0 and True on"),
     "l1_ratio": (ADFSRegressor(), ADFSRegressor(l1_ratio=0.5), "l1_ratio is 0 on rank 0 and 0.5 on rank 1"),
-    "nodes": (ADFSClassifier(n_nodes=2), ADFSClassifier(n_nodes="auto"), "n_nodes is a number on rank 0 and"),
-    "tau": (ADFSClassifier(n_nodes="auto"), ADFSClassifier(n_nodes="auto", tau=3.0), "tau is None on rank 0"),
+    "tau": (ADFSClassifier(), ADFSClassifier(tau=3.0), "tau is None on rank 0"),
     "random_state": (ADFSClassifier(), ADFSClassifier(random_state=4), "random_state is None on rank 0 and"),
     "task": (
         ADFSClassifier(),

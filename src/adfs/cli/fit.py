@@ -107,14 +107,14 @@ def run(
     n_features: options.NFeatures = None,
     index_base: options.IndexBase = None,
     nodes: Annotated[
-        str | None,
-        typer.Option("--nodes", help="Split the samples over so many nodes (default 1); auto: for --tau."),
+        int | None,
+        typer.Option("--nodes", min=1, help="Split the samples over so many nodes (default 1)."),
     ] = None,
     graph: Annotated[
         str,
         typer.Option(
             "--graph",
-            help="How the nodes are linked: cycle, torus, grid:3x3, …, a file of edges; auto: the quickest.",
+            help="How the nodes are linked: cycle, torus, grid:3x3, …, a file of edges.",
         ),
     ] = "cycle",
     partition: options.Partition = None,
@@ -249,7 +249,7 @@ def run(
         settings=settings,
         cv=cv,
         grid=_grid(loss, C_grid, alpha_grid),
-        nodes=_nodes(nodes),
+        nodes=nodes,
         graph=graph,
         partition=partition,
         run=run,
@@ -367,17 +367,6 @@ def _all_names(files: list[str]) -> list[str]:
     launch = launch_of()
     count = launch.size if launch is not None else 1
     return [name.replace("{rank}", str(k)).replace("{node}", str(k)) for name in files for k in range(count)]
-
-
-def _nodes(words: str | None) -> int | str | None:
-    """Return a number of nodes, or the wish to have it chosen."""
-    from adfs.errors import InputError
-
-    if words is None or words == "auto":
-        return words
-    if not words.isdecimal() or int(words) < 1:
-        raise InputError(f"--nodes is a whole number above 0 or auto, got {words!r}")
-    return int(words)
 
 
 def _tau(words: str | None, over_mpi: bool) -> float | str | None:

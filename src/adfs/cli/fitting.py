@@ -25,7 +25,6 @@ from adfs.cli.options import all_ranks, the_one_for
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
-from adfs.estimators.auto import is_auto
 from adfs.estimators.base import count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import JsonObject
@@ -74,7 +73,7 @@ class FitRequest:
     settings: JsonObject = field(default_factory=dict)
     cv: int | None = None
     grid: tuple[float, ...] = ()
-    nodes: int | str | None = None
+    nodes: int | None = None
     graph: str = "cycle"
     partition: str | None = None
     run: RunOptions = field(default_factory=RunOptions)
@@ -191,8 +190,6 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, troubles: list[E
         if not isinstance(fitter, Estimator):
             summary |= _chosen(fitter)
             estimator = fitter.best_estimator_
-        if estimator.network_reason_:
-            cluster.say(estimator.network_reason_)
         if table.feature_names is not None:
             estimator.feature_names_in_ = np.array(table.feature_names, dtype=object)
         account = model.runs[-1].details
@@ -290,15 +287,13 @@ def _chosen(search: Search) -> JsonObject:
 
 def _nodes(
     request: FitRequest, parts: list[np.ndarray], cluster: Cluster
-) -> tuple[int | str | None, str | list[np.ndarray]]:
+) -> tuple[int, str | list[np.ndarray]]:
     """Return the number of nodes here and the partition: one file is split, several are one per node."""
     if cluster.size > 1:
         return len(parts), parts
     if len(parts) == 1:
-        if is_auto(request.nodes) or is_auto(request.graph):
-            return request.nodes, request.partition or "contiguous"
         return count_nodes(request.nodes, request.graph, request.run.seed), request.partition or "contiguous"
-    if request.nodes not in (None, "auto", len(parts)):
+    if request.nodes not in (None, len(parts)):
         raise InputError(
             f"{len(parts)} files make {len(parts)} nodes, one each; leave out --nodes, "
             "or join the files to split them anew"
@@ -311,26 +306,20 @@ def _nodes(
 # --------------------------------------------------------------------------- files
 
 
-def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[int], Network | str]:
-    """Return this rank's files, the nodes that they are, and the network of all.
-
-    A graph that is left to the planner is chosen once the files are read: until then the ranks are a path.
-    """
+def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[int], Network]:
+    """Return this rank's files, the nodes that they are, and the network of all."""
 
     def check() -> tuple[list[str], Network]:
         names = file_names(request, cluster.size)
         if request.partition is not None:
             raise InputError("over MPI the files are the partition: leave out --partition")
-        if is_auto(request.graph):
-            return names, Network("path", n_nodes=len(names))
         count = count_nodes(len(names), request.graph, request.run.seed)
         graph = "path:1" if count == 1 else request.graph
         return names, Network(graph, n_nodes=count, seed=request.run.seed)
 
     names, network = cluster.attempt("at the start", check)
     block = place_together(cluster, network).block(cluster.rank)
-    graph = request.graph if is_auto(request.graph) else network
-    return [names[node] for node in block], block.tolist(), graph
+    return [names[node] for node in block], block.tolist(), network
 
 
 def file_names(request: FitRequest, n_ranks: int) -> list[str]:
@@ -342,16 +331,16 @@ def file_names(request: FitRequest, n_ranks: int) -> list[str]:
     ['shard-0.svm', 'shard-1.svm']
     """
     if len(request.files) > 1:
-        if request.nodes not in (None, "auto", len(request.files)):
+        if request.nodes not in (None, len(request.files)):
             raise InputError(f"{len(request.files)} files make as many nodes, one each; leave out --nodes")
         names = list(request.files)
     else:
         (name,) = request.files
         if "{node}" in name:
-            count = request.nodes if isinstance(request.nodes, int) else n_ranks
+            count = request.nodes or n_ranks
             names = [name.replace("{node}", str(node)) for node in range(count)]
         elif "{rank}" in name:
-            if request.nodes not in (None, "auto", n_ranks):
+            if request.nodes not in (None, n_ranks):
                 raise InputError(
                     f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {request.nodes}"
                 )
@@ -456,7 +445,6 @@ def _summary(
     worst = max(model.runs, key=lambda run: run.gap)
     n_nodes = model.node_coef.shape[1]
     weight = {"alpha": request.alpha or 1.0} if task == "regression" else {"C": request.C or 1.0}
-    graph = str(worst.details.get("network")) if is_auto(request.graph) else request.graph
     settings = request.settings
     return {
         "outcome": str(model.outcome),
@@ -475,7 +463,7 @@ def _summary(
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,
-        "graph": graph if n_nodes > 1 else None,
+        "graph": request.graph if n_nodes > 1 else None,
         "seed": request.run.seed,
         "files": [Path(name).name for name in request.files],
         "adfs": __version__,

@@ -73,9 +73,6 @@ def run(
     method: Annotated[
         list[str] | None, typer.Option("--method", help="A method to look at; again for more (all).")
     ] = None,
-    pilot: Annotated[
-        bool, typer.Option("--pilot/--no-pilot", help="Short runs on a few rows, at most 5 % of the work.")
-    ] = True,
     law: Annotated[str, typer.Option("--law", help="Of the delays: exponential or fixed.")] = "exponential",
     loss: options.Loss = "logistic",
     C: Annotated[float | None, typer.Option("-C", help="Classification, as in adfs fit (default 1).")] = None,
@@ -99,7 +96,7 @@ def run(
 ) -> int:
     """Say which method, how many nodes and which graph to run, and how long it will take.
 
-    Every method is put on one idealised clock, from the theory's rates and short pilot runs.
+    Every method is put on one idealised clock, from the theory's rates and the factors seen in runs.
     """
     from adfs.errors import InputError
     from adfs.files import check_outputs
@@ -140,7 +137,6 @@ def run(
         tau=measured if measured is not None else 1.0 if tau is None else tau,
         tol=tol,
         methods=method or None,
-        pilot=pilot,
         law=law,
         seconds_per_sample=step,
         seed=seed,
@@ -229,8 +225,6 @@ def _show(found: Plan) -> None:
     for one in found.best_of_each():
         table.add_row(*found.cells(one)[:kept], style="bold" if one is found.best else None)
     console.print(table)
-    if found.pilot.found:
-        print("* a pilot run on the data stands behind it")
     print()
     for sentence in found.sentences():
         print(sentence)

@@ -13,13 +13,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names
 
 from adfs._version import __version__
-from adfs.estimators.auto import is_auto
 from adfs.problem import Loss
 from adfs.runtimes import Cluster
 from adfs.runtimes.run_options import describe
 
-# A process's own: how its rows are split, what it shows, and the cluster, of which it is one.
-_OWN = ("cluster", "partition", "verbose", "n_jobs")
+# A process's own: its nodes, how its rows are split, what it shows, and the cluster, of which it is one.
+_OWN = ("cluster", "partition", "verbose", "n_jobs", "n_nodes")
 
 
 def check_alike(cluster: Cluster, estimator: BaseEstimator, X: Any) -> None:
@@ -29,9 +28,7 @@ def check_alike(cluster: Cluster, estimator: BaseEstimator, X: Any) -> None:
     words = {"the estimator": type(estimator).__name__, "the version of adfs": __version__}
     for name, value in estimator.get_params().items():
         last = name.rpartition("__")[2]
-        if last == "n_nodes":  # a process may hold more nodes than another
-            words[name] = "auto" if is_auto(value) else "a number"
-        elif last == "cv" and not isinstance(value, Real | str) and not hasattr(value, "split"):
+        if last == "cv" and not isinstance(value, Real | str) and not hasattr(value, "split"):
             words[name] = "a list of folds"  # of its own rows
         elif last not in _OWN:
             words[name] = _words(value)

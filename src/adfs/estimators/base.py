@@ -16,13 +16,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError, unknown_name
 from adfs.estimators.alike import check_alike
-from adfs.estimators.auto import Request, Spread, is_auto, spread_rows
 from adfs.estimators.inference import Summary, summary_of
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
 from adfs.estimators.solver import LocalData, Solver
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
-from adfs.planning import Facts
 from adfs.problem import Loss, split
 from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import LOSSES, check_labels, get_loss
@@ -260,9 +258,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         if any(shifted) and not all(shifted):
             raise RefusalError("some processes have an offset and others have none; give all of them one")
         seed = self._seed(cluster, options)
-        spread = self._spread(cluster, rows, weights, spec, seed)
-        count, solver = self._solver(cluster, options, seed, nodes, spread)
-        self.network_, self.network_reason_ = solver.network, spread.reason
+        count, solver = self._solver(cluster, options, seed, nodes)
+        self.network_ = solver.network
         parts = cluster.attempt("to split the data", lambda: split(self.partition, targets, count, seed=seed))
         data = _local_data(LocalData(rows, targets, weights, np.array([0]), shift), parts)
         return Prepared(spec, data, np.concatenate(parts), solver)
@@ -385,27 +382,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         seed = cluster.attempt(why, lambda: int(check_random_state(self.random_state).randint(2**31 - 1)))
         return int(cluster.gather(seed, why)[0])
 
-    def _spread(self, cluster: Cluster, rows: Any, weights: np.ndarray, spec: ModelSpec, seed: int) -> Spread:
-        """Return the nodes and the graph, chosen by the planner where they were left to it."""
-        if not (is_auto(self.n_nodes) or is_auto(self.graph)):
-            return Spread(self.n_nodes, self.graph)
-        request = Request(self.n_nodes, self.graph, self.algorithm, self.tau, float(self.tol), seed)
-        facts = Facts.gathered(cluster, rows, spec.data_weight * weights, spec.loss, spec.penalty_weight)
-        spread = spread_rows(cluster, request, facts)
-        if self.verbose:
-            cluster.say(spread.reason)
-        return spread
-
     def _solver(
         self,
         cluster: Cluster,
         options: RunOptions | None,
         seed: int,
         nodes: Sequence[int] | None,
-        spread: Spread,
     ) -> tuple[int, Solver]:
         """Return how many nodes this process has, and how problems on all of them are solved."""
-        n_nodes, graph = spread.n_nodes, spread.graph
+        n_nodes, graph = self.n_nodes, self.graph
         if cluster.size == 1:
             count = count_nodes(n_nodes, graph, seed)
             network = _network(graph, count, seed)

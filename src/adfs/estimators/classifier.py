@@ -71,12 +71,11 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         intercept and no coefficients, P(0) without an intercept.
     max_iter : float
         Most passes over the data.
-    n_nodes : int or "auto", optional
+    n_nodes : int, optional
         Nodes that the rows are split over: as many as the graph's name says, otherwise 1. With a ``cluster``
-        this counts the nodes of this process. ``"auto"``: as many as the planner finds the quickest for
-        ``tau``; one per process of a cluster, and one where there is neither.
+        this counts the nodes of this process.
     graph : str, networkx graph, array or Network
-        How the nodes are linked; see `adfs.Network`. ``"auto"``: what the planner finds the quickest.
+        How the nodes are linked; see `adfs.Network`, and `adfs.plan` for a recommendation.
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
     algorithm : str
@@ -118,8 +117,6 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     node_intercept_ : ndarray of shape (n_nodes,) or (n_classes, n_nodes)
     network_ : Network
         What linked the nodes.
-    network_reason_ : str
-        Why, where it was left to the planner.
     history_ : DataFrame
         The recorded rows; with a column ``class`` when there are several runs.
     standard_errors_, robust_standard_errors_ : ndarray, shaped as ``coef_``

@@ -14,11 +14,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.errors import InputError
-from adfs.estimators.auto import CANDIDATES
 from adfs.estimators.inference import Inference, check_inference, infer
 from adfs.estimators.intercepts import column_length, rounds_of, solve_with_intercept
 from adfs.estimators.scaling import Columns, column_scales
-from adfs.estimators.solver import LocalData, Solver, append_column, joined_frames, penalised
+from adfs.estimators.solver import (
+    CANDIDATES,
+    LocalData,
+    Solver,
+    append_column,
+    joined_frames,
+    penalised,
+)
 from adfs.problem import Loss, Multinomial
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run

@@ -66,8 +66,6 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     node_intercept_ : ndarray of shape (n_nodes,)
     network_ : Network
         What linked the nodes.
-    network_reason_ : str
-        Why, where it was left to the planner.
     history_ : DataFrame
     standard_errors_, robust_standard_errors_, z_values_, p_values_ : ndarray of shape (d,)
         With ``inference=True``, as for `ADFSClassifier`.

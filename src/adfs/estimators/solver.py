@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.estimators.auto import CANDIDATES
 from adfs.files import AnyPath
 from adfs.network import Network
 from adfs.planning import CURVED, Facts, choose
@@ -23,6 +22,10 @@ from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
+
+#: What ``algorithm="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
+#: path of strengths), which not every method can.
+CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "interior-point", "ns-adfs")
 
 _FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
 _VERY_FEW, _FEW_ROWS = 30, 1000

@@ -1,18 +1,15 @@
 """The planner: which method, how many nodes, which graph, how long, before anything is run."""
 
 from adfs.planning.facts import CURVED, Facts
-from adfs.planning.pilot import Pilot
 from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, node_counts, plan
-from adfs.planning.predictions import Calibration, Choice, Prediction, choose, predict
+from adfs.planning.predictions import Choice, Prediction, choose, predict
 
 __all__ = [
     "CURVED",
     "GRAPHS",
     "NODES",
-    "Calibration",
     "Choice",
     "Facts",
-    "Pilot",
     "Plan",
     "Prediction",
     "choose",

@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import row_norms_squared
-from adfs.problem.samples import Matrix, rows_of
-from adfs.problem.smoothness import batch_smoothness
-from adfs.runtimes.cluster import Cluster
+from adfs.problem import Problem
 from adfs.theory import NodeSummary, summarize
 
 #: The losses for which QNing is thought of: their curvature has no jumps, and is not nearly one as a narrowly
@@ -139,36 +135,6 @@ class Facts:
             kappa_b=1.0 + batch,
             own=summary,
             **known,
-        )
-
-    @classmethod
-    def gathered(cls, cluster: Cluster, X: Matrix, weights: np.ndarray, loss: Loss, sigma: float) -> Facts:
-        """Return the facts of the rows of all processes; each calls it with its own, and gets the same.
-
-        ``X`` (N, p) and ``weights`` (N,) are of this process, ``sigma`` of the whole objective.
-        """
-        outputs = max(2, loss.n_outputs) if loss.several_outputs else 1
-        count, width = X.shape
-        norms = weights * row_norms_squared(rows_of(X), count)
-        largest = 0.0
-        if loss.smooth:
-            ends = np.array([0, count], dtype=np.int64)
-            largest = float(batch_smoothness(X, weights, ends, loss.beta)[0])
-        stored = -1 if isinstance(X, np.ndarray) else int(X.nnz)
-        own = [count, width, float(norms.sum()), largest, stored]
-        parts = cluster.gather(own, "to sum up the data")
-        counts, widths, sums, tops, entries = (list(part) for part in zip(*parts, strict=True))
-        total, trace = sum(counts), sum(sums)
-        return cls(
-            n_samples=total,
-            n_features=max(widths) * outputs,
-            kappa_s=loss.beta * trace / sigma if loss.smooth else math.inf,
-            # λ_max of a sum of matrices is at most the sum of theirs, and near it where the rows are alike.
-            kappa_b=1.0 + min(sum(tops), loss.beta * trace) / sigma if loss.smooth else math.inf,
-            spread=trace / (total * sigma),
-            entries_per_row=sum(entries) / total if min(entries) >= 0 else None,
-            n_outputs=outputs,
-            curved=loss.name in CURVED,
         )
 
     def batch_kappa(self, n_nodes: int) -> float:

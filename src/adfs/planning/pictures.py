@@ -83,7 +83,7 @@ def _rows(plan: Plan) -> list[list[str]]:
 
 def make_page(plan: Plan) -> str:
     """Return the page as text."""
-    facts, pilot = plan.facts, plan.pilot
+    facts = plan.facts
     told = {
         "samples, N": number(facts.n_samples),
         "features, d": number(facts.n_features),
@@ -97,8 +97,6 @@ def make_page(plan: Plan) -> str:
     }
     if not math.isnan(plan.tau_limit):
         told["τ up to which they do"] = "any" if math.isinf(plan.tau_limit) else number(plan.tau_limit)
-    share = f"{pilot.rows:,} rows, {100.0 * pilot.share:.2g} % of the run"
-    told["pilot"] = share if pilot.found else "none"
     sentences = "".join(f"<li>{html.escape(one)}</li>" for one in plan.sentences())
     return fill_page(
         "plan.html",

@@ -16,7 +16,6 @@ from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import number
 from adfs.planning.facts import Facts
-from adfs.planning.pilot import Pilot, run_pilots
 from adfs.planning.predictions import (
     FORMULAS,
     LOCAL_SOLVERS,
@@ -25,7 +24,6 @@ from adfs.planning.predictions import (
     candidates,
     predict,
     predict_all,
-    ranked,
 )
 from adfs.problem import Problem
 from adfs.runtimes.delays import Delays
@@ -59,7 +57,6 @@ class Plan:
     tau, tol : float
     law : str
         Of the delays.
-    pilot : Pilot
     node_limit : int
         Up to so many nodes each doubling makes the recommended method on its kind of graph quicker.
     tau_limit : float
@@ -84,7 +81,6 @@ class Plan:
     tau: float
     tol: float
     law: str
-    pilot: Pilot
     node_limit: int
     tau_limit: float
     passed_over: tuple[str, ...] = ()
@@ -113,11 +109,11 @@ class Plan:
         return ["method", "graph", "nodes", "time", *seconds, "passes", "messages", "ρ", "p_comm", "γ"]
 
     def cells(self, one: Prediction) -> list[str]:
-        """Return a prediction for people: a text under each of :attr:`heads`, marked * after a pilot run."""
+        """Return a prediction for people: a text under each of :attr:`heads`."""
         seconds = [] if self.seconds_per_sample is None else [one.time * self.seconds_per_sample]
         figures = [one.time, *seconds, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
         texts = ["" if math.isnan(value) else number(value) for value in figures]
-        return [f"{one.method} *" if one.calibrated else one.method, one.graph, str(one.n_nodes), *texts]
+        return [one.method, one.graph, str(one.n_nodes), *texts]
 
     def best_of_each(self) -> list[Prediction]:
         """Return each method at its best, the quickest first."""
@@ -138,7 +134,6 @@ class Plan:
             "node_limit": self.node_limit,
             "tau_limit": self.tau_limit,
             "seconds_per_sample": self.seconds_per_sample,
-            "pilot": dataclasses.asdict(self.pilot),
             "predictions": [dataclasses.asdict(one) for one in self.predictions],
         }
         return json.dumps(_finite(content), ensure_ascii=False, indent=1) + "\n"
@@ -180,9 +175,9 @@ class Plan:
                 words.append(
                     f"One node with all the data would take {alone[0].time / best.time:.3g} times as long."
                 )
-            words.append(_limits(self))
+            words += _limits(self)
         elif len({one.n_nodes for one in self.predictions}) > 1:
-            words.append("More nodes do not pay for their messages.")
+            words.append("More nodes would not shorten the run: their messages take longer than they save.")
         words += _newton(self)
         sooner = [one.method for one in self.best_of_each() if one.time < best.time]
         unfair = "counts a whole local solve as one pass; in seconds it is many."
@@ -190,7 +185,6 @@ class Plan:
             words.append(f"{' and '.join(sooner)} would be there sooner on this clock, which {unfair}")
         elif best.method in LOCAL_SOLVERS:
             words.append(f"The clock {unfair}")
-        words.append(_pilot(self))
         return words
 
     def __str__(self) -> str:
@@ -201,17 +195,17 @@ def _place(one: Prediction) -> str:
     return "one node" if one.n_nodes == 1 else f"{one.graph} ({one.n_nodes} nodes)"
 
 
-def _limits(found: Plan) -> str:
+def _limits(found: Plan) -> list[str]:
+    """Say how many nodes shorten the run, and for which τ."""
     family = found.best.graph.partition(":")[0]
     if found.node_limit >= _MOST_NODES:
-        words = f"More nodes pay up to {found.node_limit} and beyond"
+        words = f"Every doubling of the nodes up to {found.node_limit} shortens the run."
     else:
-        words = f"Beyond {found.node_limit} nodes ({family}) more of them do not pay"
+        words = f"More than {found.node_limit} nodes ({family}) do not shorten the run."
+    count, half = found.best.n_nodes, found.best.n_nodes // 2
     if math.isinf(found.tau_limit):
-        return (
-            f"{words}, and however slow a message, {found.best.n_nodes} nodes are quicker than half of them."
-        )
-    return f"{words}, and {found.best.n_nodes} pay up to τ = {number(found.tau_limit)}."
+        return [words, f"{count} nodes are faster than {half} for every τ."]
+    return [words, f"{count} nodes are faster than {half} as long as τ is below {number(found.tau_limit)}."]
 
 
 def _newton(found: Plan) -> list[str]:
@@ -228,17 +222,6 @@ def _newton(found: Plan) -> list[str]:
     if width < 1:
         return []
     return [f"newton would win if d were at most {width} instead of {found.facts.n_features}."]
-
-
-def _pilot(found: Plan) -> str:
-    pilot = found.pilot
-    if not pilot.found:
-        return "No pilot run stands behind this: it is what theory and earlier runs say."
-    names = ", ".join(pilot.found)
-    return (
-        f"Pilot runs of {names} on {pilot.rows:,} rows stand behind this; they took "
-        f"{100 * pilot.share:.2g} % of the samples that the run will ({pilot.seconds:.2g} s here)."
-    )
 
 
 def _finite(value: object) -> object:
@@ -309,7 +292,6 @@ def plan(
     tau: float = 1.0,
     tol: float = 1e-6,
     methods: Sequence[str] | None = None,
-    pilot: bool = True,
     law: str = "exponential",
     seconds_per_sample: float | None = None,
     seed: int = 0,
@@ -334,9 +316,6 @@ def plan(
         All that can run on the problem when left out, ``"newton"`` and ``"lbfgs"`` among them; ``"msda"`` and
         ``"esdacd"`` are then predicted but not recommended, since the clock counts a whole local solve of
         theirs as one pass.
-    pilot : bool
-        Put the predictions right by short runs on a few of the rows. They are to process at most 5 % of the
-        samples that the recommended run is predicted to; ``pilot.share`` is what it came to.
     law : str
         Of the delays, ``"exponential"`` or ``"fixed"``.
     seconds_per_sample : float, optional
@@ -358,14 +337,10 @@ def plan(
     counts = node_counts(facts.n_samples) if nodes is None else nodes
     networks = networks_of(counts, graphs, facts.n_samples, seed)
     names = candidates(facts, methods)
-    predictions = predict_all(names, facts, networks, delays, tol)
-    if not predictions:
+    found = sorted(predict_all(names, facts, networks, delays, tol), key=lambda one: one.time)
+    if not found:
         raise InputError("none of these methods can run on this problem and these networks")
     passed_over = LOCAL_SOLVERS if methods is None else ()
-    measured = Pilot()
-    if pilot and isinstance(problem, Problem):
-        measured = run_pilots(problem, predictions, tau=tau, tol=tol, leave_out=passed_over, seed=seed)
-    found = ranked(predictions, measured.found)
     best = next((one for one in found if one.method not in passed_over), found[0])
     return Plan(
         predictions=tuple(found),
@@ -373,7 +348,6 @@ def plan(
         tau=float(tau),
         tol=float(tol),
         law=law,
-        pilot=measured,
         node_limit=_node_limit(best, facts, delays, tol, seed),
         tau_limit=_tau_limit(best, facts, delays, tol, seed),
         passed_over=passed_over,

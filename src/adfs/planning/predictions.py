@@ -30,8 +30,8 @@ from adfs.theory.baselines import (
 )
 
 #: Events (or rounds) × contraction to divide the certified gap by e, as seen in runs to 1e-6 on Gaussian
-#: classes (3 graphs of 9 to 16 nodes, m = 500 and 2,000, d = 10 and 40; by eye): what a prediction goes by
-#: until a pilot run says better. Theory promises 1 at worst, which stands for a method that is not listed.
+#: classes (3 graphs of 9 to 16 nodes, m = 500 and 2,000, d = 10 and 40; by eye). Theory promises 1 at worst,
+#: which stands for a method that is not listed.
 OBSERVED: Mapping[str, float] = {
     "adfs": 0.6,
     "adfs-block": 0.6,
@@ -44,10 +44,6 @@ OBSERVED: Mapping[str, float] = {
     "dsba": 0.12,
     "ns-adfs": 0.65,
 }
-
-#: By how much a method may be quicker than these say, and so how far behind the best it may seem and still
-#: be worth a pilot run: what depends on the spectrum of the data is told by no condition number.
-UNSURE: Mapping[str, float] = {"adfs": 1.25, "adfs-block": 1.25, "dagd": 1.6, "lbfgs": 3.0, "msda": 4.0}
 
 #: These begin with the mean of what the nodes find alone. The clock counts a whole local solve as one pass,
 #: as the paper does: their seconds are more.
@@ -124,12 +120,6 @@ class Prediction:
         The share of events that are communications; nan where every round has both.
     gamma : float
         The network's spectral gap.
-    calibrated : bool
-        Whether a pilot run on the data stands behind it.
-    promised : float
-        The position that theory alone has.
-    rows : float
-        Samples per node.
     tol : float
     """
 
@@ -144,21 +134,7 @@ class Prediction:
     contraction: float
     p_comm: float
     gamma: float
-    calibrated: bool
-    promised: float
-    rows: float
     tol: float
-
-    def calibrate(self, known: Mapping[str, Calibration]) -> Prediction:
-        """Return it put right by what pilot runs measured: everything is in proportion to the position."""
-        if self.method not in known:
-            return self
-        position = _position(
-            self.method, self.promised, (self.n_nodes, self.rows), self.tol, known[self.method]
-        )
-        ratio = position / self.position
-        scaled = {name: ratio * getattr(self, name) for name in ("time", "passes", "run_passes", "messages")}
-        return dataclasses.replace(self, calibrated=True, position=position, **scaled)
 
 
 def candidates(facts: Facts, methods: Iterable[str] | None = None) -> list[str]:
@@ -182,23 +158,7 @@ def _fits(name: str, facts: Facts) -> bool:
     return method.smooth_only if facts.smooth else not method.smooth_only
 
 
-class Calibration(NamedTuple):
-    """What runs tell of a method.
-
-    Attributes
-    ----------
-    factor : float
-        Events (or rounds) × contraction to divide the gap by e; of a `Formula`, rounds over those stated.
-    likeness : float
-        The gap of the mean of local solutions × the square of a node's rows: more rows, more alike. Of the
-        methods that begin with it.
-    """
-
-    factor: float
-    likeness: float = math.inf
-
-
-def reach(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+def promised_position(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
     """Return the position by which theory has a gap of 1 at the target."""
     if name in FORMULAS:
         return FORMULAS[name].rounds(facts, tol)
@@ -209,32 +169,25 @@ def reach(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: f
     return math.log(1.0 / tol) / float(parameters.contraction)
 
 
-def _known(name: str, facts: Facts) -> Calibration:
-    """Return what stands for a pilot run; nodes are more alike with fewer directions and more penalty."""
+def _position(name: str, promised: float, facts: Facts, n_nodes: int, tol: float) -> float:
+    """Return the position at which a method is at the target, from theory's and what is seen in runs."""
     factor = 1.0 if name in FORMULAS else OBSERVED.get(name, 1.0)
-    if not facts.smooth or facts.kappa_b <= 1.0:
-        return Calibration(factor)
-    effective = facts.kappa_s / (facts.kappa_b - 1.0)
-    return Calibration(factor, effective**2 * facts.kappa_b / 4.0)
-
-
-def _position(name: str, promised: float, nodes: tuple[int, float], tol: float, known: Calibration) -> float:
-    """Return the position at which a method is at the target, from theory's and what is seen in runs.
-
-    ``nodes`` are how many there are, and the rows of each.
-    """
-    n_nodes, rows = nodes
     if name not in LOCAL_SOLVERS:
-        return float(max(1, math.ceil(known.factor * promised)))
-    # Every node has solved once after a round, or about as many events as there are nodes.
+        return float(max(1, math.ceil(factor * promised)))
+    # Every node has solved once after a round, or about as many events as there are nodes. The mean of the
+    # local solutions is nearer to the optimum with more rows per node, fewer directions and more penalty.
     first = 1 if METHODS[name].kind == "rounds" else n_nodes
-    start = min(1.0, known.likeness / rows**2)
+    start = 1.0
+    if facts.smooth and facts.kappa_b > 1.0:
+        effective = facts.kappa_s / (facts.kappa_b - 1.0)
+        rows = facts.n_samples / n_nodes
+        start = min(1.0, effective**2 * facts.kappa_b / (4.0 * rows**2))
     left = max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
-    return float(first + math.ceil(known.factor * promised * left))
+    return float(first + math.ceil(factor * promised * left))
 
 
 def predict(name: str, facts: Facts, network: Network, delays: Delays | None, tol: float) -> Prediction:
-    """Predict one method on one network, without a pilot run.
+    """Predict one method on one network.
 
     Parameters
     ----------
@@ -250,8 +203,8 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
     tau = 1.0 if delays is None else float(np.mean(delays.tau))
     method = METHODS[name]
     parameters = _constants(method, facts, summary, network, tau)
-    promised, rows = reach(name, parameters, facts, summary, tol), facts.n_samples / network.n_nodes
-    position = _position(name, promised, (network.n_nodes, rows), tol, _known(name, facts))
+    promised = promised_position(name, parameters, facts, summary, tol)
+    position = _position(name, promised, facts, network.n_nodes, tol)
     passes = position / method.position_of(parameters, summary, 2.0) * 2.0
     messages = position * _messages(method.effort(parameters, summary, network), parameters, network)
     if delays is None:
@@ -270,9 +223,6 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
         contraction=math.nan if name in FORMULAS else float(getattr(parameters, "contraction", math.nan)),
         p_comm=float(getattr(parameters, "p_comm", math.nan)),
         gamma=network.gamma if network.n_nodes > 1 else 1.0,
-        calibrated=False,
-        promised=promised,
-        rows=rows,
         tol=tol,
     )
 
@@ -348,11 +298,6 @@ def predict_all(
         for name in names
         if _runs_on(METHODS[name], network)
     ]
-
-
-def ranked(found: Iterable[Prediction], known: Mapping[str, Calibration]) -> list[Prediction]:
-    """Return predictions put right by pilot runs, the quickest first."""
-    return sorted((one.calibrate(known) for one in found), key=lambda one: one.time)
 
 
 def best_of_each(found: Iterable[Prediction]) -> list[Prediction]:
