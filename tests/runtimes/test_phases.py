@@ -129,8 +129,8 @@ def test_what_is_recorded_changes_nothing() -> None:
     often = simulate("adfs", "iid", 120, record=Record(("gap", "consensus"), grid=Grid(every=0.25)))
     assert bare.details["retunings"] == often.details["retunings"]
     assert bare.coef.tobytes() == often.coef.tobytes()
-    sparing = simulate("adfs", "iid", 120, record=None, tol=1e-9)
-    assert sparing.details["retunings"][:2] == bare.details["retunings"][:2]
+    unrecorded = simulate("adfs", "iid", 120, record=None, tol=1e-9)
+    assert unrecorded.details["retunings"][:2] == bare.details["retunings"][:2]
 
 
 def test_the_clock_charges_what_was_consulted(tmp_path: Path) -> None:

@@ -323,8 +323,8 @@ class Method(ABC, Generic[P]):
         Whether it also runs on general terms.
     several_outputs : bool
         Whether it also runs on models with several outputs.
-    few_rounds : bool
-        Whether it takes a few long rounds and a look costs little: a run with a tolerance looks often.
+    checks_every_round : bool
+        Whether it knows F and its gradient after each round, so that a check costs no pass.
     assumes_curvature : bool
         Whether it also runs on losses whose curvature has no bound.
     l1 : bool
@@ -345,7 +345,7 @@ class Method(ABC, Generic[P]):
     smooth_only: ClassVar[bool] = True
     general: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
-    few_rounds: ClassVar[bool] = False
+    checks_every_round: ClassVar[bool] = False
     assumes_curvature: ClassVar[bool] = False
     l1: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()

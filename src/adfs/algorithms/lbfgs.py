@@ -298,7 +298,7 @@ class Lbfgs(Method[LbfgsParameters]):
     name = "lbfgs"
     kind: ClassVar[str] = "rounds"
     several_outputs = True
-    few_rounds = True
+    checks_every_round = True
 
     record, process = LbfgsParameters, LbfgsProcess
     choices = MappingProxyType(

@@ -251,7 +251,7 @@ class HessianMethod(Method[Constants]):
     """A method in rounds that sum a matrix of d × d numbers over the nodes."""
 
     kind: ClassVar[str] = "rounds"
-    few_rounds = True
+    checks_every_round = True
 
     def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
         super().check(problem, options)

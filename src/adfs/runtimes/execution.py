@@ -39,7 +39,6 @@ _SLICE_SECONDS = 0.2
 _FIRST_SLICE = 4096.0
 _FIRST_ROUNDS = 1.0
 _MOST_NODES_TRIED = 1000
-_MOST_ALONE, _MOST_TOGETHER = 6, 3  # passes of dual ascent that may end a run, of one node and of several
 _TRIED: set[tuple[object, ...]] = set()  # kinds of rounds that were compiled in this process
 
 
@@ -270,16 +269,16 @@ class Execution:
         return certificate
 
     @property
-    def closes(self) -> bool:
-        """Whether `last_passes` are for this run."""
+    def can_ascend(self) -> bool:
+        """Whether `dual_ascent` is for this run."""
         simple = self.phases is None or (self.phases.number == 0 and self.phases.next_look == np.inf)
         return simple and can_be_closed(self.process, self.nodes)
 
-    def last_passes(self, now: Certificate, plan: Plan, deadline: float) -> tuple[Certificate, bool]:
+    def dual_ascent(self, now: Certificate, plan: Plan, deadline: float) -> tuple[Certificate, bool]:
         """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do.
 
-        They go on while the tolerance seems within reach. Those of several nodes, which do not hear of each
-        other on the way, soon gain little; one node's go on at about the same rate.
+        They go on as long as each one at least halves the gap. Those of several nodes, which do not hear of
+        each other on the way, soon gain little.
 
         Returns
         -------
@@ -293,22 +292,21 @@ class Execution:
         left = np.inf
         if plan.budget.passes is not None:
             left = plan.budget.passes - self.work().computations / plan.n_samples
-        most, number, after = _MOST_ALONE if plan.alone else _MOST_TOGETHER, 0, now
+        number, after = 0, now
         nodes.why = f"to certify {self._where()}"
         tips = process.dual()
         assert tips is not None
         assert tol is not None
         tips = nodes.problem.clip_to_domain(tips, in_place=True)
         theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
-        within_reach, cut_short = True, False
-        while within_reach and after.gap > tol:
+        halved, cut_short = True, False
+        while halved and after.gap > tol:
             if number + 1 > left or self.agree(self._out_of_time(deadline))[0]:
                 cut_short = True
                 break
             before, after = after, certify_after_pass(nodes, tips, theta, number)
             theta, number = after.theta, number + 1
-            fall = (now.gap / after.gap) ** (1.0 / number) if plan.alone else before.gap / after.gap
-            within_reach = after.gap <= tol * min(fall, 1e6) ** (most - number)
+            halved = after.gap <= 0.5 * before.gap
         if after.gap <= tol:
             process.place(tips, nodes.problem.sigma[:, None] * theta)
         if not cut_short:

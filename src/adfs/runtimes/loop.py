@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,18 +29,13 @@ _MOST_PASSES_WITH_TOLERANCE = 100_000.0
 _DIVERGED, _GROWN = 1e12, 1e3  # a gap, and F over what it was
 _SLICE_SECONDS = 0.25
 _LATE_SECONDS = 2.0  # within which a Ctrl-C is taken for the one that another process had
-# Where a run that nobody asked to record is certified: after two passes, each time after so many times the
-# passes so far, and between these where the tolerance is expected to be met. On the gaps of 16 runs (five
-# data sets, 1 to 9 nodes) that took 5.5 looks, and 1.04 × the passes at which the gap was small enough.
-_FIRST_LOOK, _COARSE, _NEAREST = 2.0, 2.5, 1.05
-_FEW = 20.0
-# Points are often nearer to the optimum than their dual variables, which a pass of dual ascent mends: by a
-# factor of about a share of how much further F could have fallen, by the gap at the look before, than it did;
-# or by what such passes do anyway (`Plan.fall`), which is all that later ones gain: about as much on one
-# node, less on several. A run takes them where they may be enough, and again where the gap is down to a share
-# of that. Chosen on 40 runs (nine problems, 1 to 9 nodes).
-_LAG_SHARE, _LEAST_LAG, _MOST_LAG, _ALMOST, _AGAIN = 0.25, 2.0, 50.0, 1.25, 0.2
-_SECOND_PASS = 10.0  # the most that the second pass of several nodes is counted on for
+# When nobody asked to record a run, it is checked after 1, 2, 3, 4, 6, 8, 11, 15, … passes: a factor of about
+# 1.35 from one check to the next keeps what a run does too much below a third.
+_CHECK_FACTOR = 1.35
+# Dual variables often lag behind the point they stand for. Within this factor of the tolerance passes of dual
+# ascent are tried as long as each one at least halves the gap. If they do not reach the tolerance, they are
+# tried again once the gap has fallen to this share.
+_ASCENT_RANGE, _ASCENT_AGAIN = 300.0, 0.2
 
 
 class Outcome(StrEnum):
@@ -179,14 +175,11 @@ class Plan:
         Samples of all nodes.
     checkpoint_every : float, optional
         Seconds between checkpoints.
-    sparing : bool
-        Certify as rarely as a tolerance lets, instead of on the recorded grid.
-    few_rounds : bool
-        A look costs next to nothing: a sparing run looks after each of the first rounds, and often later.
-    fall : float
-        The factor by which a pass of dual ascent is expected to lower the gap.
-    alone : bool
-        Whether there is but one node.
+    unrecorded : bool
+        Whether nobody asked to record the run: it is checked rarely, and cheaply where it is far from the
+        tolerance.
+    every_round : bool
+        Whether an unrecorded run is checked after each round, because a check costs next to nothing.
     """
 
     budget: Budget
@@ -194,25 +187,50 @@ class Plan:
     position_of: Callable[[float], float]
     n_samples: int
     checkpoint_every: float | None = None
-    sparing: bool = False
-    few_rounds: bool = False
-    fall: float = 1.0
-    alone: bool = False
+    unrecorded: bool = False
+    every_round: bool = False
 
     @property
     def last(self) -> float:
         """The position beyond which the run does not go."""
         return self.budget.last_position(self.position_of)
 
-    def points(self, position: float, looks: _Looks) -> Iterator[float]:
-        """Yield the positions at which to record from a position on, without end."""
-        grid = self.record.grid
-        while self.sparing:
-            yield looks.next
-        for amount in grid.points():
-            point = math.ceil(self.position_of(amount) if grid.unit == "passes" else amount)
+    def points(self, position: float) -> Iterator[float]:
+        """Yield the positions at which to check the run from a position on, without end."""
+        in_rounds = self.every_round if self.unrecorded else self.record.grid.unit != "passes"
+        for amount in self._amounts():
+            point = math.ceil(amount if in_rounds else self.position_of(amount))
             if point >= position:
                 yield float(point)
+
+    def _amounts(self) -> Iterator[float]:
+        """Yield the passes, or the rounds, at which to check the run."""
+        if not self.unrecorded:
+            yield from self.record.grid.points()
+        elif self.every_round:
+            yield from itertools.count()
+        else:
+            yield 0.0
+            before = 0
+            for k in itertools.count():
+                amount = round(_CHECK_FACTOR**k)
+                if amount > before:
+                    yield float(amount)
+                before = amount
+
+    def tries_ascent(self, rows: Sequence[Mapping[str, float]], gap: float) -> bool:
+        """Whether to try dual ascent at a check that finds this gap, after those that are recorded.
+
+        It follows from the recorded rows alone: a resumed run tries where one that never stopped does.
+        """
+        tol = self.budget.tol
+        if not self.unrecorded or tol is None:
+            return False
+        failed = math.inf  # the gap at the last try
+        for row in rows[1:]:  # the first is of the start
+            if _within_range(row["gap"], tol, failed):
+                failed = row["gap"]
+        return bool(rows) and _within_range(gap, tol, failed)
 
     def ends_at_once(self, progress: Progress, position: float) -> bool:
         """Whether a resumed run had ended already, and this budget does not let it go further."""
@@ -222,88 +240,15 @@ class Plan:
         if ending.outcome is Outcome.CONVERGED:
             return budget.tol is not None and ending.certificate.gap <= budget.tol
         passes = progress.rows[-1]["passes"]
-        spent = self.sparing and budget.passes is not None and passes >= budget.passes
+        spent = self.unrecorded and budget.passes is not None and passes >= budget.passes
         late = budget.seconds is not None and progress.seconds >= budget.seconds
         return (
             ending.outcome is Outcome.DIVERGED or ending.exhausted or position >= self.last or spent or late
         )
 
 
-class _Looks:
-    """Where a sparing run is certified.
-
-    It follows from the recorded rows alone: a resumed run looks where one that never stopped does.
-    """
-
-    def __init__(self, plan: Plan, rows: list[dict[str, float]], closes: bool) -> None:
-        self._plan, self._rows, self._closes = plan, rows, closes
-        self._read, self._next, self._lower = 0, 0.0, -math.inf
-        self._held: list[dict[str, float]] = []
-        self._reach, self._tried = 1.0, math.inf
-
-    @property
-    def next(self) -> float:
-        """The position of the next one."""
-        self._catch_up()
-        return self._next
-
-    @property
-    def lower(self) -> float:
-        """The best lower bound of F* so far."""
-        self._catch_up()
-        return self._lower
-
-    def _catch_up(self) -> None:
-        for row in self._rows[self._read :]:
-            if row["position"] >= self._next:
-                if self.ripe(row["gap"], row["primal"]):
-                    self._tried = row["gap"]
-                self._reach = self._find_reach(row["primal"])
-                self._held.append(row)
-                self._lower = max(self._lower, row["dual"])
-                self._next = max(float(math.ceil(self._following())), row["position"] + 1.0)
-        self._read = len(self._rows)
-
-    def ripe(self, gap: float, value: float) -> bool:
-        """Whether passes of dual ascent may be enough, at a look that finds this gap and F."""
-        tol = self._plan.budget.tol
-        assert tol is not None
-        reach = self._find_reach(value)
-        return reach > 1.0 and tol < gap <= min(_ALMOST * reach * tol, _AGAIN * self._tried)
-
-    def _find_reach(self, value: float) -> float:
-        """Return by what factor a few passes would lower the gap, at a look that finds this F."""
-        if not self._held or not self._closes:  # the first is of the start
-            return 1.0
-        fall, lag, before = self._plan.fall, 1.0, self._held[-1]
-        if len(self._held) > 1 and before["primal"] > value:
-            lag = _LAG_SHARE * (before["primal"] - before["dual"]) / (before["primal"] - value)
-        first = max(fall, min(lag, _MOST_LAG))
-        if self._plan.alone:
-            more = 1 + (fall >= 4.0) + (fall >= 8.0)  # where passes gain little they are not counted on
-            reach = first * fall**more
-        else:
-            reach = first * min(fall, _SECOND_PASS)
-        return reach if reach >= _LEAST_LAG else 1.0
-
-    def _following(self) -> float:
-        """Return where to look again: gaps fall geometrically, so a few tell when."""
-        tol, now, gap = self._plan.budget.tol, self._held[-1]["position"], self._held[-1]["gap"]
-        assert tol is not None
-        if self._plan.few_rounds:
-            return now if now < _FEW else _NEAREST * now
-        coarse = max(self._plan.position_of(_FIRST_LOOK), _COARSE * now)
-        # The first is of the start. Gaps are rough: of two slopes the steeper one, so as not to miss the end.
-        earlier = [
-            row
-            for row in self._held[1:-1][-2:]
-            if row["position"] < now and 0.0 < gap < row["gap"] < math.inf
-        ]
-        if not earlier:
-            return coarse
-        rate = max(math.log(row["gap"] / gap) / (now - row["position"]) for row in earlier)
-        aim = max(tol, min(self._reach * tol, _AGAIN * self._tried))
-        return min(max(now + math.log(gap / aim) / rate, _NEAREST * now), coarse)
+def _within_range(gap: float, tol: float, failed: float) -> bool:
+    return tol < gap <= min(_ASCENT_RANGE * tol, _ASCENT_AGAIN * failed)
 
 
 def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progress) -> LoopResult:
@@ -328,18 +273,17 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
     progress.ending = None
     pace = _Pace(execution, monitor, progress)
     with _interrupts(execution, plan.checkpoint_every is not None):
-        looks, last = _Looks(plan, rows, execution.closes), plan.last
-        points = plan.points(execution.position, looks)
+        last, points = plan.last, plan.points(execution.position)
         point = next(points)
         while True:
             look = math.inf if phases is None else phases.next_look
             outcome = pace.go_to(min(point, last, look), plan)
             ends = outcome is not None or execution.position >= last
-            # A run that looks on the way ends at a look that finds it good enough.
-            planned = not ends and execution.position >= (min(point, look) if plan.sparing else point)
+            # A run in phases that is good enough where it consults a certificate ends there.
+            planned = not ends and execution.position >= (min(point, look) if plan.unrecorded else point)
             if ends or planned:
-                certificate = _certify(execution, plan, looks, ends)
-                if plan.sparing and not ends and looks.ripe(certificate.gap, certificate.value):
+                certificate = _certify(execution, plan, rows, ends)
+                if planned and execution.can_ascend and plan.tries_ascent(rows, certificate.gap):
                     certificate, outcome = pace.try_to_end(certificate, plan)
                     planned = outcome is None
                 progress.note(certificate)
@@ -352,7 +296,7 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                     outcome = _verdict(certificate, plan.budget, rows[0]["primal"]) or outcome
                 exhausted = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
                 # Rounds may take more passes than planned, and so may a run that tried to end.
-                most = plan.budget.passes if plan.sparing else None
+                most = plan.budget.passes if plan.unrecorded else None
                 spent = most is not None and rows[-1]["passes"] >= most
                 if outcome is None and (exhausted or spent or execution.position >= last):
                     outcome = Outcome.OUT_OF_BUDGET
@@ -370,8 +314,7 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                 changed = phases.plan(plan)
                 if changed is not plan:
                     plan, last = changed, changed.last
-                    looks = _Looks(plan, rows, execution.closes)
-                    points = plan.points(math.nextafter(execution.position, math.inf), looks)
+                    points = plan.points(math.nextafter(execution.position, math.inf))
                     point = next(points)
 
 
@@ -408,7 +351,7 @@ class _Pace:
         """Try passes of dual ascent; return where the run is then, and how it ends if they were cut short."""
         begun, seconds = time.perf_counter(), plan.budget.seconds
         deadline = math.inf if seconds is None else begun + seconds - self.progress.seconds
-        certificate, cut_short = self.execution.last_passes(certificate, plan, deadline)
+        certificate, cut_short = self.execution.dual_ascent(certificate, plan, deadline)
         self.progress.seconds += time.perf_counter() - begun
         if not cut_short:
             return certificate, None
@@ -416,12 +359,15 @@ class _Pace:
         return certificate, Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
 
 
-def _certify(execution: Execution, plan: Plan, looks: _Looks, ends: bool) -> Certificate:
-    if not plan.sparing:
+def _certify(
+    execution: Execution, plan: Plan, rows: Sequence[Mapping[str, float]], ends: bool
+) -> Certificate:
+    if not plan.unrecorded:
         return execution.certify(plan.record)
     assert plan.budget.tol is not None
     enough = math.inf if ends else plan.budget.tol
-    return execution.certify(plan.record, enough=enough, lower=looks.lower)
+    lower = max((row["dual"] for row in rows), default=-math.inf)
+    return execution.certify(plan.record, enough=enough, lower=lower)
 
 
 def _best_point(execution: Execution, progress: Progress, last: Certificate) -> Certificate:

@@ -243,7 +243,7 @@ class _Assembly:
         phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
         checkpoints, process, progress = self._checkpoints(setting, process, phases)
         execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
-        plan = self._plan(summary, constants, execution.closes)
+        plan = self._plan(summary, constants)
         if phases is not None:
             plan = self._in_phases(phases, execution, plan, constants)
             setting = phases.setting
@@ -383,9 +383,8 @@ class _Assembly:
             schedule=options.schedule,
         )
 
-    def _plan(self, summary: NodeSummary, constants: object, closes: bool) -> Plan:
+    def _plan(self, summary: NodeSummary, constants: object) -> Plan:
         options = self.options
-        sparing = options.record is None and options.tol is not None
         events = options.events
         if options.time is not None:
             within = position_at(self._clock(constants), options.time)
@@ -396,10 +395,8 @@ class _Assembly:
             lambda amount: self.method.position_of(constants, summary, amount),
             int(summary.n_samples.sum()),
             None if options.checkpoint is None else options.checkpoint_every,
-            sparing=sparing,
-            few_rounds=self.method.few_rounds,
-            fall=summary.ascent_fall if sparing and closes else 1.0,
-            alone=summary.n_nodes == 1,
+            unrecorded=options.record is None and options.tol is not None,
+            every_round=self.method.checks_every_round,
         )
 
     def _delays(self) -> Delays:

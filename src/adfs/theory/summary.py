@@ -62,16 +62,6 @@ class NodeSummary(NodeSizes):
         names = [item.name for item in fields(NodeSummary) if item.name not in numbers]
         return NodeSummary(**{name: getattr(self, name) for name in names}, **numbers)
 
-    @property
-    def ascent_fall(self) -> float:
-        """By what factor a pass of dual ascent over all samples lowers the duality gap, roughly.
-
-        1 + 4/q with q the mean of L_ij/σ_i at the node where it is largest, if not beyond a million: by eye
-        from runs on nine problems with q between 0.005 and 30.
-        """
-        q = float((self.kappa / np.maximum(self.n_active, 1)).max())
-        return min(1.0 + 4.0 / max(q, 1e-9), 1e6)
-
 
 class _OneNode(NodeSummary):
     """The summary of one node, each number computed when asked for: Newton's method never does."""
