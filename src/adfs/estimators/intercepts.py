@@ -350,7 +350,8 @@ class _Rounds:
                 left = promised_gap(process, nodes)
                 last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING) * self.at_zero
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
-            assert tips is not None
+            if tips is None:
+                tips = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
             found = self.certify(nodes, theta, tips, around)
             return Certificate(
                 theta, found.value, found.lower, found.gap, found.tips, last, found.absolute_gap
