@@ -277,7 +277,7 @@ class _Point:
     lower: float
     gap: float
     absolute_gap: float
-    tips: np.ndarray
+    tips: np.ndarray | None
 
 
 class _Rounds:
@@ -363,7 +363,6 @@ class _Rounds:
         """Return the point of a run that `certifier` certified: it is in the run's result."""
         point = run.coef.reshape(self.outputs, -1).copy()
         point[:, -1] = around + self.scale * point[:, -1]
-        assert run.dual is not None
         value, lower = (float(run.columns[name][-1]) for name in ("primal", "dual"))
         return _Point(point, value, lower, run.gap, run.absolute_gap, run.dual)
 
