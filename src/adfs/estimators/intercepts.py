@@ -277,7 +277,7 @@ class _Point:
     lower: float
     gap: float
     absolute_gap: float
-    tips: np.ndarray
+    tips: np.ndarray | None
 
 
 class _Rounds:
@@ -350,7 +350,8 @@ class _Rounds:
                 left = promised_gap(process, nodes)
                 last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING) * self.at_zero
             theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
-            assert tips is not None
+            if tips is None:
+                tips = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
             found = self.certify(nodes, theta, tips, around)
             return Certificate(
                 theta, found.value, found.lower, found.gap, found.tips, last, found.absolute_gap
@@ -362,7 +363,6 @@ class _Rounds:
         """Return the point of a run that `certifier` certified: it is in the run's result."""
         point = run.coef.reshape(self.outputs, -1).copy()
         point[:, -1] = around + self.scale * point[:, -1]
-        assert run.dual is not None
         value, lower = (float(run.columns[name][-1]) for name in ("primal", "dual"))
         return _Point(point, value, lower, run.gap, run.absolute_gap, run.dual)
 

@@ -24,7 +24,8 @@ class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
     ``tips`` are the dual variables that prove it, where they are not those of the process; ``last`` says that
-    to go on would not make it better. ``absolute_gap`` is the gap before it is divided by a scale.
+    to go on would not make it better. ``absolute_gap`` is the gap before it is divided by a scale; nan where
+    the gap only steers the run, and proves nothing.
     The gap is a sum of terms of at least 0, with what rounding can hide: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
@@ -36,6 +37,11 @@ class Certificate(NamedTuple):
     tips: np.ndarray | None = None
     last: bool = False
     absolute_gap: float = np.nan
+
+    @property
+    def steers(self) -> bool:
+        """Whether the gap only steers the run."""
+        return bool(np.isnan(self.absolute_gap) and not np.isnan(self.gap))
 
 
 class Certifier(Protocol):
@@ -179,7 +185,7 @@ def certify(
         parts = nodes.collect(problem.gap_parts(tips, theta))
         certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
         if certificate.gap > enough:
-            return certificate
+            return certificate._replace(absolute_gap=np.nan)  # it steers the run, and proves nothing
         residual = nodes.add_rows(tips) + sigma * theta
         # Earlier bounds took the sums from the centres, whose rounding is not known.
         return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from adfs.errors import InputError
+from adfs.problem.gaps import close_gap
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.recording import Record
 
@@ -138,7 +139,7 @@ class Progress:
 
     def note(self, certificate: Certificate) -> None:
         """Keep a certificate if it is the best so far; a gap that only steers the run proves nothing."""
-        if math.isnan(certificate.absolute_gap) and not math.isnan(certificate.gap):
+        if certificate.steers:
             return
         if self.best is None or _quality(certificate) < _quality(self.best):
             self.best = certificate._replace(theta=certificate.theta.copy(), tips=None)
@@ -301,6 +302,8 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                 if outcome is None and (exhausted or spent or execution.position >= last):
                     outcome = Outcome.OUT_OF_BUDGET
                 if outcome is not None:
+                    if certificate.steers:
+                        certificate = _certify(execution, plan, looks, True)
                     if outcome is not Outcome.CONVERGED:
                         certificate = _best_point(execution, progress, certificate)
                     progress.ending = Ending(outcome, certificate, exhausted, planned)
@@ -375,16 +378,18 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
     best, nodes = progress.best or last, execution.nodes
     if _quality(last) <= _quality(best):
         best = last
-    at_zero = nodes.value_at_zero
-    if best.value <= at_zero:
+    if best.value <= nodes.value_at_zero:
         return best
-    zero = np.zeros_like(best.theta)
+    zero, problem = np.zeros_like(best.theta), nodes.problem
     if math.isnan(best.gap):
-        return Certificate(zero, at_zero, best.lower, best.gap)
-    lower = max(best.lower, nodes.dual_at_zero)
-    gap = at_zero - lower
+        return Certificate(zero, nodes.value_at_zero, best.lower, best.gap)
+    tips = np.zeros((problem.n_samples, *problem.tip_shape))  # which stand for it
+    found = close_gap(nodes.collect(problem.gap_parts(tips, zero)), zero, zero, nodes.total_sigma)
+    if best.value <= found.value + found.rounding:
+        return best
+    found = found.above(best.lower)
     scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
-    return Certificate(zero, at_zero, lower, gap / scale, absolute_gap=gap)
+    return Certificate(zero, found.value, found.lower, found.gap / scale, tips, absolute_gap=found.gap)
 
 
 def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: float) -> dict[str, float]:
