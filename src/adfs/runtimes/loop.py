@@ -303,7 +303,7 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                     outcome = Outcome.OUT_OF_BUDGET
                 if outcome is not None:
                     if certificate.steers:
-                        certificate = _certify(execution, plan, looks, True)
+                        certificate = _certify(execution, plan, rows, True)
                     if outcome is not Outcome.CONVERGED:
                         certificate = _best_point(execution, progress, certificate)
                     progress.ending = Ending(outcome, certificate, exhausted, planned)
