@@ -47,7 +47,8 @@ def test_it_ends_at_the_optimum_in_a_few_passes(loss: str) -> None:
     best = problem.optimum()
     run = adfs.simulate("qning", problem, tol=1e-11)
     assert run.converged
-    assert (problem.objective(run.coef) - best.value) / problem.value_at_zero <= run.gap
+    # Values are compared, and each has a rounding of its own.
+    assert (problem.objective(run.coef) - best.value) / problem.value_at_zero <= run.gap + 1e-16
     slow = adfs.simulate("adfs", problem, tol=1e-11)
     assert run.columns["passes"][-1] < 0.7 * slow.columns["passes"][-1]
 

@@ -53,7 +53,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
 
 def test_traces_and_tables(written: tuple[Results, Path]) -> None:
     results, folder = written
-    traces = pd.read_csv(folder / "traces.csv", float_precision="round_trip")
+    # The first pandas that reads back every bit by itself warns of being told to.
+    exact = {} if pd.__version__ >= "3" else {"float_precision": "round_trip"}
+    traces = pd.read_csv(folder / "traces.csv", **exact)
     assert set(traces["label"]) == {"ADFS", EVIL, "Point-SAGA", "DSBA"}
     assert {"time", "computations", "messages", "bytes", "suboptimality", "relative", "seed"} <= set(
         traces.columns

@@ -67,7 +67,7 @@ def test_a_run_that_does_not_converge_returns_the_best_point(method: str) -> Non
     X = rng.standard_normal((60, 8)) * np.logspace(-2, 3, 8)
     problem = adfs.Problem(X, 1e3 * rng.standard_normal(60) + X[:, 0], "squared", sigma=1e-3)
     for passes in (1.0, 3.0, 10.0, 30.0):
-        run = adfs.simulate(method, problem, tol=1e-13, passes=passes)
+        run = adfs.simulate(method, problem, tol=1e-13, passes=passes, record="gap")
         value, best = problem.objective(run.coef), problem.optimum().value
         assert value <= problem.value_at_zero
         assert run.gap * problem.value_at_zero >= value - best - 1e-9 * best

@@ -389,7 +389,8 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
         return best
     found = found.above(best.lower)
     scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
-    return Certificate(zero, found.value, found.lower, found.gap / scale, tips, absolute_gap=found.gap)
+    # The dual variables of the run stay what `start` may go on from.
+    return Certificate(zero, found.value, found.lower, found.gap / scale, absolute_gap=found.gap)
 
 
 def _row(execution: Execution, plan: Plan, certificate: Certificate, seconds: float) -> dict[str, float]:
