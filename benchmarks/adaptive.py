@@ -79,10 +79,10 @@ def fit(case: Case, X: Any, y: np.ndarray, nodes: int) -> Row:
         choice: adfs.ADFSClassifier(
             C=1.0 / case.sigma,
             tol=ACCURACY,
-            algorithm="adfs",
+            method="adfs",
             parameters=choice,
             n_nodes=nodes,
-            graph=GRAPHS[nodes],
+            network=GRAPHS[nodes],
             fit_intercept=False,
             random_state=0,
             max_iter=5000,
@@ -104,7 +104,7 @@ def fit(case: Case, X: Any, y: np.ndarray, nodes: int) -> Row:
 
 def leave(case: Case, X: Any, y: np.ndarray, nodes: int) -> Row:
     """Run with the squared hinge, with and without: samples of known dual variables are drawn no more."""
-    problem = adfs.Problem(X, y, "squared-hinge", 10.0 / nodes, nodes)
+    problem = adfs.Problem(X, y, "squared_hinge", 10.0 / nodes, nodes)
     network = adfs.Network(GRAPHS[nodes])
     fixed, run = (
         adfs.simulate("adfs", problem, network, tol=1e-9, parameters=choice)

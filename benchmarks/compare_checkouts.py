@@ -34,7 +34,7 @@ NODES, TURNS, REPEATS = 9, 5, 8
 SIGMA = 0.2 + 0.1 * (np.arange(NODES) % 4)
 # What a model file tells of the time it took, where its data was, and what wrote it.
 NOT_COMPARED = {"seconds", "version", "files", "ranks"}
-REGRESSION = {"squared", "huber", "smoothed-quantile", "absolute", "quantile", "epsilon-insensitive"}
+REGRESSION = {"squared", "huber", "smoothed_quantile", "absolute", "quantile", "epsilon_insensitive"}
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Case:
 
 # Every method, with these losses, on dense and on sparse rows, on one network after the other.
 LOSSES = {
-    "adfs": "logistic squared squared-hinge smoothed-hinge huber smoothed-quantile",
-    "ns-adfs": "hinge absolute quantile epsilon-insensitive",
+    "adfs": "logistic squared squared_hinge smoothed_hinge huber smoothed_quantile",
+    "ns-adfs": "hinge absolute quantile epsilon_insensitive",
     "adfs-block": "logistic squared",
-    "msda": "logistic squared-hinge",
+    "msda": "logistic squared_hinge",
     "esdacd": "logistic huber",
-    "point-saga": "smoothed-hinge",
+    "point-saga": "smoothed_hinge",
     **dict.fromkeys(("dsba", "extra", "agd", "dagd", "apcg"), "logistic squared"),
 }
 NETWORKS = ("grid:3x3", "cycle:9", "erdos-renyi:9,0.5")
@@ -155,7 +155,7 @@ def resumed(method: str, folder: Path) -> Found:
 def multinomial() -> Found:
     X, y = samples(45, 4, 0.8, [8])
     problem = adfs.GeneralProblem.multinomial(X, np.digitize(y, [-0.5, 0.5]), sigma=SIGMA, n_nodes=NODES)
-    return found_in(adfs.simulate("adfs", problem, adfs.Network("grid:3x3"), seed=3, passes=4.0))
+    return found_in(adfs.simulate("adfs", problem, adfs.Network("grid:3x3"), seed=3, max_passes=4.0))
 
 
 def estimate(kind: str, target: str, sparse: bool = False, **options: Any) -> Found:

@@ -34,7 +34,7 @@ def main() -> str:
             for n_nodes in (1, 4):
                 for intercept in (True, False):
                     model = ADFSRegressor(
-                        loss=loss, tol=GAP, n_nodes=n_nodes, graph="complete", fit_intercept=intercept
+                        loss=loss, tol=GAP, n_nodes=n_nodes, network="complete", fit_intercept=intercept
                     )
                     model.fit(X, y)  # compiles
                     taken = []
@@ -42,7 +42,7 @@ def main() -> str:
                         begun = time.process_time()
                         model.fit(X, y)
                         taken.append(time.process_time() - begun)
-                    words = f"{model.algorithm_}, {min(taken):.3f} s, gap {model.dual_gap_:.0e}"
+                    words = f"{model.method_}, {min(taken):.3f} s, gap {model.dual_gap_:.0e}"
                     with_it = "with" if intercept else "without"
                     nodes = "one node" if n_nodes == 1 else f"{n_nodes} nodes"
                     what = f"{name}, {loss}, {nodes}, {with_it} an intercept"

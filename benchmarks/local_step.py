@@ -102,7 +102,7 @@ def communication(d: int) -> dict[str, Any]:
     edge = np.full(count, 2, dtype=np.int32)
     none = np.full(count, -1, dtype=np.int32)
     node = np.zeros(count, dtype=np.int32)
-    sample = rng.integers(0, problem.offsets[1], count).astype(np.int32)
+    sample = rng.integers(0, problem.node_starts[1], count).astype(np.int32)
     state = process.state
     vectors = np.ones(4 * d)
 

@@ -30,7 +30,7 @@ parameters = Parameters.tuned(problem, network)
 
 def peak():
     tracemalloc.start()
-    adfs.simulate("adfs", problem, network, parameters=parameters, schedule=schedule, passes=3.0)
+    adfs.simulate("adfs", problem, network, parameters=parameters, schedule=schedule, max_passes=3.0)
     found = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return found

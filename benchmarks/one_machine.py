@@ -140,7 +140,7 @@ def measure(case: Case) -> tuple[Row, dict[str, float]]:
     words = ", ".join(
         f"{name} {seconds:.3f}" for name, seconds in sorted(others.items(), key=lambda one: one[1])
     )
-    how = getattr(model, "algorithm_", "adfs")
+    how = getattr(model, "method_", "adfs")
     ratio = times["adfs"] / min(first_order.values())
     return Row(f"{case.name}, σ = {case.sigma:g} ({how})", times["adfs"], "s", words, ratio, 1.5), times
 

@@ -104,7 +104,7 @@ def simulated(name: str, problem: adfs.Problem, network: adfs.Network, tau: floa
         network,
         tau=tau,
         tol=TOL,
-        passes=20_000.0,
+        max_passes=20_000.0,
         time=most,
         delays=adfs.Delays(tau=tau),
         record=adfs.Record("gap", grid=adfs.Grid(first=0.3, per_decade=48)),
@@ -147,7 +147,7 @@ def outcomes(graph: str, tau: float, rows: int, width: int, seed: int) -> list[O
     found = []
     for left_out in TABLES.values():
         methods = [name for name in every if name not in left_out]
-        plan = adfs.plan(problem, graphs=[network], tau=tau, tol=TOL, methods=methods)
+        plan = adfs.plan(problem, network=[network], tau=tau, tol=TOL, methods=methods)
         times |= run_all(plan.predictions, problem, network, tau, times)
         first = min((name for name in times if name in methods), key=lambda name: times[name])
         words = f"{graph}, τ = {tau:g}, m = {rows}, d = {width}, σ = {penalty:g} m"
@@ -201,7 +201,7 @@ def worker() -> None:
         step, tau = float(np.median(bench.step)), float(bench.tau[0])
         plan = adfs.plan(
             problem,
-            graphs=["path:2"],
+            network=["path:2"],
             tau=tau,
             tol=TOL,
             methods=["adfs"],

@@ -67,7 +67,7 @@ RUNS = [
 def _named(function: Any, **given: Any) -> dict[str, Any]:
     """Return arguments under the names that this version has for them."""
     names = inspect.signature(function).parameters
-    old = {"solver": "algorithm", "network": "graph", "passes": "max_iter"}
+    old = {"solver": "method", "network": "graph", "passes": "max_iter"}
     new = {"solver": "method", "network": "network", "passes": "max_iter"}
     return {(new if new.get(k, k) in names else old).get(k, k): value for k, value in given.items()}
 
@@ -112,7 +112,7 @@ def _fits() -> Iterator[tuple[str, dict[str, Any]]]:
         for nodes in (1, 4):
             model = _fit(name, nodes)
             coef = np.append(np.ravel(model.coef_), np.ravel(model.intercept_))
-            used = getattr(model, "method_", None) or model.algorithm_
+            used = getattr(model, "method_", None) or model.method_
             passes = float(np.max(model.history_["passes"]))
             yield (
                 f"{name}, {nodes} processes",

@@ -47,7 +47,7 @@ def one_node(C: float) -> list[Row]:
         return (problem.objective(theta) - best.value) / start <= 1e-6
 
     def ours(passes: float) -> tuple[float, bool]:
-        run = adfs.simulate("adfs", problem, passes=passes, record=Record(grid=Grid(every=passes)))
+        run = adfs.simulate("adfs", problem, max_passes=passes, record=Record(grid=Grid(every=passes)))
         return run.seconds, accurate(run.theta[0])
 
     def theirs(solver: str, extra: dict[str, object]) -> Attempt:

@@ -104,17 +104,17 @@ def measure(comm: Any, name: str, kappa: float) -> dict[str, Any]:
         return comm.allreduce(time.perf_counter() - begun) / comm.size, run
 
     methods = [one for one in RIVALS if one != "newton" or X.shape[1] <= 5000]
-    best = objective(call("newton" if "newton" in methods else "lbfgs", tol=1e-11, passes=1000)[1].coef)
+    best = objective(call("newton" if "newton" in methods else "lbfgs", tol=1e-11, max_passes=1000)[1].coef)
     target = best + ACCURACY * (objective(np.zeros(X.shape[1])) - best)
     found: dict[str, Any] = {}
     for method in methods:
-        call(method, passes=2)  # compiles
-        whole = [call(method, tol=ACCURACY, passes=3000, tau="measure") for _ in range(REPEATS)]
+        call(method, max_passes=2)  # compiles
+        whole = [call(method, tol=ACCURACY, max_passes=3000, tau="measure") for _ in range(REPEATS)]
         seconds, run = min(whole, key=lambda one: one[0])
         # Where the true error is small enough for the first time, to a fortieth of the run.
         passes = float(run.columns["passes"][-1])
         record = adfs.Record(("objective",), grid=adfs.Grid(every=passes / 40.0))
-        fine = call(method, passes=2.0 * passes + 5.0, tau="measure", record=record)[1].columns
+        fine = call(method, max_passes=2.0 * passes + 5.0, tau="measure", record=record)[1].columns
         reached = fine["seconds"][fine["objective"] <= target]
         account = run.details["ranks"][0]
         found[method] = {

@@ -285,7 +285,7 @@ def draw_constants(figure: Figure) -> None:
             network,
             tau=5,
             delays=adfs.Delays(tau=5.0),
-            passes=4000 if method == "msda" else 200,
+            max_passes=4000 if method == "msda" else 200,
             record="suboptimality",
             **options,
         )
@@ -303,11 +303,11 @@ def draw_nonsmooth(figure: Figure) -> None:
     """Draw the gap of the hinge loss and of its smoothed form."""
     problem, network, _ = example()
     axes = figure.subplots()
-    cases = (("hinge", "ns-adfs"), ("smoothed-hinge", "adfs"))
+    cases = (("hinge", "ns-adfs"), ("smoothed_hinge", "adfs"))
     for loss, method in cases:
         shards = [(shard.X, shard.y) for shard in problem.shards]
         other = adfs.Problem.from_shards(shards, loss=loss, sigma=0.1)
-        run = adfs.simulate(method, other, network, passes=300, record="gap")
+        run = adfs.simulate(method, other, network, max_passes=300, record="gap")
         shown = run.frame[run.frame["passes"] > 1]
         (style,) = line_styles([method])
         label = f"{loss}, {method}"

@@ -226,7 +226,7 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
         words = "There is no mpiexec beside this Python, so this is left out: pip install '.[mpi]'."
         story.tell(title, words)
         return
-    command = ["adfs", "fit", "shard-{rank}.svm", "--algorithm", "adfs", "--graph", "path", "-C", "1"]
+    command = ["adfs", "fit", "shard-{rank}.svm", "--method", "adfs", "--network", "path", "-C", "1"]
     command += ["--tol", str(TOLERANCE), "--out", "model.json"]
     shown = f"$ mpiexec -n 2 {shlex.join(command)}"
     with tempfile.TemporaryDirectory() as name:
@@ -263,7 +263,7 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
 
 def tell_plan(story: Story, problem: adfs.Problem) -> None:
     """Say what would be quickest for this problem."""
-    plan = adfs.plan(problem, nodes=[1, 4, 9], graphs=["grid"], tau=5.0)
+    plan = adfs.plan(problem, nodes=[1, 4, 9], network=["grid"], tau=5.0)
     words = f"ADFS was asked for by name; it is for many more samples than these. Here, {plan}"
     story.tell("Which method to take", words)
 

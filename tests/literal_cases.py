@@ -118,12 +118,12 @@ def run_literal(graph: AugmentedGraph, n_events: int, seed: int) -> Iterator[Adf
         yield state
 
 
-def tip_scalars(graph: AugmentedGraph, x: np.ndarray) -> np.ndarray:
+def dual_scalars(graph: AugmentedGraph, x: np.ndarray) -> np.ndarray:
     """The tips of node variables along their samples, divided by the sample weights; shape (T,)."""
     rows = graph.problem.X[graph.tip_rows]
-    tips = x[graph.n_centers :]
+    duals = x[graph.n_centers :]
     return (
-        np.einsum("td,td->t", rows, tips)
+        np.einsum("td,td->t", rows, duals)
         / graph.problem.row_norms_squared[graph.tip_rows]
         / graph.problem.weights[graph.tip_rows]
     )
@@ -133,7 +133,7 @@ def domain_excess(graph: AugmentedGraph, x: np.ndarray) -> float:
     """How far the tips lie outside the domain of ℓ*, 0 when inside."""
     problem = graph.problem
     worst = 0.0
-    for scalar, row in zip(tip_scalars(graph, x), graph.tip_rows, strict=True):
+    for scalar, row in zip(dual_scalars(graph, x), graph.tip_rows, strict=True):
         low, high = type(problem.loss).domain(problem.loss, float(problem.y[row]))
         worst = max(worst, low - scalar, scalar - high)
     return float(worst)

@@ -123,8 +123,8 @@ class BlockState(NamedTuple):
 
     x: np.ndarray
     v: np.ndarray
-    tip_x: np.ndarray
-    tip_v: np.ndarray
+    dual_x: np.ndarray
+    dual_v: np.ndarray
 
 
 class LiteralBlockAdfs:
@@ -150,13 +150,13 @@ class LiteralBlockAdfs:
     def step(self, state: BlockState, samples: np.ndarray | None) -> BlockState:
         """Return the state after a gossip round (``samples`` None) or after one sample at every node."""
         p, rho = self.parameters, self.parameters.contraction
-        y, tip_y = (state.x + rho * state.v) / (1 + rho), (state.tip_x + rho * state.tip_v) / (1 + rho)
-        w, tip_w = (1 - rho) * state.v + rho * y, (1 - rho) * state.tip_v + rho * tip_y
+        y, dual_y = (state.x + rho * state.v) / (1 + rho), (state.dual_x + rho * state.dual_v) / (1 + rho)
+        w, dual_w = (1 - rho) * state.v + rho * y, (1 - rho) * state.dual_v + rho * dual_y
         sigma = self.problem.sigma[:, None]
         if samples is None:
             change = -(rho / (p.dual_curvature * p.p_comm)) * (self.laplacian @ (y / sigma))
-            return BlockState(y + rho / p.p_comm * change, w + change, tip_y, tip_w)
-        x, v, tip_x, tip_v = y.copy(), w.copy(), tip_y.copy(), tip_w.copy()
+            return BlockState(y + rho / p.p_comm * change, w + change, dual_y, dual_w)
+        x, v, dual_x, dual_v = y.copy(), w.copy(), dual_y.copy(), dual_w.copy()
         for node, row in enumerate(samples):
             if row < 0:
                 continue
@@ -164,15 +164,15 @@ class LiteralBlockAdfs:
             share = np.sqrt(1 + smoothness / self.problem.sigma[node]) / p.root_sums[node]
             probability = (1 - p.p_comm) * share
             eta = rho * p.virtual_weight * smoothness / (p.dual_curvature * probability)
-            pull = y[node] / self.problem.sigma[node] - tip_y[row] * term.x / smoothness
-            moved = term.dual_prox(tip_w[row] * term.x + eta * pull, eta, smoothness)
-            change = float(moved @ term.x) / term.norm_squared - tip_w[row]
+            pull = y[node] / self.problem.sigma[node] - dual_y[row] * term.x / smoothness
+            moved = term.dual_prox(dual_w[row] * term.x + eta * pull, eta, smoothness)
+            change = float(moved @ term.x) / term.norm_squared - dual_w[row]
             chi = rho / probability
-            tip_v[row] += change
-            tip_x[row] += chi * change
+            dual_v[row] += change
+            dual_x[row] += chi * change
             v[node] -= change * term.x
             x[node] -= chi * change * term.x
-        return BlockState(x, v, tip_x, tip_v)
+        return BlockState(x, v, dual_x, dual_v)
 
 
 def literal_agd(problem: Problem, parameters: AgdParameters, rounds: int) -> np.ndarray:

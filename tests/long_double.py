@@ -10,7 +10,7 @@ from adfs.problem import Loss, Multinomial
 from adfs.problem.line_losses import EpsilonInsensitive, LineLoss
 
 LONG = np.longdouble
-_KINKED = ("hinge", "absolute", "quantile", "epsilon-insensitive")
+_KINKED = ("hinge", "absolute", "quantile", "epsilon_insensitive")
 
 
 def _pieces(loss: Loss, u: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

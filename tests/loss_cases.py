@@ -54,12 +54,12 @@ class Expectile(NamedTuple("ExpectileConstants", [("level", float)]), Loss):
 ONE_OUTPUT = [name for name, cls in LOSSES.items() if not cls.several_outputs and cls.link == "identity"]
 CASES: list[Loss] = [
     *(get_loss(name) for name in ONE_OUTPUT),
-    get_loss("smoothed-hinge", width=2.0),
+    get_loss("smoothed_hinge", width=2.0),
     get_loss("huber", delta=0.3),
     get_loss("quantile", quantile=0.9),
-    get_loss("smoothed-quantile", quantile=0.2, width=0.01),
-    get_loss("epsilon-insensitive", epsilon=0.0),
-    get_loss("epsilon-insensitive", epsilon=1.5),
+    get_loss("smoothed_quantile", quantile=0.2, width=0.01),
+    get_loss("epsilon_insensitive", epsilon=0.0),
+    get_loss("epsilon_insensitive", epsilon=1.5),
     Expectile(0.8),
 ]
 SMOOTH = [loss for loss in CASES if loss.smooth]

@@ -37,7 +37,7 @@ def folds_of_nodes(parts: list[np.ndarray], splitter: KFold) -> list[tuple[np.nd
 CASES: dict[str, tuple[str, Any, bool]] = {
     "softmax": ("wine: classes", ADFSClassifier(), False),
     "one versus rest": ("iris: classes", ADFSClassifier(class_weight="balanced", multi_class="ovr"), True),
-    "logistic": ("breast_cancer: classes", ADFSClassifier(algorithm="adfs"), True),
+    "logistic": ("breast_cancer: classes", ADFSClassifier(method="adfs"), True),
     "hinge": ("breast_cancer: a class", ADFSClassifier("hinge"), False),
     "squared": ("diabetes: progression", ADFSRegressor(standardize=True, inference=True), True),
     "elastic net": ("diabetes: progression", ADFSRegressor(alpha=3e3, l1_ratio=0.5), False),

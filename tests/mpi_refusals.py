@@ -74,7 +74,7 @@ def main() -> None:
         "problem losses": told(lambda: run(wrong)),
         "nowhere to keep": told(lambda: run(checkpoint="/dev/null/kept")),
         "C": told(lambda: fit(C=50.0 if rank == 2 else 1.0)),
-        "an algorithm": told(lambda: fit(algorithm="msda" if rank == 1 else "auto")),
+        "an algorithm": told(lambda: fit(method="msda" if rank == 1 else "auto")),
         "a task": told(lambda: fit(adfs.ADFSRegressor if rank == 1 else adfs.ADFSClassifier)),
         "alike": told(fit),
     }

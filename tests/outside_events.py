@@ -134,8 +134,8 @@ def main() -> None:
     register_method(PairwiseMeans())
     comm = MPI.COMM_WORLD
     run = adfs.fit_mpi(
-        comm, shard, adfs.Network("cycle:4"), method="pairwise-means", loss="squared", sigma=0.1, passes=20.0,
-        seed=1, gather=True,
+        comm, shard, adfs.Network("cycle:4"), method="pairwise-means", loss="squared", sigma=0.1,
+        max_passes=20.0, seed=1, gather=True,
     )  # fmt: skip
     if comm.Get_rank() == 0:
         print("RESULT " + json.dumps({"theta": run.theta.tolist()}), flush=True)

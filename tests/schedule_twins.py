@@ -26,7 +26,7 @@ def draws(seed: int, index: int, actor: int, last: int) -> tuple[int, int]:
 
 def draw_row(tables: AliasTables, node: int, draw: int) -> int:
     k = tables.node_ids.tolist().index(node)
-    first, last = int(tables.offsets[k]), int(tables.offsets[k + 1])
+    first, last = int(tables.node_starts[k]), int(tables.node_starts[k + 1])
     product = draw * (last - first)
     column, position = product >> 64, product >> 32 & LOW
     entry = int(tables.packed[first + column])

@@ -63,7 +63,7 @@ def test_a_run_imports_what_it_uses() -> None:
     code = (
         "import sys, numpy as np, adfs;"
         "problem = adfs.Problem(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), n_nodes=2);"
-        "run = adfs.simulate('adfs', problem, 'path:2', passes=2.0);"
+        "run = adfs.simulate('adfs', problem, 'path:2', max_passes=2.0);"
         "slow = {'matplotlib', 'networkx', 'pandas', 'rich', 'scipy.optimize', 'scipy.spatial', 'sklearn'};"
         "print(sorted(slow & set(sys.modules)), len(run.frame) > 0)"
     )

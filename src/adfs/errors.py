@@ -5,7 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["AdfsError", "FileError", "InputError", "unknown_name"]
+__all__ = ["AdfsError", "FileError", "InputError", "new_name", "unknown_name"]
+
+#: What parameters, options and keys were called before version 0.3.
+_RENAMED = {
+    "algorithm": "method",
+    "graph": "network",
+    "graphs": "network",
+    "graph_seed": "network_seed",
+    "nodes": "n_nodes",
+    "passes": "max_passes",
+}
 
 
 class AdfsError(Exception):
@@ -18,6 +28,19 @@ class InputError(AdfsError, ValueError):
 
 class FileError(AdfsError, OSError):
     """A file could not be written or read, and the reason lies with the disk rather than with the request."""
+
+
+def new_name(name: object, known: Iterable[str]) -> str | None:
+    """Return what an old name is called now, if it is one of the known names; None for any other name.
+
+    Examples
+    --------
+    >>> new_name("algorithm", ["method", "loss"]), new_name("squared-hinge", ["squared_hinge"])
+    ('method', 'squared_hinge')
+    """
+    names = list(known)
+    candidates = (_RENAMED.get(str(name)), str(name).replace("-", "_"))
+    return next((new for new in candidates if new != name and new in names), None)
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
@@ -43,6 +66,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     unknown loss 'logstic': did you mean 'logistic'? Known: logistic, squared
     """
     names = sorted(known)
+    current = new_name(name, names)
+    if current is not None:
+        return InputError(f"the {kind} {name!r} is called {current!r} since version 0.3")
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")

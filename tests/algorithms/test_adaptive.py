@@ -25,7 +25,7 @@ from literal_methods import LiteralBlockAdfs
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
 
-LOSSES = ["logistic", "squared-hinge", "smoothed-hinge", "huber", "smoothed-quantile"]
+LOSSES = ["logistic", "squared_hinge", "smoothed_hinge", "huber", "smoothed_quantile"]
 # Each kind of kernel takes seconds to compile: the other losses have the same prox, and are soaked.
 QUICK = LOSSES[:2]
 ALL_LOSSES = [*QUICK, *(pytest.param(loss, marks=pytest.mark.soak) for loss in LOSSES[2:])]
@@ -37,7 +37,7 @@ def make_problem(
     rng = np.random.default_rng([seed, n, m])
     X = rng.standard_normal((n * m, d)) * np.exp(rng.uniform(-0.5, 0.5, (n * m, 1)))
     y = X @ rng.standard_normal(d) * 2.0 + 0.3 * rng.standard_normal(n * m)
-    if loss in ("logistic", "squared-hinge", "smoothed-hinge"):
+    if loss in ("logistic", "squared_hinge", "smoothed_hinge"):
         y = np.where(y > 0.0, 1.0, -1.0)
     weights = rng.uniform(0.3, 2.0, n * m)
     return adfs.Problem(sp.csr_array(X) if sparse else X, y, loss, sigma, n, sample_weight=weights)
@@ -46,17 +46,17 @@ def make_problem(
 def boxed(problem: adfs.Problem, excess: float) -> tuple[BoxedProblem, np.ndarray]:
     """Return a view with boxes around a rough solution, some of them too small, and where to start in it."""
     theta = 0.9 * problem.optimum().theta
-    tips = problem.clip_to_domain(problem.slopes(theta))
+    duals = problem.clip_to_domain(problem.slopes(theta))
     radius = np.full(problem.n_samples, np.sqrt(excess / problem.total_sigma))
-    view = BoxedProblem(problem, intervals(problem, theta, tips, excess, radius))
-    return view, view.clip_to_domain(tips)
+    view = BoxedProblem(problem, intervals(problem, theta, duals, excess, radius))
+    return view, view.clip_to_domain(duals)
 
 
 def run_boxed(
-    view: BoxedProblem, network: adfs.Network, parameters: Parameters, tips: np.ndarray, stop: int
+    view: BoxedProblem, network: adfs.Network, parameters: Parameters, duals: np.ndarray, stop: int
 ) -> Any:
     process = METHODS["adfs"].start(Setting(view, network, parameters, seed=5))
-    process.place(tips, view.sigma[:, None] * view.primal_from_dual(tips))
+    process.place(duals, view.sigma[:, None] * view.primal_from_dual(duals))
     for end, events in process.schedule.windows(0.0, stop):
         process.run(events, 0, events.time.size)
         process.position = end
@@ -66,10 +66,10 @@ def run_boxed(
 @pytest.mark.soak
 def test_dense_and_csr_have_the_same_bits() -> None:
     network = adfs.Network("cycle:4")
-    view, tips = boxed(make_problem("logistic", 1), 0.05)
+    view, duals = boxed(make_problem("logistic", 1), 0.05)
     parameters = Parameters.tuned(view, network)
     other = BoxedProblem(make_problem("logistic", 1, sparse=True), view.margins)
-    first, second = (run_boxed(one, network, parameters, tips, 4000) for one in (view, other))
+    first, second = (run_boxed(one, network, parameters, duals, 4000) for one in (view, other))
     assert np.array_equal(first.primal(), second.primal())
     assert np.array_equal(first.dual(), second.dual())
 
@@ -81,23 +81,23 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("loss", ALL_LOSSES)
 def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
     problem, network, stop = make_problem(loss, 1), adfs.Network("cycle:4"), 4000
-    view, tips = boxed(problem, 0.05)
+    view, duals = boxed(problem, 0.05)
     parameters = Parameters.tuned(view, network)
-    centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
-    process = run_boxed(view, network, parameters, tips, stop)
+    centers = problem.sigma[:, None] * problem.primal_from_dual(duals)
+    process = run_boxed(view, network, parameters, duals, stop)
     graph = AugmentedGraph(view, network, parameters)
     twin = MeanLagAdfs(graph)
-    start = np.concatenate([centers, (tips[:, None] * problem.X)[graph.tip_rows]])
+    start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.dual_rows]])
     state = LagState(start, np.zeros_like(start), np.zeros(graph.n_augmented))
-    tip_of_row = {int(row): number for number, row in enumerate(graph.tip_rows)}
+    dual_of_row = {int(row): number for number, row in enumerate(graph.dual_rows)}
     for _, events in process.schedule.windows(0.0, stop):
         for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
-            edge = actor - 4 if actor >= 4 else graph.n_communication + tip_of_row[sample]
+            edge = actor - 4 if actor >= 4 else graph.n_communication + dual_of_row[sample]
             state = twin.step(state, edge, time)
     expected = twin.iterates(state, stop)
     assert relative(process.primal() * problem.sigma[:, None], expected.x[:4]) < 1e-12
     scalars = process.dual()
-    assert relative((scalars[:, None] * problem.X)[graph.tip_rows], expected.x[4:]) < 1e-12
+    assert relative((scalars[:, None] * problem.X)[graph.dual_rows], expected.x[4:]) < 1e-12
     # Every dual variable is in its box, and some rest at its end.
     low, high = (problem.weights * view.boxed.ends[:, side] for side in (2, 3))
     assert np.all((scalars >= low - 1e-12) & (scalars <= high + 1e-12))
@@ -107,19 +107,19 @@ def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
 @pytest.mark.parametrize("loss", ["logistic", pytest.param("huber", marks=pytest.mark.soak)])
 def test_block_adfs_in_boxes_is_its_twin(loss: str) -> None:
     problem, network = make_problem(loss, 2), adfs.Network("cycle:4")
-    view, tips = boxed(problem, 0.05)
+    view, duals = boxed(problem, 0.05)
     parameters = BlockParameters.tuned(view, network, tau=3.0)
-    centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
+    centers = problem.sigma[:, None] * problem.primal_from_dual(duals)
     process = METHODS["adfs-block"].start(Setting(view, network, parameters, seed=5))
-    process.place(tips, centers)
+    process.place(duals, centers)
     process.run(gossip_here(process), 1500)
     twin = LiteralBlockAdfs(view, network, parameters)
-    state = twin.start()._replace(x=centers, v=centers, tip_x=tips, tip_v=tips)
+    state = twin.start()._replace(x=centers, v=centers, dual_x=duals, dual_v=duals)
     for t in range(1500):
         gossiping = process.draws.coin(t) < parameters.p_comm
         state = twin.step(state, None if gossiping else process.draws.samples(t))
     assert relative(process.primal() * problem.sigma[:, None], state.x) < 1e-12
-    assert relative(process.dual(), state.tip_x) < 1e-12
+    assert relative(process.dual(), state.dual_x) < 1e-12
 
 
 # --------------------------------------------------------------------------- what is proven
@@ -184,10 +184,10 @@ def test_theorem_2_holds_from_each_restart() -> None:
     assert len(retuner.begun) >= 2
     optimum = problem.optimum(1e-14).theta
     for phase in retuner.begun:
-        view, parameters, tips = phase.problem, phase.parameters, phase.start
+        view, parameters, duals = phase.problem, phase.parameters, phase.start
         graph = AugmentedGraph(view, network, parameters)
-        centers = problem.sigma[:, None] * problem.primal_from_dual(tips)
-        start = np.concatenate([centers, (tips[:, None] * problem.X)[graph.tip_rows]])
+        centers = problem.sigma[:, None] * problem.primal_from_dual(duals)
+        start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.dual_rows]])
         best = graph.dual_optimum(optimum)
         first = parameters.dual_curvature * graph.edge_norm_squared(start - best)
         first += 2.0 * (graph.dual_value(start) - graph.dual_value(best))
@@ -195,7 +195,7 @@ def test_theorem_2_holds_from_each_restart() -> None:
         errors = np.zeros((200, len(stops)))
         for seed in range(200):
             process = METHODS["adfs"].start(Setting(view, network, parameters, seed=seed))
-            process.place(tips, centers)
+            process.place(duals, centers)
             for column, stop in enumerate(stops):
                 for end, events in process.schedule.windows(process.position, stop):
                     process.run(events, 0, events.time.size)
@@ -208,10 +208,10 @@ def test_theorem_2_holds_from_each_restart() -> None:
 
 
 def _augmented(process: Any, problem: adfs.Problem, graph: AugmentedGraph) -> tuple[np.ndarray, np.ndarray]:
-    tips = (process.dual()[:, None] * problem.X)[graph.tip_rows]
+    duals = (process.dual()[:, None] * problem.X)[graph.dual_rows]
     sigma = problem.sigma[:, None]
     # Theorem 2 takes v at the centres alone.
-    x, v = (np.concatenate([process.primal(side) * sigma, tips]) for side in ("x", "v"))
+    x, v = (np.concatenate([process.primal(side) * sigma, duals]) for side in ("x", "v"))
     return x, v
 
 
@@ -225,7 +225,7 @@ TAU = 30.0
 
 
 def make_case(method: str, choice: str) -> Case:
-    return Case(method=method, parameters=choice, passes=10.0, rows=40, width=1)
+    return Case(method=method, parameters=choice, max_passes=10.0, rows=40, width=1)
 
 
 def simulate(method: str, choice: str, **more: Any) -> Run:
@@ -267,7 +267,7 @@ def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_pa
 
 
 def test_samples_leave_the_schedule() -> None:
-    problem = make_problem("squared-hinge", 4, m=60)
+    problem = make_problem("squared_hinge", 4, m=60)
     network = adfs.Network("cycle:4")
     fixed = adfs.simulate("adfs", problem, network, tol=1e-10)
     run = adfs.simulate("adfs", problem, network, tol=1e-10, parameters="adaptive-safe")
@@ -278,7 +278,7 @@ def test_samples_leave_the_schedule() -> None:
 
 
 def test_one_node_is_tuned_again_too() -> None:
-    problem = make_problem("squared-hinge", 3, n=1, m=80, sigma=0.5)
+    problem = make_problem("squared_hinge", 3, n=1, m=80, sigma=0.5)
     run = adfs.simulate("adfs", problem, parameters="adaptive", tol=1e-8)
     assert run.converged
     assert run.details["retunings"]
@@ -289,7 +289,7 @@ def test_boxes_far_too_small_are_given_up(method: str) -> None:
     """With a millionth of the proven radius the boxes are wrong at once: the run goes on with proven ones."""
     problem = make_problem("logistic", 5, m=40)
     chosen, retuner = watch(method, share=1e-6)
-    run = adfs.simulate(chosen, problem, adfs.Network("cycle:4"), tol=1e-9, passes=3000.0)
+    run = adfs.simulate(chosen, problem, adfs.Network("cycle:4"), tol=1e-9, max_passes=3000.0)
     assert run.converged
     assert retuner.begun[-1].told["share"] == 1.0
     assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
@@ -323,7 +323,7 @@ def test_squared_hinge_on_real_data(name: str, drawn: float, passes: float, node
     X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
     theirs = LinearSVC(C=0.05, dual=False, tol=1e-9, max_iter=100_000).fit(X, y)
     rows = sp.csr_array(sp.hstack([X, np.ones((y.size, 1))]))
-    problem = adfs.Problem(rows, y, "squared-hinge", 10.0 / nodes, nodes)
+    problem = adfs.Problem(rows, y, "squared_hinge", 10.0 / nodes, nodes)
     network = adfs.Network("path:1" if nodes == 1 else "grid:3x3")
     often = adfs.Record(("gap",), grid=adfs.Grid(every=0.5))  # so that passes can be compared
     fixed = adfs.simulate("adfs", problem, network, tol=4e-10, record=often)
@@ -378,7 +378,7 @@ def test_boxes_follow_the_intercepts_centre(monkeypatch: pytest.MonkeyPatch) -> 
     X = rng.standard_normal((400, 3))
     y = (X @ [2.0, -1.0, 0.5] + 2.0 + 0.5 * rng.standard_normal(400) > 0.0).astype(int)
     model = adfs.ADFSClassifier(
-        C=5.0, tol=1e-10, n_nodes=4, graph="cycle", algorithm="adfs", parameters="adaptive-safe", tau=20.0
+        C=5.0, tol=1e-10, n_nodes=4, network="cycle", method="adfs", parameters="adaptive-safe", tau=20.0
     ).fit(X, y)
     theirs = LogisticRegression(C=5.0, tol=1e-12, max_iter=10_000).fit(X, y)
     assert np.allclose(model.coef_, theirs.coef_, atol=1e-3)

@@ -87,5 +87,5 @@ def test_it_resumes_exactly(name):
 @pytest.mark.parametrize("name", ALL)
 def test_passes_are_about_what_they_say(name):
     problem, network = make_case(loss=loss_of(name))
-    run = adfs.simulate(name, problem, network, passes=40.0)
+    run = adfs.simulate(name, problem, network, max_passes=40.0)
     assert 0.7 * 40 <= run.frame["passes"].iloc[-1] <= 1.3 * 40

@@ -31,7 +31,7 @@ def residual(problem: adfs.Problem, theta: np.ndarray, points: np.ndarray) -> fl
     return worst
 
 
-@pytest.mark.parametrize("loss", few_of(SMOOTH, "logistic", "squared", "smoothed-hinge"))
+@pytest.mark.parametrize("loss", few_of(SMOOTH, "logistic", "squared", "smoothed_hinge"))
 def test_it_is_the_twin_s_for_every_loss(loss):
     rng = np.random.default_rng(5)
     problem = random_problem(loss, [0, 1, 7, 30], 4, rng, zeros=True)
@@ -65,7 +65,7 @@ def test_products_do_what_factors_do(kind):
 def test_it_ends_where_few_samples_bend_and_sigma_is_small():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 60)) * np.exp(rng.uniform(-1, 1, (200, 1)))
-    problem = adfs.Problem(X, rng.choice([-1.0, 1.0], 200), loss="smoothed-hinge", sigma=0.01)
+    problem = adfs.Problem(X, rng.choice([-1.0, 1.0], 200), loss="smoothed_hinge", sigma=0.01)
     points = 5.0 * rng.standard_normal((1, 60))
     assert residual(problem, solve(problem, make_solver(problem), points), points) <= 1e-9
 

@@ -146,7 +146,7 @@ def test_distributed_agd_takes_the_smoothness_of_the_whole(d):
     # Every node has a direction of its own, so the largest curvatures do not add up.
     X = rng.standard_normal((240, d)) * np.where(np.arange(d) == np.repeat([0, 1, 2], 80)[:, None], 3.0, 0.3)
     problem, network = adfs.Problem(X, np.sign(X[:, 0]), n_nodes=3), adfs.Network("path:3")
-    found = adfs.simulate("dagd", problem, network, passes=2).parameters.smoothness
+    found = adfs.simulate("dagd", problem, network, max_passes=2).parameters.smoothness
     exact = float(problem.merged().batch_smoothness[0] + problem.total_sigma)
     assert exact <= found <= (1.03 if d > 100 else 1.0 + 1e-9) * exact
     assert found < 0.9 * AgdParameters.theory(problem, network).smoothness

@@ -73,7 +73,7 @@ def test_esdacd_counts_the_samples_of_both_ends_and_needs_two_nodes():
     problem, network = make_case(4, n=4, m=6)
     process = drive(start("esdacd", problem, network), 50)
     edges = network.edges[process.schedule.block(0, 50).actor - 4]
-    assert process.work.computations == np.diff(problem.offsets)[edges].sum()
+    assert process.work.computations == np.diff(problem.node_starts)[edges].sum()
     assert process.work.messages == 100
     with pytest.raises(InputError, match="at least two nodes"):
         EsdacdParameters.theory(problem.merged(), adfs.Network("path:1"))

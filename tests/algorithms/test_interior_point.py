@@ -16,7 +16,7 @@ from adfs.errors import InputError
 from adfs.problem.piecewise import interior_point
 from baseline_cases import drive, make_case, start
 
-KINKED = ("hinge", "absolute", "epsilon-insensitive")
+KINKED = ("hinge", "absolute", "epsilon_insensitive")
 
 
 def diabetes() -> tuple[np.ndarray, np.ndarray]:
@@ -24,14 +24,14 @@ def diabetes() -> tuple[np.ndarray, np.ndarray]:
     return 20.0 * X, (y - y.mean()) / y.std()
 
 
-@pytest.mark.parametrize("loss", [*KINKED, "smoothed-hinge"])
+@pytest.mark.parametrize("loss", [*KINKED, "smoothed_hinge"])
 def test_its_steps_are_those_of_the_literal_form(loss: str) -> None:
     problem, network = make_case(loss=loss)
-    *_, (tips, theta) = itertools.islice(interior_point(problem.merged()), 5)
+    *_, (duals, theta) = itertools.islice(interior_point(problem.merged()), 5)
     process = drive(start("interior-point", problem, network), 5)
     assert (process.primal() == process.primal()[0]).all()
     np.testing.assert_allclose(process.primal()[0], theta, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(process.dual(), tips, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(process.dual(), duals, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", KINKED)
@@ -50,17 +50,17 @@ def test_twenty_rounds_are_enough_whatever_the_units(loss: str, sparse: bool) ->
 def test_a_fit_with_kinks_takes_it_where_features_are_few() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
-    models = [ADFSClassifier(loss="hinge", tol=1e-8, n_nodes=n, graph="complete").fit(X, y) for n in (1, 3)]
-    assert {model.algorithm_ for model in models} == {"interior-point"}
+    models = [ADFSClassifier(loss="hinge", tol=1e-8, n_nodes=n, network="complete").fit(X, y) for n in (1, 3)]
+    assert {model.method_ for model in models} == {"interior-point"}
     assert all(model.dual_gap_ <= 1e-8 and model.n_iter_ <= 200 for model in models)
     np.testing.assert_allclose(models[1].coef_, models[0].coef_, atol=1e-3)
     # LinearSVC penalises the intercept as it does the rest; so does ours when told to.
     same = ADFSClassifier(loss="hinge", tol=1e-10, intercept_scaling=1.0).fit(X, y)
     reference = LinearSVC(loss="hinge", tol=1e-9, max_iter=1_000_000, random_state=0).fit(X, y)
     np.testing.assert_allclose(same.coef_, reference.coef_, atol=1e-4)
-    assert ADFSRegressor(loss="absolute", tau=1.0).fit(*diabetes()).algorithm_ == "ns-adfs"
+    assert ADFSRegressor(loss="absolute", tau=1.0).fit(*diabetes()).method_ == "ns-adfs"
     wide = np.random.default_rng(0).standard_normal((40, 201))
-    assert ADFSRegressor(loss="absolute", tol=0.1).fit(wide, wide[:, 0]).algorithm_ == "ns-adfs"
+    assert ADFSRegressor(loss="absolute", tol=0.1).fit(wide, wide[:, 0]).method_ == "ns-adfs"
 
 
 def test_what_it_is_not_for() -> None:

@@ -54,12 +54,12 @@ def drive(process, stop: float):
 
 def augmented_events(graph: AugmentedGraph, process, stop: float):
     """The same events as (augmented edge, time), for the literal twin."""
-    tip_of_row = np.full(graph.problem.n_samples, -1)
-    tip_of_row[graph.tip_rows] = np.arange(graph.n_tips)
+    dual_of_row = np.full(graph.problem.n_samples, -1)
+    dual_of_row[graph.dual_rows] = np.arange(graph.n_duals)
     n = graph.n_centers
     for _, events in process.schedule.windows(0.0, stop):
         for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
-            edge = actor - n if actor >= n else graph.n_communication + tip_of_row[sample]
+            edge = actor - n if actor >= n else graph.n_communication + dual_of_row[sample]
             yield edge, time
 
 
@@ -67,7 +67,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / max(1e-300, np.abs(expected).max()))
 
 
-def tips_as_vectors(problem: Problem, scalars: np.ndarray) -> np.ndarray:
+def duals_as_vectors(problem: Problem, scalars: np.ndarray) -> np.ndarray:
     rows = problem.X.toarray() if problem.sparse else problem.X
     return (scalars[:, None] * rows)[problem.active]
 
@@ -88,7 +88,7 @@ def test_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
     expected = twin.iterates(state, EVENTS)
     assert relative(process.primal("x") * problem.sigma[:, None], expected.x[:n]) < 1e-12
     assert relative(process.primal("v") * problem.sigma[:, None], expected.v[:n]) < 1e-12
-    assert relative(tips_as_vectors(problem, process.dual()), expected.x[n:]) < 1e-12
+    assert relative(duals_as_vectors(problem, process.dual()), expected.x[n:]) < 1e-12
     sparse = run_kernel(
         "adfs", Setting(make_problem(loss, n, sparse=True), network, parameters, n, schedule), EVENTS
     )
@@ -230,10 +230,10 @@ def total_of_augmented_nodes(process, problem: Problem) -> float:
     worst = 0.0
     for read, side in (("x", -1.0), ("v", 1.0)):
         centers = process.primal(read) * problem.sigma[:, None]
-        from adfs.algorithms.adfs_kernels import tip_scalars
+        from adfs.algorithms.adfs_kernels import dual_scalars
 
-        tips = tip_scalars(process.parts, process.position, side)
-        total = centers.sum(axis=0) + rows.T @ tips
+        duals = dual_scalars(process.parts, process.position, side)
+        total = centers.sum(axis=0) + rows.T @ duals
         worst = max(worst, float(np.abs(total).max() / np.abs(centers).max()))
     return worst
 

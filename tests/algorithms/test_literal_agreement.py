@@ -167,9 +167,9 @@ def test_wrong_parameters_are_refused() -> None:
     problem, network = random_case(7, "logistic", n=3)
     smooth = AugmentedGraph(problem, network, Parameters.tuned(problem, network))
     rough = AugmentedGraph(problem, network, NonSmoothParameters.paper(problem, network))
-    for algorithm in (LiteralAdfs, MeanLagAdfs):
+    for method in (LiteralAdfs, MeanLagAdfs):
         with pytest.raises(adfs.InputError, match="use NS-ADFS"):
-            algorithm(rough)
+            method(rough)
     for other in (LiteralNsAdfs, VelocityNsAdfs):
         with pytest.raises(adfs.InputError, match="takes NonSmoothParameters"):
             other(smooth)

@@ -14,7 +14,7 @@ from adfs.theory import AugmentedGraph, NonSmoothParameters
 from apcg_oracle import GeneralizedApcg, non_smooth_coefficients
 from literal_cases import NON_SMOOTH, SMOOTH, cases, domain_excess, make_parameters, random_case, run_literal
 
-BOUNDED = ("hinge", "absolute", "quantile", "epsilon-insensitive", "huber", "smoothed-hinge", "logistic")
+BOUNDED = ("hinge", "absolute", "quantile", "epsilon_insensitive", "huber", "smoothed_hinge", "logistic")
 
 
 def rough_graph(problem: adfs.Problem, network: adfs.Network) -> AugmentedGraph:
@@ -103,17 +103,17 @@ def test_states_start_together() -> None:
     problem = adfs.Problem.from_shards([([[1.0]], [5.0]), ([[1.0]], [-5.0])], loss="absolute")
     network = adfs.Network("path:2")
     graph = rough_graph(problem, network)
-    apcg, tip = GeneralizedApcg(graph), graph.n_communication
-    mu = math.sqrt(graph.mu_squared[tip])
+    apcg, dual = GeneralizedApcg(graph), graph.n_communication
+    mu = math.sqrt(graph.mu_squared[dual])
     parameters = graph.parameters
     step = non_smooth_coefficients(parameters.weight_at(0), parameters.increment_at(0))
 
     def after(x: float, v: float) -> AdfsState:
         state = apcg.start()
         first, second = state.x.copy(), state.v.copy()
-        first[tip], second[tip] = -x / mu, -v / mu
+        first[dual], second[dual] = -x / mu, -v / mu
         for _ in range(40):
-            moved = apcg.step(type(state)(first, second), tip, step)
+            moved = apcg.step(type(state)(first, second), dual, step)
             first, second = moved.x, moved.v
             if domain_excess(graph, graph.incidence @ first) > 1e-6:
                 break

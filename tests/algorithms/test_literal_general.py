@@ -54,13 +54,13 @@ def test_forms_agree_and_reach_the_optimum(
     together = lagged.iterates(lags, float(events))
     assert np.abs(together.x - nodes.x).max() < 1e-12
     assert np.abs(nodes.v.sum(axis=0)).max() < 1e-12
-    tips = problem.clip_to_domain(nodes.x[eased.n_centers :])
-    gap = problem.duality_gap(tips)
+    duals = problem.clip_to_domain(nodes.x[eased.n_centers :])
+    gap = problem.duality_gap(duals)
     assert -1e-14 < gap < 1e-10
     # scikit-learn penalises by ‖θ‖²/2 and weighs losses by C.
     model = LogisticRegression(C=1.0 / problem.total_sigma, fit_intercept=False, tol=1e-12, max_iter=10_000)
     model.fit(X, y, sample_weight=weights)
-    certified = problem.primal_from_dual(tips).reshape(CLASSES, 2)
+    certified = problem.primal_from_dual(duals).reshape(CLASSES, 2)
     assert np.abs(certified - model.coef_).max() < 1e-5
     for theta in literal.theta(nodes):
         assert np.abs(theta - certified.ravel()).max() < 1e-6

@@ -61,9 +61,9 @@ def lyapunov(graph: AugmentedGraph, state: AdfsState, optimum: np.ndarray, t: in
     ("loss", "kind"),
     [
         ("logistic", "tuned"),
-        ("squared-hinge", "paper"),
+        ("squared_hinge", "paper"),
         pytest.param("logistic", "paper", marks=pytest.mark.soak),
-        pytest.param("squared-hinge", "tuned", marks=pytest.mark.soak),
+        pytest.param("squared_hinge", "tuned", marks=pytest.mark.soak),
     ],
 )
 def test_theorems_1_and_2_over_200_seeds(loss: str, kind: str) -> None:
@@ -99,7 +99,7 @@ def test_theorems_1_and_2_over_200_seeds(loss: str, kind: str) -> None:
 def test_theorem_1_as_an_exact_expectation(kind: str) -> None:
     """E over every schedule of 1, 2 and 3 events, each with its probability: no sampling error at all."""
     rng = np.random.default_rng(8)
-    problem = random_problem("smoothed-hinge", [2, 1], 2, rng)
+    problem = random_problem("smoothed_hinge", [2, 1], 2, rng)
     network = adfs.Network("path:2")
     graph = AugmentedGraph(problem, network, make_parameters(kind, problem, network))
     optimum = problem.optimum(1e-14).theta

@@ -124,13 +124,13 @@ def test_raw_data_takes_some_ten_rounds(loss, most):
 def test_scikit_learn_has_the_same_answer(name):
     X, y = load_breast_cancer(return_X_y=True)
     theirs = LogisticRegression(solver="newton-cholesky", C=0.01, fit_intercept=False, tol=1e-10).fit(X, y)
-    ours = adfs.ADFSClassifier(C=0.01, fit_intercept=False, algorithm=name, tol=1e-12).fit(X, y)
+    ours = adfs.ADFSClassifier(C=0.01, fit_intercept=False, method=name, tol=1e-12).fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0, atol=1e-6 * np.abs(theirs.coef_).max())
     X, y = load_diabetes(return_X_y=True, scaled=False)
     ridge = Ridge(alpha=2.0, solver="cholesky").fit(X, y)
-    model = adfs.ADFSRegressor(alpha=2.0, algorithm=name, tol=1e-14).fit(X, y)
+    model = adfs.ADFSRegressor(alpha=2.0, method=name, tol=1e-14).fit(X, y)
     np.testing.assert_allclose(model.coef_, ridge.coef_, rtol=0, atol=1e-6 * np.abs(ridge.coef_).max())
-    assert model.algorithm_ == name
+    assert model.method_ == name
 
 
 @pytest.mark.parametrize("name", ["newton", "lbfgs"])

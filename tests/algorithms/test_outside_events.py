@@ -54,7 +54,7 @@ def test_compiled_code_calls_the_kernels_of_the_parts_it_is_given(name: str) -> 
 
 def test_it_runs_and_gets_near_the_optimum() -> None:
     problem = problem_of(range(4))
-    run = adfs.simulate(PairwiseMeans(), problem, NETWORK, passes=200.0, record=("suboptimality",))
+    run = adfs.simulate(PairwiseMeans(), problem, NETWORK, max_passes=200.0, record=("suboptimality",))
     found = run.frame["suboptimality"]
     assert found.iloc[-1] < 0.05 * found.iloc[0]
 
@@ -64,7 +64,7 @@ def test_it_runs_and_gets_near_the_optimum() -> None:
 def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path) -> None:
     shards = [shard(node) for node in range(4)]
     problem = adfs.Problem.from_shards(shards, "squared", 0.1)
-    run = adfs.simulate(PairwiseMeans(), problem, NETWORK, passes=20.0, seed=1)
+    run = adfs.simulate(PairwiseMeans(), problem, NETWORK, max_passes=20.0, seed=1)
     script = Path(__file__).parents[1] / "outside_events.py"
     found = launch(2, [sys.executable, str(script)], timeout=200.0).results
     assert np.array(found["theta"]).tobytes() == run.theta.tobytes()

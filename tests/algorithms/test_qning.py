@@ -25,23 +25,23 @@ def make_problem(loss: str = "logistic", sparse: bool = False, sigma: float = 0.
 
 @pytest.mark.parametrize(
     ("loss", "sparse"),
-    [*((loss, False) for loss in ("logistic", "squared", "squared-hinge", "huber")), ("logistic", True)],
+    [*((loss, False) for loss in ("logistic", "squared", "squared_hinge", "huber")), ("logistic", True)],
 )
 def test_a_pass_is_the_literal_one(loss: str, sparse: bool) -> None:
     problem = make_problem(loss, sparse)
     rng = np.random.default_rng(1)
     center, total = rng.standard_normal(7), 2.5
-    tips = problem.clip_to_domain(0.1 * rng.standard_normal(120))
+    duals = problem.clip_to_domain(0.1 * rng.standard_normal(120))
     order = rng.permutation(np.flatnonzero(problem.active))
     X = problem.X.toarray() if problem.sparse else problem.X
-    expected = literal_dual_pass(problem, order, total, center, tips)
-    theta = (center - X.T @ tips) / total
-    dual_pass(problem.samples, problem.loss.beta, order, total, tips, theta)
-    np.testing.assert_allclose(tips, expected, atol=1e-11)
-    np.testing.assert_allclose(theta, (center - X.T @ tips) / total, atol=1e-12)
+    expected = literal_dual_pass(problem, order, total, center, duals)
+    theta = (center - X.T @ duals) / total
+    dual_pass(problem.samples, problem.loss.beta, order, total, duals, theta)
+    np.testing.assert_allclose(duals, expected, atol=1e-11)
+    np.testing.assert_allclose(theta, (center - X.T @ duals) / total, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge", "huber"])
 def test_it_ends_at_the_optimum_in_a_few_passes(loss: str) -> None:
     problem = make_problem(loss)
     best = problem.optimum()
@@ -82,10 +82,10 @@ def test_bad_steps_make_the_passes_per_step_more() -> None:
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     problem = make_problem()
-    whole = adfs.simulate("qning", problem, passes=12, seed=3)
+    whole = adfs.simulate("qning", problem, max_passes=12, seed=3)
     for passes in (5, 12):
         again = adfs.simulate(
-            "qning", problem, passes=passes, seed=3, checkpoint=tmp_path / "kept", resume=passes == 12
+            "qning", problem, max_passes=passes, seed=3, checkpoint=tmp_path / "kept", resume=passes == 12
         )
     assert again.theta.tobytes() == whole.theta.tobytes()
     assert again.dual is not None

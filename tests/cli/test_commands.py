@@ -150,8 +150,8 @@ def test_files_are_nodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     for node, rows in enumerate(np.array_split(np.arange(y.size), 3)):
         dump_svmlight_file(X[rows], y[rows], f"s{node}.svm", zero_based=False)
     shards = ["s0.svm", "s1.svm", "s2.svm"]
-    assert fit(*shards, "--graph", "path", "--tol", "1e-13", "--out", "three.json") == 0
-    assert fit("t.svm", "--nodes", "3", "--graph", "path", "--tol", "1e-13", "--out", "split.json") == 0
+    assert fit(*shards, "--network", "path", "--tol", "1e-13", "--out", "three.json") == 0
+    assert fit("t.svm", "--nodes", "3", "--network", "path", "--tol", "1e-13", "--out", "split.json") == 0
     assert fit("t.svm", "--tol", "1e-13", "--out", "one.json") == 0
     three, split, one = (LinearModel.load(Path(name)) for name in ("three.json", "split.json", "one.json"))
     assert np.array_equal(three.coef, split.coef)  # the same nodes, the same schedule: the same bits
@@ -187,9 +187,9 @@ REQUESTS = {
     "classes": (["--loss", "squared", "--class-weight", "balanced"], "are for classification"),
     "weights": (["--class-weight", "heavy"], "balanced or left out"),
     "tol": (["--tol", "0"], "--tol must be above 0, got 0"),
-    "graph": (["--nodes", "4", "--graph", "cicle"], "did you mean 'cycle'?"),
-    "method": (["--algorithm", "adsf"], "did you mean 'adfs'?"),
-    "smooth": (["--loss", "hinge", "--algorithm", "adfs"], "needs a smooth loss"),
+    "graph": (["--nodes", "4", "--network", "cicle"], "did you mean 'cycle'?"),
+    "method": (["--method", "adsf"], "did you mean 'adfs'?"),
+    "smooth": (["--loss", "hinge", "--method", "adfs"], "needs a smooth loss"),
     "parameters": (["--parameters", "papers"], "did you mean 'paper'?"),
     "schedule": (["--schedule", "poison"], "did you mean 'poisson'?"),
     "format": (["--format", "xls"], "unknown format 'xls'"),
@@ -249,7 +249,7 @@ def test_progress_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_simulate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["simulate", "dense.npz", "--nodes", "9", "--graph", "grid:3x3", "--seed", "4"]
+    common = ["simulate", "dense.npz", "--nodes", "9", "--network", "grid:3x3", "--seed", "4"]
     assert main([*common, "--tol", "1e-8", "--json", "--out", "run.npz", "--history", "h.csv"]) == 0
     summary = json.loads(capsys.readouterr().out)
     X, y = cancer()
@@ -267,7 +267,7 @@ def test_simulate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["sklearn:breast_cancer", "--graph", "grid:3x3", "--tau", "5"]
+    options = ["sklearn:breast_cancer", "--network", "grid:3x3", "--tau", "5"]
     assert main(["rates", *options, "--json"]) == 0
     rates = json.loads(capsys.readouterr().out)
     X, y = cancer()
@@ -288,10 +288,10 @@ def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert main(["rates", "sklearn:breast_cancer", "--json"]) == 0  # one node: γ is not a number
     assert json.loads(capsys.readouterr().out)["n_nodes"] == 1
     Path("sites.txt").write_text("oslo rome\nrome bonn\n")
-    assert main(["rates", "sklearn:breast_cancer", "--graph", "sites.txt", "--json"]) == 0
+    assert main(["rates", "sklearn:breast_cancer", "--network", "sites.txt", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["n_nodes"], found["network"]) == (3, "sites.txt")
-    assert main(["rates", "sklearn:breast_cancer", "--graph", "sights.txt"]) == 2
+    assert main(["rates", "sklearn:breast_cancer", "--network", "sights.txt"]) == 2
     assert "graph sights.txt: cannot be read: No such file" in capsys.readouterr().err
     assert main(["rates", "sklearn:diabetes", "--loss", "absolute"]) == 2
     assert "needs a smooth loss" in capsys.readouterr().err

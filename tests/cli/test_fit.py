@@ -46,13 +46,13 @@ def test_every_method_through_every_door(name: str, file: str) -> None:
     """Command, estimator and `simulate` solve the same problem; over MPI see `test_mpi_same_bits`."""
     loss = "logistic" if METHODS[name].smooth_only else "hinge"
     X, y = data()
-    settings: dict[str, Any] = {"n_nodes": 2, "graph": "path", "partition": "contiguous"}
+    settings: dict[str, Any] = {"n_nodes": 2, "network": "path", "partition": "contiguous"}
     model = adfs.ADFSClassifier(
-        loss=loss, algorithm=name, tol=1e-2, max_iter=3000, fit_intercept=False, **settings
+        loss=loss, method=name, tol=1e-2, max_iter=3000, fit_intercept=False, **settings
     ).fit(X, y)
     problem = adfs.Problem(X, y, n_nodes=2, partition="contiguous", loss=loss, sigma=0.5)
-    run = adfs.simulate(name, problem, adfs.Network("path:2"), tol=1e-2, passes=3000.0)
-    options = ["--nodes", "2", "--graph", "path", "--algorithm", name, "--loss", loss, "--tol", "1e-2"]
+    run = adfs.simulate(name, problem, adfs.Network("path:2"), tol=1e-2, max_passes=3000.0)
+    options = ["--nodes", "2", "--network", "path", "--method", name, "--loss", loss, "--tol", "1e-2"]
     assert main(["fit", file, *options, "--no-intercept", "--max-passes", "3000", "--out", "m.json"]) == 0
     written = LinearModel.load(Path("m.json"))
     assert run.outcome is Outcome.CONVERGED
@@ -67,20 +67,20 @@ def test_every_method_through_every_door(name: str, file: str) -> None:
 
 
 def test_a_graph_says_how_many_nodes_there_are(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", file, "--graph", "grid:2x2", "--tol", "1e-2", "--out", "m.json"]) == 0
+    assert main(["fit", file, "--network", "grid:2x2", "--tol", "1e-2", "--out", "m.json"]) == 0
     assert LinearModel.load(Path("m.json")).training["n_nodes"] == 4
     X, y = data()
-    assert adfs.ADFSClassifier(graph="grid:3x3", tol=1e-2).fit(X, y).node_coef_.shape == (9, 3)
+    assert adfs.ADFSClassifier(network="grid:3x3", tol=1e-2).fit(X, y).node_coef_.shape == (9, 3)
     capsys.readouterr()
     Path("sites.txt").write_text("0 1\n1 2\n")
-    assert main(["fit", file, "--graph", "sites.txt", "--tol", "1e-2", "--out", "m.json"]) == 0
+    assert main(["fit", file, "--network", "sites.txt", "--tol", "1e-2", "--out", "m.json"]) == 0
     assert LinearModel.load(Path("m.json")).training["n_nodes"] == 3
-    assert main(["fit", file, "--graph", "sights.txt"]) == 2
+    assert main(["fit", file, "--network", "sights.txt"]) == 2
     assert "graph sights.txt: cannot be read" in capsys.readouterr().err
-    assert main(["fit", file, "--graph", "grid:2x2", "--nodes", "3"]) == 2
+    assert main(["fit", file, "--network", "grid:2x2", "--nodes", "3"]) == 2
     assert "has 4 nodes but n_nodes is 3; leave one of them out" in capsys.readouterr().err
     with pytest.raises(adfs.InputError, match="has 9 nodes but n_nodes is 2"):
-        adfs.ADFSClassifier(graph="grid:3x3", n_nodes=2).fit(X, y)
+        adfs.ADFSClassifier(network="grid:3x3", n_nodes=2).fit(X, y)
 
 
 def test_the_data_are_never_overwritten(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,7 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(
 
 def test_sigterm_leaves_a_model_and_a_checkpoint(file: str) -> None:
     """The checkpoints that time would bring are far off: there is one because the run was told to end."""
-    endless = ["--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--out", "m.json"]
+    endless = ["--tol", "1e-300", "--max-passes", "1e12", "--method", "adfs", "--out", "m.json"]
     kept = ["--checkpoint", "kept", "--checkpoint-every", "1000", "--history", "h.csv", "--progress"]
     with subprocess.Popen(
         [sys.executable, "-m", "adfs", "fit", file, *endless, *kept],

@@ -50,7 +50,7 @@ def test_offsets_standard_errors_and_scaled_columns(
     header = dict(line.split("  ", 1) for line in lines[: first - 1])
     assert [header[name].strip() for name in ("loss", "link", "rows")] == ["logistic", "logit", "100"]
     assert header["df residuals"].strip() == "95"
-    assert header["method"].strip() == f"newton ({own.algorithm_reason_})"
+    assert header["method"].strip() == f"newton ({own.method_reason_})"
     assert lines[first].split() == ["coef", "std", "err", "z", "P>|z|", "[0.025", "0.975]"]
     assert [line.split()[0] for line in lines[first + 1 : first + 6]] == ["a", "b", "c", "d", "intercept"]
     assert float(lines[first + 3].split()[2]) == pytest.approx(own.standard_errors_[0, 2], rel=1e-3)
@@ -144,7 +144,7 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
     assert np.array_equal([one["scores"] for one in found["cv"]["tried"]], own.scores_.T)
     assert "<svg" in Path("curve.svg").read_text(encoding="utf-8")
     # Without --json a table, and how many fits of the folds ended early.
-    short = ["--label", "kind", "--algorithm", "adfs", "--max-passes", "2", "--out", "m.json"]
+    short = ["--label", "kind", "--method", "adfs", "--max-passes", "2", "--out", "m.json"]
     assert main(["fit", "d.csv", "--cv", "3", "--C-grid", "0.001,1", *short]) == 1
     told = capsys.readouterr().err.splitlines()
     assert told[0].split() == ["C", "accuracy", "lowest", "highest"]

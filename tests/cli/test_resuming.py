@@ -18,29 +18,29 @@ from adfs.data import LinearModel
 
 # Two classes, three classes, and a regression; each kind of fit takes a few rounds or stages.
 FITS = {
-    "adfs": ["two.svm", "--algorithm", "adfs", "--tol", "1e-8"],
-    "adfs-block": ["two.svm", "--algorithm", "adfs-block", "--tol", "1e-8"],
-    "adfs, no intercept": ["two.svm", "--algorithm", "adfs", "--no-intercept", "--tol", "1e-8"],
-    "adfs, poisson clocks": ["two.svm", "--algorithm", "adfs", "--schedule", "poisson", "--tol", "1e-8"],
-    "adfs, adaptive": ["two.svm", "--algorithm", "adfs", "--parameters", "adaptive", "--tol", "1e-8"],
-    "newton": ["two.svm", "--algorithm", "newton", "--tol", "1e-9"],
-    "newton, no intercept": ["two.svm", "--algorithm", "newton", "--no-intercept", "--tol", "1e-9"],
-    "lbfgs": ["two.svm", "--algorithm", "lbfgs", "--tol", "1e-9"],
-    "qning": ["two.svm", "--algorithm", "qning", "--tol", "1e-8"],
-    "squares": ["houses.csv", "--label", "y", "--loss", "squared", "--algorithm", "adfs", "--tol", "1e-8"],
+    "adfs": ["two.svm", "--method", "adfs", "--tol", "1e-8"],
+    "adfs-block": ["two.svm", "--method", "adfs-block", "--tol", "1e-8"],
+    "adfs, no intercept": ["two.svm", "--method", "adfs", "--no-intercept", "--tol", "1e-8"],
+    "adfs, poisson clocks": ["two.svm", "--method", "adfs", "--schedule", "poisson", "--tol", "1e-8"],
+    "adfs, adaptive": ["two.svm", "--method", "adfs", "--parameters", "adaptive", "--tol", "1e-8"],
+    "newton": ["two.svm", "--method", "newton", "--tol", "1e-9"],
+    "newton, no intercept": ["two.svm", "--method", "newton", "--no-intercept", "--tol", "1e-9"],
+    "lbfgs": ["two.svm", "--method", "lbfgs", "--tol", "1e-9"],
+    "qning": ["two.svm", "--method", "qning", "--tol", "1e-8"],
+    "squares": ["houses.csv", "--label", "y", "--loss", "squared", "--method", "adfs", "--tol", "1e-8"],
     "squares, no intercept": [
-        *("houses.csv", "--label", "y", "--loss", "squared", "--algorithm", "adfs-block"),
+        *("houses.csv", "--label", "y", "--loss", "squared", "--method", "adfs-block"),
         *("--no-intercept", "--tol", "1e-8"),
     ],
     "one class against the others": [
-        *("three.svm", "--multi-class", "ovr", "--algorithm", "adfs", "--tol", "1e-7"),
+        *("three.svm", "--multi-class", "ovr", "--method", "adfs", "--tol", "1e-7"),
     ],
-    "softmax": ["three.svm", "--algorithm", "adfs", "--tol", "1e-6"],
+    "softmax": ["three.svm", "--method", "adfs", "--tol", "1e-6"],
     "elastic net": ["two.svm", "--penalty", "elasticnet", "--l1-ratio", "0.5", "--tol", "1e-7"],
-    "ns-adfs": ["two.svm", "--loss", "hinge", "--algorithm", "ns-adfs", "--tol", "1e-3"],
+    "ns-adfs": ["two.svm", "--loss", "hinge", "--method", "ns-adfs", "--tol", "1e-3"],
     "interior-point": ["two.svm", "--loss", "hinge", "--tol", "1e-7"],
     "cross-validation": [
-        *("two.svm", "--cv", "2", "--C-grid", "0.1,1", "--algorithm", "adfs", "--tol", "1e-6"),
+        *("two.svm", "--cv", "2", "--C-grid", "0.1,1", "--method", "adfs", "--tol", "1e-6"),
     ],
 }
 
@@ -63,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fit(*options: str) -> int:
-    return main(["fit", *options, "--nodes", "3", "--graph", "path", "--seed", "3", "--out", "model.json"])
+    return main(["fit", *options, "--nodes", "3", "--network", "path", "--seed", "3", "--out", "model.json"])
 
 
 def fitted() -> tuple[bytes, bytes, float, float]:
@@ -91,10 +91,10 @@ def test_fit_resumed_between_and_after_its_end_has_the_same_bits(kind: str, fold
 
 def test_fit_with_leftover_parts_of_an_earlier_fit_resumes(folder: Path) -> None:
     """Another fit has left checkpoints of later rounds where this one will have its own."""
-    kept = ["--checkpoint", "kept", "--algorithm", "adfs", "--tol", "1e-8"]
+    kept = ["--checkpoint", "kept", "--method", "adfs", "--tol", "1e-8"]
     assert fit("two.svm", *kept, "-C", "5") == 0
     assert Path("kept.1").exists()
-    assert fit("two.svm", "--algorithm", "adfs", "--tol", "1e-8") == 0
+    assert fit("two.svm", "--method", "adfs", "--tol", "1e-8") == 0
     expected = fitted()
     assert fit("two.svm", *kept, "--max-passes", "5") == 1
     assert fit("two.svm", *kept, "--resume") == 0
@@ -119,7 +119,7 @@ def kill_and_resume(kind: str, kills: int, seed: int) -> None:
     assert fit(*FITS[kind]) == 0
     expected = fitted()
     command = [sys.executable, "-m", "adfs", "fit", *FITS[kind], "--checkpoint", "kept", "--resume"]
-    command += ["--checkpoint-every", "0.001", "--nodes", "3", "--graph", "path", "--seed", "3"]
+    command += ["--checkpoint-every", "0.001", "--nodes", "3", "--network", "path", "--seed", "3"]
     command += ["--out", "model.json"]
     for _ in range(kills):
         for path in Path.cwd().glob("kept*"):

@@ -78,7 +78,7 @@ def test_smooth_classifiers_agree_with_liblinear(loss: str, name: str, n_nodes: 
 def test_the_hinge_agrees_with_liblinear(name: str, n_nodes: int) -> None:
     X, y = classification(name)
     model = ADFSClassifier(
-        "hinge", intercept_scaling=1.0, n_nodes=n_nodes, graph="complete", tol=1e-8, random_state=0
+        "hinge", intercept_scaling=1.0, n_nodes=n_nodes, network="complete", tol=1e-8, random_state=0
     )
     if X.shape[1] <= 200:
         model.set_params(tol=1e-11)  # of which interior points make nothing
@@ -129,7 +129,7 @@ def test_other_regressions_agree_with_another_solver(loss: str, name: str, n_nod
         alpha=1.3,
         intercept_scaling=1.0,
         n_nodes=n_nodes,
-        graph="complete",
+        network="complete",
         tol=tol,
         max_iter=50_000,
         random_state=0,

@@ -86,7 +86,7 @@ def solver_for(method: str, given: Attack) -> Solver:
     n_nodes = nodes_of(method, given)
     edges = np.array([[i, i + 1] for i in range(n_nodes - 1)], dtype=int).reshape(-1, 2)
     placement = Placement(np.zeros(n_nodes, int), edges, 1)
-    options = RunOptions(tol=given.tol, passes=60, seed=0)
+    options = RunOptions(tol=given.tol, max_passes=60, seed=0)
     return Solver(OneProcess(), adfs.Network(f"path:{n_nodes}"), placement, options, method)
 
 
@@ -104,7 +104,7 @@ def solved(loss: Loss, method: str, intercept: bool, given: Attack) -> tuple[np.
             offset=given.offset,
             l1=given.l1 / n_nodes if METHODS[method].l1 and given.l1 else None,
         )
-        run = adfs.simulate(method, problem, f"path:{n_nodes}", tol=given.tol, passes=60, seed=0)
+        run = adfs.simulate(method, problem, f"path:{n_nodes}", tol=given.tol, max_passes=60, seed=0)
         point = run.coef.reshape(problem.n_outputs, -1) if loss.several_outputs else run.coef
         assert run.gap == pytest.approx(run.absolute_gap / (problem.value_at_zero or 1.0), rel=1e-9)
         return point, run.gap, run.absolute_gap
@@ -146,7 +146,7 @@ def reference(loss: Loss, method: str, intercept: bool, given: Attack) -> Refere
 def cases() -> list[tuple[Loss, str, bool]]:
     """Return every loss with every method that is for it, with an intercept and without.
 
-    Methods that ``algorithm="auto"`` never takes meet an intercept where that needs no kernels of its own:
+    Methods that ``method="auto"`` never takes meet an intercept where that needs no kernels of its own:
     with the losses of residuals.
     """
     out = []

@@ -145,7 +145,7 @@ def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process(kind:
     if kind == "sparse":
         X[CUTS[1] : CUTS[2], 28:] = 0.0
         X, widths = sp.csr_array(X), [30, 28, 30]
-    search.estimator.set_params(graph="complete", random_state=0)
+    search.estimator.set_params(network="complete", random_state=0)
     alone = type(search)(**search.get_params(deep=False))
     parts = [np.arange(a, b) for a, b in pairwise(CUTS)]
     alone.estimator = type(search.estimator)(
@@ -220,8 +220,8 @@ def test_scikit_learn_takes_it_as_its_own() -> None:
 def test_a_fit_that_starts_from_the_one_before_takes_fewer_passes() -> None:
     X, y = classification("breast_cancer")
     grid = np.logspace(-2, 2, 5)
-    for algorithm in ("newton", "adfs"):
-        base = ADFSClassifier(algorithm=algorithm, n_nodes=2, random_state=0)
+    for method in ("newton", "adfs"):
+        base = ADFSClassifier(method=method, n_nodes=2, random_state=0)
         path = ADFSClassifierCV(grid, cv=2, estimator=base).fit(X, y)
         alone = [ADFSClassifierCV([C], cv=2, estimator=base).fit(X, y) for C in grid]
         assert path.n_iter_.sum() < 0.9 * sum(model.n_iter_.sum() for model in alone)
@@ -230,7 +230,7 @@ def test_a_fit_that_starts_from_the_one_before_takes_fewer_passes() -> None:
 
 def test_fits_that_ended_early_are_counted() -> None:
     X, y = classification("breast_cancer")
-    base = ADFSClassifier(algorithm="adfs", max_iter=2, random_state=0)
+    base = ADFSClassifier(method="adfs", max_iter=2, random_state=0)
     search = ADFSClassifierCV([1.0, 10.0], cv=3, estimator=base)
     with pytest.warns(ConvergenceWarning) as said:
         search.fit(X, y)
@@ -244,7 +244,7 @@ def test_fits_that_ended_early_are_counted() -> None:
 
 def test_a_ctrl_c_ends_the_search() -> None:
     X, y = classification("breast_cancer")
-    base = ADFSClassifier(algorithm="adfs", tol=1e-300, max_iter=1e9, random_state=0)
+    base = ADFSClassifier(method="adfs", tol=1e-300, max_iter=1e9, random_state=0)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         ADFSClassifierCV([1.0, 10.0], cv=3, estimator=base).fit(X, y)

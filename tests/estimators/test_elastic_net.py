@@ -30,12 +30,12 @@ def wide() -> tuple[np.ndarray, np.ndarray]:
 def test_ranks_have_the_bits_of_one_process() -> None:
     X, y = wide()
     parts = np.array_split(np.arange(len(X)), 3)
-    options: dict[str, Any] = {"alpha": 3.0, "l1_ratio": 0.9, "algorithm": "adfs-block", "random_state": 0}
-    model = ADFSRegressor(n_nodes=3, partition=parts, graph="complete", **options).fit(X, y)
+    options: dict[str, Any] = {"alpha": 3.0, "l1_ratio": 0.9, "method": "adfs-block", "random_state": 0}
+    model = ADFSRegressor(n_nodes=3, partition=parts, network="complete", **options).fit(X, y)
 
     def run(cluster: Threads) -> np.ndarray:
         mine = parts[cluster.rank]
-        return ADFSRegressor(cluster=cluster, graph="complete", **options).fit(X[mine], y[mine]).coef_
+        return ADFSRegressor(cluster=cluster, network="complete", **options).fit(X[mine], y[mine]).coef_
 
     assert {found.tobytes() for found in on_threads(3, run)} == {model.coef_.tobytes()}
 
@@ -47,7 +47,7 @@ def test_a_node_starts_where_its_dual_variables_say(method: str) -> None:
     rng = np.random.default_rng(2)
     sigma, l1 = rng.uniform(0.1, 1.0, 4), rng.uniform(0.5, 3.0, 4)
     problem = adfs.Problem(X, y, loss="squared", sigma=sigma, l1=l1, n_nodes=4)
-    run = adfs.simulate(method, problem, "cycle:4", tol=1e-10, passes=5000)
+    run = adfs.simulate(method, problem, "cycle:4", tol=1e-10, max_passes=5000)
     best = problem.optimum()
     assert best.gap <= 1e-12
     assert np.array_equal(run.coef != 0.0, best.theta != 0.0)
@@ -78,7 +78,7 @@ def test_no_certificate_is_below_the_true_error(
     best = problem.optimum()
     assert best.gap <= 1e-10
     for tol in (1e-2, 1e-5, 1e-9):
-        run = adfs.simulate("adfs", problem, "path:3", tol=tol, passes=200)
+        run = adfs.simulate("adfs", problem, "path:3", tol=tol, max_passes=200)
         error = (problem.objective(run.coef) - best.value) / problem.value_at_zero
         assert error <= run.gap + 1e-13
         theta = rng.normal(size=5) * (rng.uniform(size=5) < 0.5)
@@ -92,14 +92,14 @@ def test_what_cannot_be_done_is_refused_with_a_sentence() -> None:
     problem = adfs.Problem(X, y, loss="squared", l1=1.0)
     for method in ("extra", "dagd", "point-saga", "msda", "ns-adfs"):
         with pytest.raises(InputError, match="takes no l1 term"):
-            adfs.simulate(method, problem, passes=1)
+            adfs.simulate(method, problem, max_passes=1)
     with pytest.raises(InputError, match="'adaptive' does not take an l1 term"):
-        adfs.simulate("adfs", adfs.Problem(X, y, loss="huber", l1=1.0), parameters="adaptive", passes=1)
+        adfs.simulate("adfs", adfs.Problem(X, y, loss="huber", l1=1.0), parameters="adaptive", max_passes=1)
     with pytest.raises(InputError, match="l1 must be finite and at least 0 at every node, node 0 has -1"):
         adfs.Problem(X, y, loss="squared", l1=-1.0)
-    for algorithm in ("auto", "ns-adfs"):
+    for method in ("auto", "ns-adfs"):
         with pytest.raises(InputError, match="needs a smooth loss and 'hinge' is not"):
-            ADFSClassifier("hinge", l1_ratio=0.5, algorithm=algorithm).fit(np.eye(3), [0, 1, 1])
+            ADFSClassifier("hinge", l1_ratio=0.5, method=method).fit(np.eye(3), [0, 1, 1])
     with pytest.raises(InputError, match="l1_ratio=1 leaves no strong convexity"):
         ADFSRegressor(l1_ratio=1.0).fit(X, y)
     with pytest.raises(InputError, match="l1_ratio must be at least 0 and below 1"):
@@ -132,7 +132,7 @@ def test_a_gap_that_does_not_fall_makes_sigma_smaller(method: str) -> None:
     tuned = METHODS[method].parameters(problem, network)
     assert adfs.simulate(method, problem, network, tol=1e-6).details["retunings"] == []
     wrong = replace(tuned, dual_curvature=300.0 * tuned.dual_curvature, contraction=17.0 * tuned.contraction)
-    run = adfs.simulate(method, problem, network, parameters=wrong, tol=1e-8, passes=3000)
+    run = adfs.simulate(method, problem, network, parameters=wrong, tol=1e-8, max_passes=3000)
     assert run.gap <= 1e-8
     (told,) = run.details["retunings"]
     assert told["share"] == 0.1

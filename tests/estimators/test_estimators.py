@@ -57,12 +57,12 @@ def test_numbers_that_can_hardly_be_squared_are_told_without_warnings_of_numpy()
     with pytest.raises(
         InputError, match=r"X holds a number beyond ±1e\+150 in row \d+, whose square is no double"
     ):
-        ADFSRegressor(algorithm="newton").fit(1e200 * X, y)
+        ADFSRegressor(method="newton").fit(1e200 * X, y)
     with pytest.raises(InputError, match=r"y holds a number beyond ±1e\+150 in row"):
         ADFSRegressor().fit(X, 1e200 * y)
     X = np.random.default_rng(0).standard_normal((60, 3))
     with pytest.warns(ConvergenceWarning):  # and nothing else: warnings are errors
-        model = ADFSRegressor(algorithm="newton", max_iter=50).fit(X, 1e150 * np.sign(X[:, 0]))
+        model = ADFSRegressor(method="newton", max_iter=50).fit(X, 1e150 * np.sign(X[:, 0]))
     assert not model.dual_gap_ < 1e-6
 
 
@@ -107,7 +107,7 @@ def test_the_same_random_state_gives_the_same_bits() -> None:
 def test_attributes_of_one_versus_rest() -> None:
     X, y = load_digits(return_X_y=True)
     names = np.array([f"digit {k}" for k in range(10)])[y]
-    model = ADFSClassifier(n_nodes=4, graph=nx.star_graph(3), multi_class="ovr", random_state=0, n_jobs=2)
+    model = ADFSClassifier(n_nodes=4, network=nx.star_graph(3), multi_class="ovr", random_state=0, n_jobs=2)
     model.fit(X / 16.0, names)
     assert model.classes_.tolist() == sorted(set(names))
     assert model.coef_.shape == (10, 64)
@@ -152,9 +152,9 @@ def test_probabilities_are_for_the_logistic_loss() -> None:
 def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None:
     X, y = classification("breast_cancer")
     tol = 1e-9 if loss == "logistic" else 1e-4
-    algorithm = "adfs" if loss == "logistic" else "auto"
+    method = "adfs" if loss == "logistic" else "auto"
     model = ADFSClassifier(
-        loss, n_nodes=n_nodes, tol=tol, algorithm=algorithm, warm_start=True, random_state=0
+        loss, n_nodes=n_nodes, tol=tol, method=method, warm_start=True, random_state=0
     ).fit(X, y)
     coef = model.coef_.copy()
     cold = model.n_iter_
@@ -178,7 +178,7 @@ def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None
 def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
     X, y = regression("diabetes")
     for rows in (X, sp.csr_array(X)):
-        model = ADFSRegressor(tol=1e-9, n_nodes=3, algorithm="adfs", warm_start=True, random_state=0)
+        model = ADFSRegressor(tol=1e-9, n_nodes=3, method="adfs", warm_start=True, random_state=0)
         assert model.fit(rows, y).n_iter_ > 1
         model.fit(rows, y)
         assert model.n_iter_ == 1
@@ -190,7 +190,7 @@ def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
 
 def test_a_warm_start_from_a_stronger_penalty_saves_passes() -> None:
     X, y = classification("breast_cancer")
-    model = ADFSClassifier(C=1.0, algorithm="newton", warm_start=True, random_state=0).fit(X, y)
+    model = ADFSClassifier(C=1.0, method="newton", warm_start=True, random_state=0).fit(X, y)
     model.set_params(C=100.0).fit(X, y)
     assert model.n_iter_ < clone(model).fit(X, y).n_iter_
 
@@ -211,7 +211,7 @@ def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
     assert np.abs(run.coef - problem.optimum().theta).max() <= 1e-5
     # Starting at the optimum is staying there.
     best = problem.optimum()
-    still = simulate("adfs", problem, "cycle", start=best.dual, passes=20.0)
+    still = simulate("adfs", problem, "cycle", start=best.dual, max_passes=20.0)
     assert still.frame["gap"].max() <= 1e-11
 
 
@@ -237,11 +237,11 @@ def test_a_start_of_another_shape_is_refused() -> None:
 def test_a_warning_when_the_gap_was_not_reached() -> None:
     X, y = classification("breast_cancer")
     with pytest.warns(ConvergenceWarning, match=r"gap of .* after 3 passes, above tol"):
-        model = ADFSClassifier(max_iter=3, algorithm="adfs", random_state=0).fit(X, y)
+        model = ADFSClassifier(max_iter=3, method="adfs", random_state=0).fit(X, y)
     assert model.n_iter_ == 3
     assert model.dual_gap_ > 1e-6
     with pytest.warns(ConvergenceWarning):
-        ADFSRegressor(max_iter=2, algorithm="adfs", random_state=0).fit(sp.csr_array(X), y)
+        ADFSRegressor(max_iter=2, method="adfs", random_state=0).fit(sp.csr_array(X), y)
 
 
 def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,8 +269,8 @@ SENTENCES = [
     (ADFSClassifier(max_iter=0), "max_iter must be"),
     (ADFSClassifier(n_nodes=2.5), "n_nodes must be a whole number"),
     (ADFSClassifier(n_nodes=1000), "cannot be split over 1000 nodes"),
-    (ADFSClassifier(n_nodes=3, graph="cicle"), "did you mean 'cycle'"),
-    (ADFSClassifier(n_nodes=3, graph="grid:2x2"), "4 nodes but n_nodes is 3"),
+    (ADFSClassifier(n_nodes=3, network="cicle"), "did you mean 'cycle'"),
+    (ADFSClassifier(n_nodes=3, network="grid:2x2"), "4 nodes but n_nodes is 3"),
     (ADFSClassifier(partition="randm"), "did you mean 'random'"),
     (ADFSClassifier(multi_class="both"), "unknown multi_class"),
     (ADFSClassifier("hinge", multi_class="multinomial"), "is for the logistic loss"),

@@ -42,10 +42,10 @@ def test_what_statsmodels_users_look_for_has_a_name() -> None:
     assert header["df residuals"] == "431"
     assert header["dispersion"] == f"{theirs.scale:.6g}"
     assert header["std err"].startswith("robust")
-    assert header["method"] == f"newton ({model.algorithm_reason_})"
-    assert "no bound" in model.algorithm_reason_
-    named = ADFSRegressor(algorithm="newton", random_state=0).fit(X, y)
-    assert named.algorithm_reason_ == ""
+    assert header["method"] == f"newton ({model.method_reason_})"
+    assert "no bound" in model.method_reason_
+    named = ADFSRegressor(method="newton", random_state=0).fit(X, y)
+    assert named.method_reason_ == ""
     assert not hasattr(model.set_params(inference=False).fit(X, y), "p_values_")
 
 
@@ -60,7 +60,7 @@ def test_sparsified_coefficients_have_the_same_summary() -> None:
 
 def test_numbers_that_are_not_finite_have_no_standard_errors() -> None:
     X, y = load_diabetes(return_X_y=True)
-    model = ADFSRegressor("poisson", algorithm="newton", max_iter=3, inference=True, random_state=0)
+    model = ADFSRegressor("poisson", method="newton", max_iter=3, inference=True, random_state=0)
     with pytest.warns(ConvergenceWarning, match="stopped at a relative duality gap of") as told:
         model.fit(1e3 * X, y)
     assert len(told) == 1

@@ -35,9 +35,9 @@ def test_one_round_is_enough_for_newton_however_long_the_rows(n_nodes: int) -> N
     rng = np.random.default_rng(0)
     X = rng.uniform(0.0, 1.0, (300, 4)) * [1.0, 1e3, 1e6, 1e7]
     y = 50.0 + X @ [1.0, 1e-3, 1e-6, 1e-7] + rng.standard_normal(300)
-    model = ADFSRegressor(tol=1e-8, n_nodes=n_nodes, graph="complete").fit(X, y)
+    model = ADFSRegressor(tol=1e-8, n_nodes=n_nodes, network="complete").fit(X, y)
     reference = Ridge(solver="cholesky").fit(X, y)
-    assert (model.algorithm_, model.dual_gap_ <= 1e-8, len(model.history_)) == ("newton", True, 2)
+    assert (model.method_, model.dual_gap_ <= 1e-8, len(model.history_)) == ("newton", True, 2)
     assert np.abs(model.predict(X) - reference.predict(X)).max() <= 1e-6
     assert model.intercept_ == pytest.approx(reference.intercept_, rel=1e-6)
 
@@ -111,7 +111,7 @@ def test_standardised_columns_are_a_pipeline(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_three_ranks_have_the_bits_of_one_process(kind: str) -> None:
-    estimator = ADFSClassifier("hinge", tol=1e-2, standardize=True, graph="complete", random_state=1)
+    estimator = ADFSClassifier("hinge", tol=1e-2, standardize=True, network="complete", random_state=1)
     X, y = classification("breast_cancer")
     X, y, offset = X[:60, :4], y[:60], X[:60, 4]
     X = sp.csr_array(X) if kind == "sparse" else X
@@ -129,7 +129,7 @@ def test_three_ranks_have_the_bits_of_one_process(kind: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["logistic", "hinge", "squared", "absolute", "multinomial"]))
-def test_balanced_tips_sum_to_zero_inside_their_domains(seed: int, name: str) -> None:
+def test_balanced_duals_sum_to_zero_inside_their_domains(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
     m = 12
     task = get_loss(name).task
@@ -138,13 +138,13 @@ def test_balanced_tips_sum_to_zero_inside_their_domains(seed: int, name: str) ->
         y = np.concatenate([np.arange(3), rng.integers(0, 3, m - 3)]).astype(float)
     weights = rng.uniform(0.1, 3.0, m) * (rng.random(m) < 0.9)
     problem = adfs.Problem(np.ones((m, 1)), y, name, 1.0, 2, sample_weight=weights)
-    shape = (m, *problem.tip_shape)
-    tips = problem.clip_to_domain(
-        weights.reshape(-1, *[1] * len(problem.tip_shape)) * rng.normal(0, 2, shape)
+    shape = (m, *problem.dual_shape)
+    duals = problem.clip_to_domain(
+        weights.reshape(-1, *[1] * len(problem.dual_shape)) * rng.normal(0, 2, shape)
     )
     nodes = AllNodes(OneProcess(), Placement(np.zeros(2, int), np.empty((0, 2), int), 1), problem)
-    found = balanced(problem, tips, nodes)
-    assert np.abs(found.sum(axis=0)).max() <= 1e-12 * (1.0 + np.abs(tips).sum())
+    found = balanced(problem, duals, nodes)
+    assert np.abs(found.sum(axis=0)).max() <= 1e-12 * (1.0 + np.abs(duals).sum())
     inside = problem.clip_to_domain(found)
     assert np.allclose(inside, found, atol=1e-12)
 
@@ -236,12 +236,12 @@ def test_targets_far_from_zero_are_certified_as_returned(name: str, l1_ratio: fl
 
 
 @pytest.mark.parametrize(
-    ("name", "algorithm"),
+    ("name", "method"),
     [*((name, how) for name in ("poisson", "gamma") for how in ("adfs", "newton")), ("squared", "agd")],
 )
-def test_constant_targets_are_certified(name: str, algorithm: str) -> None:
+def test_constant_targets_are_certified(name: str, method: str) -> None:
     X = np.random.default_rng(0).standard_normal((40, 2))
-    model = ADFSRegressor(name, algorithm=algorithm, random_state=0).fit(X, np.full(40, 0.3))
+    model = ADFSRegressor(name, method=method, random_state=0).fit(X, np.full(40, 0.3))
     assert model.dual_gap_ <= 1e-12
     assert model.n_iter_ < 100
     assert np.abs(model.predict(X) - 0.3).max() <= 1e-12

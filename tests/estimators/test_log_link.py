@@ -36,7 +36,7 @@ def test_curvatures_that_were_assumed_too_small_are_doubled(method: str, loss: s
     if loss == "poisson":
         y[np.argsort(mean)[-4]] = 0.0
     problem = adfs.Problem(X, y, loss=loss, sigma=0.5, n_nodes=2, offset=0.1 * X[:, 1])
-    run = adfs.simulate(method, problem, "path:2", tol=1e-10, passes=20_000)
+    run = adfs.simulate(method, problem, "path:2", tol=1e-10, max_passes=20_000)
     assert run.gap <= 1e-10
     retunings = run.details["retunings"]
     assert retunings
@@ -50,10 +50,10 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     X, y, exposure = data("gamma")
     problem = adfs.Problem(X, y, loss="gamma", sigma=1.0, n_nodes=3, offset=np.log(exposure))
     options: dict[str, Any] = {"checkpoint": tmp_path / "c", "record": ("gap",)}
-    whole = adfs.simulate("adfs", problem, "path:3", passes=60)
+    whole = adfs.simulate("adfs", problem, "path:3", max_passes=60)
     assert len(whole.details["retunings"]) >= 2
-    adfs.simulate("adfs", problem, "path:3", passes=31, **options)
-    resumed = adfs.simulate("adfs", problem, "path:3", passes=60, resume=True, **options)
+    adfs.simulate("adfs", problem, "path:3", max_passes=31, **options)
+    resumed = adfs.simulate("adfs", problem, "path:3", max_passes=60, resume=True, **options)
     assert resumed.coef.tobytes() == whole.coef.tobytes()
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
     with pytest.raises(InputError, match="offset contains NaN or infinity"):
         adfs.Problem(X, [1.0, 1.0, 0.0], loss="poisson", offset=[0.0, -np.inf, 0.0])
     with pytest.raises(InputError, match="all counts are 0"):
-        adfs.simulate("adfs", adfs.Problem(X, np.zeros(3), loss="poisson"), passes=1)
+        adfs.simulate("adfs", adfs.Problem(X, np.zeros(3), loss="poisson"), max_passes=1)
     with pytest.raises(InputError, match="all counts are 0"):
         ADFSRegressor("poisson").fit(X, np.zeros(3))
     # Without an intercept the penalty keeps the coefficients finite, and newton needs no mean to begin with.
@@ -78,9 +78,11 @@ def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
     with pytest.raises(InputError, match="offset must lie between −500 and 500"):
         ADFSRegressor("poisson").fit(X, np.ones(3), offset=np.full(3, 800.0))
     with pytest.raises(InputError, match="needs a bound of the curvature"):
-        adfs.simulate("extra", adfs.Problem(X, np.ones(3), loss="poisson"), passes=1)
+        adfs.simulate("extra", adfs.Problem(X, np.ones(3), loss="poisson"), max_passes=1)
     with pytest.raises(InputError, match="does not take the loss 'poisson'"):
-        adfs.simulate("adfs", adfs.Problem(X, np.ones(3), loss="poisson"), parameters="adaptive", passes=1)
+        adfs.simulate(
+            "adfs", adfs.Problem(X, np.ones(3), loss="poisson"), parameters="adaptive", max_passes=1
+        )
 
 
 def test_files_are_fitted_predicted_and_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

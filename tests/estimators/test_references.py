@@ -73,7 +73,7 @@ def gamma(X: Any, y: np.ndarray, exposure: np.ndarray) -> Case:
 def by_adfs(model: Callable[..., Case], *data: Any) -> Case:
     """Leave nothing to `auto`, which is newton here and adfs for the elastic nets."""
     ours, given, theirs = model(*data)
-    return ours.set_params(algorithm="adfs"), given, theirs
+    return ours.set_params(method="adfs"), given, theirs
 
 
 def pipeline(model: Callable[..., Case], X: Any, y: np.ndarray, weights: np.ndarray) -> Case:
@@ -198,7 +198,7 @@ def test_the_choice_is_that_of_logistic_regression_cv(name: str) -> None:
 
     def search(rows: np.ndarray, **options: Any) -> ADFSClassifierCV:
         own = [(np.isin(rows, train), np.isin(rows, test)) for train, test in folds]
-        base = ADFSClassifier(graph="complete", tol=1e-15, random_state=0, **options)
+        base = ADFSClassifier(network="complete", tol=1e-15, random_state=0, **options)
         return ADFSClassifierCV(grid, cv=own, estimator=base).fit(X[rows], y[rows], weights[rows])
 
     theirs = LogisticRegressionCV(

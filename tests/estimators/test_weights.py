@@ -32,7 +32,7 @@ MODELS: dict[str, tuple[Any, tuple[float, float]]] = {
     "poisson": (ADFSRegressor("poisson", inference=True), SMOOTH),
     "gamma": (ADFSRegressor("gamma", inference=True), SMOOTH),
     "poisson, elastic net": (ADFSRegressor("poisson", l1_ratio=0.5), (1e-11, 1e-5)),
-    "gamma by adfs": (ADFSRegressor("gamma", algorithm="adfs"), (1e-11, 1e-5)),
+    "gamma by adfs": (ADFSRegressor("gamma", method="adfs"), (1e-11, 1e-5)),
     "absolute": (ADFSRegressor("absolute"), KINKED),
     "quantile": (ADFSRegressor("quantile", quantile=0.7, intercept_scaling=1.0), KINKED),
     "epsilon insensitive": (ADFSRegressor("epsilon_insensitive", intercept_scaling=1.0), KINKED),

@@ -36,7 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
         {
             "title": f"Test {EVIL}",
             "data": {"source": "gaussians", "samples_per_node": 20, "n_features": 3},
-            "graph": "grid:2x3",
+            "network": "grid:2x3",
             "methods": ["adfs", {"method": "msda", "label": EVIL}, "point-saga", "dsba"],
             "seeds": 3,
             "target": 1e-6,
@@ -131,7 +131,8 @@ def test_the_page_needs_nothing_else_and_escapes_what_users_write(written: tuple
 def test_the_page_says_in_words_how_to_run_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "d.npz", X=np.random.default_rng(0).standard_normal((12, 2)), y=[1, -1] * 6)
     (tmp_path / "mine.py").touch()
-    table = {"data": "d.npz", "graph": "path:2", "methods": ["adfs"], "target": 1e-2, "imports": ["mine.py"]}
+    table = {"data": "d.npz", "network": "path:2", "methods": ["adfs"], "target": 1e-2}
+    table["imports"] = ["mine.py"]
     delays = {"stragglers": [[0, 4.0], [1, 2.0, 0.5]], "speed": 2.0}
     comparison = Comparison.from_table(table | {"delays": delays}, base=tmp_path)
     folder = tmp_path / "results"

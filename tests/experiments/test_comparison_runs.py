@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def small(**changes: Any) -> Comparison:
     table = {
         "data": {"source": "gaussians", "samples_per_node": 20, "n_features": 3},
-        "graph": "cycle:4",
+        "network": "cycle:4",
         "methods": ["adfs", "msda"],
         "seeds": 2,
         "target": 1e-6,
@@ -306,7 +306,7 @@ def test_a_method_from_outside_appears_beside_ours(
         "gaussians",
         "--samples-per-node",
         "20",
-        "--graph",
+        "--network",
         "cycle:4",
         "--max-time",
         "4e4",
@@ -346,7 +346,7 @@ def test_a_report_runs_no_code_and_a_comparison_says_what_it_imports(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("open('was-run', 'a').close()\n", encoding="utf-8")
-    flags = ["--data", "synthetic:30x2", "--graph", "path:2", "--method", "adfs", "--target", "1e-2"]
+    flags = ["--data", "synthetic:30x2", "--network", "path:2", "--method", "adfs", "--target", "1e-2"]
     assert main(["compare", *flags, "--import", "mine.py", "--jobs", "1", "--out", "c"]) == 0
     assert capsys.readouterr().err.count("imports") == 1
     Path("was-run").unlink()
@@ -364,7 +364,7 @@ def test_a_loss_from_outside_is_compared_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     outside = str(Path(__file__).with_name("outside_loss.py"))
-    flags = ["--data", "sklearn:diabetes", "--graph", "path:2", "--method", "adfs"]
+    flags = ["--data", "sklearn:diabetes", "--network", "path:2", "--method", "adfs"]
     flags += ["--sigma", "50", "--target", "1e-2", "--relative", "--import", outside]
     assert main(["compare", *flags, "--loss", "expectile", "--jobs", "1", "--out", "c"]) == 0
     out = capsys.readouterr().out
@@ -390,11 +390,11 @@ def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     traces = []
     for name in ("house.graphml", "house.edges"):
         folder = tmp_path / f"from-{name}"
-        assert main(["compare", *flags, "--graph", str(tmp_path / name), "--out", str(folder)]) == 0
+        assert main(["compare", *flags, "--network", str(tmp_path / name), "--out", str(folder)]) == 0
         assert capsys.readouterr().out.startswith(f"synthetic:60x3 on {name}: ")
         assert "5 nodes, 6 edges" in (folder / "report.html").read_text(encoding="utf-8")
         traces.append(load_results(folder).frame().drop(columns="seconds"))
-    table = {"data": "synthetic:60x3", "graph": graph, "methods": ["msda"], "target": 1e-4}
+    table = {"data": "synthetic:60x3", "network": graph, "methods": ["msda"], "target": 1e-4}
     results = run_comparison(Comparison.from_table(table), tmp_path / "python", jobs=1, progress=False)
     assert results.comparison == load_results(tmp_path / "python").comparison
     traces.append(results.frame().drop(columns="seconds"))

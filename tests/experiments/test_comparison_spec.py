@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    return {"data": "synthetic:90x3", "graph": "grid:3x3", "methods": ["adfs", "msda"]} | changes
+    return {"data": "synthetic:90x3", "network": "grid:3x3", "methods": ["adfs", "msda"]} | changes
 
 
 def use(described: dict[str, Any]) -> None:
@@ -41,8 +41,8 @@ def test_everything_goes_through_toml_and_back() -> None:
             MethodSpec("dsba", options=(("step_factor", 1.5),)),
         ),
         title='a "title"\nwith lines',
-        nodes=9,
-        graph_seed=4,
+        n_nodes=9,
+        network_seed=4,
         partition="label",
         loss="huber",
         sigma=(1.0, 2.5),
@@ -76,7 +76,7 @@ def test_links_may_be_slower_than_others() -> None:
     assert delays.make(10.0).tau == 10.0
     assert delays.make(5, network).tau.tolist() == [20.0, 5.0, 2.5]
     example = read_comparison(ROOT / "examples" / "stragglers.toml")
-    times = example.delays.make(example.tau, Network(example.graph)).tau
+    times = example.delays.make(example.tau, Network(example.network)).tau
     assert sorted(set(times.tolist())) == [20.0, 100.0]
     with pytest.raises(InputError, match="no link between nodes 0 and 3 to be slow"):
         DelaySpec(slow_links=((3, 0, 4.0),)).make(10.0, network)
@@ -85,7 +85,7 @@ def test_links_may_be_slower_than_others() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"grph": "x"}, "did you mean 'graph'"),
+        ({"netwrk": "x"}, "did you mean 'network'"),
         ({"data": {"sorce": "x"}}, "did you mean 'source'"),
         ({"data": 3}, "data must be one word or a table"),
         ({"data": "gaussians"}, "samples_per_node"),
@@ -95,12 +95,12 @@ def test_links_may_be_slower_than_others() -> None:
         ({"delays": {"stragglers": [[0, -1.0]]}}, "a straggler needs"),
         ({"delays": {"slow_links": [[0, 1]]}}, r"slow_links must be a list of \[node, node, factor\], got"),
         ({"title": 3}, "title must be text, got 3"),
-        ({"graph": 3}, "graph: a network cannot be made from int"),
-        ({"graph": [[0, 1], [2, 3]]}, "graph: the network is not connected"),
-        ({"graph": "none.graphml"}, "graph none.graphml: cannot be read: No such file"),
-        ({"graph": "erdos-reny:9,0.5"}, "did you mean 'erdos-renyi'"),
+        ({"network": 3}, "network: a network cannot be made from int"),
+        ({"network": [[0, 1], [2, 3]]}, "network: the network is not connected"),
+        ({"network": "none.graphml"}, "graph none.graphml: cannot be read: No such file"),
+        ({"network": "erdos-reny:9,0.5"}, "did you mean 'erdos-renyi'"),
         ({"relative": "no"}, "relative must be true or false, got 'no'"),
-        ({"graph_seed": "x"}, "graph_seed must be a whole number"),
+        ({"network_seed": "x"}, "network_seed must be a whole number"),
         ({"delays": {"speed": "x"}}, "delays: speed must be a number or a list of"),
         ({"delays": {"stragglers": 3}}, "delays: stragglers must be a list of"),
         ({"delays": {"stragglers": [3, 4.0]}}, r"a list of \[node, factor\], .*, got \[3, 4.0\]$"),
@@ -140,17 +140,17 @@ def test_what_cannot_be_used_is_told_in_a_sentence(changes: dict[str, Any], word
 
 
 def test_what_is_missing_is_told() -> None:
-    with pytest.raises(InputError, match="needs 'graph'"):
+    with pytest.raises(InputError, match="needs 'network'"):
         Comparison.from_table({"data": "a", "methods": ["adfs"]})
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         read_comparison(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("graph = ")
+    (tmp_path / "bad.toml").write_text("network = ")
     with pytest.raises(InputError, match="is not TOML"):
         read_comparison(tmp_path / "bad.toml")
-    (tmp_path / "m.toml").write_text("data = 'synthetic:9x2'\ngraph = 'path:2'\nmethods = ['adfss']\n")
+    (tmp_path / "m.toml").write_text("data = 'synthetic:9x2'\nnetwork = 'path:2'\nmethods = ['adfss']\n")
     with pytest.raises(InputError, match=r"unknown method 'adfss': did you mean 'adfs'"):
         read_comparison(tmp_path / "m.toml").check_names()
     with pytest.raises(InputError, match="option of 'adfs' 'steps'"):
@@ -163,7 +163,7 @@ def test_paths_are_relative_to_the_file_and_flags_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "c.toml").write_text(
-        "data = { source = 'x.svm', normalise = 'rows' }\ngraph = 'path:2'\nmethods = ['adfs']\n"
+        "data = { source = 'x.svm', normalise = 'rows' }\nnetwork = 'path:2'\nmethods = ['adfs']\n"
     )
     assert read_comparison(tmp_path / "c.toml").data.source == str(tmp_path / "x.svm")
     elsewhere = tmp_path / "elsewhere"
@@ -176,15 +176,15 @@ def test_paths_are_relative_to_the_file_and_flags_to_the_working_directory(
 def test_a_graph_is_kept_as_its_edges(tmp_path: Path) -> None:
     lattice = nx.grid_2d_graph(2, 2)
     lattice.edges[(0, 0), (0, 1)]["weight"] = 2.5
-    comparison = Comparison.from_table(table(graph=lattice))
-    assert comparison.graph == ((0, 1, 2.5), (0, 2, 1.0), (1, 3, 1.0), (2, 3, 1.0))
+    comparison = Comparison.from_table(table(network=lattice))
+    assert comparison.network == ((0, 1, 2.5), (0, 2, 1.0), (1, 3, 1.0), (2, 3, 1.0))
     assert comparison.title == "synthetic:90x3 on 4 nodes, 4 edges"
     assert Comparison.from_table(tomllib.loads(comparison.toml())) == comparison
-    named = Comparison.from_table(table(graph=[["b", "a"], ["b", "c"]]))
+    named = Comparison.from_table(table(network=[["b", "a"], ["b", "c"]]))
     assert make_network(named).labels == ("a", "b", "c")
-    assert Comparison.from_table(table(graph=nx.empty_graph(1))).graph == "path:1"
+    assert Comparison.from_table(table(network=nx.empty_graph(1))).graph == "path:1"
     with pytest.raises(InputError, match="the network has 4 nodes but n_nodes is 5"):
-        Comparison.from_table(table(graph=lattice, nodes=5))
+        Comparison.from_table(table(network=lattice, n_nodes=5))
 
 
 def test_graph_files(tmp_path: Path) -> None:
@@ -196,11 +196,11 @@ def test_graph_files(tmp_path: Path) -> None:
     lines = [f"{a},{b}" for a, b in ring.edges]
     (tmp_path / "ring.csv").write_text("# my ring\n\n" + "\n".join(lines) + "\n")
     for name in ("ring.graphml", "ring.txt", "ring.csv"):
-        (tmp_path / "c.toml").write_text(f"data = 'synthetic:90x3'\ngraph = '{name}'\nmethods = ['adfs']\n")
+        (tmp_path / "c.toml").write_text(f"data = 'synthetic:90x3'\nnetwork = '{name}'\nmethods = ['adfs']\n")
         comparison = read_comparison(tmp_path / "c.toml")
-        assert (comparison.graph, comparison.title) == (expected, f"synthetic:90x3 on {name}")
+        assert (comparison.network, comparison.title) == (expected, f"synthetic:90x3 on {name}")
     (tmp_path / "weighted.txt").write_text("5 7 0.5\n7 9\n")
-    assert Comparison.from_table(table(graph="weighted.txt"), base=tmp_path).graph == (
+    assert Comparison.from_table(table(network="weighted.txt"), base=tmp_path).network == (
         (0, 1, 0.5),
         (1, 2, 1.0),
     )
@@ -210,10 +210,10 @@ def test_graph_files(tmp_path: Path) -> None:
     ):
         (tmp_path / "bad.txt").write_text(text)
         with pytest.raises(InputError, match=words):
-            Comparison.from_table(table(graph=str(tmp_path / "bad.txt")))
+            Comparison.from_table(table(network=str(tmp_path / "bad.txt")))
     (tmp_path / "bad.graphml").write_text("<graphml")
     with pytest.raises(InputError, match="cannot be read"):
-        Comparison.from_table(table(graph=str(tmp_path / "bad.graphml")))
+        Comparison.from_table(table(network=str(tmp_path / "bad.graphml")))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
@@ -225,7 +225,7 @@ def test_columns_of_libsvm_text_without_zeros_are_normalised(tmp_path: Path) -> 
     X = np.random.default_rng(0).standard_normal((60, 5)) + 3.0
     dump_svmlight_file(X, np.array([1.0, 2.0] * 30), str(tmp_path / "d.svm"), zero_based=False)
     data = {"source": str(tmp_path / "d.svm"), "normalise": "columns"}
-    problem, _ = make_problem(Comparison.from_table(table(data=data, graph="path:2")), 0)
+    problem, _ = make_problem(Comparison.from_table(table(data=data, network="path:2")), 0)
     rows = np.vstack([shard.X for shard in problem.shards])
     assert np.allclose(rows.mean(axis=0), 0.0, atol=1e-12)
     assert np.allclose(rows.std(axis=0), 1.0)
@@ -255,7 +255,7 @@ def test_samples_of_a_file(tmp_path: Path) -> None:
     comparison = Comparison.from_table(table(data=data))
     problem, _ = make_problem(comparison, 3)
     assert problem.sparse
-    assert (np.diff(problem.offsets) == 5).all()
+    assert (np.diff(problem.node_starts) == 5).all()
     norms = problem.row_norms_squared
     assert np.allclose(norms[norms > 0.0], 1.0, rtol=1e-14)
     assert set(problem.y) == {-1.0, 1.0}

@@ -116,7 +116,7 @@ def test_the_settings_are_the_papers() -> None:
 TINY = {
     name: dataclasses.replace(
         SETTINGS[name],
-        graph=graph,
+        network=graph,
         data=DataSpec("gaussians", samples, 10),
         sigma=sigma,
         max_time=4e3,

@@ -37,7 +37,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
     for rank, part in enumerate((table[:50], table[50:])):
         part.to_csv(tmp_path / f"part-{rank}.csv", index=False)
     data = [str(tmp_path / "part-{rank}.csv"), "--label", "target", "--loss", "squared", "--alpha", "0.5"]
-    accurate = [*data, "--tol", "1e-18", "--algorithm", "adfs"]
+    accurate = [*data, "--tol", "1e-18", "--method", "adfs"]
     whole = fit_over_ranks(2, *accurate, "--out", str(tmp_path / "whole.json"))
     assert whole.code == 0, whole.err
 
@@ -71,7 +71,7 @@ def test_three_classes_on_two_nodes_a_rank_are_those_of_one_process(tmp_path: Pa
         labels = rng.integers(0, 3, 25)
         names.append(str(tmp_path / f"part-{node}.npz"))
         np.savez(names[-1], X=centers[labels] + 0.7 * rng.standard_normal((25, 5)), y=labels)
-    common = ["--graph", "cycle", "--tol", "1e-9", "--seed", "3", "--parameters", "tuned", "--tau", "50"]
+    common = ["--network", "cycle", "--tol", "1e-9", "--seed", "3", "--parameters", "tuned", "--tau", "50"]
     alone = [*names, *common, "--out", str(tmp_path / "one.json"), "--no-progress"]
     command = [sys.executable, "-m", "adfs", "fit", *alone]
     found = subprocess.run(
@@ -132,7 +132,7 @@ sys.exit(main(["fit", *sys.argv[1:]]))
 
 def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "kept", str(tmp_path / "m.json")
-    one_run = ["--algorithm", "adfs", "--no-intercept"]
+    one_run = ["--method", "adfs", "--no-intercept"]
     endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", *one_run, "--out", out]
     kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
     command = [sys.executable, "-c", INTERRUPTED_FIT, str(folder), *endless, *kept]
@@ -174,7 +174,7 @@ sys.exit(code)
 
 def test_sigterm_ends_all_ranks_and_a_live_run_keeps_its_folder(two_files: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "kept", tmp_path / "m.json"
-    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--algorithm", "adfs", "--no-intercept"]
+    endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--method", "adfs", "--no-intercept"]
     kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
     command = [sys.executable, "-c", TERMINATED_FIT, str(tmp_path), *endless, *kept, "--out", str(out)]
     found: list[Launched] = []
@@ -235,8 +235,8 @@ def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path
         "-C must be finite and above 0, got -1": ["-C", "-1"],
         "--deadline must be above 0, got -1": ["--deadline", "-1"],
         "--out and FILE are the same file": ["--out", two_files.replace("{rank}", "1")],
-        "but n_nodes is 2; leave one of them out": ["--graph", "grid:2x2"],
-        "method 'apcg' runs on one machine": ["--algorithm", "apcg"],
+        "but n_nodes is 2; leave one of them out": ["--network", "grid:2x2"],
+        "method 'apcg' runs on one machine": ["--method", "apcg"],
     }
     for words, options in cases.items():
         result = fit_over_ranks(2, two_files, *options)
@@ -272,7 +272,7 @@ def test_files_with_other_labels_are_told(two_files: str, tmp_path: Path) -> Non
 def test_a_finished_fit_that_is_resumed_changes_nothing(two_files: str, tmp_path: Path) -> None:
     """A job that is queued again after its end: the rounds of an intercept are all there."""
     folder, out = tmp_path / "kept", tmp_path / "m.json"
-    options = [two_files, "--algorithm", "adfs", "--tol", "1e-8", "--out", str(out)]
+    options = [two_files, "--method", "adfs", "--tol", "1e-8", "--out", str(out)]
     options += ["--checkpoint", str(folder), "--resume"]
     first = fit_over_ranks(2, *options)
     assert first.code == 0, first.err
@@ -301,7 +301,7 @@ def test_killed_fits_over_ranks_resume_with_the_same_bits(kind: str, tmp_path: P
         np.savez(tmp_path / f"s-{rank}.npz", X=X, y=np.where(X[:, 0] + rng.standard_normal(4000) > 0, 1, 0))
     options = [str(tmp_path / "s-{rank}.npz"), "--checkpoint-every", "0.01", "-C", "10"]
     options += ["--loss", "hinge", "--tol", "1e-4"] if kind == "hinge" else ["--tol", "1e-9"]
-    options += ["--algorithm", "ns-adfs" if kind == "hinge" else kind]
+    options += ["--method", "ns-adfs" if kind == "hinge" else kind]
     out, folder = tmp_path / "m.json", tmp_path / "kept"
     assert fit_over_ranks(2, *options, "--out", str(out)).code == 0
     expected = LinearModel.load(out)

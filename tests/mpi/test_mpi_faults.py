@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 
 DEADLINE = 3.0
 # Long enough to be interrupted, short enough to be finished afterwards.
-CASE = Case(passes=1500.0)
+CASE = Case(max_passes=1500.0)
 KINDS = ("kill", "stop", "raise", "disk")
 
 

@@ -81,7 +81,7 @@ def write(folder: Path, entry: dict[str, object]) -> str:
 
 def test_two_hosts_give_the_bits_of_the_simulator(two_hosts, tmp_path: Path) -> None:
     prefix, options, _ = two_hosts
-    case = Case(passes=20.0)
+    case = Case(max_passes=20.0)
     path = write(tmp_path, {"name": "a", "case": case.plain()})
     result = launch(
         2,
@@ -100,7 +100,7 @@ def test_a_cut_link_ends_the_ranks_on_both_sides(two_hosts, tmp_path: Path) -> N
     prefix, options, second = two_hosts
     space, cable = second.split()
     folder = tmp_path / "checkpoint"
-    case = Case(passes=1e6)
+    case = Case(max_passes=1e6)
     more = {"deadline": 4.0, "checkpoint": str(folder), "checkpoint_every": 0.0}
     path = write(tmp_path, {"name": "a", "case": case.plain(), "more": more})
     cut_at = []

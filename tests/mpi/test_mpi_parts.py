@@ -78,7 +78,7 @@ def test_the_launcher_is_known_by_its_variables() -> None:
 @given(
     seed=st.integers(0, 2**32),
     ahead=st.integers(1, 40),
-    graph=st.sampled_from(["grid:3x3", "star:6", "complete:5"]),
+    network=st.sampled_from(["grid:3x3", "star:6", "complete:5"]),
 )
 def test_whatever_waits_every_node_keeps_the_order_of_its_events(seed: int, ahead: int, graph: str) -> None:
     """Execute a window whose messages come late at random: no node may see its events in another order."""
@@ -236,7 +236,7 @@ def test_all_waits_are_counted_and_the_longest_are_kept() -> None:
 
 @pytest.mark.parametrize("tau", [None, float("nan"), 3.0, 5000.0, 1e9])
 def test_the_look_ahead_follows_tau(tau: float | None) -> None:
-    case = Case(passes=3.0)
+    case = Case(max_passes=3.0)
     far = 2.0 * tau if tau is not None and tau > 0.0 else 0.0
     assert events_ahead(tau) == min(max(256, far), 1 << 16)
     if tau == 5000.0:
@@ -259,7 +259,7 @@ def run_case(team: Threads, case: Case, network: adfs.Network, tau: float | None
 
 
 def test_dense_and_sparse_shards_agree_on_one_form() -> None:
-    case = Case(passes=3.0, sparse="mixed", width=40)
+    case = Case(max_passes=3.0, sparse="mixed", width=40)
     network = adfs.Network(case.network)
     runs = on_threads(3, lambda team: run_case(team, case, network))
     assert {stamp(run) for run in runs} == {stamp(case.simulate())}
@@ -333,7 +333,7 @@ def test_the_placement_of_a_fit_is_told_once(capsys: pytest.CaptureFixture[str])
 
     def fit(team: Threads) -> object:
         own = slice(20 * team.rank, 20 * team.rank + 20)
-        return adfs.ADFSClassifier(algorithm="adfs", cluster=team, verbose=1, tol=1e-8).fit(X[own], y[own])
+        return adfs.ADFSClassifier(method="adfs", cluster=team, verbose=1, tol=1e-8).fit(X[own], y[own])
 
     on_threads(2, fit)
     told = capsys.readouterr().err

@@ -26,7 +26,7 @@ comm = MPI.COMM_WORLD
 rng = np.random.default_rng(comm.rank)
 X = rng.standard_normal((100_000, 50))
 y = np.where(X[:, 0] > 0.0, 1.0, -1.0)
-run = adfs.fit_mpi(comm, [(X, y)], "complete", passes=0.1, deadline=60.0)
+run = adfs.fit_mpi(comm, [(X, y)], "complete", max_passes=0.1, deadline=60.0)
 most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 found = comm.gather([most, run.theta.shape], root=0)
 if comm.rank == 0:
@@ -61,7 +61,7 @@ def write_shards(folder: Path, count: int) -> None:
 @pytest.mark.soak
 def test_the_command_reads_only_its_own_files_and_gives_the_model_of_one_process(tmp_path: Path) -> None:
     write_shards(tmp_path, 4)
-    common = ["--graph", "cycle", "--tol", "1e-8", "--class-weight", "balanced", "--no-progress"]
+    common = ["--network", "cycle", "--tol", "1e-8", "--class-weight", "balanced", "--no-progress"]
     names = [str(tmp_path / f"shard-{node}.svm") for node in range(4)]
     alone = subprocess.run(
         [sys.executable, "-m", "adfs", "fit", *names, *common, "--out", str(tmp_path / "one.json")],

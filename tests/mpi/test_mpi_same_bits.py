@@ -37,7 +37,7 @@ def all_cases() -> dict[str, dict[str, Any]]:
     cases["far ahead"] = {"case": Case(), "more": {"tau": 5000.0}}
     cases["shards in a list"] = {"case": Case(rows=20), "shards": "list"}
     cases["a problem a rank"] = {"case": Case(rows=20, schedule="poisson"), "shards": "problem"}
-    cases["terms of one's own"] = {"case": Case(passes=2.0), "shards": "general"}
+    cases["terms of one's own"] = {"case": Case(max_passes=2.0), "shards": "general"}
     cases["python"] = {"case": Case(schedule="poisson"), "engine": "python"}
     cases["python, iid"] = {"case": Case(network="complete:9"), "engine": "python"}
     for name, choice in (("adfs", "adaptive"), ("adfs-block", "adaptive-safe")):
@@ -75,14 +75,14 @@ def test_ranks_give_the_bits_of_the_simulator(ranks: int, simulated: dict[str, s
 
 
 def test_the_hash_notices_a_bit() -> None:
-    run = Case(passes=1.0).simulate()
+    run = Case(max_passes=1.0).simulate()
     before = stamp(run)
     run.theta[0, 0] *= 1.0 + 2.3e-16
     assert stamp(run) != before
 
 
 def test_work_and_exchanges_are_counted_as_in_the_simulator(tmp_path: Path) -> None:
-    case = Case(passes=5.0, schedule="poisson")
+    case = Case(max_passes=5.0, schedule="poisson")
     found = run_cases(3, [{"name": "a", "case": case.plain()}], tmp_path, timeout=120.0).results["a"]
     frame = case.simulate().frame
     assert sum(rank["computations"] for rank in found["ranks"]) == frame["computations"].iloc[-1]
@@ -97,7 +97,7 @@ def test_work_and_exchanges_are_counted_as_in_the_simulator(tmp_path: Path) -> N
 
 @pytest.mark.soak
 def test_one_rank_a_node_on_the_paper_s_grid(tmp_path: Path) -> None:
-    case = Case(network="grid:7x7", rows=300, width=20, passes=30.0)
+    case = Case(network="grid:7x7", rows=300, width=20, max_passes=30.0)
     result = run_cases(
         49, [{"name": "a", "case": case.plain(), "more": {"deadline": 600.0}}], tmp_path, timeout=3000.0
     )

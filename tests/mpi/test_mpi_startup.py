@@ -81,7 +81,7 @@ def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
         "assert MPI.COMM_WORLD.size == 1\n"
         "import adfs\n"
         "if rank == '0': time.sleep(1)\n"  # the launcher kills it if another rank gives up first
-        "adfs.fit_mpi(MPI.COMM_WORLD, [([[1.0], [2.0]], [1, -1])], passes=1)\n"
+        "adfs.fit_mpi(MPI.COMM_WORLD, [([[1.0], [2.0]], [1, -1])], max_passes=1)\n"
         "print('ran')\n"
     )
     result = launch(2, [sys.executable, "-c", code], timeout=60.0, env=environment())
@@ -97,7 +97,7 @@ from mpi4py import MPI
 import adfs
 from mpi_cases import Case
 case = Case(sparse=True)
-run = adfs.fit_mpi(MPI.COMM_WORLD, case.shard, case.network, tau="measure", passes=3.0, tol=1e-12)
+run = adfs.fit_mpi(MPI.COMM_WORLD, case.shard, case.network, tau="measure", max_passes=3.0, tol=1e-12)
 if MPI.COMM_WORLD.rank == 0:
     found = {"tau": run.details["tau"], "used": run.parameters.tau, "nodes": run.details["nodes"]}
     print("RESULT " + json.dumps(found))

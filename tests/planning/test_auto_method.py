@@ -1,4 +1,4 @@
-"""What ``algorithm="auto"`` chooses, and that it says so."""
+"""What ``method="auto"`` chooses, and that it says so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_less_work_is_chosen():
     assert "rounds are predicted" in reason
     assert "times less work than" in reason
     assert chosen(made(300, 400, 0.05))[0] == "qning"
-    assert chosen(made(300, 400, 0.05, "squared-hinge"))[0] != "qning"
+    assert chosen(made(300, 400, 0.05, "squared_hinge"))[0] != "qning"
     assert chosen(made(300, 400, 0.05, n_nodes=2), "path:2")[0] != "qning"
     # What ADFS needs grows with the condition number, Newton's method is as it was.
     assert chosen(made(300, 400, 1e3))[0] == "newton"
@@ -51,10 +51,10 @@ def test_estimators_say_what_ran():
     rng = np.random.default_rng(1)
     X = rng.standard_normal((60, 3))
     y = X[:, 0] + rng.standard_normal(60)
-    assert ADFSRegressor().fit(X, y).algorithm_ == "newton"
-    assert ADFSRegressor().fit(sp.csr_array(X), y).algorithm_ == "newton"
-    assert ADFSRegressor(tau=1.0).fit(X, y).algorithm_ == "adfs"
-    assert ADFSRegressor(algorithm="adfs").fit(X, y).algorithm_ == "adfs"
+    assert ADFSRegressor().fit(X, y).method_ == "newton"
+    assert ADFSRegressor().fit(sp.csr_array(X), y).method_ == "newton"
+    assert ADFSRegressor(tau=1.0).fit(X, y).method_ == "adfs"
+    assert ADFSRegressor(method="adfs").fit(X, y).method_ == "adfs"
     constant = ADFSRegressor(fit_intercept=False).fit(np.zeros((4, 2)), np.ones(4))
     assert constant.coef_.tolist() == [0.0, 0.0]
 
@@ -68,14 +68,14 @@ def test_all_processes_choose_alike(n_samples: int, width: int, expected: str) -
     middle = n_samples // 2
     rows = [slice(0, 10), slice(10, middle), slice(middle, n_samples)]
     parts = [np.arange(n_samples)[part] for part in rows]
-    whole = ADFSClassifier(n_nodes=3, graph="path", partition=parts, tol=1e-2).fit(X, y)
+    whole = ADFSClassifier(n_nodes=3, network="path", partition=parts, tol=1e-2).fit(X, y)
 
     def fit(cluster: Threads) -> ADFSClassifier:
         part = rows[cluster.rank]
-        return ADFSClassifier(graph="path", cluster=cluster, tol=1e-2).fit(X[part], y[part])
+        return ADFSClassifier(network="path", cluster=cluster, tol=1e-2).fit(X[part], y[part])
 
     for model in on_threads(3, fit):
-        assert model.algorithm_ == whole.algorithm_ == expected
+        assert model.method_ == whole.method_ == expected
         assert model.coef_.tobytes() == whole.coef_.tobytes()
 
 
@@ -93,7 +93,7 @@ def word_counts(n_samples: int, width: int) -> tuple[sp.csr_array, np.ndarray]:
 
 def test_auto_on_sparse_rows_with_more_columns_than_rows_converges_soon():
     model = ADFSRegressor(random_state=0).fit(*word_counts(500, 1200))
-    assert model.algorithm_ != "qning"
+    assert model.method_ != "qning"
     assert np.max(model.n_iter_) < 500
 
 
@@ -114,23 +114,23 @@ def test_auto_replaces_a_method_that_takes_far_more_passes_than_predicted(
     plain = ADFSClassifier(**options).fit(X, labels)
     monkeypatch.setattr("adfs.estimators.solver._PATIENCE", 0.2)
     model = ADFSClassifier(**options).fit(X, labels)
-    assert f"{plain.algorithm_} was chosen" in model.algorithm_reason_
-    assert f"so {model.algorithm_} went on" in model.algorithm_reason_
-    assert model.algorithm_ != plain.algorithm_
+    assert f"{plain.method_} was chosen" in model.method_reason_
+    assert f"so {model.method_} went on" in model.method_reason_
+    assert model.method_ != plain.method_
     assert model.dual_gap_ <= 1e-7
     np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-2 * np.abs(plain.coef_).max())
     assert np.all(np.diff(model.history_["passes"]) >= 0.0)
 
     def fit(cluster: Threads) -> ADFSClassifier:
         part = slice(0, 200) if cluster.rank == 0 else slice(200, None)
-        return ADFSClassifier(graph="path", cluster=cluster, **options).fit(X[part], labels[part])
+        return ADFSClassifier(network="path", cluster=cluster, **options).fit(X[part], labels[part])
 
     parts = [np.arange(200), np.arange(200, 500)]
-    whole = ADFSClassifier(n_nodes=2, graph="path", partition=parts, **options).fit(X, labels)
+    whole = ADFSClassifier(n_nodes=2, network="path", partition=parts, **options).fit(X, labels)
     for other in on_threads(2, fit):
-        assert other.algorithm_reason_ == whole.algorithm_reason_
+        assert other.method_reason_ == whole.method_reason_
         assert other.coef_.tobytes() == whole.coef_.tobytes()
     # A budget of fewer passes is kept to.
     with pytest.warns(ConvergenceWarning):
         short = ADFSClassifier(max_iter=1, **options).fit(X, labels)
-    assert "went on" not in short.algorithm_reason_
+    assert "went on" not in short.method_reason_

@@ -38,7 +38,7 @@ def problem() -> adfs.Problem:
 
 @pytest.fixture(scope="module")
 def found(problem: adfs.Problem) -> adfs.planning.Plan:
-    return plan(problem, nodes=[1, 8], graphs=["cycle"], tau=10.0, methods=["adfs", "adfs-block", "dagd"])
+    return plan(problem, nodes=[1, 8], network=["cycle"], tau=10.0, methods=["adfs", "adfs-block", "dagd"])
 
 
 def test_the_predicted_time_is_that_of_a_run(problem: adfs.Problem, found: adfs.planning.Plan) -> None:
@@ -55,9 +55,9 @@ def test_the_predicted_time_is_that_of_a_run(problem: adfs.Problem, found: adfs.
 
 def test_methods_for_one_machine_are_tried_on_one_node() -> None:
     X, y = rows(4000)
-    said = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], graphs=["path"], tau=1.0)
+    said = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], network=["path"], tau=1.0)
     assert {one.n_nodes for one in said.predictions if one.method in ("apcg", "point-saga")} == {1}
-    alone = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], graphs=["path"], methods=["apcg"])
+    alone = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], network=["path"], methods=["apcg"])
     assert alone.best.n_nodes == 1
 
 
@@ -84,30 +84,30 @@ def test_facts_of_a_summary_are_those_of_the_problem() -> None:
 def test_newton_is_named_where_it_wins() -> None:
     def method(width: int) -> str:
         facts = Facts(n_samples=10_000, n_features=width, kappa_s=1e6, kappa_b=1e5)
-        return plan(facts, nodes=[16], graphs=["grid"], methods=["adfs", "newton"], tau=5.0).best.method
+        return plan(facts, nodes=[16], network=["grid"], methods=["adfs", "newton"], tau=5.0).best.method
 
     assert method(2) == "newton"
     assert method(2000) == "adfs"
-    advice = str(plan(BIG, nodes=[16], graphs=["grid"], methods=["adfs", "newton"], tau=5.0))
+    advice = str(plan(BIG, nodes=[16], network=["grid"], methods=["adfs", "newton"], tau=5.0))
     limit = int(re.search(r"newton would win if d were at most (\d+) instead of 30", advice)[1])  # type: ignore[index]
     for width, wins in ((limit - 1, True), (limit + 2, False)):
         facts = Facts(100_000, width, 5e4, 500.0)
-        best = plan(facts, nodes=[16], graphs=["grid"], methods=["adfs", "newton"], tau=5.0).best
+        best = plan(facts, nodes=[16], network=["grid"], methods=["adfs", "newton"], tau=5.0).best
         assert (best.method == "newton") == wins
 
 
 def test_local_solvers_are_shown_but_recommended_only_by_name() -> None:
     easy = Facts(n_samples=100_000, n_features=30, kappa_s=8.0, kappa_b=4.0)
-    open_ = plan(easy, nodes=[16], graphs=["grid"], tau=1000.0)
+    open_ = plan(easy, nodes=[16], network=["grid"], tau=1000.0)
     assert open_.predictions[0].method == "msda"
     assert open_.best.method not in LOCAL_SOLVERS
     assert "msda" in str(open_)
-    named = plan(easy, nodes=[16], graphs=["grid"], tau=1000.0, methods=["adfs", "msda"])
+    named = plan(easy, nodes=[16], network=["grid"], tau=1000.0, methods=["adfs", "msda"])
     assert named.best.method == "msda"
 
 
 def test_nodes_and_messages_stop_paying_where_the_plan_says() -> None:
-    said = plan(BIG, nodes=[16], graphs=["cycle"], tau=10.0, methods=["adfs"])
+    said = plan(BIG, nodes=[16], network=["cycle"], tau=10.0, methods=["adfs"])
     delays = adfs.Delays(tau=10.0)
 
     def time(n_nodes: int, tau: float) -> float:
@@ -132,7 +132,7 @@ def test_a_method_from_outside_is_believed_its_contraction(monkeypatch: pytest.M
 def test_a_loss_that_is_not_smooth_has_its_own_method() -> None:
     X, y = rows(4000)
     problem = adfs.Problem(X, y, "hinge", 40.0, 4)
-    said = plan(problem, graphs=["cycle:4"], tau=2.0, tol=1e-2)
+    said = plan(problem, network=["cycle:4"], tau=2.0, tol=1e-2)
     assert {one.method for one in said.predictions} == {"interior-point", "ns-adfs"}
     for one in said.predictions:
         run = adfs.simulate(one.method, problem, "cycle:4", tol=1e-2, delays=adfs.Delays(tau=2.0))
@@ -154,7 +154,7 @@ def test_what_a_plan_writes(found: adfs.planning.Plan, tmp_path: Path) -> None:
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert page.count("<tr>") == 1 + len(found.predictions)
     assert not re.search(r"(src|href)=\"(https?:)?//", page)
-    assert found.best.graph in page
+    assert found.best.network in page
     assert 'role="img"' in page
     for limit, told in ((math.inf, "<dd>any</dd>"), (12.0, "<dd>12</dd>"), (math.nan, "")):
         dataclasses.replace(found, tau_limit=limit).save_page(tmp_path / "plan.html")
@@ -184,16 +184,27 @@ def test_the_number_of_nodes_is_the_users_to_choose() -> None:
     with pytest.raises(InputError, match="n_nodes"):
         adfs.ADFSClassifier(n_nodes="auto").fit(X, y)
     with pytest.raises(InputError, match="auto"):
-        adfs.ADFSClassifier(n_nodes=4, graph="auto").fit(X, y)
+        adfs.ADFSClassifier(n_nodes=4, network="auto").fit(X, y)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--samples", "100000", "--features", "30", "--kappa-s", "5e4", "--kappa-b", "500"]
     page, figure = tmp_path / "p.html", tmp_path / "p.svg"
-    options = ["--nodes", "4,16", "--graph", "grid", "--tau", "20", "--method", "adfs", "--method", "newton"]
+    options = [
+        "--nodes",
+        "4,16",
+        "--network",
+        "grid",
+        "--tau",
+        "20",
+        "--method",
+        "adfs",
+        "--method",
+        "newton",
+    ]
     assert main(["plan", *sizes, *options, "--out", str(page), "--figure", str(figure)]) == 0
     shown = capsys.readouterr().out
-    said = plan(BIG, nodes=[4, 16], graphs=["grid"], tau=20.0, methods=["adfs", "newton"])
+    said = plan(BIG, nodes=[4, 16], network=["grid"], tau=20.0, methods=["adfs", "newton"])
     assert str(said).replace(". ", ".\n") in shown
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "<svg" in figure.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi
 
 def test_ranks_measure_and_one_of_them_plans() -> None:
     sizes = ["--samples", "9000", "--features", "20", "--kappa-s", "3000", "--kappa-b", "300"]
-    asked = [*sizes, "--nodes", "2", "--graph", "path", "--method", "adfs", "--measure", "--json"]
+    asked = [*sizes, "--nodes", "2", "--network", "path", "--method", "adfs", "--measure", "--json"]
     found = launch(2, [sys.executable, "-m", "mpi4py", "-m", "adfs", "plan", *asked], timeout=120.0)
     assert found.code == 0, found.err
     plan = json.loads(found.out)  # once: the other rank prints nothing

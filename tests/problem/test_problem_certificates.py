@@ -69,7 +69,7 @@ def test_nearly_identical_rows_are_certified(loss: str) -> None:
     X = np.full((n, 1), 0.1) * (1.0 + 1e-14 * rng.integers(-3, 4, (n, 1)))
     y = np.where(np.arange(n) % 3 == 0, -1.0, 1.0)
     problem = adfs.Problem(X, y, loss=loss, sigma=0.3)
-    run = adfs.simulate("adfs", problem, tol=1e-13, passes=400)
+    run = adfs.simulate("adfs", problem, tol=1e-13, max_passes=400)
     assert run.outcome is Outcome.CONVERGED
     assert 0.0 <= true_error(problem, run.coef) <= run.gap
 
@@ -133,12 +133,12 @@ def check_certificates(problem: adfs.Problem, seed: int) -> None:
     best = problem.optimum()
     moved = best.theta + 1e-5 * rng.standard_normal(best.theta.size)
     for theta in (best.theta, best.theta * (1.0 + 1e-8), moved):
-        tips = problem.clip_to_domain(problem.slopes(theta))
-        found = problem.gap_at(tips, problem.row_total(tips), theta)
+        duals = problem.clip_to_domain(problem.slopes(theta))
+        found = problem.gap_at(duals, problem.row_total(duals), theta)
         scale = problem.value_at_zero
         rounding = 1e-18 * (1.0 + found.value / scale)  # of the values in extended precision
         assert true_error(problem, theta) <= found.gap / scale + rounding
-        assert problem.duality_gap(tips) >= 0.0
+        assert problem.duality_gap(duals) >= 0.0
         assert found.value - found.lower >= found.gap
 
 
@@ -163,7 +163,7 @@ def test_no_certificate_of_a_thousand_problems_is_below_the_true_error(loss: str
         check_certificates(make_problem(seed, loss, kind, log_sigma), seed)
         for n_nodes, method in ((1, "adfs"), (3, "adfs"), (3, "adfs-block"), (3, "dagd")):
             problem = make_problem(seed, loss, kind, log_sigma, n_nodes)
-            run = adfs.simulate(method, problem, f"path:{n_nodes}", tol=10.0 ** -(seed % 14), passes=300)
+            run = adfs.simulate(method, problem, f"path:{n_nodes}", tol=10.0 ** -(seed % 14), max_passes=300)
             assert true_error(problem, run.coef) <= run.gap * (1.0 + 1e-12) + 1e-18, (seed, method)
 
 
@@ -216,8 +216,8 @@ def test_gaps_of_rows_with_large_means_are_at_least_the_true_error(method: str) 
     pair = rng.standard_normal((50, 2))
     X = np.column_stack([pair + np.array([-6e4, 6e4]), np.full(50, 6e4)])
     y = np.where(pair[:, 0] - pair[:, 1] + 0.5 * rng.standard_normal(50) > 0.0, 1.0, -1.0)
-    problem = adfs.Problem(X, y, "squared-hinge", sigma=0.2)
-    run = adfs.simulate(method, problem, tol=1e-30, passes=300)
+    problem = adfs.Problem(X, y, "squared_hinge", sigma=0.2)
+    run = adfs.simulate(method, problem, tol=1e-30, max_passes=300)
     assert run.outcome is Outcome.OUT_OF_BUDGET
     assert (run.columns["gap"] > 0.0).all()
     truth = Reference(problem.loss, X, y, np.ones(50), np.zeros(50), 0.2)

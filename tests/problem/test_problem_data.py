@@ -42,8 +42,8 @@ def test_dense_and_sparse_rows_are_walked_alike() -> None:
 def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
     X, y, weights = made(loss)
     rng = np.random.default_rng(1)
-    offsets = np.array([0, 5, 5, 22, 40])
-    for array in (y, weights, offsets):  # as in a problem: the same kernels
+    node_starts = np.array([0, 5, 5, 22, 40])
+    for array in (y, weights, node_starts):  # as in a problem: the same kernels
         array.setflags(write=False)
     theta, s = rng.standard_normal(7), rng.standard_normal((40, 1))
     dense, sparse = rows_of(X), rows_of(sp.csr_array(X))
@@ -51,10 +51,10 @@ def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
     def sums(rows: Rows) -> list[bytes]:
         arrays = [
             evaluation.row_norms_squared(rows, 40),
-            evaluation.loss_slopes(Samples(loss, rows, y, weights, offsets), theta),
-            evaluation.loss_sums(Samples(loss, rows, y, weights, offsets), theta),
-            evaluation.weighted_row_sums(rows, offsets, s, 7),
-            evaluation.weighted_row_total(rows, offsets, s, 7),
+            evaluation.loss_slopes(Samples(loss, rows, y, weights, node_starts), theta),
+            evaluation.loss_sums(Samples(loss, rows, y, weights, node_starts), theta),
+            evaluation.weighted_row_sums(rows, node_starts, s, 7),
+            evaluation.weighted_row_total(rows, node_starts, s, 7),
         ]
         return [array.tobytes() for array in arrays]
 
@@ -64,22 +64,22 @@ def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
 def test_sums_run_node_by_node() -> None:
     loss = get_loss("logistic")
     X, y, weights = made(loss)
-    offsets = np.array([0, 5, 5, 22, 40])
-    for array in (y, weights, offsets):
+    node_starts = np.array([0, 5, 5, 22, 40])
+    for array in (y, weights, node_starts):
         array.setflags(write=False)
     rng = np.random.default_rng(1)
     theta, s = rng.standard_normal(7), rng.standard_normal((40, 1))
     rows = rows_of(X)
     losses_ = np.log1p(np.exp(-y * (X @ theta))) * weights
-    sums = evaluation.loss_sums(Samples(loss, rows, y, weights, offsets), theta)
-    vectors = evaluation.weighted_row_sums(rows, offsets, s, 7)
+    sums = evaluation.loss_sums(Samples(loss, rows, y, weights, node_starts), theta)
+    vectors = evaluation.weighted_row_sums(rows, node_starts, s, 7)
     for i, (a, b) in enumerate([(0, 5), (5, 5), (5, 22), (22, 40)]):
         assert sums[i] == pytest.approx(losses_[a:b].sum(), rel=1e-14)
         np.testing.assert_allclose(vectors[i], s[a:b, 0] @ X[a:b], rtol=0, atol=1e-14)
     total = np.zeros(7)
     for vector in vectors:
         total += vector
-    assert evaluation.weighted_row_total(rows, offsets, s, 7).tobytes() == total.tobytes()
+    assert evaluation.weighted_row_total(rows, node_starts, s, 7).tobytes() == total.tobytes()
 
 
 def test_a_total_over_many_nodes_needs_no_matrix_of_nodes_by_features() -> None:
@@ -129,7 +129,7 @@ def test_labels_and_weights_are_copies_that_cannot_be_written() -> None:
     y[:], weights[:] = 7.0, 7.0
     assert np.all(problem.y == 1.0)
     assert np.all(problem.weights == 1.0)
-    for array in (problem.y, problem.weights, problem.offsets, problem.sigma, problem.row_index):
+    for array in (problem.y, problem.weights, problem.node_starts, problem.sigma, problem.row_index):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 2
 
@@ -201,7 +201,7 @@ def test_rows_follow_their_partition() -> None:
     problem = Problem(X, y, "squared", [1.0, 2.0, 3.0], 3, partition=lists, sample_weight=weights)
     order = np.concatenate([np.array(part, dtype=int) for part in lists])
     np.testing.assert_array_equal(problem.row_index, order)
-    np.testing.assert_array_equal(problem.offsets, [0, 3, 3, 12])
+    np.testing.assert_array_equal(problem.node_starts, [0, 3, 3, 12])
     np.testing.assert_array_equal(problem.X, X[order])
     np.testing.assert_array_equal(problem.y, y[order])
     np.testing.assert_array_equal(problem.weights, weights[order])
@@ -226,7 +226,7 @@ def test_shards_as_given_and_given_back() -> None:
     )
     assert problem.sparse
     assert problem.n_nodes == 3
-    np.testing.assert_array_equal(problem.offsets, [0, 4, 5, 10])
+    np.testing.assert_array_equal(problem.node_starts, [0, 4, 5, 10])
     np.testing.assert_array_equal(problem.X.toarray(), X)
     np.testing.assert_array_equal(problem.weights, np.concatenate([np.ones(4), weights[4:]]))
     np.testing.assert_array_equal(problem.row_index, np.arange(10))
@@ -318,7 +318,7 @@ def test_one_sample_a_node_and_constant_columns(loss: Loss) -> None:
     X[:, 1] = 1.0
     X[:, 2] = 0.0
     problem = Problem(X, y, loss, np.linspace(0.1, 0.8, 8), 8)
-    np.testing.assert_array_equal(problem.offsets, np.arange(9))
+    np.testing.assert_array_equal(problem.node_starts, np.arange(9))
     found = problem.optimum()
     assert found.gap <= 1e-12
     assert abs(found.theta[2]) <= 1e-15

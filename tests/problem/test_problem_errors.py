@@ -56,7 +56,7 @@ def changed(value: float, *, sparse: bool = False) -> Any:
         ({"sigma": np.inf}, "sigma must be finite and above 0 at every node, node 0 has inf"),
         ({"sigma": [1.0, 2.0, 3.0]}, "sigma must be one number or one per node (2 nodes), got shape (3,)"),
         ({"sigma": "strong"}, "sigma must be a number or one number per node, got 'strong'"),
-        ({"loss": "squaredhinge"}, "unknown loss 'squaredhinge': did you mean 'squared-hinge'?"),
+        ({"loss": "squaredhinge"}, "unknown loss 'squaredhinge': did you mean 'squared_hinge'?"),
         ({"partition": "contigous"}, "unknown partition 'contigous': did you mean 'contiguous'?"),
         ({"partition": 7}, "partition must be a name or one index list per node, got 7"),
         ({"partition": [[0, 1, 2, 3]]}, "partition gives 1 index lists, but there are 2 nodes"),
@@ -143,7 +143,7 @@ def test_a_parameter_of_the_wrong_shape(method: str, theta: Any) -> None:
 
 @pytest.mark.parametrize("method", ["dual_objective", "primal_from_dual", "duality_gap", "clip_to_domain"])
 @pytest.mark.parametrize("s", [np.zeros(3), np.zeros((4, 1)), 0.0])
-def test_tips_of_the_wrong_shape(method: str, s: Any) -> None:
+def test_duals_of_the_wrong_shape(method: str, s: Any) -> None:
     with pytest.raises(InputError, match=r"s must have shape \(4,\), got "):
         getattr(Problem(X, Y), method)(s)
 
@@ -231,7 +231,7 @@ def test_at_the_ends_of_the_range_nothing_false_is_certified(size: float, sigma:
     except InputError as error:
         assert "beyond what doubles hold" in str(error)  # noqa: PT017
         return
-    run = adfs.simulate("adfs", problem, tol=1e-6, passes=200.0)
+    run = adfs.simulate("adfs", problem, tol=1e-6, max_passes=200.0)
 
     def value(m: float) -> float:
         penalty = 0.5 * sigma * (m / size) * (m / size)

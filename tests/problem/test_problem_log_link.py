@@ -115,13 +115,13 @@ def test_kernels_have_the_prox_of_the_terms() -> None:
         graph = AugmentedGraph(view, network, parameters)
         twin = MeanLagAdfs(graph)
         state = twin.start()
-        tip_of_row = np.full(12, -1)
-        tip_of_row[graph.tip_rows] = np.arange(graph.n_tips)
+        dual_of_row = np.full(12, -1)
+        dual_of_row[graph.dual_rows] = np.arange(graph.n_duals)
         for end, events in process.schedule.windows(0.0, 400.0):
             process.run(events, 0, events.time.size)
             process.position = end
             for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
-                edge = actor - 3 if actor >= 3 else graph.n_communication + tip_of_row[sample]
+                edge = actor - 3 if actor >= 3 else graph.n_communication + dual_of_row[sample]
                 state = twin.step(state, edge, time)
         expected = twin.iterates(state, 400.0).x[:3]
         assert process.primal() * 0.5 == pytest.approx(expected, rel=1e-9, abs=1e-11)
@@ -143,6 +143,6 @@ def test_no_certificate_is_below_the_true_error(seed: int, name: str, spread: fl
     best = problem.optimum()
     assert best.gap <= 1e-11
     for tol in (1e-2, 1e-5, 1e-9):
-        run = adfs.simulate("adfs", problem, "path:3", tol=tol, passes=200)
+        run = adfs.simulate("adfs", problem, "path:3", tol=tol, max_passes=200)
         error = (problem.objective(run.coef) - best.value) / problem.value_at_zero
         assert error <= run.gap + 1e-13

@@ -131,7 +131,7 @@ def test_conjugate_is_infinite_outside_the_domain_alone(loss: Loss) -> None:
 @every
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e100, 1e300])
 def test_tails_are_finite_and_right(loss: Loss, size: float) -> None:
-    grows_as_square = loss.name in {"squared", "squared-hinge", "expectile"}
+    grows_as_square = loss.name in {"squared", "squared_hinge", "expectile"}
     for b in targets(loss):
         low, high = losses.domain(loss, b)
         for u in (-size, size):
@@ -215,10 +215,10 @@ def test_logistic_equation_has_the_same_bits_interpreted() -> None:
 
 def test_a_loss_by_name_with_its_constants() -> None:
     assert get_loss("huber", delta=1.35) == Huber(1.35)
-    assert get_loss("squared_hinge").name == "squared-hinge"
+    assert get_loss("squared_hinge").name == "squared_hinge"
     assert get_loss(Huber(2.0)) == Huber(2.0)
     assert all(get_loss(name).name == name for name in LOSSES)
-    assert repr(get_loss("smoothed-quantile", quantile=0.1)) == "SmoothedQuantile(quantile=0.1, width=0.5)"
+    assert repr(get_loss("smoothed_quantile", quantile=0.1)) == "SmoothedQuantile(quantile=0.1, width=0.5)"
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ def test_a_loss_by_name_with_its_constants() -> None:
         ("logistic", {"delta": 1.0}, "unknown constant of the loss 'logistic' 'delta'"),
         ("huber", {"delta": 0.0}, "huber: delta must be finite and above 0, got 0.0"),
         ("huber", {"delta": math.nan}, "huber: delta must be finite and above 0, got nan"),
-        ("smoothed-hinge", {"width": -1.0}, "smoothed-hinge: width must be finite and above 0"),
+        ("smoothed_hinge", {"width": -1.0}, "smoothed_hinge: width must be finite and above 0"),
         ("quantile", {"quantile": 1.0}, "quantile: quantile must lie strictly between 0 and 1, got 1.0"),
-        ("smoothed-quantile", {"quantile": math.nan}, "quantile must lie strictly between 0 and 1, got nan"),
-        ("epsilon-insensitive", {"epsilon": -0.1}, "epsilon must be finite and at least 0, got -0.1"),
+        ("smoothed_quantile", {"quantile": math.nan}, "quantile must lie strictly between 0 and 1, got nan"),
+        ("epsilon_insensitive", {"epsilon": -0.1}, "epsilon must be finite and at least 0, got -0.1"),
         (Huber(1.0), {"delta": 2.0}, "constants ['delta'] were given beside a loss that already has its own"),
         (3, {}, "loss must be a name or a Loss, got int"),
     ],

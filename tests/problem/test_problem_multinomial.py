@@ -20,10 +20,10 @@ from literal_cases import multinomial_terms
 
 
 def prox(zeta: np.ndarray, h: float, label: int, weight: float, guess: np.ndarray) -> np.ndarray:
-    tip, room = zeta.copy(), np.zeros((ROOM_ROWS, zeta.size))
+    dual, room = zeta.copy(), np.zeros((ROOM_ROWS, zeta.size))
     room[0] = guess
-    multinomial_dual_prox(tip, h, label, weight, room)
-    return tip
+    multinomial_dual_prox(dual, h, label, weight, room)
+    return dual
 
 
 # --------------------------------------------------------------------------- the prox
@@ -126,7 +126,7 @@ def test_every_sum_is_that_of_the_terms(sparse: bool, extra: int) -> None:
     linear, general = made(sparse=sparse, extra=extra)
     rng = np.random.default_rng(1)
     d = linear.n_features
-    assert (d, linear.n_outputs, linear.tip_shape) == (3 * (4 + extra), 4 + extra, (4 + extra,))
+    assert (d, linear.n_outputs, linear.dual_shape) == (3 * (4 + extra), 4 + extra, (4 + extra,))
     assert general.n_features == d
     points = rng.standard_normal((3, d))
     np.testing.assert_allclose(linear.objective(points), [general.objective(t) for t in points], rtol=1e-14)
@@ -137,14 +137,14 @@ def test_every_sum_is_that_of_the_terms(sparse: bool, extra: int) -> None:
     np.testing.assert_array_equal(linear.active, general.active)
     assert np.all(linear.batch_smoothness <= general.batch_smoothness * (1.0 + 1e-12))
 
-    def vectors(tips: np.ndarray) -> np.ndarray:
+    def vectors(duals: np.ndarray) -> np.ndarray:
         rows = linear.X.toarray() if sparse else linear.X
-        return np.einsum("jk,jp->jkp", tips, rows).reshape(40, d)
+        return np.einsum("jk,jp->jkp", duals, rows).reshape(40, d)
 
-    for tips in (linear.slopes(points[0]), rng.standard_normal((40, linear.n_outputs))):
-        inside = linear.clip_to_domain(tips)
+    for duals in (linear.slopes(points[0]), rng.standard_normal((40, linear.n_outputs))):
+        inside = linear.clip_to_domain(duals)
         # A tip of a zero row or a row without weight has no vector; both are constants.
-        expected = general.clip_to_domain(vectors(tips))
+        expected = general.clip_to_domain(vectors(duals))
         np.testing.assert_allclose(vectors(inside), expected, rtol=0, atol=1e-13)
         np.testing.assert_allclose(linear.clip_to_domain(inside), inside, rtol=0.0, atol=4e-16)
         np.testing.assert_allclose(linear.row_sums(inside), general.row_sums(expected), rtol=0, atol=1e-12)
@@ -160,8 +160,13 @@ def test_every_sum_is_that_of_the_terms(sparse: bool, extra: int) -> None:
 def test_dense_and_sparse_rows_give_the_same_bits() -> None:
     dense, sparse = made()[0], made(sparse=True)[0]
     theta = np.random.default_rng(0).standard_normal(dense.n_features)
-    tips = dense.slopes(theta)
-    for name, argument in (("loss_sums", theta), ("slopes", theta), ("row_sums", tips), ("row_total", tips)):
+    duals = dense.slopes(theta)
+    for name, argument in (
+        ("loss_sums", theta),
+        ("slopes", theta),
+        ("row_sums", duals),
+        ("row_total", duals),
+    ):
         assert getattr(dense, name)(argument).tobytes() == getattr(sparse, name)(argument).tobytes()
 
 
@@ -172,9 +177,11 @@ def test_digits_are_kept_where_a_class_is_certain() -> None:
     small = math.exp(-40.0)
     np.testing.assert_allclose(problem.slopes(theta), small * np.array([[-1, 1], [1, -1]]), rtol=1e-13)
     assert float(problem.loss_sums(theta)[0]) == pytest.approx(2.0 * small, rel=1e-13)
-    tips = problem.slopes(theta)
+    duals = problem.slopes(theta)
     young = (
-        problem.loss_sums(theta).sum() + problem.conjugate_sums(tips).sum() - theta @ problem.row_total(tips)
+        problem.loss_sums(theta).sum()
+        + problem.conjugate_sums(duals).sum()
+        - theta @ problem.row_total(duals)
     )
     assert abs(young) <= 1e-13 * small * 40.0
 
@@ -235,7 +242,7 @@ def test_methods_run_it_or_say_what_does(name: str) -> None:
         np.testing.assert_allclose(run.coef, problem.optimum().theta, rtol=0, atol=1e-4)
         return
     with pytest.raises(InputError, match="takes one output per sample and the loss 'multinomial' has 4; use"):
-        adfs.simulate(name, problem, passes=1.0)
+        adfs.simulate(name, problem, max_passes=1.0)
 
 
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])

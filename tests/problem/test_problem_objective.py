@@ -81,7 +81,7 @@ def test_condition_numbers_are_the_literal_ones(loss: Loss, sparse: bool) -> Non
     X, w = dense(problem), problem.weights
     kappa, batch = [], []
     for i in range(4):
-        rows = slice(problem.offsets[i], problem.offsets[i + 1])
+        rows = slice(problem.node_starts[i], problem.node_starts[i + 1])
         lipschitz = w[rows] * loss.beta * (X[rows] ** 2).sum(axis=1)
         np.testing.assert_allclose(problem.smoothness[rows], lipschitz, rtol=1e-14)
         kappa.append(lipschitz.sum() / problem.sigma[i])
@@ -105,20 +105,20 @@ def test_lanczos_gives_a_close_upper_bound(
     X = rng.standard_normal(shape) * (rng.uniform(size=shape) < 0.3)
     weights = rng.uniform(0.0, 2.0, shape[0])
     given = sp.csr_array(X) if sparse else X
-    offsets = np.array([0, shape[0] // 3, shape[0] // 3, shape[0]])
+    node_starts = np.array([0, shape[0] // 3, shape[0] // 3, shape[0]])
     exact: list[float] = []
     for a, b in ((0, shape[0] // 3), (shape[0] // 3, shape[0])):
         exact.append(0.25 * float(np.linalg.norm(np.sqrt(weights[a:b, None]) * X[a:b], ord=2)) ** 2)
     exact.insert(1, 0.0)
-    whole = smoothness.batch_smoothness(given, weights, offsets, 0.25)
+    whole = smoothness.batch_smoothness(given, weights, node_starts, 0.25)
     np.testing.assert_allclose(whole, exact, rtol=1e-12)
     monkeypatch.setattr(smoothness, "_DENSE_ORDER", 1)
-    found = smoothness.batch_smoothness(given, weights, offsets, 0.25)
+    found = smoothness.batch_smoothness(given, weights, node_starts, 0.25)
     np.testing.assert_allclose(found, exact, rtol=3e-3)
     assert np.all(found >= np.array(exact) * (1.0 - 1e-13))
 
 
-@pytest.mark.parametrize("name", ["hinge", "absolute", "quantile", "epsilon-insensitive"])
+@pytest.mark.parametrize("name", ["hinge", "absolute", "quantile", "epsilon_insensitive"])
 def test_a_loss_with_kinks_has_infinite_condition_numbers(name: str) -> None:
     problem = random_problem(get_loss(name))
     assert np.all(problem.smoothness[problem.active] == math.inf)
@@ -201,7 +201,7 @@ def test_outside_the_domain_there_is_no_bound() -> None:
     assert problem.dual_objective(np.array([-0.5, 0.25])) == -math.inf
 
 
-@pytest.mark.parametrize("name", ["absolute", "squared", "huber", "epsilon-insensitive", "smoothed-quantile"])
+@pytest.mark.parametrize("name", ["absolute", "squared", "huber", "epsilon_insensitive", "smoothed_quantile"])
 def test_a_problem_that_zero_solves(name: str) -> None:
     problem = Problem(np.random.default_rng(0).standard_normal((5, 2)), np.zeros(5), name)
     assert problem.value_at_zero == 0.0

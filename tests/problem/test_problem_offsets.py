@@ -55,19 +55,19 @@ def test_every_sum_is_that_of_the_shifted_margins(name: str) -> None:
     terms = sum(problem.term(j).value(theta) for j in range(problem.n_samples))
     assert problem.loss_sums(theta).sum() == pytest.approx(terms, rel=1e-13)
 
-    tips = problem.clip_to_domain(RNG.standard_normal(problem.n_samples))
+    duals = problem.clip_to_domain(RNG.standard_normal(problem.n_samples))
     chosen = problem.active
     stars = [
         w * conjugate(loss, s / w, b) - s * o
         for s, w, b, o in zip(
-            tips[chosen], problem.weights[chosen], problem.y[chosen], problem.offset[chosen], strict=True
+            duals[chosen], problem.weights[chosen], problem.y[chosen], problem.offset[chosen], strict=True
         )
     ]
     still = ~chosen & (problem.weights > 0.0)
     rest = problem.weights[still] @ np.array(losses)[still]
-    assert problem.conjugate_sums(tips).sum() == pytest.approx(sum(stars) - rest, rel=1e-12)
-    gap = problem.objective(problem.primal_from_dual(tips)) - problem.dual_objective(tips)
-    assert problem.duality_gap(tips, relative=False) == pytest.approx(gap, rel=1e-10)
+    assert problem.conjugate_sums(duals).sum() == pytest.approx(sum(stars) - rest, rel=1e-12)
+    gap = problem.objective(problem.primal_from_dual(duals)) - problem.dual_objective(duals)
+    assert problem.duality_gap(duals, relative=False) == pytest.approx(gap, rel=1e-10)
 
 
 def test_zero_offsets_change_no_bit_and_a_whole_shift_is_a_column() -> None:
@@ -96,7 +96,7 @@ def test_every_method_goes_there(name: str) -> None:
     network = random_network(3, np.random.default_rng(2))
     method = METHODS[name]
     passes = 20_000 if name == "ns-adfs" else 3000
-    run = adfs.simulate(name, problem, network, tol=1e-5 if name == "ns-adfs" else 1e-10, passes=passes)
+    run = adfs.simulate(name, problem, network, tol=1e-5 if name == "ns-adfs" else 1e-10, max_passes=passes)
     best = problem.optimum()
     away = 1e-2 if name == "ns-adfs" else 1e-4
     assert method.name == name
@@ -112,11 +112,11 @@ def test_softmax_is_its_literal_form() -> None:
     assert problem.loss_sums(theta).sum() == pytest.approx(sum(t.value(theta) for t in terms), rel=1e-13)
     gradient = sum(t.gradient(theta) for t in terms) + problem.total_sigma * theta
     assert np.allclose(problem.gradient(theta), gradient, atol=1e-13)
-    tips = problem.clip_to_domain(RNG.uniform(-0.5, 0.5, (12, 3)))
-    vectors = [np.outer(tip, x).ravel() for tip, x in zip(tips, problem.X, strict=True)]
+    duals = problem.clip_to_domain(RNG.uniform(-0.5, 0.5, (12, 3)))
+    vectors = [np.outer(dual, x).ravel() for dual, x in zip(duals, problem.X, strict=True)]
     stars = sum(t.conjugate(v) for t, v in zip(terms, vectors, strict=True))
-    assert problem.conjugate_sums(tips).sum() == pytest.approx(stars, rel=1e-11)
-    run = adfs.simulate("adfs", problem, adfs.Network("path:3"), tol=1e-12, passes=3000)
+    assert problem.conjugate_sums(duals).sum() == pytest.approx(stars, rel=1e-11)
+    run = adfs.simulate("adfs", problem, adfs.Network("path:3"), tol=1e-12, max_passes=3000)
     assert run.converged
     assert np.allclose(run.coef, problem.optimum().theta, atol=1e-5)
     moved = [t.dual_prox(v, 0.05, 0.5 * (x @ x)) for t, v, x in zip(terms, vectors, problem.X, strict=True)]
@@ -133,7 +133,7 @@ def test_parts_of_a_problem_keep_their_offsets() -> None:
     assert np.array_equal(problem.offset, offset[problem.row_index])
     for other in (problem.merged(), problem.widened(4)):
         assert np.array_equal(other.offset, problem.offset)
-    assert np.array_equal(problem.shards[1].offset, problem.offset[problem.offsets[1] :])
+    assert np.array_equal(problem.shards[1].offset, problem.offset[problem.node_starts[1] :])
     assert len(problem.identity()[1]) == len(adfs.Problem(X, [1, -1] * 3).identity()[1]) + 1
     mixed = adfs.Problem.from_shards([([[1.0]], [1.0]), ([[1.0]], [1.0], None, [2.0])])
     assert mixed.offset is not None
@@ -165,22 +165,22 @@ def test_a_loss_says_whether_it_takes_an_offset_as_a_target() -> None:
             assert value(loss, 0.4, b) == pytest.approx(value(loss, 0.4 + 0.3, b + 0.3), rel=1e-12)
     assert {name for name in ONE_OUTPUT if not get_loss(name).translates} == {
         "logistic",
-        "squared-hinge",
-        "smoothed-hinge",
+        "squared_hinge",
+        "smoothed_hinge",
         "hinge",
     }
 
 
 def test_ranks_join_shards_with_offsets() -> None:
     problem = with_offset("logistic")
-    alone = adfs.simulate("adfs", problem, adfs.Network("path:3"), passes=20, seed=1)
+    alone = adfs.simulate("adfs", problem, adfs.Network("path:3"), max_passes=20, seed=1)
 
     def one(ranks: Threads) -> Any:
         own = [tuple(problem.shards[ranks.rank])]
         joint = join_shards(
             ranks, own, "path", nodes=None, loss="logistic", sigma=problem.sigma, n_features=None
         )
-        options = RunOptions(passes=20.0, seed=1, gather=True)
+        options = RunOptions(max_passes=20.0, seed=1, gather=True)
         return run_method(
             "adfs", joint.problem, joint.network, options, cluster=ranks, placement=joint.placement
         )

@@ -187,7 +187,7 @@ def test_dual_ascent_ascends(loss: Loss) -> None:
 
 @pytest.mark.parametrize(
     "loss",
-    [loss for loss in CASES if loss.name not in {"logistic", "squared", "squared-hinge", "expectile"}],
+    [loss for loss in CASES if loss.name not in {"logistic", "squared", "squared_hinge", "expectile"}],
     ids=case_id,
 )
 def test_pieces_are_the_conjugates(loss: Loss) -> None:
@@ -207,7 +207,7 @@ def test_pieces_are_the_conjugates(loss: Loss) -> None:
         assert low <= 0.0 <= high
 
 
-@pytest.mark.parametrize("name", ["logistic", "squared", "squared-hinge"])
+@pytest.mark.parametrize("name", ["logistic", "squared", "squared_hinge"])
 def test_other_conjugates_have_no_pieces(name: str) -> None:
     X, y = made(get_loss(name), 10, 3)
     problem = Problem(X, np.sign(y), name)
@@ -218,7 +218,7 @@ def test_other_conjugates_have_no_pieces(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(60, 8), (8, 60)])
 def test_interior_point_converges_by_itself(shape: tuple[int, int]) -> None:
-    loss = get_loss("smoothed-hinge", width=0.1)
+    loss = get_loss("smoothed_hinge", width=0.1)
     X, y = made(loss, *shape)
     problem = Problem(X, y, loss, 0.2)
     gaps = []
@@ -252,7 +252,7 @@ def test_logistic_regression(strength: float) -> None:
     np.testing.assert_allclose(problem.optimum().theta, other, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["hinge", "squared-hinge"])
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
 def test_linear_support_vector_classifier(name: str) -> None:
     X, y = made(get_loss(name), 150, 5)
     problem = Problem(X, y, name, 2.0)
@@ -267,7 +267,7 @@ def test_linear_support_vector_classifier(name: str) -> None:
 
 
 def test_linear_support_vector_regression() -> None:
-    loss = get_loss("epsilon-insensitive", epsilon=0.2)
+    loss = get_loss("epsilon_insensitive", epsilon=0.2)
     X, y = made(loss, 120, 4)
     problem = Problem(X, y, loss, 4.0)
     model = LinearSVR(C=0.25, epsilon=0.2, fit_intercept=False, dual=True, tol=1e-9, max_iter=10**6)

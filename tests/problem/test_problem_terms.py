@@ -250,11 +250,11 @@ def test_general_gap_is_a_bound() -> None:
     rng = np.random.default_rng(0)
     best = minimize(problem.objective, np.zeros(12), jac=problem.gradient, tol=1e-12).fun
     for _ in range(20):
-        tips = problem.clip_to_domain(rng.standard_normal((40, 12)))
-        gap = problem.duality_gap(tips, relative=False)
-        theta = problem.primal_from_dual(tips)
+        duals = problem.clip_to_domain(rng.standard_normal((40, 12)))
+        gap = problem.duality_gap(duals, relative=False)
+        theta = problem.primal_from_dual(duals)
         assert problem.objective(theta) - best <= gap + 1e-9
-        assert problem.duality_gap(tips) == pytest.approx(gap / (40 * math.log(4.0)), rel=1e-12)
+        assert problem.duality_gap(duals) == pytest.approx(gap / (40 * math.log(4.0)), rel=1e-12)
     assert problem.duality_gap(rng.standard_normal((40, 12))) == math.inf
 
 
@@ -262,7 +262,7 @@ def test_general_problem_of_linear_terms_is_the_linear_problem() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((9, 3)), rng.choice([-1.0, 1.0], 9)
     linear_problem = Problem(X, y, "logistic", [0.5, 1.0], 2)
-    cuts = linear_problem.offsets
+    cuts = linear_problem.node_starts
     terms = [[linear_problem.term(j) for j in range(cuts[i], cuts[i + 1])] for i in range(2)]
     general = GeneralProblem(terms, 3, [0.5, 1.0])
     theta = rng.standard_normal(3)
@@ -274,11 +274,13 @@ def test_general_problem_of_linear_terms_is_the_linear_problem() -> None:
     np.testing.assert_array_equal(general.active, linear_problem.active)
     np.testing.assert_array_equal(general.node_of_row, linear_problem.node_of_row)
     s = linear_problem.clip_to_domain(rng.standard_normal(9))
-    tips = s[:, None] * linear_problem.X
-    assert general.duality_gap(tips) == pytest.approx(linear_problem.duality_gap(s), rel=1e-12)
-    np.testing.assert_allclose(general.primal_from_dual(tips), linear_problem.primal_from_dual(s), atol=1e-14)
+    duals = s[:, None] * linear_problem.X
+    assert general.duality_gap(duals) == pytest.approx(linear_problem.duality_gap(s), rel=1e-12)
     np.testing.assert_allclose(
-        general.clip_to_domain(3.0 * tips),
+        general.primal_from_dual(duals), linear_problem.primal_from_dual(s), atol=1e-14
+    )
+    np.testing.assert_allclose(
+        general.clip_to_domain(3.0 * duals),
         linear_problem.clip_to_domain(3.0 * s)[:, None] * linear_problem.X,
         atol=1e-14,
     )
@@ -286,7 +288,7 @@ def test_general_problem_of_linear_terms_is_the_linear_problem() -> None:
 
 def test_larger_smoothness_is_kept() -> None:
     problem, _, _ = multinomial_problem()
-    terms = [problem.terms[a:b] for a, b in pairwise(problem.offsets)]
+    terms = [problem.terms[a:b] for a, b in pairwise(problem.node_starts)]
     raised = GeneralProblem(terms, 12, problem.sigma, smoothness=2.0 * problem.smoothness)
     np.testing.assert_allclose(raised.kappa, 2.0 * problem.kappa)
     assert raised.objective(np.ones(12)) == problem.objective(np.ones(12))

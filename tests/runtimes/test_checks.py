@@ -45,7 +45,7 @@ def test_checks_are_few_and_the_run_ends_in_time(method: str, loss: str) -> None
     assert run.columns["dual"][-1] <= best * (1.0 + 1e-14)
 
 
-def test_the_centres_say_what_the_tips_do() -> None:
+def test_the_centres_say_what_the_duals_do() -> None:
     problem = make_problem()
     run = adfs.simulate("adfs", problem, NETWORK, tol=1e-9)
     assert run.dual is not None
@@ -75,8 +75,8 @@ def test_dual_ascent_ends_a_run_at_a_certified_point(
     run = adfs.simulate(method, problem, NETWORK, tol=1e-6, seed=1)
     below, certificate = found[-1]
     # It raises the dual, its gap is true, and the run ends there: all nodes at the point that is certified.
-    assert certificate.tips is not None
-    assert problem.dual_objective(certificate.tips) > below
+    assert certificate.duals is not None
+    assert problem.dual_objective(certificate.duals) > below
     best = problem.optimum().value
     assert problem.objective(run.coef) - best <= run.gap * problem.value_at_zero
     assert run.outcome is Outcome.CONVERGED
@@ -95,7 +95,7 @@ def test_dual_ascent_keeps_to_the_budget() -> None:
     free = adfs.simulate("adfs", problem, tol=1e-10)
     assert free.outcome is Outcome.CONVERGED
     assert free.columns["passes"][-1] > 4.0
-    short = adfs.simulate("adfs", problem, tol=1e-10, passes=4.0)
+    short = adfs.simulate("adfs", problem, tol=1e-10, max_passes=4.0)
     assert short.outcome is Outcome.OUT_OF_BUDGET
     assert short.columns["passes"][-1] <= 4.1  # passes that were tried in vain do not count
 
@@ -106,7 +106,14 @@ def test_a_run_that_was_stopped_ends_where_one_that_was_not_does(tmp_path: Path)
     path = tmp_path / "run.checkpoint"
     for passes in (3.3, 7.7, None):
         run = adfs.simulate(
-            "adfs", problem, NETWORK, tol=1e-7, seed=2, passes=passes, checkpoint=path, resume=passes != 3.3
+            "adfs",
+            problem,
+            NETWORK,
+            tol=1e-7,
+            seed=2,
+            max_passes=passes,
+            checkpoint=path,
+            resume=passes != 3.3,
         )
     assert np.array_equal(run.theta, whole.theta)
     assert run.gap == whole.gap
@@ -157,7 +164,7 @@ def test_one_node_computes_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make_problem(n_nodes=1)
     assert adfs.simulate("adfs", problem, tol=1e-4).converged
     with pytest.raises(AssertionError, match="nobody needs it"):
-        adfs.simulate("agd", problem, passes=1)
+        adfs.simulate("agd", problem, max_passes=1)
 
 
 def test_a_stretch_of_nothing_but_messages() -> None:
@@ -165,5 +172,5 @@ def test_a_stretch_of_nothing_but_messages() -> None:
     for seed in range(12):
         X = rng.standard_normal((4, 2))
         problem = adfs.Problem(X, np.sign(X[:, 0]), sigma=1e-3, n_nodes=3)
-        run = adfs.simulate("adfs", problem, "path:3", tol=1e-10, passes=300, seed=seed)
+        run = adfs.simulate("adfs", problem, "path:3", tol=1e-10, max_passes=300, seed=seed)
         assert run.gap < 1e-2

@@ -57,6 +57,6 @@ def test_theorem_4_s_bound_holds_and_is_far_from_tight():
     fixed, random = (free[free["law"] == law]["constant"] for law in ("fixed", "exponential"))
     assert 1.15 <= fixed.min() <= fixed.max() <= 2.0
     assert 1.3 <= random.min() <= random.max() <= 2.6
-    cases = ["graph", "p_comm", "tau", "law"]
+    cases = ["network", "p_comm", "tau", "law"]
     waiting = frame[frame["blocking"]].set_index(cases)["measured"]
     assert (waiting >= free.set_index(cases)["measured"]).all()

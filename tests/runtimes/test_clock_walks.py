@@ -145,7 +145,7 @@ def test_rounds_wait_for_neighbours_and_for_nobody_else():
     network = adfs.Network("path:5")
     delays = Delays(tau=[1.0, 2.0, 3.0, 4.0], speed=[1.0, 1.0, 1.0, 1.0, 0.01], **FIXED)
     clock = Clock("extra", METHODS["extra"].parameters(problem, network), problem, network, delays)
-    sizes, T = np.diff(problem.offsets), np.zeros(5)
+    sizes, T = np.diff(problem.node_starts), np.zeros(5)
     for _ in range(3):
         T = T + sizes / delays.speed
         old = T.copy()
@@ -236,7 +236,7 @@ def test_a_budget_of_time_becomes_one_of_events():
 def test_a_run_gets_its_times_and_gets_them_again_for_another_tau():
     problem, network = make_case()
     for name in ("adfs", "point-saga", "agd", "dsba"):
-        run = adfs.simulate(name, problem, network, seed=2, passes=20)
+        run = adfs.simulate(name, problem, network, seed=2, max_passes=20)
         near, far = (with_times(run, problem, network, Delays(tau=tau)) for tau in (1.0, 10.0))
         assert list(near.frame["position"]) == list(run.frame["position"])
         np.testing.assert_array_equal(near.theta, run.theta)

@@ -53,14 +53,14 @@ def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
 @pytest.mark.parametrize("method", NETWORKED)
 def test_every_method_has_the_bits_of_one_process(method: str, size: int) -> None:
     loss = "logistic" if METHODS[method].smooth_only else "hinge"
-    case = Case(method=method, loss=loss, passes=3.0, record=("gap", "objective", "consensus"))
+    case = Case(method=method, loss=loss, max_passes=3.0, record=("gap", "objective", "consensus"))
     expected = stamp(case.simulate())
     assert [stamp(run) for run in run_on_threads(case, size)] == [expected] * size
 
 
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
 def test_sparse_rows_and_both_schedules(schedule: str) -> None:
-    case = Case(schedule=schedule, sparse=True, passes=3.0)
+    case = Case(schedule=schedule, sparse=True, max_passes=3.0)
     assert {stamp(run) for run in run_on_threads(case, 3)} == {stamp(case.simulate())}
 
 
@@ -72,11 +72,11 @@ def test_a_run_that_ends_by_its_tolerance_ends_at_the_same_place(method: str) ->
 
 
 def test_a_start_and_the_dual_of_the_end() -> None:
-    case = Case(passes=4.0)
+    case = Case(max_passes=4.0)
     first = case.simulate()
     assert first.dual is not None
-    again = case.simulate(start=first.dual, passes=4.0)
-    fresh = case.simulate(passes=4.0)
+    again = case.simulate(start=first.dual, max_passes=4.0)
+    fresh = case.simulate(max_passes=4.0)
     assert again.columns["gap"][0] == pytest.approx(first.gap, rel=1e-9)
     assert again.gap < fresh.gap
     counts = np.array([len(case.shard(node)[1]) for node in range(case.n_nodes())])
@@ -105,22 +105,22 @@ def test_a_start_and_the_dual_of_the_end() -> None:
 
 
 def test_checkpoints_of_several_processes(tmp_path: Any) -> None:
-    case = Case(passes=6.0)
-    run_on_threads(case, 2, passes=2.0, checkpoint=tmp_path / "run")
+    case = Case(max_passes=6.0)
+    run_on_threads(case, 2, max_passes=2.0, checkpoint=tmp_path / "run")
     assert (tmp_path / "run" / "ended.json").exists()
     assert not (tmp_path / "run" / "finished.json").exists()
     resumed = run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True)
     expected = case.simulate()
     assert [run.coef.tobytes() for run in resumed] == [expected.coef.tobytes()] * 2
     assert [run.theta.tobytes() for run in resumed] == [expected.theta.tobytes()] * 2
-    run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True, tol=1e-6, passes=500.0)
+    run_on_threads(case, 2, checkpoint=tmp_path / "run", resume=True, tol=1e-6, max_passes=500.0)
     assert (tmp_path / "run" / "finished.json").exists()
     assert not (tmp_path / "run" / "ended.json").exists()
 
 
 def test_a_second_run_where_a_live_one_keeps_its_checkpoints_is_refused(tmp_path: Path) -> None:
     """Of several processes and of one; a lock that a dead run has left holds nothing."""
-    case = Case(passes=2.0)
+    case = Case(max_passes=2.0)
 
     def run(cluster: Threads) -> str:
         folder = tmp_path / "run"
@@ -197,7 +197,7 @@ FITS: dict[str, tuple[str, Any]] = {
     "not smooth": ("binary", ADFSClassifier(loss="hinge", tol=1e-2)),
     "squared": ("regression", ADFSRegressor(alpha=2.0)),
     "huber": ("regression", ADFSRegressor(loss="huber")),
-    "block": ("binary", ADFSClassifier(algorithm="adfs-block", tau=3.0)),
+    "block": ("binary", ADFSClassifier(method="adfs-block", tau=3.0)),
     "poisson": ("binary", ADFSClassifier(schedule="poisson", parameters="paper")),
 }
 
@@ -263,7 +263,7 @@ def test_the_classes_of_all_processes_are_counted() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)), np.repeat([0, 1, 2, 1], 10)
     problem = adfs.Problem(X, y, loss="multinomial", n_nodes=2)
-    expected = adfs.simulate("adfs", problem, "path:2", passes=3)
+    expected = adfs.simulate("adfs", problem, "path:2", max_passes=3)
 
     def run(cluster: Threads) -> adfs.Run:
         own = slice(0, 20) if cluster.rank == 0 else slice(20, 40)
@@ -271,7 +271,7 @@ def test_the_classes_of_all_processes_are_counted() -> None:
             joint = join_shards(
                 cluster, [(X[own], y[own])], None, nodes=None, loss="multinomial", sigma=1.0, n_features=None
             )
-            options = RunOptions(passes=3, gather=True)
+            options = RunOptions(max_passes=3, gather=True)
             return run_method(
                 "adfs", joint.problem, joint.network, options, cluster=cluster, placement=joint.placement
             )
@@ -315,7 +315,7 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
                 request = fitting.FitRequest(("",), loss=loss)
                 task = fitting._task_of(request)
                 y = fitting._labels(cluster, table, [table], task, 4)
-                estimator = fitting._estimator(request, task).set_params(cluster=cluster, graph="path")
+                estimator = fitting._estimator(request, task).set_params(cluster=cluster, network="path")
                 estimator.fit(table.X, y, table.weights)
             except adfs.InputError as error:
                 return str(error)
@@ -332,7 +332,7 @@ def test_words_of_other_libraries_stay_in_their_rank() -> None:
         rows = np.array([["1", SECRET if cluster.rank == 0 else f"x{SECRET}"]] * 3, dtype=object)
         with cluster:
             try:
-                ADFSRegressor(cluster=cluster, graph="path").fit(rows, np.arange(3.0))
+                ADFSRegressor(cluster=cluster, network="path").fit(rows, np.arange(3.0))
             except adfs.InputError as error:
                 return str(error)
             return "not refused"
@@ -364,7 +364,7 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "alpha": (ADFSRegressor(alpha=1.0), ADFSRegressor(alpha=2.0), "alpha is 1 on rank 0 and 2 on"),
     "delta": (ADFSRegressor("huber"), ADFSRegressor("huber", delta=9.0), "delta is 1 on rank 0 and 9 on"),
     "quantile": (ADFSRegressor("quantile"), ADFSRegressor("quantile", quantile=0.1), "quantile is 0.5 on"),
-    "algorithm": (ADFSClassifier(), ADFSClassifier(algorithm="msda"), "algorithm is 'auto' on rank 0 and"),
+    "method": (ADFSClassifier(), ADFSClassifier(method="msda"), "algorithm is 'auto' on rank 0 and"),
     "standardize": (ADFSClassifier(), ADFSClassifier(standardize=True), "standardize is False on rank 0 and"),
     "intercept": (ADFSClassifier(), ADFSClassifier(fit_intercept=False), "fit_intercept is True on rank 0"),
     "class_weight": (ADFSClassifier(), ADFSClassifier(class_weight="balanced"), "class_weight is None on"),

@@ -39,11 +39,11 @@ class EverySecondLook(Retuner):
         self.looked += 1
         if self.looked % 2:
             return None
-        look.charge(passes=2.0, sums=1)
+        look.charge(max_passes=2.0, sums=1)
         summary = look.summarize(look.problem)
         constants = look.constants(summary)
         careful = dataclasses.replace(constants, contraction=0.9**self.looked * constants.contraction)
-        return Phase(look.problem, summary, careful, look.tips, {"looked": self.looked})
+        return Phase(look.problem, summary, careful, look.duals, {"looked": self.looked})
 
     def state(self) -> dict[str, np.ndarray]:
         return {"looked": np.array([self.looked])}
@@ -69,7 +69,7 @@ CASES = [("adfs", "iid", 120), ("adfs", "poisson", 120), ("adfs-block", "iid", 1
 
 
 def simulate(name: str, schedule: str, stride: int, **more: Any) -> Run:
-    case = Case(method=name, schedule=schedule, passes=8.0)
+    case = Case(method=name, schedule=schedule, max_passes=8.0)
     settings = case.options() | {"gather": True} | more
     settings.pop("method")
     return adfs.simulate(restarting(name, stride), problem_of(case), adfs.Network(case.network), **settings)
@@ -84,7 +84,7 @@ def test_a_run_in_phases_has_the_same_bits_on_every_cluster(name: str, schedule:
     assert np.all(np.diff(whole.columns["passes"]) >= 0.0)
     assert np.all(np.diff(whole.columns["phase"]) >= 0.0)
     assert whole.columns["phase"][-1] == len(whole.history.phases) - 1
-    case = Case(method=name, schedule=schedule, passes=8.0)
+    case = Case(method=name, schedule=schedule, max_passes=8.0)
     network = adfs.Network(case.network)
 
     def run(cluster: Threads) -> Run:
@@ -109,13 +109,13 @@ def test_a_run_in_phases_has_the_same_bits_on_every_cluster(name: str, schedule:
 
 @pytest.mark.parametrize(("name", "schedule", "stride"), CASES)
 def test_resumed_between_and_at_looks(name: str, schedule: str, stride: int, tmp_path: Path) -> None:
-    whole = simulate(name, schedule, stride, passes=None, events=7 * stride + 11)
+    whole = simulate(name, schedule, stride, max_passes=None, events=7 * stride + 11)
     assert len(whole.details["retunings"]) == 3
     path = tmp_path / "run"
     # Before a look, at one that goes on, at one that begins a phase, and after.
     for events in (stride - 3, stride, 2 * stride, 5 * stride + 7, 7 * stride + 11):
         kept = {"checkpoint": path, "resume": True, "checkpoint_every": 0.0}
-        part = simulate(name, schedule, stride, passes=None, events=events, **kept)
+        part = simulate(name, schedule, stride, max_passes=None, events=events, **kept)
     assert part.coef.tobytes() == whole.coef.tobytes()
     assert part.theta.tobytes() == whole.theta.tobytes()
     assert part.details["retunings"] == whole.details["retunings"]
@@ -141,7 +141,7 @@ def test_the_clock_charges_what_was_consulted(tmp_path: Path) -> None:
     case = Case(method="adfs-block")
     problem, network = problem_of(case), adfs.Network(case.network)
     # The same walk by hand: phase after phase, on clocks of their own, with fixed delays.
-    most = np.diff(problem.offsets).max()
+    most = np.diff(problem.node_starts).max()
     assert [look.passes for look in history.looks[:4]] == [1.0, 3.0, 1.0, 3.0]
     assert [look.sums for look in history.looks[:4]] == [2.0, 4.0, 2.0, 4.0]
     first = retime(
@@ -152,7 +152,7 @@ def test_the_clock_charges_what_was_consulted(tmp_path: Path) -> None:
     assert charged >= 4.0 * most + 2.0 * 6.0 * 5.0
     # A budget of time ends the run where the clock, with all that was consulted, says so.
     limit = float(run.columns["time"][-1])
-    budgeted = simulate("adfs-block", "iid", 15, delays=delays, passes=None, time=limit)
+    budgeted = simulate("adfs-block", "iid", 15, delays=delays, max_passes=None, time=limit)
     assert budgeted.columns["time"][-1] <= limit + 1e-9
     assert budgeted.columns["position"][-1] >= run.columns["position"][-1]
     # A saved run is timed again with all its phases.

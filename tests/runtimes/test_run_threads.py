@@ -23,19 +23,20 @@ X = rng.standard_normal((1200, 600)) / 20.0
 y = np.sign(X[:, 0] + 0.1 * rng.standard_normal(1200))
 problem = adfs.Problem(X, y, sigma=0.5, n_nodes=4)
 for name in sorted(set(METHODS) - {"ns-adfs", "interior-point"}):
-    run = adfs.simulate(name, problem, "grid:2x2", passes=1, record=("gap", "objective"))
+    run = adfs.simulate(name, problem, "grid:2x2", max_passes=1, record=("gap", "objective"))
     show(name, run.theta, run.frame.drop(columns="seconds").to_numpy())
 for model, target in ((adfs.ADFSRegressor(), X[:, 1] + y), (adfs.ADFSClassifier(), y)):
-    model.set_params(n_nodes=4, graph="grid", max_iter=2, random_state=0).fit(X, target)
+    model.set_params(n_nodes=4, network="grid", max_iter=2, random_state=0).fit(X, target)
     show(type(model).__name__, model.coef_, np.array(model.dual_gap_))
 three = adfs.ADFSClassifier(multi_class="multinomial", n_nodes=2, max_iter=2, random_state=0)
 show("softmax", three.fit(X, np.digitize(X[:, 0], [-0.02, 0.02])).coef_)
 show("optimum", problem.optimum().theta)
 # The second process goes on with what the first one kept, and so on.
+passes = float(sys.argv[2])
 kept = adfs.simulate(
-    "adfs", problem, "grid:2x2", passes=float(sys.argv[2]), checkpoint=sys.argv[1], resume=sys.argv[2] != "1"
+    "adfs", problem, "grid:2x2", max_passes=passes, checkpoint=sys.argv[1], resume=passes != 1.0
 )
-print(kept.columns["passes"][-1] >= float(sys.argv[2]) - 0.1, file=sys.stderr)
+print(kept.columns["passes"][-1] >= passes - 0.1, file=sys.stderr)
 """
 
 

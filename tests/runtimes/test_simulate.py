@@ -67,7 +67,7 @@ def test_a_run_that_does_not_converge_returns_the_best_point(method: str) -> Non
     X = rng.standard_normal((60, 8)) * np.logspace(-2, 3, 8)
     problem = adfs.Problem(X, 1e3 * rng.standard_normal(60) + X[:, 0], "squared", sigma=1e-3)
     for passes in (1.0, 3.0, 10.0, 30.0):
-        run = adfs.simulate(method, problem, tol=1e-13, passes=passes, record="gap")
+        run = adfs.simulate(method, problem, tol=1e-13, max_passes=passes, record="gap")
         value, best = problem.objective(run.coef), problem.optimum().value
         assert value <= problem.value_at_zero
         assert run.gap * problem.value_at_zero >= value - best - 1e-9 * best
@@ -76,7 +76,7 @@ def test_a_run_that_does_not_converge_returns_the_best_point(method: str) -> Non
 
 
 def test_every_recorded_gap_is_a_bound(problem: adfs.Problem) -> None:
-    run = adfs.simulate("adfs", problem, NETWORK, passes=20)
+    run = adfs.simulate("adfs", problem, NETWORK, max_passes=20)
     best = problem.optimum().value
     rounding = 1e-14 * problem.value_at_zero
     assert (run.frame["primal"] - best >= -rounding).all()
@@ -100,15 +100,15 @@ def test_same_seed_same_bits_whatever_is_recorded(method: str, schedule: str, pr
 def test_sparse_rows_give_the_bits_of_dense_ones(problem: adfs.Problem) -> None:
     rows = sp.csr_array(problem.X)
     sparse = adfs.Problem(rows, problem.y, sigma=problem.sigma, n_nodes=4)
-    dense = adfs.simulate("adfs", problem, NETWORK, passes=10)
-    assert np.array_equal(dense.theta, adfs.simulate("adfs", sparse, NETWORK, passes=10).theta)
+    dense = adfs.simulate("adfs", problem, NETWORK, max_passes=10)
+    assert np.array_equal(dense.theta, adfs.simulate("adfs", sparse, NETWORK, max_passes=10).theta)
 
 
 def test_budgets_end_a_run_where_they_say(problem: adfs.Problem) -> None:
     by_events = adfs.simulate("adfs", problem, NETWORK, events=1234)
     assert by_events.frame["position"].iloc[-1] == 1234
     assert by_events.outcome is Outcome.OUT_OF_BUDGET
-    by_passes = adfs.simulate("adfs", problem, NETWORK, passes=7)
+    by_passes = adfs.simulate("adfs", problem, NETWORK, max_passes=7)
     assert abs(by_passes.frame["passes"].iloc[-1] - 7) < 0.5
     by_seconds = adfs.simulate("adfs", problem, NETWORK, seconds=0.2)
     assert 0.2 <= by_seconds.seconds < 2.0
@@ -117,11 +117,11 @@ def test_budgets_end_a_run_where_they_say(problem: adfs.Problem) -> None:
 
 def test_the_grid_and_the_measures_are_those_asked_for(problem: adfs.Problem) -> None:
     record = Record(("objective",), nodes="each", grid=Grid(every=1.0))
-    frame = adfs.simulate("adfs", problem, NETWORK, passes=5, record=record).frame
+    frame = adfs.simulate("adfs", problem, NETWORK, max_passes=5, record=record).frame
     assert len(frame) == 6
     assert [c for c in frame if c.startswith("objective")] == [f"objective[{i}]" for i in range(4)]
     worst = adfs.simulate(
-        "adfs", problem, NETWORK, passes=5, record=Record(("objective",), "worst", Grid(every=1.0))
+        "adfs", problem, NETWORK, max_passes=5, record=Record(("objective",), "worst", Grid(every=1.0))
     )
     each = frame[[f"objective[{i}]" for i in range(4)]].max(axis=1)
     np.testing.assert_allclose(worst.frame["objective"], each, rtol=1e-14)
@@ -131,14 +131,14 @@ def test_the_grid_and_the_measures_are_those_asked_for(problem: adfs.Problem) ->
 
 
 def test_reading_at_x_and_at_v_differ_and_agree_in_the_end(problem: adfs.Problem) -> None:
-    early = [adfs.simulate("adfs", problem, NETWORK, passes=2, read=read).theta for read in "xv"]
-    late = [adfs.simulate("adfs", problem, NETWORK, passes=200, read=read).theta for read in "xv"]
+    early = [adfs.simulate("adfs", problem, NETWORK, max_passes=2, read=read).theta for read in "xv"]
+    late = [adfs.simulate("adfs", problem, NETWORK, max_passes=200, read=read).theta for read in "xv"]
     assert np.abs(early[0] - early[1]).max() > 1e-3
     assert np.abs(late[0] - late[1]).max() < 1e-9
 
 
 def test_what_is_added_to_the_frame_is_kept(problem: adfs.Problem, tmp_path: Path) -> None:
-    run = adfs.simulate("adfs", problem, NETWORK, passes=3)
+    run = adfs.simulate("adfs", problem, NETWORK, max_passes=3)
     assert list(run.columns) == list(run.frame)
     run.frame["mine"] = np.arange(len(run.frame), dtype=float)
     run.save(tmp_path / "run.adfs")
@@ -150,7 +150,7 @@ def test_what_is_added_to_the_frame_is_kept(problem: adfs.Problem, tmp_path: Pat
 
 def test_a_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:
     for method in ("adfs", "ns-adfs", "adfs-block", "newton"):
-        run = adfs.simulate(method, problem, NETWORK, passes=3, seed=9)
+        run = adfs.simulate(method, problem, NETWORK, max_passes=3, seed=9)
         path = tmp_path / f"{method}.adfs"
         run.save(path)
         back = Run.load(path)
@@ -167,9 +167,9 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(
     method: str, problem: adfs.Problem, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.checkpoint"
-    adfs.simulate(method, problem, NETWORK, passes=4, checkpoint=path, seed=2)
-    resumed = adfs.simulate(method, problem, NETWORK, passes=9, checkpoint=path, resume=True, seed=2)
-    whole = adfs.simulate(method, problem, NETWORK, passes=9, seed=2)
+    adfs.simulate(method, problem, NETWORK, max_passes=4, checkpoint=path, seed=2)
+    resumed = adfs.simulate(method, problem, NETWORK, max_passes=9, checkpoint=path, resume=True, seed=2)
+    whole = adfs.simulate(method, problem, NETWORK, max_passes=9, seed=2)
     assert np.array_equal(resumed.theta, whole.theta)
     assert resumed.frame["position"].is_monotonic_increasing
     assert resumed.frame["messages"].iloc[-1] == whole.frame["messages"].iloc[-1]
@@ -177,24 +177,24 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(
 
 def test_a_checkpoint_of_another_run_is_refused(problem: adfs.Problem, tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
-    adfs.simulate("adfs", problem, NETWORK, passes=1, checkpoint=path, seed=2)
+    adfs.simulate("adfs", problem, NETWORK, max_passes=1, checkpoint=path, seed=2)
     for change in ({"seed": 3}, {"parameters": "paper"}, {"schedule": "poisson"}):
         arguments = {"seed": 2} | change
         with pytest.raises(InputError, match="checkpoint of another run"):
-            adfs.simulate("adfs", problem, NETWORK, passes=2, checkpoint=path, resume=True, **arguments)
+            adfs.simulate("adfs", problem, NETWORK, max_passes=2, checkpoint=path, resume=True, **arguments)
     with pytest.raises(InputError, match="another run"):
         adfs.simulate(
-            "adfs", make_problem(sigma=0.4), NETWORK, passes=2, checkpoint=path, resume=True, seed=2
+            "adfs", make_problem(sigma=0.4), NETWORK, max_passes=2, checkpoint=path, resume=True, seed=2
         )
 
 
 def test_damaged_and_foreign_files_are_refused(problem: adfs.Problem, tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
-    adfs.simulate("adfs", problem, NETWORK, passes=1, checkpoint=path)
+    adfs.simulate("adfs", problem, NETWORK, max_passes=1, checkpoint=path)
     content = path.read_bytes()
 
     def resume() -> None:
-        adfs.simulate("adfs", problem, NETWORK, passes=2, checkpoint=path, resume=True)
+        adfs.simulate("adfs", problem, NETWORK, max_passes=2, checkpoint=path, resume=True)
 
     for size in (0, 5, 20, 90, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
@@ -212,7 +212,7 @@ def test_damaged_and_foreign_files_are_refused(problem: adfs.Problem, tmp_path: 
         Run.load(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         Run.load(tmp_path / "nothing")
-    adfs.simulate("adfs", problem, NETWORK, passes=1).save(path)
+    adfs.simulate("adfs", problem, NETWORK, max_passes=1).save(path)
     with pytest.raises(InputError, match="an adfs run file, not a checkpoint file"):
         resume()
 
@@ -221,8 +221,8 @@ def test_damaged_and_foreign_files_are_refused(problem: adfs.Problem, tmp_path: 
 FORGED_CHECKPOINTS: dict[str, tuple[dict[str, Any], str]] = {
     "short state": ({"state/clocks": np.ones(1)}, "the array 'clocks' has shape"),
     "other numbers": ({"state/clocks": np.ones((4, 2), dtype=np.float32)}, "the array 'clocks' has shape"),
-    "nan": ({"state/tips": np.full(200, np.nan + 0j)}, "the array 'tips' holds NaN"),
-    "no state": ({"state/tips": None}, "has no entry 'state/tips'"),
+    "nan": ({"state/duals": np.full(200, np.nan + 0j)}, "the array 'duals' holds NaN"),
+    "no state": ({"state/duals": None}, "has no entry 'state/duals'"),
     "no rows": ({"rows": None}, "has no entry 'rows'"),
     "flat rows": ({"rows": np.ones(3)}, "the array 'rows' has shape"),
     "no position": ({"position": None}, "has no entry 'position'"),
@@ -248,11 +248,11 @@ def test_a_forged_checkpoint_is_refused_in_a_sentence(
     kind: str, problem: adfs.Problem, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.checkpoint"
-    adfs.simulate("adfs", problem, NETWORK, passes=1, checkpoint=path)
+    adfs.simulate("adfs", problem, NETWORK, max_passes=1, checkpoint=path)
     changes, words = FORGED_CHECKPOINTS[kind]
     forge(path, "checkpoint", changes)
     with pytest.raises(InputError, match=words) as caught:
-        adfs.simulate("adfs", problem, NETWORK, passes=2, checkpoint=path, resume=True)
+        adfs.simulate("adfs", problem, NETWORK, max_passes=2, checkpoint=path, resume=True)
     assert str(path) in str(caught.value)
 
 
@@ -276,7 +276,7 @@ FORGED_RUNS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", FORGED_RUNS)
 def test_a_forged_run_is_refused_in_a_sentence(kind: str, problem: adfs.Problem, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    adfs.simulate("adfs", problem, NETWORK, passes=1).save(path)
+    adfs.simulate("adfs", problem, NETWORK, max_passes=1).save(path)
     changes, words = FORGED_RUNS[kind]
     forge(path, "run", changes)
     with pytest.raises(InputError, match=words) as caught:
@@ -321,7 +321,7 @@ sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
 from test_simulate import make_problem
 problem = make_problem(n=9, m=400)
 print("ready", flush=True)
-adfs.simulate("adfs", problem, adfs.Network("grid:3x3"), passes=4000, schedule={schedule!r}, seed=4,
+adfs.simulate("adfs", problem, adfs.Network("grid:3x3"), max_passes=4000, schedule={schedule!r}, seed=4,
               checkpoint={path!r}, checkpoint_every=0.05,
               record=adfs.Record(grid=adfs.runtimes.Grid(every=200.0)))
 print("done", flush=True)
@@ -332,7 +332,7 @@ def kill_and_resume(tmp_path: Path, points: int, seed: int) -> None:
     """Kill -9 a run at random moments, resume it each time, and compare with one that was left alone."""
     rng = np.random.default_rng(seed)
     problem, network = make_problem(n=9, m=400), adfs.Network("grid:3x3")
-    whole = adfs.simulate("adfs", problem, network, passes=4000, schedule="poisson", seed=4)
+    whole = adfs.simulate("adfs", problem, network, max_passes=4000, schedule="poisson", seed=4)
     path = tmp_path / "killed.checkpoint"
     code = KILLED.format(tests=str(Path(__file__).parent), path=str(path), schedule="poisson")
     for _ in range(points):
@@ -352,7 +352,14 @@ def kill_and_resume(tmp_path: Path, points: int, seed: int) -> None:
         assert child.returncode == -signal.SIGKILL  # in mid-run, and not of itself
         assert read_container(path, "checkpoint")[0]["position"] > 0.0
         resumed = adfs.simulate(
-            "adfs", problem, network, passes=4000, schedule="poisson", seed=4, checkpoint=path, resume=True
+            "adfs",
+            problem,
+            network,
+            max_passes=4000,
+            schedule="poisson",
+            seed=4,
+            checkpoint=path,
+            resume=True,
         )
         assert np.array_equal(resumed.theta, whole.theta)
 
@@ -371,7 +378,7 @@ def test_ctrl_c_returns_what_there_is(problem: adfs.Problem) -> None:
     timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        run = adfs.simulate("adfs", problem, NETWORK, passes=1e9, record=Record(grid=Grid(every=1e8)))
+        run = adfs.simulate("adfs", problem, NETWORK, max_passes=1e9, record=Record(grid=Grid(every=1e8)))
     finally:
         timer.cancel()
     assert run.outcome is Outcome.STOPPED
@@ -467,7 +474,7 @@ def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> No
         assert (times.iloc[0] == 0.0) == (method != "point-saga")
         assert 400.0 < times.iloc[-1] <= 500.0
         assert (run.frame["time_mean"] <= times).all()
-    plain = adfs.simulate("adfs", problem, NETWORK, passes=2, tau=5.0)
+    plain = adfs.simulate("adfs", problem, NETWORK, max_passes=2, tau=5.0)
     assert "time" not in plain.frame
 
 
@@ -478,13 +485,13 @@ def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
     X, labels = rng.standard_normal((20, 3)), rng.integers(0, 3, 20)
     problem = multinomial_terms(X, labels, 1.0, 2, n_classes=3)
     path = tmp_path / "general.checkpoint"
-    whole = adfs.simulate("adfs", problem, "path", passes=9.0)
-    adfs.simulate("adfs", problem, "path", passes=4.0, checkpoint=path)
-    resumed = adfs.simulate("adfs", problem, "path", passes=9.0, checkpoint=path, resume=True)
+    whole = adfs.simulate("adfs", problem, "path", max_passes=9.0)
+    adfs.simulate("adfs", problem, "path", max_passes=4.0, checkpoint=path)
+    resumed = adfs.simulate("adfs", problem, "path", max_passes=9.0, checkpoint=path, resume=True)
     assert np.array_equal(resumed.theta, whole.theta)
     other = multinomial_terms(X, (labels + 1) % 3, 1.0, 2, n_classes=3)
     with pytest.raises(InputError, match="checkpoint of another run"):
-        adfs.simulate("adfs", other, "path", passes=9.0, checkpoint=path, resume=True)
+        adfs.simulate("adfs", other, "path", max_passes=9.0, checkpoint=path, resume=True)
 
     class Nameless(type(problem.terms[0])):  # type: ignore[misc]
         def identity(self) -> None:
@@ -492,7 +499,7 @@ def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
 
     terms = [[Nameless(X[0], 1, 3)], [Nameless(X[1], 0, 3)]]
     with pytest.raises(InputError, match="Nameless does not say what it is made of"):
-        adfs.simulate("adfs", adfs.GeneralProblem(terms, 3 * 3), "path", passes=1.0, checkpoint=path)
+        adfs.simulate("adfs", adfs.GeneralProblem(terms, 3 * 3), "path", max_passes=1.0, checkpoint=path)
 
 
 def test_general_problems_get_a_smoothness_that_works() -> None:

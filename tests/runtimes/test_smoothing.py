@@ -25,7 +25,7 @@ def problem_of(loss: str, n_nodes: int = 3) -> adfs.Problem:
     return adfs.Problem(X, y, loss=get_loss(loss), sigma=1.0 / n_nodes, n_nodes=n_nodes)
 
 
-@pytest.mark.parametrize("loss", ["absolute", "quantile", "epsilon-insensitive", "hinge"])
+@pytest.mark.parametrize("loss", ["absolute", "quantile", "epsilon_insensitive", "hinge"])
 def test_a_gap_is_reached_in_a_tenth_of_the_passes(loss: str) -> None:
     problem = problem_of(loss)
     options: dict[str, Any] = {"tol": 1e-6, "passes": 400}
@@ -43,7 +43,7 @@ def test_a_gap_is_reached_in_a_tenth_of_the_passes(loss: str) -> None:
     assert again.gap <= 0.3 * run.gap
 
 
-@pytest.mark.parametrize("loss", ["absolute", "epsilon-insensitive", "hinge"])
+@pytest.mark.parametrize("loss", ["absolute", "epsilon_insensitive", "hinge"])
 def test_rounded_kinks_are_near_the_loss_and_have_its_dual_variables(loss: str) -> None:
     problem = problem_of(loss)
     theta = np.random.default_rng(0).normal(size=6)
@@ -51,14 +51,14 @@ def test_rounded_kinks_are_near_the_loss_and_have_its_dual_variables(loss: str) 
         round_ones = smoothed(problem, width)
         away = problem.objective(theta) - round_ones.objective(theta)
         assert 0.0 <= away <= 0.5 * width * 600.0
-        tips = problem.clip_to_domain(3.0 * np.sin(np.arange(600.0)))
-        assert np.array_equal(round_ones.clip_to_domain(tips), tips)
+        duals = problem.clip_to_domain(3.0 * np.sin(np.arange(600.0)))
+        assert np.array_equal(round_ones.clip_to_domain(duals), duals)
         assert round_ones.duality_gap(round_ones.slopes(theta), relative=False) >= 0.0
 
 
 def test_ranks_have_the_bits_of_one_process() -> None:
     problem = problem_of("absolute")
-    options = RunOptions(parameters="smoothing", passes=60.0, gather=True)
+    options = RunOptions(parameters="smoothing", max_passes=60.0, gather=True)
     whole = run_method("ns-adfs", problem, adfs.Network("path:3"), options)
     assert whole.details["retunings"]
 
@@ -82,14 +82,14 @@ def test_ranks_have_the_bits_of_one_process() -> None:
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     problem = problem_of("absolute")
     options: dict[str, Any] = {"parameters": "smoothing"}
-    whole = adfs.simulate("ns-adfs", problem, "path:3", passes=120, **options)
+    whole = adfs.simulate("ns-adfs", problem, "path:3", max_passes=120, **options)
     options["checkpoint"] = tmp_path / "c"
-    adfs.simulate("ns-adfs", problem, "path:3", passes=70, **options)
-    resumed = adfs.simulate("ns-adfs", problem, "path:3", passes=120, resume=True, **options)
+    adfs.simulate("ns-adfs", problem, "path:3", max_passes=70, **options)
+    resumed = adfs.simulate("ns-adfs", problem, "path:3", max_passes=120, resume=True, **options)
     assert resumed.coef.tobytes() == whole.coef.tobytes()
 
 
 def test_smooth_losses_are_refused() -> None:
     problem = adfs.Problem(np.eye(3), np.ones(3), loss="squared")
     with pytest.raises(InputError, match="'smoothing' takes the losses absolute"):
-        adfs.simulate("ns-adfs", problem, parameters="smoothing", passes=1)
+        adfs.simulate("ns-adfs", problem, parameters="smoothing", max_passes=1)

@@ -28,15 +28,15 @@ def make(kind, seed=5, *, node_ids=None):
     p = rng.uniform(0.2, 1.0, 11)
     p[[3, 7]] = 0.0
     p /= p.sum()
-    offsets = np.array([0, 3, 8, 8, 8, 20, 25])
+    node_starts = np.array([0, 3, 8, 8, 8, 20, 25])
     weights = rng.random(25)
     weights[[0, 4, 10, 11, 19, 24]] = 0.0
     p[5] += p[2]
     p[2] = 0.0
     if node_ids is None:
-        tables = AliasTables.build(weights, offsets)
+        tables = AliasTables.build(weights, node_starts)
     else:
-        parts = [weights[offsets[i] : offsets[i + 1]] for i in node_ids]
+        parts = [weights[node_starts[i] : node_starts[i + 1]] for i in node_ids]
         own = np.concatenate([[0], np.cumsum([part.size for part in parts])])
         tables = AliasTables.build(np.concatenate(parts), own, node_ids=node_ids)
     schedule = make_schedule(
@@ -48,7 +48,7 @@ def make(kind, seed=5, *, node_ids=None):
         edge_probability=p[6:],
         samples=tables,
     )
-    return schedule, weights, offsets
+    return schedule, weights, node_starts
 
 
 def as_list(events):
@@ -170,9 +170,9 @@ def test_nodes_see_what_the_global_schedule_has_for_them(kind, nodes):
 
 @both
 def test_a_process_with_its_own_tables_draws_the_same_rows(kind):
-    schedule, _, offsets = make(kind)
+    schedule, _, node_starts = make(kind)
     mine, _, _ = make(kind, node_ids=[4, 1])
-    shift = {4: offsets[4], 1: offsets[1] - (offsets[5] - offsets[4])}
+    shift = {4: node_starts[4], 1: node_starts[1] - (node_starts[5] - node_starts[4])}
     expected = [(t, a, s + shift.get(a, 0)) for t, a, s in as_list(mine.block(0, 500, [1, 4]))]
     assert expected == as_list(schedule.block(0, 500, [1, 4]))
     with pytest.raises(InputError, match="no sampling table for node 0"):
@@ -244,7 +244,7 @@ def test_fixed_events(kind):
 
 @both
 def test_frequencies_of_actors_and_rows(kind):
-    schedule, weights, offsets = make(kind, seed=99)
+    schedule, weights, node_starts = make(kind, seed=99)
     events = schedule.block(0, 200_000)
     seen = np.bincount(events.actor, minlength=11)
     p = schedule.probability
@@ -253,7 +253,7 @@ def test_frequencies_of_actors_and_rows(kind):
     rows = np.bincount(events.sample[events.sample >= 0], minlength=25)
     assert (rows[weights == 0.0] == 0).all()
     for node in (0, 1, 4, 5):
-        mine, w = (array[offsets[node] : offsets[node + 1]] for array in (rows, weights))
+        mine, w = (array[node_starts[node] : node_starts[node + 1]] for array in (rows, weights))
         assert mine.sum() == seen[node]
         assert stats.chisquare(mine[w > 0], w[w > 0] / w.sum() * mine.sum()).pvalue > 1e-3
     assert ((events.sample >= 0) == (events.actor < 6)).all()

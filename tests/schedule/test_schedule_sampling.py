@@ -69,8 +69,8 @@ def compiled_column(draw, columns):
 
 
 @compiled
-def compiled_sample(draw, packed, offsets, node):
-    return draw_sample(draw, packed, offsets, node)
+def compiled_sample(draw, packed, node_starts, node):
+    return draw_sample(draw, packed, node_starts, node)
 
 
 def test_column_is_the_upper_half_of_the_product():
@@ -84,7 +84,7 @@ def test_column_is_the_upper_half_of_the_product():
 def test_draws_at_the_ends_stay_inside():
     tables = AliasTables.build([0.0, 1.0, 0.0, 5.0, 0.0], [0, 5])
     for draw in (0, 2**64 - 1):
-        assert compiled_sample(np.uint64(draw), tables.packed, tables.offsets, np.uint64(0)) in (1, 3)
+        assert compiled_sample(np.uint64(draw), tables.packed, tables.node_starts, np.uint64(0)) in (1, 3)
 
 
 def test_many_rows_of_one_weight_and_some_of_none():
@@ -97,14 +97,14 @@ def test_many_rows_of_one_weight_and_some_of_none():
 
 def test_tables_of_several_nodes_equal_those_built_alone():
     rng = np.random.default_rng(2)
-    offsets = np.array([0, 4, 4, 11, 12])
+    node_starts = np.array([0, 4, 4, 11, 12])
     values = rng.random(12)
-    tables = AliasTables.build(values, offsets, node_ids=[7, 3, 5, 1])
+    tables = AliasTables.build(values, node_starts, node_ids=[7, 3, 5, 1])
     assert tables.drawable.tolist() == [True, False, True, True]
     assert tables.node_ids.tolist() == [7, 3, 5, 1]
     for k in range(4):
-        part = slice(offsets[k], offsets[k + 1])
-        alone = AliasTables.build(values[part], [0, offsets[k + 1] - offsets[k]])
+        part = slice(node_starts[k], node_starts[k + 1])
+        alone = AliasTables.build(values[part], [0, node_starts[k + 1] - node_starts[k]])
         assert tables.packed[part].tolist() == alone.packed.tolist()
 
 
@@ -116,31 +116,31 @@ def test_scale_of_the_weights_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    ("values", "offsets", "node_ids", "match"),
+    ("values", "node_starts", "node_ids", "match"),
     [
         ([1.0, -1.0], [0, 2], None, "not negative"),
         ([1.0, np.nan], [0, 2], None, "finite"),
         ([1.0, np.inf], [0, 2], None, "finite"),
-        ([1.0, 1.0], [0, 1], None, "offsets"),
-        ([1.0, 1.0], [0, 2, 1, 2], None, "offsets"),
-        ([1.0, 1.0], [], None, "offsets"),
+        ([1.0, 1.0], [0, 1], None, "node_starts"),
+        ([1.0, 1.0], [0, 2, 1, 2], None, "node_starts"),
+        ([1.0, 1.0], [], None, "node_starts"),
         ([1.0, 1.0], [0, 1, 2], [0], "node_ids"),
         ([1.0, 1.0], [0, 1, 2], [3, 3], "node_ids"),
         ([1.0, 1.0], [0, 1, 2], [-1, 0], "node_ids"),
     ],
 )
-def test_bad_tables_are_refused(values, offsets, node_ids, match):
+def test_bad_tables_are_refused(values, node_starts, node_ids, match):
     with pytest.raises(InputError, match=match):
-        AliasTables.build(values, offsets, node_ids=node_ids)
+        AliasTables.build(values, node_starts, node_ids=node_ids)
 
 
 def test_rows_are_weighted_by_the_root():
     rng = np.random.default_rng(0)
     smoothness = rng.uniform(0.0, 9.0, 7)
     active = np.array([True, True, False, True, True, True, True])
-    offsets, sigma = np.array([0, 3, 7]), np.array([0.5, 2.0])
+    node_starts, sigma = np.array([0, 3, 7]), np.array([0.5, 2.0])
     expected = np.sqrt(1.0 + smoothness / np.repeat(sigma, [3, 4])) * active
-    found = sampling_weights(smoothness, active, offsets, sigma)
+    found = sampling_weights(smoothness, active, node_starts, sigma)
     np.testing.assert_allclose(found, expected, rtol=1e-15)
     smoothness[active] = np.inf
-    assert sampling_weights(smoothness, active, offsets, sigma).tolist() == active.tolist()
+    assert sampling_weights(smoothness, active, node_starts, sigma).tolist() == active.tolist()

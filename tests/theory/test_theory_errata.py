@@ -271,7 +271,7 @@ def test_erratum_5_the_prox_goes_to_the_tip() -> None:
     edge = graph.n_communication
     moved = literal.step(state, edge)
     i, tip = graph.edges[edge]
-    local = int(graph.tip_rows[0] - problem.offsets[i])
+    local = int(graph.tip_rows[0] - problem.node_starts[i])
     printed = moved.v.copy()
     printed[[tip, local]] = state.v[tip], moved.v[tip]
     assert np.abs(moved.v.sum(axis=0)).max() < 1e-13
@@ -446,7 +446,7 @@ def test_erratum_10_gamma_is_a_minimum() -> None:
 
 def test_erratum_11_rho_below_p_is_enough() -> None:
     """1 − ρ − ρR/p > 0 fails on virtual edges of good parameters; x stays in the domain all the same."""
-    problem = adfs.Problem([[0.3], [0.2]], [1.0, -1.0], loss="smoothed-hinge", sigma=1.0, n_nodes=2)
+    problem = adfs.Problem([[0.3], [0.2]], [1.0, -1.0], loss="smoothed_hinge", sigma=1.0, n_nodes=2)
     network = adfs.Network("path:2")
     refused = 0
     for kind in ("paper", "tuned"):
@@ -463,7 +463,7 @@ def test_erratum_11_rho_below_p_is_enough() -> None:
 
 def test_erratum_11_the_condition_as_printed_refuses_a_single_sample() -> None:
     """One node, one sample: ρ = 1/√(1 + L/σ) ≤ p = 1, and 1 − 2ρ < 0 once L < 3σ; Theorem 2 holds exactly."""
-    problem = adfs.Problem([[1.0]], [1.0], loss="smoothed-hinge", sigma=2.0)
+    problem = adfs.Problem([[1.0]], [1.0], loss="smoothed_hinge", sigma=2.0)
     network = adfs.Network("path:1")
     graph = AugmentedGraph(problem, network, Parameters.tuned(problem, network))
     rho = graph.parameters.contraction

@@ -270,7 +270,7 @@ def test_paper_parameters_of_many_nodes(name: str, wild: bool) -> None:
 def test_a_run_with_paper_parameters_above_400_nodes() -> None:
     X = np.random.default_rng(0).standard_normal((840, 3))
     problem = adfs.Problem(X, np.sign(X[:, 0]), n_nodes=420)
-    run = adfs.simulate("adfs", problem, adfs.Network("grid:20x21"), parameters="paper", passes=1)
+    run = adfs.simulate("adfs", problem, adfs.Network("grid:20x21"), parameters="paper", max_passes=1)
     assert np.isfinite(run.frame["gap"]).all()
 
 

@@ -190,7 +190,7 @@ class Adaptive(Retuner):
     def _intervals(look: Look, problem: Problem, share: np.ndarray) -> np.ndarray:
         """Return intervals of margins with some share of the proven radius each; shape (N, 2)."""
         radius = _SLACK * math.sqrt(look.excess / look.total_sigma) * share
-        return intervals(problem, look.theta, look.tips, look.excess, radius)
+        return intervals(problem, look.theta, look.duals, look.excess, radius)
 
     def _estimate(self, look: Look, view: BoxedProblem) -> float:
         """Return about the predicted time with a view: λ_max(K_i) is taken to shrink as the trace does.
@@ -198,8 +198,10 @@ class Adaptive(Retuner):
         It takes nothing but a few numbers per node beside those of the certificate.
         """
         known, active, smoothness = look.summary, view.active, view.smoothness
-        roots = sampling_weights(smoothness, active, view.offsets, view.sigma)
-        own = np.stack([node_sums(values, view.offsets) for values in (roots, smoothness, active)], axis=1)
+        roots = sampling_weights(smoothness, active, view.node_starts, view.sigma)
+        own = np.stack(
+            [node_sums(values, view.node_starts) for values in (roots, smoothness, active)], axis=1
+        )
         root_sums, sums, n_active = look.collect(own).T
         if not n_active.any():
             return 0.0
@@ -231,7 +233,7 @@ class Adaptive(Retuner):
         self._tuned, self._margins, self._proven = look.gap, view.margins, self._used == 1.0
         drawn, all_drawn = float(summary.n_active.sum()), float(summary.n_samples.sum())
         told = {"time_before": before, "time": after, "drawn": drawn / all_drawn, "share": self._used}
-        return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
+        return Phase(view, summary, constants, view.clip_to_domain(look.duals), told)
 
 
 def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -308,13 +310,13 @@ class Assumptions(Retuner):
                 dual_curvature=self._share * constants.dual_curvature,
             )
         told = {"beyond": beyond_now, "share": self._share}
-        return Phase(view, summary, constants, view.clip_to_domain(look.tips), told)
+        return Phase(view, summary, constants, view.clip_to_domain(look.duals), told)
 
     def _double(self, look: Look, beta: np.ndarray) -> float:
         """Double the curvatures of samples whose margins are beyond; return how many there are anywhere."""
         assert isinstance(look.problem, Problem)
         found = beyond(look.problem, look.theta, beta)
-        here = node_sums(found.astype(np.float64), look.problem.offsets)
+        here = node_sums(found.astype(np.float64), look.problem.node_starts)
         self._beta = np.where(found, _MORE * beta, beta)
         return float(look.total(here[:, None])[0])
 
@@ -331,8 +333,8 @@ def retuner_for(problem: FiniteSum, choice: object) -> Retuner | None:
         return None
     if not isinstance(problem, Problem) or not can_be_boxed(problem.loss):
         raise InputError(
-            f"parameters={choice!r} takes a linear model with the loss logistic, squared-hinge, huber, "
-            f"smoothed-hinge or smoothed-quantile, not {problem.loss_name!r}; use 'tuned'"
+            f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
+            f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
         )
     # The other losses have their full curvature or none.
     return Adaptive(ADAPTIVE[str(choice)], all_stay=problem.loss_name == "logistic")

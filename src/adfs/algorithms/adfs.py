@@ -17,9 +17,9 @@ from adfs.algorithms.adfs_kernels import (
     adfs_parts,
     center_iterate,
     center_iterates,
+    dual_scalars,
     receive,
     run_events,
-    tip_scalars,
 )
 from adfs.algorithms.base import EventProcess, Method, Setting, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
@@ -40,23 +40,23 @@ class AdfsProcess(EventProcess):
         problem, parameters, block = setting.problem, setting.parameters, setting.block
         sigma = parameters.sigma[block]
         super().__init__(
-            setting, sampling_weights(problem.smoothness, problem.active, problem.offsets, sigma)
+            setting, sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
         )
         beta = problem.samples.loss.beta
         self.constants = adfs_constants(parameters, setting.network, beta, block, problem.penalty)
         self.parts = adfs_parts(problem, self.constants)
         self.state = self.parts.state
-        self._tips_shape = (problem.n_samples, *problem.tip_shape)
+        self._duals_shape = (problem.n_samples, *problem.dual_shape)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
-        return tip_scalars(self.parts, self.position, -1.0).reshape(self._tips_shape)
+        return dual_scalars(self.parts, self.position, -1.0).reshape(self._duals_shape)
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
         # The imaginary parts are the lags: zero, so that x, v and their mean are all there.
-        self.state.tips[...] = np.ravel(tips)
+        self.state.duals[...] = np.ravel(duals)
         self.state.centers[...] = centers
         return True
 
@@ -75,15 +75,15 @@ class GeneralAdfsProcess(EventProcess):
         problem, parameters = setting.problem, setting.parameters
         block = setting.block
         self.sigma = parameters.sigma[block]
-        roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, self.sigma)
+        roots = sampling_weights(problem.smoothness, problem.active, problem.node_starts, self.sigma)
         super().__init__(setting, roots)
         self.problem = problem
         self.parameters = parameters
         self.roots = roots
         k, d = block.size, problem.n_features
         self.mean, self.lag, self.time = np.zeros((k, d)), np.zeros((k, d)), np.zeros(k)
-        self.tip_mean, self.tip_lag = np.zeros((problem.n_samples, d)), np.zeros((problem.n_samples, d))
-        self.tip_time = np.zeros(problem.n_samples)
+        self.dual_mean, self.dual_lag = np.zeros((problem.n_samples, d)), np.zeros((problem.n_samples, d))
+        self.dual_time = np.zeros(problem.n_samples)
         probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)
         self.mixing = (parameters.contraction * parameters.root_sums / probability)[block]
         self.step = (parameters.virtual_weight / parameters.dual_curvature)[block]
@@ -111,16 +111,16 @@ class GeneralAdfsProcess(EventProcess):
 
     def _compute(self, i: int, j: int, time: float) -> None:
         iterate = self._iterate(i, time)
-        self.tip_lag[j] *= np.exp(self.parameters.log_decay * (time - self.tip_time[j]))
-        self.tip_time[j] = time
+        self.dual_lag[j] *= np.exp(self.parameters.log_decay * (time - self.dual_time[j]))
+        self.dual_time[j] = time
         smoothness = self.problem.smoothness[j]
         chi = self.mixing[i] / self.roots[j]
         eta = self.step[i] * chi * smoothness
-        at_x, at_v = self.tip_mean[j] - 0.5 * self.tip_lag[j], self.tip_mean[j] + 0.5 * self.tip_lag[j]
+        at_x, at_v = self.dual_mean[j] - 0.5 * self.dual_lag[j], self.dual_mean[j] + 0.5 * self.dual_lag[j]
         moved = self.problem.term(j).dual_prox(at_v + eta * (iterate - at_x / smoothness), eta, smoothness)
         change = moved - at_v
-        self.tip_mean[j] += 0.5 * (1.0 + chi) * change
-        self.tip_lag[j] += (1.0 - chi) * change
+        self.dual_mean[j] += 0.5 * (1.0 + chi) * change
+        self.dual_lag[j] += (1.0 - chi) * change
         self.mean[i] -= 0.5 * (1.0 + chi) * change
         self.lag[i] -= (1.0 - chi) * change
 
@@ -144,11 +144,11 @@ class GeneralAdfsProcess(EventProcess):
         return np.asarray((self.mean + side * lag) / self.sigma[:, None])
 
     def dual(self) -> np.ndarray:
-        lag = self.tip_lag * np.exp(self.parameters.log_decay * (self.position - self.tip_time))[:, None]
-        return np.asarray(self.tip_mean - 0.5 * lag)
+        lag = self.dual_lag * np.exp(self.parameters.log_decay * (self.position - self.dual_time))[:, None]
+        return np.asarray(self.dual_mean - 0.5 * lag)
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
-        self.tip_mean[...] = tips
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
+        self.dual_mean[...] = duals
         self.mean[...] = centers
         return True
 

@@ -19,8 +19,8 @@ from adfs.algorithms.adfs_kernels import (
     center_iterates,
     compute,
     decay,
+    dual_scalars,
     node_constants,
-    tip_scalars,
 )
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
 from adfs.algorithms.method_kernels import RoundKernels, fetch_early, fetch_late, register_round_kernels
@@ -55,7 +55,7 @@ def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
     last = window.starts[window.gossips.size]
     for e in range(window.starts[r], window.starts[r + 1]):
         if e + 2 * _AHEAD < last:
-            fetch_early(samples, state.tips, window.samples[e + 2 * _AHEAD])
+            fetch_early(samples, state.duals, window.samples[e + 2 * _AHEAD])
             fetch_late(
                 samples.rows, state.centers, slot, ends, window.actors[e + _AHEAD], window.samples[e + _AHEAD]
             )
@@ -127,8 +127,10 @@ class AdfsBlockProcess(LocalRounds):
             slot=block_slots(setting.network, block),
             penalty=problem.penalty,
         )
-        roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, parameters.sigma[block])
-        tables = AliasTables.build(roots, problem.offsets, node_ids=block)
+        roots = sampling_weights(
+            problem.smoothness, problem.active, problem.node_starts, parameters.sigma[block]
+        )
+        tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
         self.draws = RoundDraws(setting.seed, tables)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
         rho, p_comm = parameters.contraction, parameters.p_comm
@@ -146,10 +148,10 @@ class AdfsBlockProcess(LocalRounds):
         return center_iterates(self.constants, self.state, self.position, read)
 
     def dual(self) -> np.ndarray:
-        return tip_scalars(self.parts.adfs, self.position, -1.0)
+        return dual_scalars(self.parts.adfs, self.position, -1.0)
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
-        self.state.tips[...] = tips
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
+        self.state.duals[...] = duals
         self.state.centers[...] = centers
         return True
 

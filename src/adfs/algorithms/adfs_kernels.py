@@ -60,7 +60,7 @@ class AdfsState(NamedTuple):
     """
 
     centers: np.ndarray
-    tips: np.ndarray
+    duals: np.ndarray
     clocks: np.ndarray
 
 
@@ -155,9 +155,9 @@ def decay(parts: AdfsParts, i: int | np.uint64, time: float) -> float:
     if scale < _SMALLEST_SCALE:
         for k in range(state.centers.shape[1]):
             state.centers[i, k] = complex(state.centers[i, k].real, scale * state.centers[i, k].imag)
-        offsets, n_outputs = parts.samples.offsets, outputs(parts.samples.loss)
-        for j in range(offsets[i] * n_outputs, offsets[i + 1] * n_outputs):
-            state.tips[j] = complex(state.tips[j].real, scale * state.tips[j].imag)
+        node_starts, n_outputs = parts.samples.node_starts, outputs(parts.samples.loss)
+        for j in range(node_starts[i] * n_outputs, node_starts[i + 1] * n_outputs):
+            state.duals[j] = complex(state.duals[j].real, scale * state.duals[j].imag)
         scale = 1.0
     state.clocks[i, 0] = scale
     return scale  # type: ignore[no-any-return]
@@ -238,19 +238,19 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     inverse_sigma = constants.nodes[i, 0]
     step = constants.nodes[i, 2]
     margin = along * inverse_sigma
-    tip = state.tips[j]
-    half_lag = 0.5 * scale * tip.imag
+    dual = state.duals[j]
+    half_lag = 0.5 * scale * dual.imag
     weight = samples.weights[j]
     curvature = weight * sample_curvature(samples.loss, constants.beta, j)
     mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
     h = step * mixing * curvature
-    at_v = tip.real + half_lag
+    at_v = dual.real + half_lag
     # h·x_s/(wβ) without the division by wβ, which h contains
-    zeta = at_v + h * margin - step * mixing * (tip.real - half_lag)
+    zeta = at_v + h * margin - step * mixing * (dual.real - half_lag)
     change = sample_dual_prox(samples.loss, j, zeta, h, label_at(samples.y, j), weight, margin) - at_v
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
-    state.tips[j] = complex(tip.real + to_mean, tip.imag + to_lag)
+    state.duals[j] = complex(dual.real + to_mean, dual.imag + to_lag)
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
         column = row_column(rows, j, k)
@@ -277,15 +277,15 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
     curvature = weight * constants.beta
     mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
     h = step * mixing * curvature
-    first_tip = np.int64(j) * n_outputs
+    first_dual = np.int64(j) * n_outputs
     for output in range(n_outputs):
         first = np.uint64(output * width)
         along, _ = _along(constants.penalty, i, rows, j, center, 0.5 * scale, first)
         margins[output] = along * inverse_sigma
-        tip = state.tips[first_tip + output]
-        half_lag = 0.5 * scale * tip.imag
-        at_v[output] = tip.real + half_lag
-        moved[output] = at_v[output] + h * margins[output] - step * mixing * (tip.real - half_lag)
+        dual = state.duals[first_dual + output]
+        half_lag = 0.5 * scale * dual.imag
+        at_v[output] = dual.real + half_lag
+        moved[output] = at_v[output] + h * margins[output] - step * mixing * (dual.real - half_lag)
     add_shift(samples.y, j, h, moved)
     add_shift(samples.y, j, 1.0, margins)
     multinomial_dual_prox(moved, h, int(plain_label(samples.y, j)), weight, parts.room)
@@ -294,8 +294,8 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
         change = moved[output] - at_v[output]
         to_mean = 0.5 * (1.0 + mixing) * change
         to_lag = (1.0 - mixing) / scale * change
-        tip = state.tips[first_tip + output]
-        state.tips[first_tip + output] = complex(tip.real + to_mean, tip.imag + to_lag)
+        dual = state.duals[first_dual + output]
+        state.duals[first_dual + output] = complex(dual.real + to_mean, dual.imag + to_lag)
         for k in range(start, stop):
             entry = row_entry(rows, j, k)
             column = first + row_column(rows, j, k)
@@ -397,7 +397,7 @@ def run_events(
     n = slot.size
     for t in range(first, last):
         if t + 2 * _AHEAD < last:
-            fetch_early(samples, state.tips, drawn[t + 2 * _AHEAD])
+            fetch_early(samples, state.duals, drawn[t + 2 * _AHEAD])
             fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
         actor = actors[t]
         if actor < n:
@@ -411,16 +411,16 @@ def run_events(
 
 
 @compiled
-def tip_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
+def dual_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
     """Return c + side·e/2 of every tip as of one time, ``side`` −1 for x and +1 for v; shape (N·K,)."""
-    constants, state, offsets = parts.constants, parts.state, parts.samples.offsets
+    constants, state, node_starts = parts.constants, parts.state, parts.samples.node_starts
     n_outputs = outputs(parts.samples.loss)
-    out = np.empty(state.tips.size)
+    out = np.empty(state.duals.size)
     for i in range(state.clocks.shape[0]):
         idle = math.exp(constants.log_decay * (time - state.clocks[i, 1]))
         half = 0.5 * side * state.clocks[i, 0] * idle
-        for j in range(offsets[i] * n_outputs, offsets[i + 1] * n_outputs):
-            out[j] = state.tips[j].real + half * state.tips[j].imag
+        for j in range(node_starts[i] * n_outputs, node_starts[i + 1] * n_outputs):
+            out[j] = state.duals[j].real + half * state.duals[j].imag
     return out
 
 

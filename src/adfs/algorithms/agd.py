@@ -71,11 +71,11 @@ class AgdProcess(LocalRounds):
 @kernel
 def _curvature_products(samples: Samples, beta: float, vector: np.ndarray, out: np.ndarray) -> None:
     """Write βX_iᵀW_iX_i·v for each node, ``out`` (k, d); row after row, the same bits in any block."""
-    rows, offsets = samples.rows, samples.offsets
+    rows, node_starts = samples.rows, samples.node_starts
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
             out[i, k] = 0.0
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             along = 0.0
             for k in range(start, stop):

@@ -162,7 +162,7 @@ class Process(ABC):
         """Return the tips at the current position, a copy, shape (N, *tip_shape), where a method has them."""
         return None
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
         """Put a run at position 0 at a dual point; return whether this kind can start elsewhere than at 0.
 
         Parameters
@@ -267,7 +267,7 @@ class EventProcess(Process):
             edges=network.ends,
             node_probability=parameters.node_probability,
             edge_probability=parameters.edge_probability,
-            samples=AliasTables.build(row_weights, setting.problem.offsets, node_ids=block),
+            samples=AliasTables.build(row_weights, setting.problem.node_starts, node_ids=block),
             n_nodes=network.n_nodes,
         )
 
@@ -420,7 +420,7 @@ class Method(ABC, Generic[P]):
         if problem.l1 is not None and not smooth:
             raise InputError(
                 f"an l1 term (elastic net) needs a smooth loss and {loss!r} is not; use a smoothed one "
-                "(smoothed-hinge, huber, smoothed-quantile), or no l1 term"
+                "(smoothed_hinge, huber, smoothed_quantile), or no l1 term"
             )
         if not problem.linear and not self.general:
             trouble = "takes linear models (adfs.Problem); general terms run with 'adfs'"
@@ -434,7 +434,7 @@ class Method(ABC, Generic[P]):
             trouble += "use 'adfs' or 'adfs-block'"
         elif self.smooth_only and not smooth:
             trouble = f"needs a smooth loss and {loss!r} is not; use 'ns-adfs', or a smoothed loss "
-            trouble += "(smoothed-hinge, huber, smoothed-quantile)"
+            trouble += "(smoothed_hinge, huber, smoothed_quantile)"
         if trouble:
             raise InputError(f"method {self.name!r} {trouble}")
         self.check_options(options)

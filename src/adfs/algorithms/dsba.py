@@ -131,7 +131,9 @@ class DsbaProcess(LocalRounds):
             np.zeros(k),
         )
         sizes = np.bincount(problem.node_of_row[problem.active], minlength=k)
-        tables = AliasTables.build(problem.active.astype(np.float64), problem.offsets, node_ids=setting.block)
+        tables = AliasTables.build(
+            problem.active.astype(np.float64), problem.node_starts, node_ids=setting.block
+        )
         self.draws = RoundDraws(setting.seed, tables)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
         beta = self.samples.loss.beta

@@ -72,7 +72,7 @@ def make_solver(problem: FiniteSum, dense_features: int = DENSE_FEATURES) -> Dua
     """Return the solver of a problem's nodes, at θ = 0."""
     k, d = problem.n_nodes, problem.n_features
     order = d if d <= dense_features else 0
-    most = int(np.diff(problem.offsets).max(initial=0))
+    most = int(np.diff(problem.node_starts).max(initial=0))
     return DualSolver(
         np.zeros((k, d)),
         np.zeros((k, d)),
@@ -92,7 +92,7 @@ def _slope(
     samples: Samples, sigma: float, solver: DualSolver, i: int, theta: np.ndarray, margins: np.ndarray
 ) -> float:
     """Fill margins, curvatures wℓ'' and ∇f(θ) − x; return the size of the terms that were summed."""
-    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    rows, first, last = samples.rows, samples.node_starts[i], samples.node_starts[i + 1]
     point, gradient, curvatures = solver.wanted[i], solver.vectors[_GRADIENT], solver.room[_CURVATURES]
     point_size = 0.0
     theta_size = 0.0
@@ -132,7 +132,7 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
 @kernel
 def _factorised_move(samples: Samples, sigma: float, solver: DualSolver, i: int) -> None:
     """Write −H⁻¹g, H = Σ b_j x_j x_jᵀ + σI, by a Cholesky factorisation in place."""
-    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    rows, first, last = samples.rows, samples.node_starts[i], samples.node_starts[i + 1]
     gradient, move, curvatures = solver.vectors[_GRADIENT], solver.vectors[_MOVE], solver.room[_CURVATURES]
     hessian = solver.hessian
     d = move.size
@@ -177,7 +177,7 @@ def _hessian_product(
     samples: Samples, sigma: float, i: int, curvatures: np.ndarray, vector: np.ndarray, out: np.ndarray
 ) -> None:
     """Write Hv."""
-    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    rows, first, last = samples.rows, samples.node_starts[i], samples.node_starts[i + 1]
     for k in range(vector.size):
         out[k] = sigma * vector[k]
     for j in range(first, last):
@@ -195,7 +195,7 @@ def _hessian_product(
 @kernel
 def _conjugate_move(samples: Samples, sigma: float, solver: DualSolver, i: int, accuracy: float) -> None:
     """Write −H⁻¹g by conjugate gradients with the diagonal of H, to a residual of ``accuracy``·‖g‖."""
-    rows, first, last = samples.rows, samples.offsets[i], samples.offsets[i + 1]
+    rows, first, last = samples.rows, samples.node_starts[i], samples.node_starts[i + 1]
     vectors, curvatures = solver.vectors, solver.room[_CURVATURES]
     gradient, move = vectors[_GRADIENT], vectors[_MOVE]
     residual, direction = vectors[_RESIDUAL], vectors[_DIRECTION]
@@ -237,7 +237,7 @@ def _step_length(samples: Samples, i: int, room: np.ndarray, fixed: float, growi
     The derivative is fixed + t·growing + Σ wℓ'(u + tv)v: its values need no difference of nearly equal
     numbers.
     """
-    first, last = samples.offsets[i], samples.offsets[i + 1]
+    first, last = samples.node_starts[i], samples.node_starts[i + 1]
     margins, turns = room[_MARGINS], room[_TURNS]
     low, high = 0.0, 1.0
     for _ in range(_MOST_HALVINGS):
@@ -259,7 +259,7 @@ def _step_length(samples: Samples, i: int, room: np.ndarray, fixed: float, growi
 @kernel
 def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: int) -> None:
     """Bring ``solver.theta[i]`` to ∇f_i*(``solver.wanted[i]``)."""
-    first, last = samples.offsets[i], samples.offsets[i + 1]
+    first, last = samples.node_starts[i], samples.node_starts[i + 1]
     point, theta, solved = solver.wanted[i], solver.theta[i], solver.solved[i]
     room, gradient = solver.room, solver.vectors[_GRADIENT]
     move, trial = solver.vectors[_MOVE], solver.vectors[_TRIAL]

@@ -79,7 +79,7 @@ def _solve(parts: EsdacdParts, i: int, time: float) -> None:
         state.lag[i, k] *= factor
         parts.solver.wanted[i, k] = state.mean[i, k] - 0.5 * state.lag[i, k]
     dual_gradient(parts.samples, parts.sigma, parts.solver, i)
-    parts.computed[0] += parts.samples.offsets[i + 1] - parts.samples.offsets[i]
+    parts.computed[0] += parts.samples.node_starts[i + 1] - parts.samples.node_starts[i]
 
 
 @kernel

@@ -92,13 +92,13 @@ def fill_values(
     samples: Samples, sigma: np.ndarray, theta: np.ndarray, curves: np.ndarray, out: np.ndarray
 ) -> None:
     """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1), and wℓ'' of each row to ``curves`` (N,)."""
-    rows, offsets, d = samples.rows, samples.offsets, theta.size
+    rows, node_starts, d = samples.rows, samples.node_starts, theta.size
     square = inner_product(theta, theta)
     for i in range(out.shape[0]):
         for k in range(d):
             out[i, k] = sigma[i] * theta[k]
         total, carry = 0.0, 0.0
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             margin = 0.0
             for k in range(start, stop):
@@ -137,7 +137,9 @@ def fill_hessian(
             for b in range(d):
                 room[a, b] = 0.0
             room[a, first + a] = sigma[i]
-        _add_products(samples.rows, curves, samples.offsets[i], samples.offsets[i + 1], first, last, room)
+        _add_products(
+            samples.rows, curves, samples.node_starts[i], samples.node_starts[i + 1], first, last, room
+        )
         place = 0
         for a in range(room.shape[0]):
             for b in range(first + a, d):

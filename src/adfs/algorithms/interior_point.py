@@ -84,9 +84,9 @@ class InteriorPointProcess(HessianRounds):
         self.state = np.zeros(2)
         self._given: np.ndarray | None = None
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
         # They may be good enough; if not, the first round starts anew, as far from all bounds as it can.
-        self._given = tips.copy()
+        self._given = duals.copy()
         self.theta[:] = centers[0] / self.problem.sigma[0]
         return True
 
@@ -96,7 +96,7 @@ class InteriorPointProcess(HessianRounds):
     def dual(self) -> np.ndarray | None:
         if self._given is not None:
             return self._given.copy()
-        return np.asarray(self._tips().sum(axis=0))
+        return np.asarray(self._duals().sum(axis=0))
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"theta": self.theta, "margins": self.margins, "walls": self.walls, "state": self.state}
@@ -105,7 +105,7 @@ class InteriorPointProcess(HessianRounds):
     def stuck(self) -> bool:
         return bool(self.state[_STUCK])
 
-    def _tips(self) -> np.ndarray:
+    def _duals(self) -> np.ndarray:
         """Return the tip of each piece, from the end it is nearer to."""
         below, above = self.walls[:2]
         nearer = np.where(below < above, self.low + below, self.high - above)
@@ -124,7 +124,7 @@ class InteriorPointProcess(HessianRounds):
 
     def _step(self, gossip: Gossip) -> None:
         """Go towards where all conditions are met: as if there were no bounds, then with what that says."""
-        at, s, present = Walls(*self.walls), self._tips(), self.present
+        at, s, present = Walls(*self.walls), self._duals(), self.present
         stationary = self.slope + self.curvature * s - self.margins - at.to_low + at.to_high
         stiffness = self.curvature + at.to_low / at.below + at.to_high / at.above
         inverse = np.where(present, 1.0 / np.where(present, stiffness, 1.0), 0.0)
@@ -172,7 +172,7 @@ class InteriorPointProcess(HessianRounds):
 
     def _sum(self, gossip: Gossip, vectors: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         """Return sums over all nodes of one vector per node (k, d) and of numbers per sample (N,)."""
-        columns = [node_sums(each, self.problem.offsets) for each in numbers]
+        columns = [node_sums(each, self.problem.node_starts) for each in numbers]
         values = np.column_stack([vectors, *columns])
         self._count_sum(values.shape[1], values.shape[1])
         return np.asarray(gossip.total(np.ascontiguousarray(values)))

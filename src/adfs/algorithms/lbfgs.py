@@ -69,7 +69,7 @@ def _fill_scales(parts: LbfgsParts, out: np.ndarray) -> None:
         for k in range(width):
             out[i, k] = parts.sigma[i]
         out[i, width] = 0.0
-        for j in range(samples.offsets[i], samples.offsets[i + 1]):
+        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             factor = samples.weights[j] * parts.beta
             start, stop = row_span(samples.rows, j)
             for output in range(parts.room.size):
@@ -93,7 +93,7 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
         for k in range(width):
             pull[k] = parts.sigma[i] * table[k]
         total, carry = 0.0, 0.0
-        for j in range(samples.offsets[i], samples.offsets[i + 1]):
+        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             label, weight = plain_label(samples.y, j), samples.weights[j]
             fill_margins(rows, j, table, margins)
             add_shift(samples.y, j, 1.0, margins)

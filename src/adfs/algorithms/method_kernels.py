@@ -251,7 +251,7 @@ _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
 
 
-def fetch_early(samples: Samples, tips: np.ndarray, j: int) -> None:
+def fetch_early(samples: Samples, duals: np.ndarray, j: int) -> None:
     """Ask for what belongs to row j besides the row itself; for CSR also for where the row is."""
 
 
@@ -275,12 +275,12 @@ def _fetch_span(array: np.ndarray, start: np.int64, stop: np.int64) -> None:
 
 
 @overloads(fetch_early)
-def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callable[..., object] | None:
+def _fetch_early(samples: types.Type, duals: types.Type, j: types.Type) -> Callable[..., object] | None:
     shifted = kind_of(samples.types[samples.fields.index("y")]) is ShiftedLabels
     pointers = kind_of(samples.types[samples.fields.index("rows")]) is SparseRows
     boxed = kind_of(samples.types[samples.fields.index("loss")]) is Boxed
 
-    def fetch(samples: Any, tips: np.ndarray, j: int) -> None:
+    def fetch(samples: Any, duals: np.ndarray, j: int) -> None:
         if j >= 0:
             if shifted:
                 prefetch(samples.y.values, np.int64(j))
@@ -289,7 +289,7 @@ def _fetch_early(samples: types.Type, tips: types.Type, j: types.Type) -> Callab
             prefetch(samples.weights, np.int64(j))
             # A tip is K complex numbers of 16 bytes.
             for k in range(0, outputs(samples.loss), _LINE // 16):
-                prefetch(tips, np.int64(j) * outputs(samples.loss) + k)
+                prefetch(duals, np.int64(j) * outputs(samples.loss) + k)
             if boxed:
                 prefetch(samples.loss.curvature, np.int64(j))
                 prefetch(samples.loss.ends, np.int64(j) * 4)

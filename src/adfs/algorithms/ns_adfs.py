@@ -32,7 +32,7 @@ class NsState(NamedTuple):
     """``centers`` (n, d) hold v + i·u of each centre, and ``tips`` (N,) the same as multiples of each row."""
 
     centers: np.ndarray
-    tips: np.ndarray
+    duals: np.ndarray
 
 
 class NsConstants(NamedTuple):
@@ -109,14 +109,14 @@ def _compute(
         norm += entry * entry
     margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
     h = increment * constants.sample_weight[i] / norm
-    tip = state.tips[j]
-    zeta, weight = tip.real + h * margin, samples.weights[j]
+    dual = state.duals[j]
+    zeta, weight = dual.real + h * margin, samples.weights[j]
     moved = weighted_conjugate_prox(
         samples.loss, constants.beta, zeta, h, label_at(samples.y, j), weight, margin
     )
-    change = moved - tip.real
+    change = moved - dual.real
     to_u = (increment * constants.sample_mixing[i] - weight_after) * change
-    state.tips[j] = complex(moved, tip.imag + to_u)
+    state.duals[j] = complex(moved, dual.imag + to_u)
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
         column = row_column(rows, j, k)
@@ -176,7 +176,7 @@ def ns_run_events(
     n = slot.size
     for t in range(first, last):
         if t + 2 * _AHEAD < last:
-            fetch_early(samples, state.tips, drawn[t + 2 * _AHEAD])
+            fetch_early(samples, state.duals, drawn[t + 2 * _AHEAD])
             fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
         actor = actors[t]
         if actor < n:
@@ -241,11 +241,11 @@ class NsAdfsProcess(EventProcess):
         return np.asarray(iterate * self.constants.inverse_sigma[:, None])
 
     def dual(self) -> np.ndarray:
-        return np.asarray(self.state.tips.real + self._shift("x") * self.state.tips.imag)
+        return np.asarray(self.state.duals.real + self._shift("x") * self.state.duals.imag)
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
         # The imaginary parts, which are u, start at zero.
-        self.state.tips[...] = tips
+        self.state.duals[...] = duals
         self.state.centers[...] = centers
         return True
 
@@ -288,7 +288,7 @@ class NsAdfs(Method[Any]):
             return None
         if not isinstance(problem, Problem) or not can_be_smoothed(problem.loss):
             raise InputError(
-                "parameters='smoothing' takes the losses absolute, quantile, epsilon-insensitive and hinge, "
+                "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
                 f"not {problem.loss_name!r}"
             )
         return Smoothing()

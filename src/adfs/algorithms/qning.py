@@ -27,7 +27,7 @@ _FLAT = 1e-12  # a pair that bends less than this, relative to its lengths, is n
 
 @kernel
 def dual_pass(
-    samples: Samples, beta: float, order: np.ndarray, total: float, tips: np.ndarray, theta: np.ndarray
+    samples: Samples, beta: float, order: np.ndarray, total: float, duals: np.ndarray, theta: np.ndarray
 ) -> None:
     """Maximise the dual in one sample after another, in an order; θ (d,) follows the tips s (N,).
 
@@ -37,7 +37,7 @@ def dual_pass(
     rows = samples.rows
     for t in range(order.size):
         if t + 2 * _AHEAD < order.size:
-            fetch_early(samples, tips, order[t + 2 * _AHEAD])
+            fetch_early(samples, duals, order[t + 2 * _AHEAD])
             fetch_row(rows, order[t + _AHEAD])
         j = np.uint64(order[t])
         start, stop = row_span(rows, j)
@@ -47,27 +47,27 @@ def dual_pass(
             margin += entry * theta[row_column(rows, j, k)]
             norm += entry * entry
         weight, share = samples.weights[j], norm / total
-        without = margin + tips[j] * share
+        without = margin + duals[j] * share
         label = label_at(samples.y, j)
         found = weight * prox_slope(samples.loss, beta, without, weight * share, label, margin)
-        move = (tips[j] - found) / total
-        tips[j] = found
+        move = (duals[j] - found) / total
+        duals[j] = found
         for k in range(start, stop):
             theta[row_column(rows, j, k)] += move * row_entry(rows, j, k)
 
 
 def literal_dual_pass(
-    problem: Problem, order: np.ndarray, total: float, center: np.ndarray, tips: np.ndarray
+    problem: Problem, order: np.ndarray, total: float, center: np.ndarray, duals: np.ndarray
 ) -> np.ndarray:
     """Return the tips after one pass, by bisection, everything written out; ``center`` is κz, (d,)."""
     X = problem.X.toarray() if problem.sparse else problem.X
-    tips = tips.copy()
+    duals = duals.copy()
     for j in order:
         weight, label = float(problem.weights[j]), label_at(problem.labels, j)
-        without = X[j] @ (center - X.T @ tips + X[j] * tips[j]) / total
+        without = X[j] @ (center - X.T @ duals + X[j] * duals[j]) / total
         share = weight * (X[j] @ X[j]) / total
-        tips[j] = weight * literal_prox_slope(problem.loss, without, share, label)
-    return tips
+        duals[j] = weight * literal_prox_slope(problem.loss, without, share, label)
+    return duals
 
 
 class QningProcess(RoundProcess):
@@ -82,7 +82,7 @@ class QningProcess(RoundProcess):
         self.rows = np.flatnonzero(self.problem.active)
         d, memory = self.problem.n_features, self.parameters.memory
         self.gossip_matrix = no_gossip(1)
-        self.tips, self.theta, self.center = np.zeros(self.problem.n_samples), np.zeros(d), np.zeros(d)
+        self.duals, self.theta, self.center = np.zeros(self.problem.n_samples), np.zeros(d), np.zeros(d)
         # The pairs of L-BFGS, the centre and gradient of the step before, and what is counted:
         # pairs kept (−1: no step yet), the smallest gradient so far, passes per step, passes since the last.
         self.pairs, self.before = np.zeros((memory, 2, d)), np.zeros((2, d))
@@ -91,7 +91,7 @@ class QningProcess(RoundProcess):
     def round(self, gossip: Gossip) -> None:
         kappa, sigma = self.parameters.kappa, float(self.problem.sigma[0])
         drawn = np.random.default_rng([self.seed, int(self.position)]).permutation(self.rows)
-        dual_pass(self.samples, self.samples.loss.beta, drawn, sigma + kappa, self.tips, self.theta)
+        dual_pass(self.samples, self.samples.loss.beta, drawn, sigma + kappa, self.duals, self.theta)
         self.position += 1.0
         self.work = Work(self.work.computations + self.problem.n_samples, 0, 0)
         self.counts[3] += 1.0
@@ -144,15 +144,15 @@ class QningProcess(RoundProcess):
         return self.theta[None, :].copy()
 
     def dual(self) -> np.ndarray:
-        return self.tips.copy()
+        return self.duals.copy()
 
-    def place(self, tips: np.ndarray, centers: np.ndarray) -> bool:
-        self.tips[...] = tips
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
+        self.duals[...] = duals
         self.theta[...] = self.center[...] = centers[0] / self.problem.sigma[0]
         return True
 
     def arrays(self) -> dict[str, np.ndarray]:
-        state = {"tips": self.tips, "theta": self.theta, "center": self.center}
+        state = {"duals": self.duals, "theta": self.theta, "center": self.center}
         return state | {"pairs": self.pairs, "before": self.before, "counts": self.counts}
 
 

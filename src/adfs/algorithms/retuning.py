@@ -100,7 +100,7 @@ class Look(ABC):
     network: Network
     tau: float | None
     theta: np.ndarray
-    tips: np.ndarray
+    duals: np.ndarray
     gap: float
     excess: float
     total_sigma: float

@@ -103,11 +103,11 @@ class RoundProcess(Process):
 @kernel
 def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: np.ndarray) -> None:
     """Write ∇f_i(θ_i) = Σ_j w_ij ℓ'(x_ijᵀθ_i) x_ij + σ_iθ_i for each node, ``theta`` and ``out`` (k, d)."""
-    rows, offsets = samples.rows, samples.offsets
+    rows, node_starts = samples.rows, samples.node_starts
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
             out[i, k] = sigma[i] * theta[i, k]
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             margin = 0.0
             for k in range(start, stop):

@@ -63,7 +63,7 @@ class Smoothing(Retuner):
     ) -> FiniteSum:
         assert isinstance(problem, Problem)
         losses = problem.loss_sums(np.zeros(problem.n_features))
-        sums = total(np.stack([losses, node_sums(problem.weights, problem.offsets)], axis=1))
+        sums = total(np.stack([losses, node_sums(problem.weights, problem.node_starts)], axis=1))
         # The mean loss at θ = 0 is about how far margins are from their kinks.
         self._first = self._width = float(sums[0] / sums[1]) or 1.0
         if start is not None:
@@ -76,7 +76,7 @@ class Smoothing(Retuner):
             self._before = _margins(problem, theta)
             reach = 2.0 * _LATE[2] * self._width
             self._intervals = np.column_stack([self._before - reach, self._before + reach])
-            drawn = node_sums(self._view(problem).active.astype(np.float64), problem.offsets)
+            drawn = node_sums(self._view(problem).active.astype(np.float64), problem.node_starts)
             if total(drawn[:, None])[0] == 0.0:
                 self._intervals = None
         return self._view(problem)
@@ -98,7 +98,7 @@ class Smoothing(Retuner):
         assert isinstance(problem, Problem)
         margins = _margins(problem, look.theta)
         shrink, share, widths = _EARLY if self._width > _LATE_FROM * self._first else _LATE
-        parts = smoothed(problem, self._width).gap_parts(look.tips, look.theta)
+        parts = smoothed(problem, self._width).gap_parts(look.duals, look.theta)
         look.charge(passes=1.0, sums=2)
         own = float(look.total(parts)[0])
         solved = own <= share * look.excess and self._width > _LEAST * self._first
@@ -113,7 +113,7 @@ class Smoothing(Retuner):
             self._width *= shrink
         self._intervals = None
         if isinstance(moved, np.ndarray):
-            reach = node_maxima(moved, problem.offsets)[problem.node_of_row] + widths * self._width
+            reach = node_maxima(moved, problem.node_starts)[problem.node_of_row] + widths * self._width
             self._intervals = np.column_stack([margins - reach, margins + reach])
         view = self._view(problem)
         if not look.any(bool(view.active.any())):
@@ -122,4 +122,4 @@ class Smoothing(Retuner):
         summary = look.summarize(view)
         drawn = float(summary.n_active.sum() / summary.n_samples.sum())
         told = {"width": self._width, "drawn": drawn}
-        return Phase(view, summary, look.constants(summary), view.clip_to_domain(look.tips), told)
+        return Phase(view, summary, look.constants(summary), view.clip_to_domain(look.duals), told)

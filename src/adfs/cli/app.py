@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -40,12 +41,14 @@ COMMANDS: dict[str, str] = {
 #: standard output that failed, a run that Ctrl-C or a SIGTERM ended, as shells report it.
 NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 
+_RENAMED_OPTIONS = {"--algorithm": "--method", "--graph": "--network", "--graph-seed": "--network-seed"}
+
 _EXAMPLES = """\b
 Examples:
   adfs fit train.svm.bz2 --loss logistic -C 1 --out model.json
   adfs predict model.json test.svm.bz2 > labels.txt
   adfs score model.json test.svm.bz2
-  adfs rates train.svm --nodes 9 --graph grid:3x3 --tau 5
+  adfs rates train.svm --nodes 9 --network grid:3x3 --tau 5
 
 \b
 Exit codes: 0 done, 1 the tolerance was not reached (results are written all the same),
@@ -141,6 +144,7 @@ def _run(given: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exception(error)
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        message = _current_option(message) or message
         wait_for_rank_0()
         _say(message)
         return FILE_TROUBLE if isinstance(error, OSError) else BAD_REQUEST
@@ -159,6 +163,13 @@ def _run(given: list[str], debug: bool) -> int:
     if code in (INTERRUPTED, TERMINATED):  # the former is what Typer makes of Ctrl-C
         _say("interrupted" if code == INTERRUPTED else "told to end (SIGTERM)")
     return code if isinstance(code, int) else 0
+
+
+def _current_option(message: str) -> str | None:
+    """Return the sentence for an option that was renamed in version 0.3, from Typer's; None for others."""
+    match = re.match(r"No such option: (--[a-z-]+)", message)
+    option = _RENAMED_OPTIONS.get(match[1]) if match else None
+    return f"the option {match[1]} is called {option} since version 0.3" if match and option else None
 
 
 def _say(message: str) -> None:

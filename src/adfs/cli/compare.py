@@ -18,7 +18,7 @@ EXAMPLES = """\b
 Examples:
   adfs compare comparison.toml
   adfs compare comparison.toml --seeds 10 --tau 50 --out slow-network
-  adfs compare --data sklearn:breast_cancer --graph grid:3x3 --method adfs --method msda --seeds 3
+  adfs compare --data sklearn:breast_cancer --network grid:3x3 --method adfs --method msda --seeds 3
   adfs compare covtype.toml --data covtype.libsvm.binary.scale.bz2 --jobs 4
   adfs compare comparison.toml --import mymethod.py --method mine --method adfs:parameters=paper
 """
@@ -39,13 +39,13 @@ def run(
         typer.Option("--samples-per-node", min=1, help="So many random samples per node; all by default."),
     ] = None,
     normalise: Annotated[str | None, typer.Option("--normalise", help="none, rows or columns.")] = None,
-    graph: Annotated[
+    network: Annotated[
         str | None,
-        typer.Option("--graph", help="cycle, torus, grid:3x3, …; or a file, .graphml or an edge list."),
+        typer.Option("--network", help="cycle, torus, grid:3x3, …; or a file, .graphml or an edge list."),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, help="Number of nodes, for a graph whose name does not say it."),
+        typer.Option("--nodes", min=1, help="Number of nodes, for a network whose name does not say it."),
     ] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="random, contiguous or label.")] = None,
     loss: Annotated[
@@ -103,8 +103,8 @@ def run(
     if traces == "parquet" and find_spec("pyarrow") is None:
         raise InputError("parquet needs pyarrow: pip install pyarrow, or use --traces csv")
     table: dict[str, object] = {
-        "graph": graph,
-        "nodes": nodes,
+        "network": network,
+        "n_nodes": nodes,
         "partition": partition,
         "loss": loss,
         "sigma": sigma,
@@ -128,7 +128,7 @@ def run(
         comparison = read_comparison(file, table)
     elif not table:
         raise InputError(
-            "say what to compare: a TOML file, or --data, --graph and --method; see adfs compare --help"
+            "say what to compare: a TOML file, or --data, --network and --method; see adfs compare --help"
         )
     else:
         if "source" not in source and source:

@@ -19,9 +19,9 @@ EXAMPLES = """\b
 Examples:
   adfs fit a9a.bz2 --loss logistic -C 1 --out model.json
   adfs fit houses.csv --label price --loss squared --alpha 10 --out model.json
-  adfs fit train.svm --nodes 16 --graph torus --parameters tuned --tau 50 --out model.json
-  adfs fit site-1.svm site-2.svm site-3.svm --graph path --out model.json
-  mpiexec -n 4 adfs fit 'shard-{rank}.svm' --graph cycle --out model.json
+  adfs fit train.svm --nodes 16 --network torus --parameters tuned --tau 50 --out model.json
+  adfs fit site-1.svm site-2.svm site-3.svm --network path --out model.json
+  mpiexec -n 4 adfs fit 'shard-{rank}.svm' --network cycle --out model.json
   adfs fit claims.csv --label paid --loss squared --offset expected --summary --out model.json
   adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
   adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
@@ -99,7 +99,7 @@ def run(
     delta: Annotated[float, typer.Option("--delta", help="Of the huber loss.")] = 1.0,
     quantile: Annotated[float, typer.Option("--quantile", help="Of the quantile losses.")] = 0.5,
     width: Annotated[float, typer.Option("--width", help="Of the smoothed losses.")] = 0.5,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Of the epsilon-insensitive loss.")] = 0.1,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Of the epsilon_insensitive loss.")] = 0.1,
     form: options.Form = "auto",
     label: options.Label = None,
     weight: options.Weight = None,
@@ -110,18 +110,18 @@ def run(
         int | None,
         typer.Option("--nodes", min=1, help="Split the samples over so many nodes (default 1)."),
     ] = None,
-    graph: Annotated[
+    network: Annotated[
         str,
         typer.Option(
-            "--graph",
+            "--network",
             help="How the nodes are linked: cycle, torus, grid:3x3, …, a file of edges.",
         ),
     ] = "cycle",
     partition: options.Partition = None,
-    algorithm: Annotated[
+    method: Annotated[
         str,
         typer.Option(
-            "--algorithm",
+            "--method",
             help="auto: what is predicted to be the least work of adfs, adfs-block, newton, lbfgs and qning, "
             "or interior-point or ns-adfs for losses that are not smooth; msda, …",
         ),
@@ -223,7 +223,7 @@ def run(
         "inference": summary,
         "tol": tol,
         "max_iter": max_passes,
-        "algorithm": algorithm,
+        "method": method,
         "parameters": parameters,
         "tau": _tau(tau, over_mpi),
         "schedule": schedule,
@@ -250,7 +250,7 @@ def run(
         cv=cv,
         grid=_grid(loss, C_grid, alpha_grid),
         nodes=nodes,
-        graph=graph,
+        network=network,
         partition=partition,
         run=run,
         deadline=deadline,

@@ -74,7 +74,7 @@ class FitRequest:
     cv: int | None = None
     grid: tuple[float, ...] = ()
     nodes: int | None = None
-    graph: str = "cycle"
+    network: str = "cycle"
     partition: str | None = None
     run: RunOptions = field(default_factory=RunOptions)
     deadline: float = 60.0
@@ -166,9 +166,9 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, troubles: list[E
         cluster.same({"the command line": repr(request)})
         task = cluster.attempt("at the start", lambda: _task_of(request))
         names, nodes = list(request.files), None
-        graph: str | Network = request.graph
+        network: str | Network = request.network
         if cluster.size > 1:
-            names, nodes, graph = _own_files(cluster, request)
+            names, nodes, network = _own_files(cluster, request)
         tables = _read(cluster, names, request.read)
         table, parts = stack(tables)
         counts = cluster.gather([table.n_samples, len(tables)], "to count the samples")
@@ -176,7 +176,7 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, troubles: list[E
         y = _labels(cluster, table, tables, task, n_samples)
         n_nodes, partition = _nodes(request, parts, cluster)
         estimator = _estimator(request, task)
-        estimator.set_params(n_nodes=n_nodes, graph=graph, partition=partition)
+        estimator.set_params(n_nodes=n_nodes, network=network, partition=partition)
         if cluster.size > 1:
             estimator.set_params(cluster=cluster)
         fitter = estimator if request.cv is None else _search(request, task, estimator)
@@ -292,7 +292,9 @@ def _nodes(
     if cluster.size > 1:
         return len(parts), parts
     if len(parts) == 1:
-        return count_nodes(request.nodes, request.graph, request.run.seed), request.partition or "contiguous"
+        return count_nodes(
+            request.nodes, request.network, request.run.seed
+        ), request.partition or "contiguous"
     if request.nodes not in (None, len(parts)):
         raise InputError(
             f"{len(parts)} files make {len(parts)} nodes, one each; leave out --nodes, "
@@ -313,9 +315,9 @@ def _own_files(cluster: Cluster, request: FitRequest) -> tuple[list[str], list[i
         names = file_names(request, cluster.size)
         if request.partition is not None:
             raise InputError("over MPI the files are the partition: leave out --partition")
-        count = count_nodes(len(names), request.graph, request.run.seed)
-        graph = "path:1" if count == 1 else request.graph
-        return names, Network(graph, n_nodes=count, seed=request.run.seed)
+        count = count_nodes(len(names), request.network, request.run.seed)
+        name = "path:1" if count == 1 else request.network
+        return names, Network(name, n_nodes=count, seed=request.run.seed)
 
     names, network = cluster.attempt("at the start", check)
     block = place_together(cluster, network).block(cluster.rank)
@@ -463,7 +465,7 @@ def _summary(
         "method": worst.method,
         "reason": model.reason,
         "n_nodes": n_nodes,
-        "graph": request.graph if n_nodes > 1 else None,
+        "network": request.network if n_nodes > 1 else None,
         "seed": request.run.seed,
         "files": [Path(name).name for name in request.files],
         "adfs": __version__,

@@ -55,16 +55,18 @@ Loss = Annotated[
     str,
     typer.Option(
         "--loss",
-        help="logistic, squared-hinge, smoothed-hinge, hinge; squared, huber, smoothed-quantile, quantile, "
-        "absolute, epsilon-insensitive, poisson, gamma.",
+        help="logistic, squared_hinge, smoothed_hinge, hinge; squared, huber, smoothed_quantile, quantile, "
+        "absolute, epsilon_insensitive, poisson, gamma.",
     ),
 ]
 Nodes = Annotated[
     int | None, typer.Option("--nodes", min=1, help="Split the samples over so many nodes (default 1).")
 ]
-Graph = Annotated[
+NetworkName = Annotated[
     str,
-    typer.Option("--graph", help="How the nodes are linked: cycle, torus, grid:3x3, …, or a file of edges."),
+    typer.Option(
+        "--network", help="How the nodes are linked: cycle, torus, grid:3x3, …, or a file of edges."
+    ),
 ]
 Partition = Annotated[
     str | None, typer.Option("--partition", help="contiguous (the default), random or label.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  adfs plan train.svm -C 1 --nodes 1,4,16 --graph grid --graph cycle --tau 20
+  adfs plan train.svm -C 1 --nodes 1,4,16 --network grid --network cycle --tau 20
   adfs plan --samples 1000000 --features 50 --kappa-s 1e5 --kappa-b 1e3 --nodes 16,64 --tau 100
   adfs plan sklearn:breast_cancer --measure --out plan.html
   mpiexec -n 4 adfs plan train.svm --measure --nodes 4 --json
@@ -56,9 +56,11 @@ def run(
             help="Numbers of nodes to look at, with commas (1 to 64, as long as each has 100 rows).",
         ),
     ] = None,
-    graph: Annotated[
+    network: Annotated[
         list[str] | None,
-        typer.Option("--graph", help="A graph to look at; again for more (cycle, grid, torus, exponential)."),
+        typer.Option(
+            "--network", help="A network to consider; again for more (cycle, grid, torus, exponential)."
+        ),
     ] = None,
     tau: Annotated[
         float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (1).")
@@ -94,7 +96,7 @@ def run(
     index_base: options.IndexBase = None,
     as_json: options.Json = False,
 ) -> int:
-    """Say which method, how many nodes and which graph to run, and how long it will take.
+    """Say which method, how many nodes and which network to run, and how long it will take.
 
     Every method is put on one idealised clock, from the theory's rates and the factors seen in runs.
     """
@@ -133,7 +135,7 @@ def run(
     found = plan(
         source,
         nodes=counts,
-        graphs=graph or GRAPHS,
+        network=network or GRAPHS,
         tau=measured if measured is not None else 1.0 if tau is None else tau,
         tol=tol,
         methods=method or None,
@@ -221,7 +223,7 @@ def _show(found: Plan) -> None:
     kept = len(heads) if console.width >= _WIDE else len(heads) - 3
     table = Table(box=None, pad_edge=False)
     for head in heads[:kept]:
-        table.add_column(head, justify="left" if head in ("method", "graph") else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head in ("method", "network") else "right", no_wrap=True)
     for one in found.best_of_each():
         table.add_row(*found.cells(one)[:kept], style="bold" if one is found.best else None)
     console.print(table)

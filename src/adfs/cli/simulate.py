@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  adfs simulate synthetic:900x10 --nodes 9 --graph grid:3x3 --tol 1e-8
-  adfs simulate sklearn:breast_cancer --method msda --nodes 16 --graph torus --max-passes 500
-  adfs simulate train.svm --nodes 9 --graph grid:3x3 --out run.npz --history run.csv
+  adfs simulate synthetic:900x10 --nodes 9 --network grid:3x3 --tol 1e-8
+  adfs simulate sklearn:breast_cancer --method msda --nodes 16 --network torus --max-passes 500
+  adfs simulate train.svm --nodes 9 --network grid:3x3 --out run.npz --history run.csv
 """
 
 
@@ -29,7 +29,7 @@ def run(
     data: options.Data,
     method: Annotated[str, typer.Option("--method", help="adfs, ns-adfs, adfs-block, msda, …")] = "adfs",
     nodes: options.Nodes = None,
-    graph: options.Graph = "cycle",
+    network_name: options.NetworkName = "cycle",
     partition: options.Partition = None,
     loss: options.Loss = "logistic",
     sigma: options.Sigma = 1.0,
@@ -70,7 +70,7 @@ def run(
     from adfs.runtimes import Outcome, simulate
 
     read = ReadOptions(form, label, None, n_features, index_base)
-    problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
+    problem, network = make_setting(data, read, loss, sigma, nodes, network_name, partition, seed)
     result = simulate(
         method,
         problem,
@@ -80,7 +80,7 @@ def run(
         tau=tau,
         seed=seed,
         tol=tol,
-        passes=max_passes,
+        max_passes=max_passes,
         seconds=max_seconds,
         progress=progress,
         checkpoint=checkpoint,
@@ -93,7 +93,7 @@ def run(
     last = result.frame.iloc[-1]
     summary = {
         "method": result.method,
-        "network": network.name or graph,
+        "network": network.name or network_name,
         "outcome": str(result.outcome),
         "gap": result.gap,
         "absolute_gap": result.absolute_gap,
@@ -122,7 +122,7 @@ def make_setting(
     loss: str,
     sigma: float,
     nodes: int | None,
-    graph: str,
+    network_name: str,
     partition: str | None,
     seed: int,
 ) -> tuple[Problem, Network]:
@@ -140,8 +140,8 @@ def make_setting(
         raise InputError(f"{table.source} has no labels")
     y = labels_for(table.y, chosen.task, chosen.name, table.source)
     # Without --nodes a name such as grid:3x3 or a file says the number itself; a bare name is one node.
-    sized = nodes is not None or ":" in graph or is_graph_file(graph)
-    network = Network(graph, n_nodes=nodes, seed=seed) if sized else Network("path:1")
+    sized = nodes is not None or ":" in network_name or is_graph_file(network_name)
+    network = Network(network_name, n_nodes=nodes, seed=seed) if sized else Network("path:1")
     problem = Problem(
         table.X,
         y,
@@ -157,15 +157,15 @@ def make_setting(
 
 RATES_EXAMPLES = """\b
 Examples:
-  adfs rates sklearn:breast_cancer --nodes 9 --graph grid:3x3 --tau 5
-  adfs rates train.svm --nodes 16 --graph torus --sigma 0.1 --tau 50 --json
+  adfs rates sklearn:breast_cancer --nodes 9 --network grid:3x3 --tau 5
+  adfs rates train.svm --nodes 16 --network torus --sigma 0.1 --tau 50 --json
 """
 
 
 def rates(
     data: options.Data,
     nodes: options.Nodes = None,
-    graph: options.Graph = "cycle",
+    network_name: options.NetworkName = "cycle",
     partition: options.Partition = None,
     loss: options.Loss = "logistic",
     sigma: options.Sigma = 1.0,
@@ -193,7 +193,7 @@ def rates(
     from adfs.theory import LbfgsParameters, NewtonParameters, summarize, table1, theorem4_step_time
 
     read = ReadOptions(form, label, None, n_features, index_base)
-    problem, network = make_setting(data, read, loss, sigma, nodes, graph, partition, seed)
+    problem, network = make_setting(data, read, loss, sigma, nodes, network_name, partition, seed)
     get_method("adfs").check(problem, {})
     chosen = get_method("adfs").parameters(problem, network, choice=parameters, tau=tau)
     summary = summarize(problem)
@@ -245,10 +245,12 @@ def rates(
         finite = {name: value if math.isfinite(value) else None for name, value, _ in facts}
         rows = {str(name): float(row["time"]) for name, row in table.iterrows()}
         print(
-            json.dumps(finite | {"network": network.name or graph, "parameters": chosen.kind, "table1": rows})
+            json.dumps(
+                finite | {"network": network.name or network_name, "parameters": chosen.kind, "table1": rows}
+            )
         )
         return
-    print(f"Problem and network ({network.name or graph})")
+    print(f"Problem and network ({network.name or network_name})")
     for _, value, text in facts:
         if text:
             print(f"  {text:<58} {value}" if isinstance(value, int) else f"  {text:<58} {value:.6g}")

@@ -23,14 +23,14 @@ _READABLE, _PACKED = 1, 2
 
 #: The losses that ``adfs fit`` knows, by their task: a prediction needs none of the code behind them.
 _LOSSES = {
-    "classification": ("logistic", "squared-hinge", "smoothed-hinge", "hinge"),
+    "classification": ("logistic", "squared_hinge", "smoothed_hinge", "hinge"),
     "regression": (
         "squared",
         "huber",
-        "smoothed-quantile",
+        "smoothed_quantile",
         "quantile",
         "absolute",
-        "epsilon-insensitive",
+        "epsilon_insensitive",
         "poisson",
         "gamma",
     ),

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from adfs.errors import InputError, unknown_name
+from adfs.errors import InputError, new_name, unknown_name
 from adfs.estimators.alike import check_alike
 from adfs.estimators.inference import Summary, summary_of
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
@@ -58,9 +58,9 @@ _INFERRED = (
 LOSS_CONSTANTS = {
     "huber": ("delta",),
     "quantile": ("quantile",),
-    "smoothed-quantile": ("quantile", "width"),
-    "smoothed-hinge": ("width",),
-    "epsilon-insensitive": ("epsilon",),
+    "smoothed_quantile": ("quantile", "width"),
+    "smoothed_hinge": ("width",),
+    "epsilon_insensitive": ("epsilon",),
 }
 
 
@@ -113,21 +113,21 @@ def check_penalty(penalty: str, l1_ratio: Any) -> None:
         raise InputError(f"l1_ratio must be at least 0 and below 1, got {l1_ratio!r}")
 
 
-def count_nodes(n_nodes: Any, graph: Any, seed: int) -> int:
-    """Return the number of nodes: the one given, or the graph's own; 1 where neither says."""
+def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:
+    """Return the number of nodes: the one given, or the network's own; 1 where neither says."""
     if n_nodes is not None:
         check_count(n_nodes)
-    if isinstance(graph, str) and ":" not in graph and not is_graph_file(graph):
+    if isinstance(network, str) and ":" not in network and not is_graph_file(network):
         return int(n_nodes or 1)
     try:
-        found = graph.n_nodes if isinstance(graph, Network) else Network(graph, seed=seed).n_nodes
+        found = network.n_nodes if isinstance(network, Network) else Network(network, seed=seed).n_nodes
     except InputError:
-        if not isinstance(graph, str) or is_graph_file(graph):
+        if not isinstance(network, str) or is_graph_file(network):
             raise
         return int(n_nodes or 1)  # a name without sizes, or a wrong one, which is told once there is a size
     if n_nodes not in (None, found):
         raise InputError(
-            f"the graph {graph!r} has {found} nodes but n_nodes is {n_nodes}; leave one of them out"
+            f"the network {network!r} has {found} nodes but n_nodes is {n_nodes}; leave one of them out"
         )
     return int(found)
 
@@ -152,9 +152,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     tol: float
     max_iter: float
     n_nodes: int | str | None
-    graph: Any
+    network: Any
     partition: Any
-    algorithm: str
+    method: str
     parameters: Any
     tau: float | str | None
     schedule: str
@@ -170,6 +170,18 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     inference: bool
 
     _task: str
+
+    def __new__(cls, *args: Any, **parameters: Any) -> Self:
+        """Refuse names of parameters from before version 0.3 in a sentence that has the new one."""
+        _refuse_old_names(cls, parameters)
+        made: Self = super().__new__(cls)
+        return made
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters by name, as scikit-learn's estimators do."""
+        _refuse_old_names(type(self), parameters)
+        super().set_params(**parameters)
+        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -274,7 +286,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 self.intercept_ = self.intercept_.astype(np.float32)
         self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
         self.dual_gap_, self.absolute_gap_ = model.gap, model.absolute_gap
-        self.algorithm_, self.algorithm_reason_ = model.algorithm, model.reason
+        self.method_, self.method_reason_ = model.method, model.reason
         self._recorded = model.recorded
 
     @property
@@ -328,12 +340,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         classes = [_plain(label) for label in getattr(self, "classes_", np.array([])).tolist()]
         several = len(self._inference) > 1
         sides = f"{classes[1]} against {classes[0]}" if len(classes) == 2 else "each against the others"
-        reason = f" ({self.algorithm_reason_})" if self.algorithm_reason_ else ""
+        reason = f" ({self.method_reason_})" if self.method_reason_ else ""
         header = {
             "loss": self._loss().name,
             **({"classes": sides} if classes else {}),
             **self._inference[0].header(robust=robust),
-            "method": self.algorithm_ + reason,
+            "method": self.method_ + reason,
             "certified gap": f"{self.dual_gap_:.1e}",
         }
         models = dict(zip(classes if several else [""], self._inference, strict=True))
@@ -390,10 +402,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         nodes: Sequence[int] | None,
     ) -> tuple[int, Solver]:
         """Return how many nodes this process has, and how problems on all of them are solved."""
-        n_nodes, graph = self.n_nodes, self.graph
+        n_nodes, named = self.n_nodes, self.network
         if cluster.size == 1:
-            count = count_nodes(n_nodes, graph, seed)
-            network = _network(graph, count, seed)
+            count = count_nodes(n_nodes, named, seed)
+            network = _network(named, count, seed)
         else:
             count = cluster.attempt(
                 "to count the nodes", lambda: check_count(1 if n_nodes is None else n_nodes)
@@ -401,7 +413,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             total = sum(cluster.gather(count, "to count the nodes"))
             network = cluster.attempt(
                 "to build the network",
-                lambda: _network(graph, count_nodes(total, graph, seed), seed),
+                lambda: _network(named, count_nodes(total, named, seed), seed),
             )
         network, placement = numbered(cluster, count, nodes, network)
         base = RunOptions(progress=bool(self.verbose)) if options is None else options
@@ -409,7 +421,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             base,
             seed=seed,
             tol=float(self.tol),
-            passes=float(self.max_iter),
+            max_passes=float(self.max_iter),
             parameters=self.parameters,
             tau=self.tau,
             schedule=self.schedule,
@@ -417,7 +429,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         tell_placement(cluster, placement, chosen.progress)
         n_jobs = getattr(self, "n_jobs", None)
         return count, Solver(
-            cluster, network, placement, chosen, self.algorithm, n_jobs, part_of=chosen.checkpoint
+            cluster, network, placement, chosen, self.method, n_jobs, part_of=chosen.checkpoint
         )
 
     def _warn(self, model: FittedModel, interrupt: bool) -> None:
@@ -467,18 +479,26 @@ def _plain(label: object) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def _network(graph: Any, n_nodes: int, seed: int) -> Network:
+def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> None:
+    known = cls._get_param_names()
+    for name in parameters:
+        current = None if name in known else new_name(name, known)
+        if current is not None:
+            raise TypeError(f"{cls.__name__}: the parameter {name!r} is called {current!r} since version 0.3")
+
+
+def _network(network: Any, n_nodes: int, seed: int) -> Network:
     """Return the network of a graph's name or of a user's own graph."""
     if n_nodes == 1:
         return _ONE_NODE
-    return graph if isinstance(graph, Network) else Network(graph, n_nodes=n_nodes, seed=seed)
+    return network if isinstance(network, Network) else Network(network, n_nodes=n_nodes, seed=seed)
 
 
 def _local_data(data: LocalData, parts: list[np.ndarray]) -> LocalData:
     """Return the rows node after node; not copied when they stand so already."""
     order = np.concatenate(parts)
-    offsets = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+    node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
     if np.array_equal(order, np.arange(order.size)):
-        return replace(data, offsets=offsets)
+        return replace(data, node_starts=node_starts)
     shift = None if data.offset is None else data.offset[order]
-    return LocalData(data.X[order], data.y[order], data.weights[order], offsets, shift)
+    return LocalData(data.X[order], data.y[order], data.weights[order], node_starts, shift)

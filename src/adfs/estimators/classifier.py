@@ -74,7 +74,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     n_nodes : int, optional
         Nodes that the rows are split over: as many as the graph's name says, otherwise 1. With a ``cluster``
         this counts the nodes of this process.
-    graph : str, networkx graph, array or Network
+    network : str, networkx graph, array or Network
         How the nodes are linked; see `adfs.Network`, and `adfs.plan` for a recommendation.
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
@@ -110,7 +110,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Certified relative duality gap, the largest of all classes.
     absolute_gap_ : float
         P − D itself, the largest of all classes.
-    algorithm_, algorithm_reason_ : str
+    method_, method_reason_ : str
         The method that ran, and why it was chosen where that was left open.
     node_coef_ : ndarray of shape (n_nodes, d) or (n_classes, n_nodes, d)
         What each node ended with.
@@ -133,7 +133,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = ADFSClassifier(C=10.0, n_nodes=4, graph="cycle", random_state=0).fit(X, y)
+    >>> model = ADFSClassifier(C=10.0, n_nodes=4, network="cycle", random_state=0).fit(X, y)
     >>> model.coef_.shape, model.node_coef_.shape, model.dual_gap_ <= model.tol
     ((3, 4), (3, 4, 4), True)
     """
@@ -157,9 +157,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         tol: float = 1e-6,
         max_iter: float = 10_000,
         n_nodes: int | str | None = None,
-        graph: Any = "cycle",
+        network: Any = "cycle",
         partition: Any = "contiguous",
-        algorithm: str = "auto",
+        method: str = "auto",
         parameters: Any = None,
         tau: float | str | None = None,
         schedule: str = "iid",
@@ -183,9 +183,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_iter = max_iter
         self.n_nodes = n_nodes
-        self.graph = graph
+        self.network = network
         self.partition = partition
-        self.algorithm = algorithm
+        self.method = method
         self.parameters = parameters
         self.tau = tau
         self.schedule = schedule
@@ -204,7 +204,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         if softmax and loss.name != "logistic":
             raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
         # scikit-learn's squared hinge has no ½ and ours has.
-        factor = 2.0 if loss.name == "squared-hinge" else 1.0
+        factor = 2.0 if loss.name == "squared_hinge" else 1.0
         return ModelSpec(
             loss=loss,
             data_weight=positive(self.C, "C") * factor,

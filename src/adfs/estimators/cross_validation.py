@@ -264,7 +264,7 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
         self.estimator = estimator
 
     def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
-        factor = 2.0 if spec.loss.name == "squared-hinge" else 1.0
+        factor = 2.0 if spec.loss.name == "squared_hinge" else 1.0
         return replace(spec, data_weight=value * factor)
 
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -369,7 +369,7 @@ def _masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
 def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
     """Return so many folds: every node cuts its own rows, of each class, into as many pieces."""
     data, solver = ready.data, ready.solver
-    spans = list(zip(data.offsets[:-1], data.offsets[1:], strict=True))
+    spans = list(zip(data.node_starts[:-1], data.node_starts[1:], strict=True))
     groups = []
     for first, last in spans:
         labels = data.y[first:last] if ready.spec.classifies else np.zeros(last - first)
@@ -391,7 +391,7 @@ def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
 
 def _rows_where(data: LocalData, chosen: np.ndarray) -> LocalData:
     """Return some of each node's rows."""
-    cuts = np.concatenate([[0], np.cumsum(chosen)])[data.offsets]
+    cuts = np.concatenate([[0], np.cumsum(chosen)])[data.node_starts]
     shift = None if data.offset is None else data.offset[chosen]
     return LocalData(data.X[chosen], data.y[chosen], data.weights[chosen], cuts.astype(np.int64), shift)
 
@@ -433,15 +433,15 @@ def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver)
     """Return the share of right classes, R² or D², from sums over all nodes."""
     # Sparse rows may be narrower here than elsewhere.
     coef, weights = model.coef[:, : test.X.shape[1]], test.weights
-    margins = row_products(test.X, coef.T, test.offsets) + model.intercept
+    margins = row_products(test.X, coef.T, test.node_starts) + model.intercept
     if test.offset is not None:
         margins = margins + test.offset.reshape(margins.shape)
     if model.classes is not None:
         codes = (margins[:, 0] > 0.0).astype(int) if margins.shape[1] == 1 else margins.argmax(axis=1)
         right = (model.classes[codes] == test.y).astype(np.float64)
-        total, hits = solver.totals([weights, weights * right], test.offsets)
+        total, hits = solver.totals([weights, weights * right], test.node_starts)
         return float(hits / total) if total > 0.0 else 0.0
-    total, summed = solver.totals([weights, weights * test.y], test.offsets)
+    total, summed = solver.totals([weights, weights * test.y], test.node_starts)
     mean = summed / total if total > 0.0 else 0.0
     with np.errstate(all="ignore"):  # a fit that diverged
         if spec.loss.link == "log":
@@ -449,5 +449,5 @@ def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver)
             own = half_deviances(spec.loss.name, test.y, np.exp(margins[:, 0]))
         else:
             flat, own = (test.y - mean) ** 2, (test.y - margins[:, 0]) ** 2
-    spread, error = solver.totals([weights * flat, weights * own], test.offsets)
+    spread, error = solver.totals([weights * flat, weights * own], test.node_starts)
     return float(1.0 - error / spread) if spread > 0.0 else float(error == 0.0)

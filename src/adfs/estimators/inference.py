@@ -132,13 +132,13 @@ def infer(
     X = data.X if theta.size == data.X.shape[1] else append_column(data.X, 1.0)
     X, weights = as_rows(X), data.weights
     with np.errstate(over="ignore", invalid="ignore"):  # a fit that diverged
-        margins, labels = row_products(X, theta, data.offsets), labels_of(loss, y, data.offset)
+        margins, labels = row_products(X, theta, data.node_starts), labels_of(loss, y, data.offset)
         bends = weights * loss_curvatures(loss, margins, labels)
         squares = weights * loss_derivatives(loss, margins, labels) ** 2
         observed, scores = (_gram(X, values, data, solver) for values in (bends, squares))
     # The Gamma loss's curvature depends on the target; its expectation is 1.
     information = _gram(X, weights, data, solver) if loss.name == "gamma" else observed
-    count, total, misfit = solver.totals([np.ones_like(weights), weights, squares], data.offsets)
+    count, total, misfit = solver.totals([np.ones_like(weights), weights, squares], data.node_starts)
     if loss.name in _DISPERSED and total <= theta.size:
         raise RefusalError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "
@@ -174,8 +174,8 @@ def _gram(X: object, values: np.ndarray, data: LocalData, solver: Solver) -> np.
     """Return Σ_j v_j x_j x_jᵀ over all nodes, shape (m, m)."""
     width = X.shape[1]  # type: ignore[attr-defined]
     parts = [
-        gram_matrices(rows_of(X), values, data.offsets[node : node + 2], width)[0]
-        for node in range(data.offsets.size - 1)
+        gram_matrices(rows_of(X), values, data.node_starts[node : node + 2], width)[0]
+        for node in range(data.node_starts.size - 1)
     ]
     lower = solver.add(np.array(parts).reshape(len(parts), -1)).reshape(width, width)
     return np.asarray(np.tril(lower) + np.tril(lower, -1).T)

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import tip_rooms, weighted_row_sums
+from adfs.problem.evaluation import dual_rooms, weighted_row_sums
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of
 from adfs.problem.views import common_margin
@@ -92,7 +92,7 @@ def solve_with_intercept(
     plain = penalised(data, loss, weights, y, solver, columns.ravel())
     rounds = _Rounds(plain, solver, scale, data, levels)
     first = _FIRST_TOLERANCE if loss.smooth or loss.assumes_curvature else _FIRST_WITH_KINKS
-    left, next_tol = solver.options.passes, max(first, (0.5 if start is None else 1.0) * tol)
+    left, next_tol = solver.options.max_passes, max(first, (0.5 if start is None else 1.0) * tol)
     if rounds.by_points:
         next_tol = tol
     best: _Point | None = None
@@ -101,7 +101,7 @@ def solve_with_intercept(
     for _ in range(_MOST_ROUNDS):
         problem = rounds.problem(center)
         part = solver.part(rounds.runs) if rounds.runs else solver
-        limits = replace(part.options, tol=next_tol, passes=left)
+        limits = replace(part.options, tol=next_tol, max_passes=left)
         solve = replace(part, options=limits).solve
         run = solve(problem, start, rounds.certifier(center)) if rounds.by_points else solve(problem, start)
         rounds.runs.append(run)
@@ -129,7 +129,7 @@ def solve_with_intercept(
             center = center - center.mean()
         before = around, step
         # Tips that sum to 0 stand for the very centre that the next round has.
-        start = None if run.dual is None else found.tips
+        start = None if run.dual is None else found.duals
         if left is not None:
             left = max(left - passes, 1.0)
     return rounds.joined(best, around, tol)
@@ -169,21 +169,21 @@ def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solv
     So much that its penalty is well below the curvature: far below it for a method that does not mind, and
     otherwise as far as rows as long as these hardly notice.
     """
-    total, middle = solver.totals([data.weights, data.weights * y], data.offsets)
+    total, middle = solver.totals([data.weights, data.weights * y], data.node_starts)
     if not total > 0.0:
         return 1.0
     curvature = loss.beta if loss.smooth else 1.0
     if loss.name == "poisson":
         curvature = middle / total
     least = alpha / ((curvature or 1.0) * total)
-    if solver.algorithm in _WHATEVER_THE_UNITS:
+    if solver.method in _WHATEVER_THE_UNITS:
         return math.sqrt(_BELOW * least)
     squares = (
         np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel()
         if data.sparse
         else np.einsum("jk,jk->j", data.X, data.X)
     )
-    (typical,) = solver.totals([data.weights * squares], data.offsets)
+    (typical,) = solver.totals([data.weights * squares], data.node_starts)
     share = 1.0 if data.sparse else _CENTERED_COLUMN  # columns that are centred leave the intercept alone
     return math.sqrt(max(share * typical / total, 10.0 * least)) or 1.0
 
@@ -196,18 +196,18 @@ def best_constants(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -
     offset = data.offset
     if loss.link == "log":
         parts = loss.level_parts(y, np.zeros_like(y) if offset is None else offset)
-        over, under = solver.totals([data.weights * part for part in parts], data.offsets)
+        over, under = solver.totals([data.weights * part for part in parts], data.node_starts)
         return np.array([solver.cluster.attempt("to check the data", lambda: common_margin(over, under))])
     ones: Any = np.ones((y.size, 1))
     column = sp.csr_array(ones) if data.sparse else ones
-    problem = Problem.stacked(column, y, data.weights, data.offsets, loss, 1.0, offset)
+    problem = Problem.stacked(column, y, data.weights, data.node_starts, loss, 1.0, offset)
     nodes = AllNodes(solver.cluster, solver.placement, problem)
     if loss.several_outputs:
         return _best_of_classes(problem, nodes)
     start = 0.0
     if loss.translates:
         total, over = solver.totals(
-            [data.weights, data.weights * (y if offset is None else y - offset)], data.offsets
+            [data.weights, data.weights * (y if offset is None else y - offset)], data.node_starts
         )
         start = float(over / total) if total > 0.0 else 0.0
 
@@ -277,7 +277,7 @@ class _Point:
     lower: float
     gap: float
     absolute_gap: float
-    tips: np.ndarray | None
+    duals: np.ndarray | None
 
 
 class _Rounds:
@@ -296,15 +296,15 @@ class _Rounds:
         # F of the best constant model, which gaps are relative to unless it is nothing but rounding.
         first = AllNodes(solver.cluster, solver.placement, self.problem(levels))
         zero = np.zeros(plain.n_features)
-        tips = np.zeros((plain.n_samples, *plain.tip_shape))
+        duals = np.zeros((plain.n_samples, *plain.dual_shape))
         slack = self._slack(zero.reshape(self.outputs, -1), levels, levels)
-        parts = first.collect(first.problem.gap_parts(tips, zero, slack))
+        parts = first.collect(first.problem.gap_parts(duals, zero, slack))
         found = close_gap(parts, zero, None, first.total_sigma)
         exact = found.value <= found.rounding
         self.at_zero = 1.0 if exact else found.value
-        self.by_points = exact or solver.algorithm in _WHATEVER_THE_UNITS  # an exact one is certified at once
+        self.by_points = exact or solver.method in _WHATEVER_THE_UNITS  # an exact one is certified at once
         # How far an intercept may be from the best one: the size of margins, and of targets.
-        (weight,) = solver.totals([plain.weights], plain.offsets)
+        (weight,) = solver.totals([plain.weights], plain.node_starts)
         mean = found.value / weight if weight > 0.0 else 0.0
         linear = plain.loss.translates and plain.loss.name != "squared"
         self.reach = 1.0 + max(math.sqrt(2.0 * mean), mean if linear else 0.0)
@@ -325,8 +325,8 @@ class _Rounds:
         """Return the problem whose intercepts are penalised around ``center`` (K,)."""
         if self._made is not None and np.array_equal(self._made[0], center):
             return self._made[1]
-        shape = (self.plain.n_samples, *self.plain.tip_shape)
-        shift = np.broadcast_to(center if self.plain.tip_shape else center[0], shape)
+        shape = (self.plain.n_samples, *self.plain.dual_shape)
+        shift = np.broadcast_to(center if self.plain.dual_shape else center[0], shape)
         made = self.plain.with_offset(shift if self.offset is None else shift + self.offset)
         self._made = center, made
         return made
@@ -349,12 +349,12 @@ class _Rounds:
                     return Certificate(process.point, value, nodes.dual_at_zero, above)
                 left = promised_gap(process, nodes)
                 last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING) * self.at_zero
-            theta, tips = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
-            if tips is None:
-                tips = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
-            found = self.certify(nodes, theta, tips, around)
+            theta, duals = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
+            if duals is None:
+                duals = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
+            found = self.certify(nodes, theta, duals, around)
             return Certificate(
-                theta, found.value, found.lower, found.gap, found.tips, last, found.absolute_gap
+                theta, found.value, found.lower, found.gap, found.duals, last, found.absolute_gap
             )
 
         return certify
@@ -369,11 +369,11 @@ class _Rounds:
     def certify_run(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
         """Return the point of a run's tips, its own where it has none, certified without the penalty."""
         nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
-        tips = problem.slopes(run.coef) if run.dual is None else run.dual
-        return self.certify(nodes, run.coef, tips, around, move=run.dual is not None)
+        duals = problem.slopes(run.coef) if run.dual is None else run.dual
+        return self.certify(nodes, run.coef, duals, around, move=run.dual is not None)
 
     def certify(
-        self, nodes: AllNodes, coef: np.ndarray, tips: np.ndarray, around: np.ndarray, *, move: bool = False
+        self, nodes: AllNodes, coef: np.ndarray, duals: np.ndarray, around: np.ndarray, *, move: bool = False
     ) -> _Point:
         """Return a point certified without the penalty, moved to the one that tips stand for if asked to.
 
@@ -382,9 +382,9 @@ class _Rounds:
         problem = nodes.problem
         assert isinstance(problem, Problem)
         for _ in range(2):  # again where rounding left too much
-            tips = balanced(problem, tips, nodes)
-            total = nodes.add_rows(tips).reshape(self.outputs, -1)
-            sums, sigma = _left(tips, problem, nodes), nodes.total_sigma
+            duals = balanced(problem, duals, nodes)
+            total = nodes.add_rows(duals).reshape(self.outputs, -1)
+            sums, sigma = _left(duals, problem, nodes), nodes.total_sigma
             cost = float(sums @ (self.reach + np.abs(around - self.levels)))
             if cost <= _LEAST_SHARE * self.tol * self.at_zero:
                 break
@@ -399,7 +399,7 @@ class _Rounds:
                 point[:, -1] -= pull / (problem.loss.beta * weight * self.scale)
         intercepts = around + self.scale * point[:, -1]
         slack = self._slack(point, around, intercepts)
-        parts = nodes.collect(problem.gap_parts(tips, point.ravel(), slack))
+        parts = nodes.collect(problem.gap_parts(duals, point.ravel(), slack))
         free = point.copy()
         free[:, -1] = 0.0
         apart, *l1 = nodes.penalty.apart(total.ravel(), free.ravel())
@@ -409,14 +409,14 @@ class _Rounds:
         point[:, -1] = intercepts
         # Tips sum to 0 up to rounding; what is left counts as far as an intercept may be away.
         gap += float(sums @ (self.reach + np.abs(intercepts - self.levels)))
-        return _Point(point, value, value - gap - rounding, gap / self.at_zero, gap, tips)
+        return _Point(point, value, value - gap - rounding, gap / self.at_zero, gap, duals)
 
     def constant(self, other: _Point) -> _Point:
         """Return the best constant model, with the lower bound of F* that another point has proved."""
         point = np.zeros_like(other.theta)
         point[:, -1] = self.levels
         gap = self.at_zero - other.lower
-        return _Point(point, self.at_zero, other.lower, gap / self.at_zero, gap, other.tips)
+        return _Point(point, self.at_zero, other.lower, gap / self.at_zero, gap, other.duals)
 
     def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
         """Return one run of all rounds, whose last one was ``around`` these intercepts."""
@@ -429,7 +429,7 @@ class _Rounds:
             if not self.by_points and best.gap > tol and best.value > self.at_zero:
                 best = self.constant(best)
             absolute = best.absolute_gap
-            coef, gap, dual = best.theta.ravel(), best.gap, None if dual is None else best.tips
+            coef, gap, dual = best.theta.ravel(), best.gap, None if dual is None else best.duals
             if outcome is Outcome.STOPPED:
                 pass  # someone wants to stop more than this fit
             elif gap <= tol:
@@ -452,7 +452,7 @@ class _Rounds:
 # --------------------------------------------------------------------------- tips that sum to 0
 
 
-def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Return tips in their domains that sum to 0 over all nodes (up to rounding), near those given.
 
     Parameters
@@ -462,56 +462,56 @@ def balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
         In their domains.
     nodes : AllNodes
     """
-    balance = _balanced_classes if problem.tip_shape else _balanced
-    return problem.clip_to_domain(balance(problem, tips, nodes))
+    balance = _balanced_classes if problem.dual_shape else _balanced
+    return problem.clip_to_domain(balance(problem, duals, nodes))
 
 
 def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:
     """Return the sums of columns (N,) over the rows of all nodes, node by node, right to rounding."""
     ones = rows_of(np.ones((problem.n_samples, 1)))
-    return nodes.add(weighted_row_sums(ones, problem.offsets, np.column_stack(columns), len(columns)))
+    return nodes.add(weighted_row_sums(ones, problem.node_starts, np.column_stack(columns), len(columns)))
 
 
-def _left(tips: np.ndarray, problem: Problem, nodes: AllNodes) -> np.ndarray:
+def _left(duals: np.ndarray, problem: Problem, nodes: AllNodes) -> np.ndarray:
     """Return how far the sums of tips (N,) or (N, K) over all nodes can be from 0; (K,)."""
-    tips = tips.reshape(problem.n_samples, -1)
+    duals = duals.reshape(problem.n_samples, -1)
     ones = rows_of(np.ones((problem.n_samples, 1)))
-    sums = nodes.collect(weighted_row_sums(ones, problem.offsets, tips, tips.shape[1]))
+    sums = nodes.collect(weighted_row_sums(ones, problem.node_starts, duals, duals.shape[1]))
     # Each node's sum is right to its own rounding.
     return np.array([abs(math.fsum(one)) + _EPS * math.fsum(np.abs(one)) for one in sums.T])
 
 
-def _balanced(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move each tip in proportion to its way to the nearer end of its domain: one at an end stays there."""
-    tips = np.where(problem.weights > 0.0, tips, 0.0)
-    room = tip_rooms(problem.loss, problem.labels, problem.weights, tips)
-    total, space = _sums([tips, room], problem, nodes)
+    duals = np.where(problem.weights > 0.0, duals, 0.0)
+    room = dual_rooms(problem.loss, problem.labels, problem.weights, duals)
+    total, space = _sums([duals, room], problem, nodes)
     if abs(total) < space:
-        return np.asarray(tips - (total / space) * room)
+        return np.asarray(duals - (total / space) * room)
     # Too far for that: the heavier side is scaled down, which every domain that holds 0 allows.
-    above, below = _sums([np.maximum(tips, 0.0), np.minimum(tips, 0.0)], problem, nodes)
+    above, below = _sums([np.maximum(duals, 0.0), np.minimum(duals, 0.0)], problem, nodes)
     if above > -below:
-        return np.where(tips > 0.0, tips * (-below / above), tips)
-    return np.where(tips < 0.0, tips * (above / -below), tips) if below < 0.0 else tips
+        return np.where(duals > 0.0, duals * (-below / above), duals)
+    return np.where(duals < 0.0, duals * (above / -below), duals) if below < 0.0 else duals
 
 
 def _class_sums(
-    problem: Problem, tips: np.ndarray, nodes: AllNodes
+    problem: Problem, duals: np.ndarray, nodes: AllNodes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return p and e (N, K) of tips w(p − e), the sums of we and of wp (K,), and Newton's step upwards (K,).
 
     The step is that of intercepts: the sums' difference over the sum of the samples' curvatures.
     """
-    weights, classes = problem.weights[:, None], tips.shape[1]
-    truth = np.zeros_like(tips)
-    truth[np.arange(len(tips)), problem.y.astype(np.int64)] = 1.0
-    share = truth + np.divide(tips, weights, out=np.zeros_like(tips), where=weights > 0.0)
+    weights, classes = problem.weights[:, None], duals.shape[1]
+    truth = np.zeros_like(duals)
+    truth[np.arange(len(duals)), problem.y.astype(np.int64)] = 1.0
+    share = truth + np.divide(duals, weights, out=np.zeros_like(duals), where=weights > 0.0)
     share = np.clip(share, 0.0, 1.0)
     mass = weights * share
     sums = _sums([*(weights * truth).T, *mass.T], problem, nodes)
     true, predicted = sums[:classes], sums[classes:]
     # K × K numbers per node, not a column of N for each.
-    cuts = zip(problem.offsets[:-1], problem.offsets[1:], strict=True)
+    cuts = zip(problem.node_starts[:-1], problem.node_starts[1:], strict=True)
     with single_threaded:
         products = np.array([(mass[a:b].T @ share[a:b]).ravel() for a, b in cuts])
     spread = np.diag(predicted) - nodes.add(products).reshape(classes, classes)
@@ -519,15 +519,15 @@ def _class_sums(
     return share, truth, true, predicted, turn
 
 
-def _balanced_classes(problem: Problem, tips: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _balanced_classes(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Tips are w(p − e): each p moves by its own curvature, p(1 − c + p·c); else it is mixed with others."""
     weights = problem.weights[:, None]
-    share, truth, true, predicted, turn = _class_sums(problem, tips, nodes)
+    share, truth, true, predicted, turn = _class_sums(problem, duals, nodes)
     factor = 1.0 - turn + (share @ turn)[:, None]
     if not nodes.cluster.any(not (factor > 0.0).all(), nodes.why):
         return np.asarray(weights * (share * factor - truth))
     most = max(0.0, *(1.0 - true[predicted > 0.0] / predicted[predicted > 0.0]))
     if most == 0.0:
-        return tips
+        return duals
     others = (true - (1.0 - most) * predicted) / (most * true.sum())
     return np.asarray(weights * ((1.0 - most) * share + most * others - truth))

@@ -165,7 +165,7 @@ class FittedModel:
     inference: list[Inference] | None = None
 
     @property
-    def algorithm(self) -> str:
+    def method(self) -> str:
         """The methods that ran, one for all runs in most cases."""
         return ", ".join(dict.fromkeys(run.method for run in self.runs))
 
@@ -259,7 +259,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     weights = spec.ridge, spec.l1
     # Classes share the method, the rows and what is known of them; targets and offsets are their own.
     rounds = rounds_of(CANDIDATES) if spec.free_intercept else {}
-    if solver.algorithm == "auto":
+    if solver.method == "auto":
         solver = solver.settled(loss, *solver.choose(data, loss, weights, targets[0], rounds))
 
     def with_column(how: Solver) -> tuple[LocalData, float]:
@@ -272,7 +272,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     first = with_column(solver)
 
     def solve_by(how: Solver, number: int, start: np.ndarray | None, center: np.ndarray | None) -> Run:
-        rows, scale = first if how.algorithm == solver.algorithm else with_column(how)
+        rows, scale = first if how.method == solver.method else with_column(how)
         own, y = replace(rows, offset=shifts[number]), targets[number]
         if spec.free_intercept:
             return solve_with_intercept(own, loss, weights, y, how, scale, start, center)
@@ -346,7 +346,7 @@ def _weights(data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solve
     if classes is not None and spec.class_weight is not None:
         codes = np.searchsorted(classes, data.y)
         if isinstance(spec.class_weight, str) and spec.class_weight == "balanced":
-            cuts = zip(data.offsets[:-1], data.offsets[1:], strict=True)
+            cuts = zip(data.node_starts[:-1], data.node_starts[1:], strict=True)
             sums = [np.bincount(codes[a:b], weights[a:b], classes.size) for a, b in cuts]
             factors = _balanced(solver.add(np.array(sums)))
         else:
@@ -445,14 +445,14 @@ def _softmax_rows(run: Run, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     return theta, np.ascontiguousarray(nodes)
 
 
-def _over_weights(tips: np.ndarray | None, weights: np.ndarray) -> np.ndarray | None:
+def _over_weights(duals: np.ndarray | None, weights: np.ndarray) -> np.ndarray | None:
     """Return tips over their weights, which the next fit may change."""
-    if tips is None:
+    if duals is None:
         return None
     divisor = np.where(weights > 0.0, weights, 1.0)
-    return np.asarray(tips / (divisor if tips.ndim == 1 else divisor[:, None]))
+    return np.asarray(duals / (divisor if duals.ndim == 1 else divisor[:, None]))
 
 
-def _times_weights(tips: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _times_weights(duals: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return tips from `_over_weights`."""
-    return np.asarray(tips * (weights if tips.ndim == 1 else weights[:, None]))
+    return np.asarray(duals * (weights if duals.ndim == 1 else weights[:, None]))

@@ -50,7 +50,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         As for `ADFSClassifier`; standard errors are there for the squared, Huber, Poisson and Gamma losses.
     delta, quantile, width, epsilon : float
         Constants of the losses above.
-    tol, max_iter, n_nodes, graph, partition, algorithm, parameters, tau, schedule, cluster
+    tol, max_iter, n_nodes, network, partition, algorithm, parameters, tau, schedule, cluster
         As for `ADFSClassifier`.
     random_state, warm_start, verbose
         As for `ADFSClassifier`.
@@ -61,7 +61,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     intercept_ : float
     n_iter_ : int
     dual_gap_, absolute_gap_ : float
-    algorithm_, algorithm_reason_ : str
+    method_, method_reason_ : str
     node_coef_ : ndarray of shape (n_nodes, d)
     node_intercept_ : ndarray of shape (n_nodes,)
     network_ : Network
@@ -105,9 +105,9 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         tol: float = 1e-6,
         max_iter: float = 10_000,
         n_nodes: int | str | None = None,
-        graph: Any = "cycle",
+        network: Any = "cycle",
         partition: Any = "contiguous",
-        algorithm: str = "auto",
+        method: str = "auto",
         parameters: Any = None,
         tau: float | str | None = None,
         schedule: str = "iid",
@@ -131,9 +131,9 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_iter = max_iter
         self.n_nodes = n_nodes
-        self.graph = graph
+        self.network = network
         self.partition = partition
-        self.algorithm = algorithm
+        self.method = method
         self.parameters = parameters
         self.tau = tau
         self.schedule = schedule

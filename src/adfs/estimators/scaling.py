@@ -56,7 +56,7 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
     center = center and not data.sparse
     if not (center or scale):
         return Columns()
-    total = solver.totals([data.weights], data.offsets)[0]
+    total = solver.totals([data.weights], data.node_starts)[0]
     if not total > 0.0:
         return Columns()
     X = as_rows(data.X)
@@ -82,4 +82,4 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
 
 def _column_sums(X: Any, weights: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
     weights = np.ascontiguousarray(weights, dtype=np.float64)[:, None]
-    return solver.add(weighted_row_sums(rows_of(X), data.offsets, weights, X.shape[1]))
+    return solver.add(weighted_row_sums(rows_of(X), data.node_starts, weights, X.shape[1]))

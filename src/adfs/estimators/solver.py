@@ -23,7 +23,7 @@ from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
 
-#: What ``algorithm="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
+#: What ``method="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
 #: path of strengths), which not every method can.
 CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "interior-point", "ns-adfs")
 
@@ -52,7 +52,7 @@ class LocalData:
     X: Any
     y: np.ndarray
     weights: np.ndarray
-    offsets: np.ndarray
+    node_starts: np.ndarray
     offset: np.ndarray | None = None
     means: np.ndarray | None = None
 
@@ -98,7 +98,7 @@ class Solver:
     network: Network
     placement: Placement
     options: RunOptions
-    algorithm: str = "auto"
+    method: str = "auto"
     n_jobs: int | None = None
     part_of: AnyPath | None = None
     later_part: bool = False
@@ -108,7 +108,7 @@ class Solver:
     def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
         """Solve one problem to the tolerance asked for, or as far as the budget goes."""
         run = run_method(
-            self.algorithm,
+            self.method,
             problem,
             self.network,
             replace(self.options, start=start, gather=True),
@@ -127,20 +127,20 @@ class Solver:
         options = self.options
         if name == "ns-adfs" and can_be_smoothed(loss):
             options = replace(options, parameters=options.parameters or "smoothing")
-        return replace(self, algorithm=name, options=options, reason=reason, replacement=replacement)
+        return replace(self, method=name, options=options, reason=reason, replacement=replacement)
 
     def limited(self) -> Solver:
         """Return the solver that ends where the replacement takes over."""
-        if self.replacement is None or not self.replacement.passes < (self.options.passes or math.inf):
+        if self.replacement is None or not self.replacement.passes < (self.options.max_passes or math.inf):
             return replace(self, replacement=None)
-        return replace(self, options=replace(self.options, passes=self.replacement.passes))
+        return replace(self, options=replace(self.options, max_passes=self.replacement.passes))
 
     def after(self, run: Run) -> Solver | None:
         """Return the solver that goes on where a run of `limited` ended; None if the run was not cut off.
 
         That is decided by passes alone, so that it is the same on every machine and after a resume.
         """
-        used, limit = float(run.columns["passes"][-1]), self.options.passes
+        used, limit = float(run.columns["passes"][-1]), self.options.max_passes
         if self.limited().replacement is None or run.outcome is not Outcome.OUT_OF_BUDGET:
             return None
         assert self.replacement is not None
@@ -150,11 +150,11 @@ class Solver:
         if seconds is not None:
             seconds = self.cluster.gather(max(seconds - run.seconds, 0.0), "to share the time")[0]
         reason = (
-            f"{self.algorithm} was chosen ({self.reason}) and had not converged after {used:.0f} passes, "
+            f"{self.method} was chosen ({self.reason}) and had not converged after {used:.0f} passes, "
             f"so {self.replacement.method} went on"
         )
-        other = replace(self, algorithm=self.replacement.method, reason=reason, replacement=None)
-        other = replace(other, options=replace(other.options, passes=left))
+        other = replace(self, method=self.replacement.method, reason=reason, replacement=None)
+        other = replace(other, options=replace(other.options, max_passes=left))
         return other.numbered("replaced", seconds)
 
     def choose(
@@ -229,10 +229,10 @@ class Solver:
         """Return the sum over all nodes of one vector per node of this process."""
         return self.cluster.add(values, self.placement, "to sum up the data")
 
-    def totals(self, columns: Sequence[np.ndarray], offsets: np.ndarray) -> np.ndarray:
+    def totals(self, columns: Sequence[np.ndarray], node_starts: np.ndarray) -> np.ndarray:
         """Return the sums of k columns (N,) over all rows of all processes, node by node; shape (k,)."""
         own = (np.ascontiguousarray(column, dtype=np.float64) for column in columns)
-        return self.add(np.stack([node_sums(column, offsets) for column in own], axis=1))
+        return self.add(np.stack([node_sums(column, node_starts) for column in own], axis=1))
 
 
 def penalised(
@@ -248,7 +248,7 @@ def penalised(
     ``columns`` has c (d,), 1 when left out.
     """
     ridge, l1 = (weight / solver.network.n_nodes for weight in weights)
-    problem = Problem.stacked(data.X, y, data.weights, data.offsets, loss, ridge, data.offset)
+    problem = Problem.stacked(data.X, y, data.weights, data.node_starts, loss, ridge, data.offset)
     return problem.with_l1(l1, columns) if l1 > 0.0 else problem
 
 
@@ -261,11 +261,11 @@ def append_column(X: Any, value: float) -> Any:
     return stacked([X, column], format="csr")
 
 
-def row_products(X: Any, coef: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def row_products(X: Any, coef: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return X @ coef, node by node: BLAS rounds a dense row by which others there are."""
     if sp.issparse(X):
         return np.asarray(X @ coef)
-    return np.concatenate([X[a:b] @ coef for a, b in pairwise(offsets)])
+    return np.concatenate([X[a:b] @ coef for a, b in pairwise(node_starts)])
 
 
 def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:

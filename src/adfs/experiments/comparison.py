@@ -227,16 +227,16 @@ class Comparison:
     Parameters
     ----------
     data : DataSpec
-    graph : str, networkx graph, edge list, matrix or Network
+    network : str, networkx graph, edge list, matrix or Network
         Name of the network, ``"grid:3x3"`` for instance; or a file, GraphML (.graphml) or an edge list, one
         edge per line; or the graph itself. What has no name is kept as its edges, ``(i, j)`` or
         ``(i, j, weight)``: numbers of nodes, or their labels where all labels are text.
     methods : tuple of MethodSpec
     title : str
-    nodes : int, optional
-        n, for a graph whose name does not say it.
-    graph_seed : int
-        Of a random graph; the same graph serves all seeds.
+    n_nodes : int, optional
+        n, for a network whose name does not say it.
+    network_seed : int
+        Of a random network; the same network serves all seeds.
     partition : str
         How samples are split over the nodes.
     loss : str
@@ -269,11 +269,11 @@ class Comparison:
     """
 
     data: DataSpec
-    graph: Any
+    network: Any
     methods: tuple[MethodSpec, ...]
     title: str = ""
-    nodes: int | None = None
-    graph_seed: int = 0
+    n_nodes: int | None = None
+    network_seed: int = 0
     partition: str = "random"
     loss: str = "logistic"
     sigma: float | tuple[float, ...] = 1.0
@@ -288,9 +288,9 @@ class Comparison:
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        file = Path(self.graph) if isinstance(self.graph, str) and is_graph_file(self.graph) else None
-        if file is not None or not isinstance(self.graph, str):
-            object.__setattr__(self, "graph", plain_graph(self.graph, self.nodes))
+        file = Path(self.network) if isinstance(self.network, str) and is_graph_file(self.network) else None
+        if file is not None or not isinstance(self.network, str):
+            object.__setattr__(self, "network", plain_graph(self.network, self.n_nodes))
         _check_fields(self)
         if not self.methods:
             raise InputError(
@@ -319,16 +319,16 @@ class Comparison:
         self.delays.make(self.tau)
         if not self.title:
             source = Path(self.data.source).name if self.data.is_file else self.data.source
-            network = self.graph_name if file is None else file.name
+            network = self.network_name if file is None else file.name
             object.__setattr__(self, "title", f"{source} on {network}")
 
     @property
-    def graph_name(self) -> str:
+    def network_name(self) -> str:
         """The name of the network, or its sizes where it has none."""
-        if isinstance(self.graph, str):
-            return self.graph
-        nodes = {end for edge in self.graph for end in edge[:2]}
-        return f"{len(nodes)} nodes, {len(self.graph)} edges"
+        if isinstance(self.network, str):
+            return self.network
+        nodes = {end for edge in self.network for end in edge[:2]}
+        return f"{len(nodes)} nodes, {len(self.network)} edges"
 
     def check_names(self) -> None:
         """Import what is to be imported, and raise unless loss, methods and their options exist."""
@@ -354,7 +354,7 @@ class Comparison:
         ``methods`` names or tables. Paths are relative to ``base``, where it is given.
         """
         _check_keys(table, cls, "a comparison")
-        for key in ("data", "graph", "methods"):
+        for key in ("data", "network", "methods"):
             if key not in table:
                 raise InputError(
                     f"a comparison needs {key!r}: say it in the file or by --{key.removesuffix('s')}"

@@ -50,7 +50,7 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
 
 def make_network(comparison: Comparison) -> Network:
     """Return the network, the same for all seeds."""
-    return _make_network(comparison.graph, comparison.nodes, comparison.graph_seed)
+    return _make_network(comparison.network, comparison.n_nodes, comparison.network_seed)
 
 
 def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
@@ -144,7 +144,7 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     try:
         network = Network(graph, n_nodes=nodes)
     except InputError as error:
-        raise InputError(str(error) if isinstance(graph, str) else f"graph: {error}") from None
+        raise InputError(str(error) if isinstance(graph, str) else f"network: {error}") from None
     if network.n_nodes == 1:
         return "path:1"
     labels = network.labels
@@ -167,7 +167,7 @@ def is_data_file(source: str) -> bool:
 def with_paths(table: Mapping[str, Any], base: Path) -> JsonObject:
     """Return the table of a comparison with the paths in it made absolute; what is malformed stays."""
     values = dict(table)
-    data, graph, imports = table.get("data"), table.get("graph"), table.get("imports")
+    data, graph, imports = table.get("data"), table.get("network"), table.get("imports")
     if isinstance(data, str):
         data = {"source": data}
     if isinstance(data, Mapping):
@@ -176,7 +176,7 @@ def with_paths(table: Mapping[str, Any], base: Path) -> JsonObject:
         if isinstance(source, str) and is_data_file(source):
             values["data"]["source"] = str(base / source)
     if isinstance(graph, str) and is_graph_file(graph):
-        values["graph"] = str(base / graph)
+        values["network"] = str(base / graph)
     if isinstance(imports, list | tuple):
         values["imports"] = [
             str(base / name) if isinstance(name, str) and name.endswith(".py") else name for name in imports

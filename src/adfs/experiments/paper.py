@@ -280,7 +280,7 @@ def table_text(table: pd.DataFrame) -> pd.DataFrame:
 
 def step_time_text(step_times: pd.DataFrame) -> pd.DataFrame:
     """Return Theorem 4's check as text: a bound is shown where what the proof assumes is true."""
-    shown = step_times[["graph", "p_comm", "tau", "measured"]].round(4).astype(str)
+    shown = step_times[["network", "p_comm", "tau", "measured"]].round(4).astype(str)
     bounds = zip(step_times["bound"], step_times["holds"], strict=True)
     shown["bound"] = [f"{bound:.4f}" if holds else "–" for bound, holds in bounds]
     return shown

@@ -157,7 +157,7 @@ def _facts(results: Results) -> dict[str, str]:
     first = next(iter(results.runs.values())).details.get("problem", {})
     sigma = comparison.sigma
     source = Path(comparison.data.source).name if comparison.data.is_file else comparison.data.source
-    facts = {"network": comparison.graph_name, "data": source, "loss": comparison.loss}
+    facts = {"network": comparison.network_name, "data": source, "loss": comparison.loss}
     facts |= {words: number(first[key]) for key, words in _FACTS.items() if key in first}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
@@ -230,7 +230,7 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         note += "; the median over seeds, their range below it"
     note += ". Where a run was given up before, the time is a lower bound."
     samples = facts.get("samples of all nodes", "?")
-    lead = f"{comparison.loss} loss, {samples} samples on {comparison.graph_name}, τ = {comparison.tau:g}"
+    lead = f"{comparison.loss} loss, {samples} samples on {comparison.network_name}, τ = {comparison.tau:g}"
     return fill_page(
         "page.html",
         title=html.escape(comparison.title),

@@ -1,4 +1,4 @@
-"""The planner: which method, how many nodes, which graph, how long, before anything is run."""
+"""The planner: which method, how many nodes, which network, how long, before anything is run."""
 
 from adfs.planning.facts import CURVED, Facts
 from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, node_counts, plan

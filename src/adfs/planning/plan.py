@@ -58,7 +58,7 @@ class Plan:
     law : str
         Of the delays.
     node_limit : int
-        Up to so many nodes each doubling makes the recommended method on its kind of graph quicker.
+        Up to so many nodes each doubling makes the recommended method on its kind of network quicker.
     tau_limit : float
         Up to this time of a message the recommended number of nodes is quicker than half of it; nan for one
         node, infinite where no message is slow enough.
@@ -71,7 +71,7 @@ class Plan:
     --------
     >>> import adfs
     >>> facts = adfs.planning.Facts(n_samples=20_000, n_features=30, kappa_s=2000.0, kappa_b=200.0)
-    >>> found = adfs.plan(facts, nodes=[1, 16], graphs=["grid"], tau=20.0)
+    >>> found = adfs.plan(facts, nodes=[1, 16], network=["grid"], tau=20.0)
     >>> found.best.n_nodes
     16
     """
@@ -106,14 +106,14 @@ class Plan:
     def heads(self) -> list[str]:
         """What the table of a page or a screen has of a prediction; see :meth:`cells`."""
         seconds = [] if self.seconds_per_sample is None else ["seconds"]
-        return ["method", "graph", "nodes", "time", *seconds, "passes", "messages", "ρ", "p_comm", "γ"]
+        return ["method", "network", "nodes", "time", *seconds, "passes", "messages", "ρ", "p_comm", "γ"]
 
     def cells(self, one: Prediction) -> list[str]:
         """Return a prediction for people: a text under each of :attr:`heads`."""
         seconds = [] if self.seconds_per_sample is None else [one.time * self.seconds_per_sample]
         figures = [one.time, *seconds, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
         texts = ["" if math.isnan(value) else number(value) for value in figures]
-        return [one.method, one.graph, str(one.n_nodes), *texts]
+        return [one.method, one.network, str(one.n_nodes), *texts]
 
     def best_of_each(self) -> list[Prediction]:
         """Return each method at its best, the quickest first."""
@@ -139,7 +139,7 @@ class Plan:
         return json.dumps(_finite(content), ensure_ascii=False, indent=1) + "\n"
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw the predicted time against the number of nodes, one line per method on its best graph."""
+        """Draw the predicted time against the number of nodes, one line per method on its best network."""
         from adfs.planning.pictures import draw
 
         return draw(self, axes)
@@ -192,12 +192,12 @@ class Plan:
 
 
 def _place(one: Prediction) -> str:
-    return "one node" if one.n_nodes == 1 else f"{one.graph} ({one.n_nodes} nodes)"
+    return "one node" if one.n_nodes == 1 else f"{one.network} ({one.n_nodes} nodes)"
 
 
 def _limits(found: Plan) -> list[str]:
     """Say how many nodes shorten the run, and for which τ."""
-    family = found.best.graph.partition(":")[0]
+    family = found.best.network.partition(":")[0]
     if found.node_limit >= _MOST_NODES:
         words = f"Every doubling of the nodes up to {found.node_limit} shortens the run."
     else:
@@ -288,7 +288,7 @@ def plan(
     problem: Problem | Facts,
     *,
     nodes: Sequence[int] | None = None,
-    graphs: Sequence[object] = GRAPHS,
+    network: object = GRAPHS,
     tau: float = 1.0,
     tol: float = 1e-6,
     methods: Sequence[str] | None = None,
@@ -305,7 +305,7 @@ def plan(
     nodes : sequence of int, optional
         Numbers of nodes to look at; 1 to 64 when left out, as long as every node has 100 rows. The objective
         stays the same: Σσ is shared.
-    graphs : sequence
+    network : str, Network, or a sequence of them
         Names of graphs without sizes (``"grid"``), tried with every number of nodes; names with sizes, or
         networks, taken as they are.
     tau : float
@@ -326,8 +326,8 @@ def plan(
     --------
     >>> import adfs
     >>> facts = adfs.planning.Facts(n_samples=50_000, n_features=500, kappa_s=5000.0, kappa_b=500.0)
-    >>> found = adfs.plan(facts, nodes=[4, 16], graphs=["grid"], methods=["adfs", "newton"], tau=10.0)
-    >>> found.best.method, found.best.graph
+    >>> found = adfs.plan(facts, nodes=[4, 16], network=["grid"], methods=["adfs", "newton"], tau=10.0)
+    >>> found.best.method, found.best.network
     ('adfs', 'grid:4x4')
     """
     facts = problem if isinstance(problem, Facts) else Facts.of(problem)
@@ -335,7 +335,9 @@ def plan(
         raise InputError(f"tol is a relative gap between 0 and 1, got {tol!r}")
     delays = Delays(tau=tau, law=law)
     counts = node_counts(facts.n_samples) if nodes is None else nodes
-    networks = networks_of(counts, graphs, facts.n_samples, seed)
+    networks = networks_of(
+        counts, network if isinstance(network, list | tuple) else [network], facts.n_samples, seed
+    )
     names = candidates(facts, methods)
     found = sorted(predict_all(names, facts, networks, delays, tol), key=lambda one: one.time)
     if not found:
@@ -359,7 +361,7 @@ def _resized(best: Prediction, n_nodes: int, seed: int) -> Network:
     """Return a network of another size and the same family; a path where it has none of that size."""
     if n_nodes == 1:
         return Network("path:1")
-    family = best.graph.partition(":")[0] if ":" in best.graph else "path"
+    family = best.network.partition(":")[0] if ":" in best.network else "path"
     try:
         return Network(family, n_nodes=n_nodes, seed=seed)
     except InputError:

@@ -104,7 +104,7 @@ class Prediction:
 
     Attributes
     ----------
-    method, graph : str
+    method, network : str
     n_nodes : int
     time : float
         On the idealised clock, or of the work here: 1 is the computation of one sample.
@@ -124,7 +124,7 @@ class Prediction:
     """
 
     method: str
-    graph: str
+    network: str
     n_nodes: int
     time: float
     position: float
@@ -213,7 +213,7 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays | None, to
         time = _time(method, parameters, summary, network, delays, position)
     return Prediction(
         method=name,
-        graph=_name(network),
+        network=_name(network),
         n_nodes=network.n_nodes,
         time=time,
         position=position,
@@ -377,7 +377,7 @@ def choose(
     if not found:
         raise InputError("none of these methods can run on this problem and these networks")
     best = found[0]
-    network = next(one for one in networks if _name(one) == best.graph)
+    network = next(one for one in networks if _name(one) == best.network)
     passes = often.get(best.method, 1.0) * best.run_passes
     second = next((one for one in found if one.method != best.method), best)
     if best.method in _BY_MATRICES:  # on rows that are hard for these the others never get anywhere
@@ -388,7 +388,7 @@ def choose(
 def _reason(found: Sequence[Prediction], tau: float | None) -> str:
     """Say what the best of some predictions is, and what the next other choice would take."""
     best = found[0]
-    other = next((one for one in found if one.graph != best.graph), None)
+    other = next((one for one in found if one.network != best.network), None)
     if other is None:
         other = next((one for one in found if one.method != best.method), None)
     if tau is None:
@@ -398,7 +398,6 @@ def _reason(found: Sequence[Prediction], tau: float | None) -> str:
             "" if other is None else f", {other.time / best.time:.2g} times less work than {other.method}"
         )
         return f"{words} are predicted{behind}"
-    words = (
-        f"{best.method} on {best.graph} is predicted to take {number(best.time)} samples' time at τ = {tau:g}"
-    )
-    return words if other is None else f"{words}, {other.method} on {other.graph} {number(other.time)}"
+    time = f"{number(best.time)} samples' time at τ = {tau:g}"
+    words = f"{best.method} on {best.network} is predicted to take {time}"
+    return words if other is None else f"{words}, {other.method} on {other.network} {number(other.time)}"

@@ -15,7 +15,7 @@ from numba import types
 from adfs.compilation import compiled, inlined, overloads
 from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
-    clip_tip,
+    clip_dual,
     conjugate,
     curvature,
     derivative,
@@ -83,36 +83,36 @@ def rows_are_zero(rows: Rows, chosen: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def node_sums(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def node_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the sum of each node's values, row after row, shape (n,)."""
-    out = np.zeros(offsets.size - 1)
+    out = np.zeros(node_starts.size - 1)
     for i in range(out.size):
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             out[i] += values[j]
     return out
 
 
 @compiled
-def node_maxima(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def node_maxima(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the largest of each node's values and 0, shape (n,)."""
-    out = np.zeros(offsets.size - 1)
+    out = np.zeros(node_starts.size - 1)
     for i in range(out.size):
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             out[i] = max(out[i], values[j])
     return out
 
 
 @compiled
 def sampling_weights(
-    smoothness: np.ndarray, active: np.ndarray, offsets: np.ndarray, sigma: np.ndarray
+    smoothness: np.ndarray, active: np.ndarray, node_starts: np.ndarray, sigma: np.ndarray
 ) -> np.ndarray:
     """Return what a node's rows are drawn in proportion to: √(1 + L_ij/σ_i), 0 on inactive rows; shape (N,).
 
     Where L is infinite (the loss is not smooth) the draw is uniform over the active rows.
     """
     out = np.zeros(smoothness.size)
-    for i in range(offsets.size - 1):
-        for j in range(offsets[i], offsets[i + 1]):
+    for i in range(node_starts.size - 1):
+        for j in range(node_starts[i], node_starts[i + 1]):
             if active[j]:
                 out[j] = math.sqrt(1.0 + smoothness[j] / sigma[i]) if smoothness[j] < np.inf else 1.0
     return out
@@ -198,15 +198,15 @@ def shifted_margins(rows: Rows, y: Labels, j: int, table: np.ndarray, out: np.nd
 @compiled
 def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return Σ_j w_j ℓ(x_jᵀθ; y_j) for each node, shape (n,)."""
-    loss, offsets = samples.loss, samples.offsets
-    n = offsets.size - 1
+    loss, node_starts = samples.loss, samples.node_starts
+    n = node_starts.size - 1
     out = np.empty(n)
     margins = np.empty(outputs(loss))
     table = np.empty(theta.size)
     fill_table(samples.rows, theta, outputs(loss), table)
     for i in range(n):
         total, carry = 0.0, 0.0
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             shifted_margins(samples.rows, samples.y, j, table, margins)
             term = samples.weights[j] * value(loss, point_of(loss, margins), plain_label(samples.y, j))
             total, error = two_sum(total, term)
@@ -218,13 +218,13 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
 @compiled
 def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
     """Return the same at p points at once, ``points`` (d, p), same bits; one output; shape (n, p)."""
-    rows, offsets = samples.rows, samples.offsets
-    n, p = offsets.size - 1, points.shape[1]
+    rows, node_starts = samples.rows, samples.node_starts
+    n, p = node_starts.size - 1, points.shape[1]
     out = np.zeros((n, p))
     margins, carry = np.empty(p), np.empty(p)
     for i in range(n):
         carry[:] = 0.0
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             margins[:] = 0.0
             for k in range(start, stop):
@@ -283,12 +283,12 @@ def squared_norm(vector: np.ndarray) -> float:
 
 
 @inlined
-def _add_row(rows: Rows, j: int, tip: np.ndarray, table: np.ndarray, carry: np.ndarray) -> None:
+def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.ndarray) -> None:
     """Add the tip's K multiples of row j to a table (K·p,), and what rounding takes to ``carry``."""
     start, stop = row_span(rows, j)
-    feature, output = table_strides(rows, table.size // tip.size, tip.size)
-    for number in range(tip.size):
-        first, factor = np.uint64(number) * output, tip[number]
+    feature, output = table_strides(rows, table.size // dual.size, dual.size)
+    for number in range(dual.size):
+        first, factor = np.uint64(number) * output, dual[number]
         for k in range(start, stop):
             place = first + row_column(rows, j, k) * feature
             table[place], error = two_sum(table[place], factor * row_entry(rows, j, k))
@@ -296,39 +296,39 @@ def _add_row(rows: Rows, j: int, tip: np.ndarray, table: np.ndarray, carry: np.n
 
 
 @compiled
-def weighted_row_sums(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_features: int) -> np.ndarray:
+def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
     """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p).
 
     Right to the rounding of its terms, however many they are.
     """
-    n = offsets.size - 1
+    n = node_starts.size - 1
     out = np.empty((n, n_features))
     table, carry = np.empty(n_features), np.empty(n_features)
     for i in range(n):
         table[:] = 0.0
         carry[:] = 0.0
-        for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], table, carry)
+        for j in range(node_starts[i], node_starts[i + 1]):
+            _add_row(rows, j, duals[j], table, carry)
         for k in range(n_features):
             table[k] = finish_sum(table[k], carry[k])
-        read_table(rows, table, tips.shape[1], out[i])
+        read_table(rows, table, duals.shape[1], out[i])
     return out
 
 
 @compiled
-def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_features: int) -> np.ndarray:
+def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
     """Return the sum over the nodes, in their order, of Σ_j s_j x_jᵀ; shape (K·p,).
 
     The sums of `weighted_row_sums` added up, without n × d numbers.
     """
     total, out = np.zeros(n_features), np.empty(n_features)
     table, carry = np.zeros(n_features), np.zeros(n_features)
-    count = tips.shape[1]
+    count = duals.shape[1]
     feature, output = table_strides(rows, n_features // count, count)
-    for i in range(offsets.size - 1):
+    for i in range(node_starts.size - 1):
         entries = 0
-        for j in range(offsets[i], offsets[i + 1]):
-            _add_row(rows, j, tips[j], table, carry)
+        for j in range(node_starts[i], node_starts[i + 1]):
+            _add_row(rows, j, duals[j], table, carry)
             start, stop = row_span(rows, j)
             entries += stop - start
         if entries * count >= n_features:
@@ -338,7 +338,7 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
                 carry[place] = 0.0
             continue
         # Only the columns this node touched; one met again adds the zero left there.
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             for number in range(count):
                 first = np.uint64(number) * output
@@ -352,44 +352,44 @@ def weighted_row_total(rows: Rows, offsets: np.ndarray, tips: np.ndarray, n_feat
 
 
 @compiled
-def conjugate_sums(samples: Samples, active: np.ndarray, tips: np.ndarray) -> np.ndarray:
+def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> np.ndarray:
     """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``tips`` (N, K); shape (n,).
 
     An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0); a row without weight has no other
     point in its domain.
     """
-    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
-    n = offsets.size - 1
+    loss, node_starts, y, weights = samples.loss, samples.node_starts, samples.y, samples.weights
+    n = node_starts.size - 1
     out = np.empty(n)
-    scaled, zero = np.empty(tips.shape[1]), np.zeros(tips.shape[1])
+    scaled, zero = np.empty(duals.shape[1]), np.zeros(duals.shape[1])
     for i in range(n):
         total = 0.0
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             if active[j]:
                 for k in range(scaled.size):
-                    scaled[k] = tips[j, k] / weights[j]
+                    scaled[k] = duals[j, k] / weights[j]
                 star = conjugate(loss, point_of(loss, scaled), plain_label(y, j))
                 total += weights[j] * (star - shift_product(y, j, scaled))
             elif weights[j] > 0.0:
                 zero[:] = 0.0
                 add_shift(y, j, 1.0, zero)
                 total -= weights[j] * value(loss, point_of(loss, zero), plain_label(y, j))
-            elif np.any(tips[j] != 0.0):
+            elif np.any(duals[j] != 0.0):
                 total = math.inf
         out[i] = total
     return out
 
 
 @compiled
-def clip_to_domain(samples: Samples, active: np.ndarray, tips: np.ndarray) -> None:
+def clip_to_domain(samples: Samples, active: np.ndarray, duals: np.ndarray) -> None:
     """Move each s_j/w_j into the domain of ℓ*(·; y_j), and put 0 on inactive rows, in place; (N, K)."""
-    for j in range(tips.shape[0]):
+    for j in range(duals.shape[0]):
         if active[j]:
-            clip_tip(samples.loss, tips[j], plain_label(samples.y, j), samples.weights[j])
+            clip_dual(samples.loss, duals[j], plain_label(samples.y, j), samples.weights[j])
         else:
-            for k in range(tips.shape[1]):
-                if not math.isnan(tips[j, k]):
-                    tips[j, k] = 0.0
+            for k in range(duals.shape[1]):
+                if not math.isnan(duals[j, k]):
+                    duals[j, k] = 0.0
 
 
 @compiled
@@ -420,13 +420,13 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 
 @compiled
-def tip_rooms(loss: Loss, y: Labels, weights: np.ndarray, tips: np.ndarray) -> np.ndarray:
+def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) -> np.ndarray:
     """Return how far each tip is from the nearer end of its domain, w where there is none; shape (N,)."""
-    out = np.zeros(tips.size)
-    for j in range(tips.size):
+    out = np.zeros(duals.size)
+    for j in range(duals.size):
         if weights[j] > 0.0:
             low, high = domain(loss, label_at(y, j))
-            room = min(tips[j] - weights[j] * low, weights[j] * high - tips[j])
+            room = min(duals[j] - weights[j] * low, weights[j] * high - duals[j])
             out[j] = max(room, 0.0) if math.isfinite(room) else weights[j]
     return out
 

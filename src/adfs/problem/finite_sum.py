@@ -86,11 +86,11 @@ class FiniteSum(ABC):
     n_samples: int
     n_features: int
     n_outputs: int = 1
-    offsets: np.ndarray
+    node_starts: np.ndarray
     sigma: np.ndarray
     l1: np.ndarray | None = None
     l1_columns: np.ndarray | None = None
-    tip_shape: tuple[int, ...]
+    dual_shape: tuple[int, ...]
     loss_name: str
     smooth: bool
     certifiable: bool = True
@@ -104,12 +104,12 @@ class FiniteSum(ABC):
     @property
     def n_nodes(self) -> int:
         """n, the number of nodes."""
-        return int(self.offsets.size - 1)
+        return int(self.node_starts.size - 1)
 
     @property
     def node_of_row(self) -> np.ndarray:
         """The node of each term, shape (N,)."""
-        return np.repeat(np.arange(self.n_nodes), np.diff(self.offsets))
+        return np.repeat(np.arange(self.n_nodes), np.diff(self.node_starts))
 
     @property
     @abstractmethod
@@ -125,7 +125,7 @@ class FiniteSum(ABC):
     def kappa(self) -> np.ndarray:
         """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
         # Row after row: the same bits for a node wherever it stands among others.
-        return np.asarray(node_sums(self.smoothness, self.offsets) / self.sigma)
+        return np.asarray(node_sums(self.smoothness, self.node_starts) / self.sigma)
 
     @property
     def kappa_s(self) -> float:
@@ -197,58 +197,58 @@ class FiniteSum(ABC):
     # ------------------------------------------------------------------ the dual
 
     @abstractmethod
-    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+    def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
         """Move tips (N, *tip_shape) into the domains of the conjugates, against rounding."""
 
     @abstractmethod
-    def row_sums(self, tips: np.ndarray) -> np.ndarray:
+    def row_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's sum of its tips as vectors of θ's space, shape (n, d)."""
 
     @abstractmethod
-    def row_total(self, tips: np.ndarray) -> np.ndarray:
+    def row_total(self, duals: np.ndarray) -> np.ndarray:
         """Return those sums added in the order of the nodes, shape (d,)."""
 
     @abstractmethod
-    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
+    def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j f*_ij at the tips, shape (n,); infinite outside the domain."""
 
     @abstractmethod
-    def gap_parts(self, tips: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
+    def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 6).
 
         ``slack`` bounds what margins are off by besides their rounding.
         """
 
-    def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
+    def primal_from_dual(self, duals: np.ndarray) -> np.ndarray:
         """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,).
 
         With an ℓ1 term, soft(−Σ tips, Σ λ_i) / Σ σ_i.
         """
-        return self.whole_penalty.minimizer(self.row_total(tips))
+        return self.whole_penalty.minimizer(self.row_total(duals))
 
-    def dual_objective(self, tips: np.ndarray) -> float:
+    def dual_objective(self, duals: np.ndarray) -> float:
         """Return D = −Σ f*_ij − ‖Σ tips‖²/(2 Σ σ_i), at most F(θ) for every θ.
 
         It is −∞ where a tip lies outside its domain: see `clip_to_domain`.
         """
-        theta = self.primal_from_dual(tips)
-        return float(-self.conjugate_sums(tips).sum() - 0.5 * self.total_sigma * squared_norm(theta))
+        theta = self.primal_from_dual(duals)
+        return float(-self.conjugate_sums(duals).sum() - 0.5 * self.total_sigma * squared_norm(theta))
 
-    def duality_gap(self, tips: np.ndarray, *, relative: bool = True) -> float:
+    def duality_gap(self, duals: np.ndarray, *, relative: bool = True) -> float:
         """Return F(θ(tips)) − D(tips), divided by F(0) unless told otherwise; it certifies how good θ is.
 
         F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
         is.
         """
-        total = self.row_total(tips)
-        gap = self.gap_at(tips, total, self.whole_penalty.minimizer(total)).gap
+        total = self.row_total(duals)
+        gap = self.gap_at(duals, total, self.whole_penalty.minimizer(total)).gap
         scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
         return float(gap / scale)
 
-    def gap_at(self, tips: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
+    def gap_at(self, duals: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
         """Return F(θ) − D(tips) and its ends, from `row_total` of the tips."""
         residual, *l1 = self.whole_penalty.apart(row_total, theta)
-        return close_gap(self.gap_parts(tips, theta), theta, residual, self.total_sigma, *l1)
+        return close_gap(self.gap_parts(duals, theta), theta, residual, self.total_sigma, *l1)
 
     # ------------------------------------------------------------------ the rest
 

@@ -44,18 +44,18 @@ def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
     The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, of what rounding makes of labels, and
     of w; and how many they are.
     """
-    loss, rows, y, weights, offsets = samples
-    return _margin_scales(rows, y, weights, offsets, active, outputs(loss))
+    loss, rows, y, weights, node_starts = samples
+    return _margin_scales(rows, y, weights, node_starts, active, outputs(loss))
 
 
 # Not given the loss, so that it is compiled once for all of them.
 @compiled
 def _margin_scales(
-    rows: Rows, y: Labels, weights: np.ndarray, offsets: np.ndarray, active: np.ndarray, n_outputs: int
+    rows: Rows, y: Labels, weights: np.ndarray, node_starts: np.ndarray, active: np.ndarray, n_outputs: int
 ) -> np.ndarray:
-    out = np.zeros((offsets.size - 1, 5))
+    out = np.zeros((node_starts.size - 1, 5))
     for i in range(out.shape[0]):
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             if active[j]:
                 squares, count = _row_size(rows, j)
                 most = abs(plain_label(y, j)) + shift_size(y, j)
@@ -81,7 +81,7 @@ def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float
 def gap_parts(
     samples: Samples,
     active: np.ndarray,
-    tips: np.ndarray,
+    duals: np.ndarray,
     theta: np.ndarray,
     beta: float,
     scales: np.ndarray,
@@ -107,14 +107,14 @@ def gap_parts(
     slack : float
         A bound of what else the margins are off by: a rounded intercept.
     """
-    out = np.zeros((samples.offsets.size - 1, 6))
+    out = np.zeros((samples.node_starts.size - 1, 6))
     square = squared_norm(theta)
     out[:, _ROWS] = scales[:, 0]
     if beta < math.inf:
         out[:, _MARGINS] = margin_rounding(scales, beta, square, slack)
-    room = np.empty((2, tips.shape[1])), np.empty(theta.size)
+    room = np.empty((2, duals.shape[1])), np.empty(theta.size)
     kind = beta == math.inf, samples.loss.link == "log"
-    _sum_gap(samples, active, tips, theta, kind, (math.sqrt(square), slack), room, out)
+    _sum_gap(samples, active, duals, theta, kind, (math.sqrt(square), slack), room, out)
     if 0.0 < beta < math.inf:  # Σδ|s| is at most √(Σwδ²·Σs²/w)
         out[:, _ROUNDING] = np.sqrt(2.0 / beta * out[:, _MARGINS]) * np.sqrt(out[:, _TIPS])
     return out
@@ -124,7 +124,7 @@ def gap_parts(
 def _sum_gap(
     samples: Samples,
     active: np.ndarray,
-    tips: np.ndarray,
+    duals: np.ndarray,
     theta: np.ndarray,
     kind: tuple[bool, bool],
     sizes: tuple[float, float],
@@ -139,10 +139,10 @@ def _sum_gap(
     margins, scaled, table = room[0][0], room[0][1], room[1]
     kinks, log_link = kind
     fill_table(samples.rows, theta, margins.size, table)
-    loss, offsets, y, weights = samples.loss, samples.offsets, samples.y, samples.weights
+    loss, node_starts, y, weights = samples.loss, samples.node_starts, samples.y, samples.weights
     for i in range(out.shape[0]):
         apart, apart_carry, total, total_carry, squares, rounding = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             weight = weights[j]
             label = plain_label(y, j)
             if weight > 0.0:
@@ -151,11 +151,11 @@ def _sum_gap(
                 total_carry += error
             if not active[j]:
                 for k in range(scaled.size):
-                    apart += math.inf if tips[j, k] != 0.0 else 0.0
+                    apart += math.inf if duals[j, k] != 0.0 else 0.0
                 continue
             for k in range(scaled.size):
-                scaled[k] = tips[j, k] / weight
-                squares += scaled[k] * tips[j, k]
+                scaled[k] = duals[j, k] / weight
+                squares += scaled[k] * duals[j, k]
             if kinks:
                 size, count = _row_size(samples.rows, j)
                 labels = abs(label) + shift_size(y, j)
@@ -239,7 +239,7 @@ def close_gap(
     l1_value, l1_gap : float
         What an ℓ1 term adds to F and to the gap, as `adfs.problem.penalties.WholePenalty.apart` says.
     """
-    apart, losses, margins, rows, tips, rounding = (float(part) for part in _column_sums(parts))
+    apart, losses, margins, rows, duals, rounding = (float(part) for part in _column_sums(parts))
     square = squared_norm(theta)
     penalty = 0.5 * total_sigma * square + l1_value
     value = losses + penalty
@@ -249,7 +249,7 @@ def close_gap(
     rounding += _EPS * (16.0 * abs(value) + (theta.size + 8.0) * penalty)  # of sums over samples, and over θ
     if residual is not None:
         # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
-        lost = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(tips)
+        lost = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(duals)
         lost += 4.0 * _EPS * total_sigma * math.sqrt(square)
         miss = math.sqrt(squared_norm(residual)) + lost
         gap += miss * miss / (2.0 * total_sigma) + l1_gap

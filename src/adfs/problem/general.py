@@ -69,9 +69,13 @@ class GeneralProblem(FiniteSum):
         if n_features < 1:
             raise InputError(f"n_features must be at least 1, got {n_features!r}")
         self.terms = [term for own in terms for term in own]
-        self.n_samples, self.n_features, self.tip_shape = len(self.terms), int(n_features), (int(n_features),)
+        self.n_samples, self.n_features, self.dual_shape = (
+            len(self.terms),
+            int(n_features),
+            (int(n_features),),
+        )
         self.certifiable = all(type(term).conjugate is not Term.conjugate for term in self.terms)
-        self.offsets = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
+        self.node_starts = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
         self.sigma = check_sigma(sigma, len(terms))
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
         self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
@@ -93,7 +97,7 @@ class GeneralProblem(FiniteSum):
         return Problem(X, y, Multinomial(n_classes or 0), sigma, n_nodes, **others)
 
     def _terms_of_nodes(self) -> list[list[Term]]:
-        cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
         return [self.terms[a:b] for a, b in cuts]
 
     def with_smoothness_above(self, limit: np.ndarray) -> GeneralProblem:
@@ -113,7 +117,7 @@ class GeneralProblem(FiniteSum):
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return what all the terms are made of, one after the other."""
         words: list[object] = []
-        arrays = [self.offsets, self.sigma, self.smoothness]
+        arrays = [self.node_starts, self.sigma, self.smoothness]
         for term in self.terms:
             parts = term.identity()
             if parts is None:
@@ -167,21 +171,21 @@ class GeneralProblem(FiniteSum):
         """Raise :class:`InputError`: terms need not have gradients."""
         raise InputError("general terms need not have gradients: use a method with dual variables ('adfs')")
 
-    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        out = tips if in_place else np.array(tips, dtype=np.float64)
+    def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+        out = duals if in_place else np.array(duals, dtype=np.float64)
         for number, term in enumerate(self.terms):
             out[number] = term.clip_to_domain(out[number])
         return out
 
-    def row_sums(self, tips: np.ndarray) -> np.ndarray:
+    def row_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's sum of its tips' vectors (N, d), shape (n, d)."""
         nothing = np.zeros(self.n_features)
-        cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
-        return np.array([sum_in_order(tips[a:b], nothing) for a, b in cuts])
+        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
+        return np.array([sum_in_order(duals[a:b], nothing) for a, b in cuts])
 
-    def row_total(self, tips: np.ndarray) -> np.ndarray:
+    def row_total(self, duals: np.ndarray) -> np.ndarray:
         """Return the nodes' sums of the tips' vectors (N, d), added in their order; shape (d,)."""
-        return sum_in_order(self.row_sums(tips), np.zeros(self.n_features))
+        return sum_in_order(self.row_sums(duals), np.zeros(self.n_features))
 
     def _check_certifiable(self) -> None:
         if not self.certifiable:
@@ -191,12 +195,12 @@ class GeneralProblem(FiniteSum):
                 "define `conjugate`, or run without a tolerance"
             )
 
-    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
+    def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j f*_ij at the tips' vectors (N, d), shape (n,)."""
         self._check_certifiable()
-        return self._node_sums([term.conjugate(tip) for term, tip in zip(self.terms, tips, strict=True)])
+        return self._node_sums([term.conjugate(dual) for term, dual in zip(self.terms, duals, strict=True)])
 
-    def gap_parts(self, tips: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
+    def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 6).
 
         The terms' own differences, with the rounding of values, conjugates and products. Terms have no
@@ -204,15 +208,15 @@ class GeneralProblem(FiniteSum):
         """
         self._check_certifiable()
         rows = []
-        for term, tip in zip(self.terms, tips, strict=True):
+        for term, dual in zip(self.terms, duals, strict=True):
             if term.constant:
-                rows.append([math.inf if tip.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0, 0.0])
+                rows.append([math.inf if dual.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0, 0.0])
                 continue
-            value, conjugate, product = term.value(theta), term.conjugate(tip), float(tip @ theta)
-            sizes = abs(value) + abs(conjugate) + float(np.abs(tip) @ np.abs(theta))
+            value, conjugate, product = term.value(theta), term.conjugate(dual), float(dual @ theta)
+            sizes = abs(value) + abs(conjugate) + float(np.abs(dual) @ np.abs(theta))
             rounding = (theta.size + 8) * _EPS * sizes
             apart = max(value + conjugate - product, 0.0) + rounding
-            rows.append([apart, value, 0.0, 1.0, float(tip @ tip), rounding])
+            rows.append([apart, value, 0.0, 1.0, float(dual @ dual), rounding])
         columns = np.array(rows).reshape(-1, 6).T
         return np.column_stack([self._node_sums(column) for column in columns])
 

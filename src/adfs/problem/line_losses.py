@@ -162,7 +162,7 @@ class SquaredHinge(NamedTuple("SquaredHingeConstants", []), SmoothLineLoss):
     """Squared hinge ½max(0, 1 − b·u)², labels ±1; β = 1 (scikit-learn's has no ½)."""
 
     __slots__ = ()
-    name = "squared-hinge"
+    name = "squared_hinge"
     task = "classification"
 
     @staticmethod
@@ -179,11 +179,11 @@ class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Sm
     """Hinge whose kink is a parabola of the given width, labels ±1; β = 1/width."""
 
     __slots__ = ()
-    name = "smoothed-hinge"
+    name = "smoothed_hinge"
     task = "classification"
 
     def __new__(cls, width: float = 0.5) -> SmoothedHinge:
-        return super().__new__(cls, positive("smoothed-hinge", "width", width))
+        return super().__new__(cls, positive("smoothed_hinge", "width", width))
 
     @staticmethod
     def line(loss: SmoothedHinge, b: float) -> Line:
@@ -212,13 +212,13 @@ class SmoothedQuantile(
     """Pinball loss of a quantile in (0, 1), its kink smoothed by ``width``; β = 1/width."""
 
     __slots__ = ()
-    name = "smoothed-quantile"
+    name = "smoothed_quantile"
     task = "regression"
     translates = True
 
     def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
         return super().__new__(
-            cls, inside("smoothed-quantile", quantile), positive("smoothed-quantile", "width", width)
+            cls, inside("smoothed_quantile", quantile), positive("smoothed_quantile", "width", width)
         )
 
     @staticmethod
@@ -300,14 +300,14 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
     """ε-insensitive loss max(0, |u − b| − ε); not smooth."""
 
     __slots__ = ()
-    name = "epsilon-insensitive"
+    name = "epsilon_insensitive"
     task = "regression"
     translates = True
     beta = math.inf
 
     def __new__(cls, epsilon: float = 0.1) -> EpsilonInsensitive:
         if not (math.isfinite(epsilon) and epsilon >= 0.0):
-            raise InputError(f"epsilon-insensitive: epsilon must be finite and at least 0, got {epsilon!r}")
+            raise InputError(f"epsilon_insensitive: epsilon must be finite and at least 0, got {epsilon!r}")
         return super().__new__(cls, float(epsilon))
 
     @staticmethod
@@ -355,7 +355,7 @@ class SmoothedInsensitive(
     """The ε-insensitive loss with its kinks at ±ε rounded over ``width``; β = 1/width."""
 
     __slots__ = ()
-    name = "smoothed-epsilon-insensitive"
+    name = "smoothed_epsilon_insensitive"
     task = "regression"
     translates = True
 

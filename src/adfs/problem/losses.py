@@ -178,7 +178,7 @@ def value_and_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) ->
     raise NotImplementedError("compiled code only")
 
 
-def clip_tip(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
+def clip_dual(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
     """Move a tip s (K,) so that s/w lies in the domain of ℓ*(·; b), in place."""
     raise NotImplementedError("compiled code only")
 
@@ -219,17 +219,17 @@ def _value_and_slope(
     return _chosen(loss, b, "value_and_slope", one)
 
 
-@overloads(clip_tip)
-def _clip_tip(
-    loss: types.Type, tip: types.Type, b: types.Type, weight: types.Type
+@overloads(clip_dual)
+def _clip_dual(
+    loss: types.Type, dual: types.Type, b: types.Type, weight: types.Type
 ) -> Callable[..., object] | None:
-    def one(loss: Loss, tip: np.ndarray, b: float, weight: float) -> None:
+    def one(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
         low, high = domain(loss, b)
-        t = min(max(tip[0], weight * low), weight * high)
+        t = min(max(dual[0], weight * low), weight * high)
         # w·high divided by w may round to just outside: step in by one unit.
         if t / weight > high or t / weight < low:
             t *= 1.0 - 2.0**-52
-        tip[0] = t
+        dual[0] = t
 
     return _chosen(loss, b, "clip_tip", one)
 

@@ -172,49 +172,49 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
         return float(math.log1p(others) + away)
 
     @staticmethod
-    def clip_tip(loss: Multinomial, tip: np.ndarray, b: float, weight: float) -> None:
+    def clip_dual(loss: Multinomial, dual: np.ndarray, b: float, weight: float) -> None:
         # s/w + e_label goes to the nearest point of the simplex.
         label = int(b)
         total = 0.0
         inside = True
-        for k in range(tip.size):
+        for k in range(dual.size):
             if k != label:
-                inside = inside and tip[k] >= 0.0
-                total += tip[k]
-        if math.isnan(total + tip[label]):
+                inside = inside and dual[k] >= 0.0
+                total += dual[k]
+        if math.isnan(total + dual[label]):
             return  # of a run that diverged: nothing is made of it
         # Below w by more than the sum's rounding: what is certified lies inside, not a digit outside.
-        most = weight * (1.0 - _SLACK * tip.size)
-        if inside and total <= most and abs(total + tip[label]) <= _OUTSIDE * weight:
-            tip[label] = -total
+        most = weight * (1.0 - _SLACK * dual.size)
+        if inside and total <= most and abs(total + dual[label]) <= _OUTSIDE * weight:
+            dual[label] = -total
             return
         # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
         # negative stay so under the next, which is larger.
         shift = -math.inf
-        counted = tip.size + 1
+        counted = dual.size + 1
         while True:
             excess = -1.0
             count = 0
-            for k in range(tip.size):
-                if tip[k] / weight + (1.0 if k == label else 0.0) > shift:
-                    excess += tip[k] / weight + (1.0 if k == label else 0.0)
+            for k in range(dual.size):
+                if dual[k] / weight + (1.0 if k == label else 0.0) > shift:
+                    excess += dual[k] / weight + (1.0 if k == label else 0.0)
                     count += 1
             if count == counted:
                 break
             counted = count
             shift = excess / count
         total = 0.0
-        for k in range(tip.size):
+        for k in range(dual.size):
             if k != label:
-                tip[k] = weight * max(tip[k] / weight - shift, 0.0)
-                total += tip[k]
+                dual[k] = weight * max(dual[k] / weight - shift, 0.0)
+                total += dual[k]
         if total > most:
-            shrink, total = (most - weight * _SLACK * tip.size) / total, 0.0
-            for k in range(tip.size):
+            shrink, total = (most - weight * _SLACK * dual.size) / total, 0.0
+            for k in range(dual.size):
                 if k != label:
-                    tip[k] *= shrink
-                    total += tip[k]
-        tip[label] = -total
+                    dual[k] *= shrink
+                    total += dual[k]
+        dual[label] = -total
 
 
 @kernel
@@ -263,7 +263,7 @@ def _newton_move(p: np.ndarray, top: int, scale: float, residual: np.ndarray, mo
 
 
 @kernel
-def multinomial_dual_prox(tip: np.ndarray, h: float, label: int, weight: float, room: np.ndarray) -> None:
+def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float, room: np.ndarray) -> None:
     """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
 
     With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
@@ -272,10 +272,10 @@ def multinomial_dual_prox(tip: np.ndarray, h: float, label: int, weight: float, 
     """
     u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
     scale = weight / h - 2.0
-    for k in range(tip.size):
-        tip[k] /= h
+    for k in range(dual.size):
+        dual[k] /= h
     top = _probabilities(u, p)
-    error = _residual(u, p, tip, label, scale, residual)
+    error = _residual(u, p, dual, label, scale, residual)
     largest = _newton_move(p, top, scale, residual, move)
     for _ in range(_MOST_STEPS):
         if largest <= _SHORT_MOVE:
@@ -286,14 +286,14 @@ def multinomial_dual_prox(tip: np.ndarray, h: float, label: int, weight: float, 
             for k in range(u.size):
                 trial[k] = u[k] + size * move[k]
             top = _probabilities(trial, p)
-            following = _residual(trial, p, tip, label, scale, residual)
+            following = _residual(trial, p, dual, label, scale, residual)
             if following < error:
                 break
             size *= 0.5
         if not following < error:
             # No step is shorter: rounding. Back to where p was the best.
             top = _probabilities(u, p)
-            _residual(u, p, tip, label, scale, residual)
+            _residual(u, p, dual, label, scale, residual)
             _newton_move(p, top, scale, residual, move)
             break
         error = following
@@ -307,6 +307,6 @@ def multinomial_dual_prox(tip: np.ndarray, h: float, label: int, weight: float, 
     total = 0.0
     for k in range(p.size):
         if k != label:
-            tip[k] = weight * max(0.0, p[k] * (1.0 + (move[k] - mean)))
-            total += tip[k]
-    tip[label] = -total
+            dual[k] = weight * max(0.0, p[k] * (1.0 + (move[k] - mean)))
+            total += dual[k]
+    dual[label] = -total

@@ -54,7 +54,7 @@ class Optimum(NamedTuple):
 @single_threaded
 def find_optimum(problem: Problem, tol: float) -> Optimum:
     """Minimise to a relative duality gap of ``tol``, or as far as rounding lets it; warn if that is more."""
-    found = _certified(problem, np.zeros((problem.n_samples, *problem.tip_shape)), "zero")
+    found = _certified(problem, np.zeros((problem.n_samples, *problem.dual_shape)), "zero")
     if problem.active.any():
         if problem.l1 is not None:
             found = _proximal_newton(problem, found, tol)

@@ -44,8 +44,8 @@ class Problem(FiniteSum):
         regression: counts of at least 0 for ``"poisson"``, above 0 for ``"gamma"``, whose xᵀθ is the
         logarithm of the mean.
     loss : str or Loss
-        ``"logistic"``, ``"squared"``, ``"squared-hinge"``, ``"smoothed-hinge"``, ``"huber"``,
-        ``"smoothed-quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon-insensitive"``,
+        ``"logistic"``, ``"squared"``, ``"squared_hinge"``, ``"smoothed_hinge"``, ``"huber"``,
+        ``"smoothed_quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon_insensitive"``,
         ``"poisson"``, ``"gamma"``, ``"multinomial"``, or an instance with its constants.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
@@ -109,11 +109,11 @@ class Problem(FiniteSum):
             n_nodes = 1 if isinstance(partition, str) else len(partition)
         parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
         order = np.concatenate(parts)
-        offsets = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+        node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
         if np.array_equal(order, np.arange(order.size)):
-            self._set(chosen, whole, offsets, sigma, None)
+            self._set(chosen, whole, node_starts, sigma, None)
         else:
-            self._set(chosen, whole.take(order), offsets, sigma, order)
+            self._set(chosen, whole.take(order), node_starts, sigma, order)
         self.l1 = check_l1(l1, self.n_nodes)
         self._check_range(lambda j: f"row {int(order[j])}")
 
@@ -150,12 +150,12 @@ class Problem(FiniteSum):
             checked.append(make_shard(X, y, weights, chosen, f"shard {number}: ", offset))
         if not checked:
             raise InputError("no shards were given; there must be at least one node")
-        stacked, offsets = stack_shards(checked)
+        stacked, node_starts = stack_shards(checked)
         problem = cls.__new__(cls)
-        problem._set(chosen, stacked, offsets, sigma, None)
+        problem._set(chosen, stacked, node_starts, sigma, None)
         problem.l1 = check_l1(l1, problem.n_nodes)
         node = problem.node_of_row
-        problem._check_range(lambda j: f"shard {node[j]}: row {j - offsets[node[j]]}")
+        problem._check_range(lambda j: f"shard {node[j]}: row {j - node_starts[node[j]]}")
         return problem
 
     @classmethod
@@ -164,14 +164,14 @@ class Problem(FiniteSum):
         X: Matrix,
         y: np.ndarray,
         weights: np.ndarray,
-        offsets: np.ndarray,
+        node_starts: np.ndarray,
         loss: Loss,
         sigma: float | Sequence[float] | np.ndarray,
         offset: np.ndarray | None = None,
     ) -> Problem:
         """Build a problem from rows that stand node after node, node i at ``offsets[i]:offsets[i + 1]``."""
         problem = cls.__new__(cls)
-        problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(offsets), sigma, None)
+        problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(node_starts), sigma, None)
         return problem
 
     def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
@@ -183,12 +183,12 @@ class Problem(FiniteSum):
     def _with_data(self, data: Shard) -> Problem:
         """Return the same problem with other samples in the places of its own."""
         moved = Problem.__new__(Problem)
-        moved._set(self.loss, data, self.offsets, self.sigma, self._row_index)
+        moved._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
         moved.l1, moved.l1_columns = self.l1, self.l1_columns
         return moved
 
     def _set(
-        self, loss: Loss, data: Shard, offsets: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
+        self, loss: Loss, data: Shard, node_starts: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
             counted = int(data.y.max(initial=0.0)) + 1
@@ -199,18 +199,18 @@ class Problem(FiniteSum):
         self.assumes_curvature = loss.assumes_curvature
         self.n_samples, self.n_outputs = int(data.y.size), loss.n_outputs
         self.n_features = int(data.X.shape[1]) * loss.n_outputs
-        self.tip_shape = (loss.n_outputs,) if loss.several_outputs else ()
+        self.dual_shape = (loss.n_outputs,) if loss.several_outputs else ()
         self.X: Matrix = data.X
         self.sparse = sparse(data.X)
         self.entries_per_row = data.X.nnz / max(1, self.n_samples) if self.sparse else None
         self.y = data.y
         self.weights = data.weights
         self.offset = data.offset
-        self.offsets = offsets
+        self.node_starts = node_starts
         self._row_index = row_index  # None: as they were given
         self._norms: np.ndarray | None = None
-        self.sigma = check_sigma(sigma, offsets.size - 1)
-        for array in (self.y, self.weights, self.offset, self.offsets, self.sigma):
+        self.sigma = check_sigma(sigma, node_starts.size - 1)
+        for array in (self.y, self.weights, self.offset, self.node_starts, self.sigma):
             if array is not None:
                 array.setflags(write=False)
 
@@ -246,7 +246,7 @@ class Problem(FiniteSum):
     @property
     def samples(self) -> Samples:
         """The samples in the form kernels take."""
-        return Samples(self.loss, self.rows, self.labels, self.weights, self.offsets)
+        return Samples(self.loss, self.rows, self.labels, self.weights, self.node_starts)
 
     @cached_property
     def labels(self) -> Labels:
@@ -260,7 +260,7 @@ class Problem(FiniteSum):
     @cached_property
     def shards(self) -> list[Shard]:
         """What each node holds, as views (copies of the index arrays when sparse)."""
-        cuts = zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
         return [self._data.take(slice(a, b)) for a, b in cuts]
 
     @property
@@ -297,14 +297,14 @@ class Problem(FiniteSum):
     @cached_property
     def batch_smoothness(self) -> np.ndarray:
         """λ_max(β X_iᵀ W_i X_i), shape (n,)."""
-        return batch_smoothness(self.X, self.weights, self.offsets, self.loss.beta)
+        return batch_smoothness(self.X, self.weights, self.node_starts, self.loss.beta)
 
     def merged(self) -> Problem:
         if self.n_nodes == 1:
             return self
         whole = Problem.__new__(Problem)
-        offsets = np.array([0, self.n_samples], dtype=np.int64)
-        whole._set(self.loss, self._data, offsets, self.total_sigma, self._row_index)
+        node_starts = np.array([0, self.n_samples], dtype=np.int64)
+        whole._set(self.loss, self._data, node_starts, self.total_sigma, self._row_index)
         whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
         whole.l1_columns = self.l1_columns
         return whole
@@ -338,7 +338,7 @@ class Problem(FiniteSum):
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
-        arrays = [self.offsets, self.sigma, *self.rows, self.y, self.weights]
+        arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
         arrays += [one for one in (self.offset, self.l1, self.l1_columns) if one is not None]
         return [self.loss], arrays
 
@@ -376,7 +376,7 @@ class Problem(FiniteSum):
     def slopes(self, theta: np.ndarray) -> np.ndarray:
         """Return w_ij ∇ℓ(x_ijᵀθ; y_ij), shape (N,) or (N, K); a row's bits do not depend on the others."""
         theta = self._checked(theta, "theta", self.n_features)
-        return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.tip_shape)
+        return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.dual_shape)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         theta = self._checked(theta, "theta", self.n_features)
@@ -408,35 +408,35 @@ class Problem(FiniteSum):
 
     # ------------------------------------------------------------------ the dual
 
-    def _checked_tips(self, tips: np.ndarray) -> np.ndarray:
+    def _checked_duals(self, duals: np.ndarray) -> np.ndarray:
         """Return tips (N, *tip_shape) as kernels take them, (N, K)."""
-        out = np.ascontiguousarray(tips, dtype=np.float64)
-        if out.shape != (self.n_samples, *self.tip_shape):
-            raise InputError(f"s must have shape {(self.n_samples, *self.tip_shape)}, got {out.shape}")
+        out = np.ascontiguousarray(duals, dtype=np.float64)
+        if out.shape != (self.n_samples, *self.dual_shape):
+            raise InputError(f"s must have shape {(self.n_samples, *self.dual_shape)}, got {out.shape}")
         return out.reshape(self.n_samples, self.n_outputs)
 
-    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        checked = self._checked_tips(tips)
+    def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+        checked = self._checked_duals(duals)
         out = checked if in_place else checked.copy()
         evaluation.clip_to_domain(self.samples, self.active, out)
-        return out.reshape(self.n_samples, *self.tip_shape)
+        return out.reshape(self.n_samples, *self.dual_shape)
 
-    def row_total(self, tips: np.ndarray) -> np.ndarray:
+    def row_total(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij, the nodes' sums added in their order; shape (d,)."""
-        s = self._checked_tips(tips)
-        return evaluation.weighted_row_total(self.rows, self.offsets, s, self.n_features)
+        s = self._checked_duals(duals)
+        return evaluation.weighted_row_total(self.rows, self.node_starts, s, self.n_features)
 
-    def row_sums(self, tips: np.ndarray) -> np.ndarray:
+    def row_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j x_ij s_ij, shape (n, d)."""
-        s = self._checked_tips(tips)
-        return evaluation.weighted_row_sums(self.rows, self.offsets, s, self.n_features)
+        s = self._checked_duals(duals)
+        return evaluation.weighted_row_sums(self.rows, self.node_starts, s, self.n_features)
 
-    def conjugate_sums(self, tips: np.ndarray) -> np.ndarray:
+    def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
-        return evaluation.conjugate_sums(self.samples, self.active, self._checked_tips(tips))
+        return evaluation.conjugate_sums(self.samples, self.active, self._checked_duals(duals))
 
-    def gap_parts(self, tips: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
-        s, theta = self._checked_tips(tips), self._checked(theta, "theta", self.n_features)
+    def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
+        s, theta = self._checked_duals(duals), self._checked(theta, "theta", self.n_features)
         scales = self.margin_scales
         return gaps.gap_parts(self.samples, self.active, s, theta, self.loss.beta, scales, slack)
 

@@ -259,4 +259,4 @@ class Samples(NamedTuple):
     rows: Rows
     y: Labels
     weights: np.ndarray
-    offsets: np.ndarray
+    node_starts: np.ndarray

@@ -176,7 +176,7 @@ def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
         raise InputError(
             f"shards have different numbers of features ({sorted(widths)}); give them the same columns"
         )
-    offsets = np.concatenate([[0], np.cumsum([shard.y.size for shard in shards])]).astype(np.int64)
+    node_starts = np.concatenate([[0], np.cumsum([shard.y.size for shard in shards])]).astype(np.int64)
     X: Matrix
     if len(shards) == 1:
         X = shards[0].X
@@ -186,7 +186,7 @@ def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
         X = np.ascontiguousarray(np.vstack([shard.X for shard in shards]))
     y = np.concatenate([shard.y for shard in shards])
     weights = np.concatenate([shard.weights for shard in shards])
-    return Shard(X, y, weights, _stacked_offset(shards)), offsets
+    return Shard(X, y, weights, _stacked_offset(shards)), node_starts
 
 
 def _stacked_offset(shards: list[Shard]) -> np.ndarray | None:

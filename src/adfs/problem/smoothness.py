@@ -20,26 +20,26 @@ _LANCZOS_TOLERANCE, _LANCZOS_VECTORS = 1e-3, 6
 
 
 @single_threaded
-def batch_smoothness(X: Matrix, weights: np.ndarray, offsets: np.ndarray, beta: float) -> np.ndarray:
+def batch_smoothness(X: Matrix, weights: np.ndarray, node_starts: np.ndarray, beta: float) -> np.ndarray:
     """Return λ_max(β X_iᵀ W_i X_i) for each node, shape (n,); infinite for an infinite β.
 
     Above a few hundred rows and columns the eigenvalue comes from Lanczos, from below, to a thousandth; it is
     then raised by twice that, so that it stays an upper bound.
     """
     if X.shape[1] <= _SMALL_DIMENSION:
-        out = _by_gram_matrices(X, weights, offsets)
+        out = _by_gram_matrices(X, weights, node_starts)
     else:
-        out = _node_by_node(X, weights, offsets)
+        out = _node_by_node(X, weights, node_starts)
     return beta * out if np.isfinite(beta) else np.where(out > 0.0, np.inf, 0.0)
 
 
 @compiled
-def gram_matrices(rows: Rows, weights: np.ndarray, offsets: np.ndarray, n_features: int) -> np.ndarray:
+def gram_matrices(rows: Rows, weights: np.ndarray, node_starts: np.ndarray, n_features: int) -> np.ndarray:
     """Return X_iᵀW_iX_i of consecutive nodes, the lower triangle; shape (n, d, d)."""
-    n = offsets.size - 1
+    n = node_starts.size - 1
     out = np.zeros((n, n_features, n_features))
     for i in range(n):
-        for j in range(offsets[i], offsets[i + 1]):
+        for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             for k in range(start, stop):
                 scaled = weights[j] * row_entry(rows, j, k)
@@ -49,19 +49,19 @@ def gram_matrices(rows: Rows, weights: np.ndarray, offsets: np.ndarray, n_featur
     return out
 
 
-def _by_gram_matrices(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def _by_gram_matrices(X: Matrix, weights: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     rows, d = rows_of(X), X.shape[1]
     together = max(1, _GRAM_ENTRIES // (d * d))
     parts = []
-    for first in range(0, offsets.size - 1, together):
-        grams = gram_matrices(rows, weights, offsets[first : first + together + 1], d)
+    for first in range(0, node_starts.size - 1, together):
+        grams = gram_matrices(rows, weights, node_starts[first : first + together + 1], d)
         parts.append(np.linalg.eigvalsh(grams, UPLO="L")[:, -1])
     return np.asarray(np.maximum(np.concatenate(parts), 0.0))
 
 
-def _node_by_node(X: Matrix, weights: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    out = np.zeros(offsets.size - 1)
-    for node, (start, stop) in enumerate(pairwise(offsets)):
+def _node_by_node(X: Matrix, weights: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
+    out = np.zeros(node_starts.size - 1)
+    for node, (start, stop) in enumerate(pairwise(node_starts)):
         rows, roots = _rows_between(X, start, stop), np.sqrt(weights[start:stop])
         if not roots.any():
             continue

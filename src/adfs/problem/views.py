@@ -153,7 +153,7 @@ def _intervals(
     samples: Samples,
     active: np.ndarray,
     theta: np.ndarray,
-    tips: np.ndarray,
+    duals: np.ndarray,
     radius: np.ndarray,
     reach: float,
 ) -> np.ndarray:
@@ -173,7 +173,7 @@ def _intervals(
         if active[j]:
             # |s − s*| ≤ √(2Gwβ), here of s/w
             far = reach / np.sqrt(samples.weights[j])
-            s = tips[j] / samples.weights[j]
+            s = duals[j] / samples.weights[j]
             first, last = _margins_of(loss, s - far, s + far, b)
             low, high = max(low, first - slack), min(high, last + slack)
             if low > high:  # by rounding: both hold of the optimum
@@ -183,7 +183,7 @@ def _intervals(
 
 
 def intervals(
-    problem: Problem, theta: np.ndarray, tips: np.ndarray, excess: float, radius: np.ndarray
+    problem: Problem, theta: np.ndarray, duals: np.ndarray, excess: float, radius: np.ndarray
 ) -> np.ndarray:
     """Return intervals of margins around those of a certified pair θ (d,) and s (N,); shape (N, 2).
 
@@ -191,7 +191,7 @@ def intervals(
     optimum is taken to be for each sample, ‖θ − θ*‖ where nothing else is said.
     """
     reach = float(np.sqrt(2.0 * excess * problem.loss.beta))
-    return _intervals(problem.samples, problem.active, theta, tips, radius, reach)
+    return _intervals(problem.samples, problem.active, theta, duals, radius, reach)
 
 
 @compiled
@@ -216,7 +216,7 @@ class BoxedProblem(Problem):
     def __init__(self, problem: Problem, margins: np.ndarray) -> None:
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
-        self._set(problem.loss, problem._data, problem.offsets, problem.sigma, problem._row_index)
+        self._set(problem.loss, problem._data, problem.node_starts, problem.sigma, problem._row_index)
         self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
@@ -226,7 +226,7 @@ class BoxedProblem(Problem):
     @property
     def samples(self) -> Samples:
         """The samples in the form kernels take, each with its interval."""
-        return Samples(self.boxed, self.rows, self.labels, self.weights, self.offsets)
+        return Samples(self.boxed, self.rows, self.labels, self.weights, self.node_starts)
 
     @cached_property
     def active(self) -> np.ndarray:
@@ -241,22 +241,22 @@ class BoxedProblem(Problem):
     @cached_property
     def batch_smoothness(self) -> np.ndarray:
         """λ_max(X_iᵀ W_i diag(β_j) X_i), shape (n,)."""
-        return batch_smoothness(self.X, self.weights * self.boxed.curvature, self.offsets, 1.0)
+        return batch_smoothness(self.X, self.weights * self.boxed.curvature, self.node_starts, 1.0)
 
-    def clip_to_domain(self, tips: np.ndarray, *, in_place: bool = False) -> np.ndarray:
+    def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
         """Move tips (N,) into their boxes; constants have 0."""
         low, high = self.weights * self.boxed.ends[:, 2], self.weights * self.boxed.ends[:, 3]
-        moved = np.where(self.whole.active, np.clip(tips, low, high), 0.0)
+        moved = np.where(self.whole.active, np.clip(duals, low, high), 0.0)
         if in_place:
-            tips[...] = moved
-            return tips
+            duals[...] = moved
+            return duals
         return moved
 
     def first_samples(self) -> BoxedProblem | None:
         small = self.whole.first_samples()
         if small is None:
             return None
-        rows = self.offsets[:-1][np.diff(self.offsets) > 0]
+        rows = self.node_starts[:-1][np.diff(self.node_starts) > 0]
         boxed = BoxedProblem(small, self.margins[rows])
         return boxed if boxed.active.any() else None
 
@@ -323,13 +323,13 @@ overloads(_flatter)(lambda loss, beta, b: getattr(kind_of(loss), "flatter", None
 
 
 @compiled
-def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, tips: np.ndarray) -> np.ndarray:
+def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, duals: np.ndarray) -> np.ndarray:
     loss, y = samples.loss, samples.y
     out = np.zeros(active.size)
     for j in range(active.size):
         if not active[j]:
             continue
-        b, s = plain_label(y, j), tips[j] / samples.weights[j]
+        b, s = plain_label(y, j), duals[j] / samples.weights[j]
         exact = _margins_of(loss, 0.0, 0.0, b)[0]
         there = _margins_of(loss, s, s, b)[0]
         most = max(curvature(loss, exact, b), curvature(loss, margin, label_at(y, j)))
@@ -355,11 +355,11 @@ def first_curvatures(
     """
     offset = np.zeros(problem.n_samples) if problem.offset is None else problem.offset
     parts = problem.loss.level_parts(problem.y, offset)
-    sums = [evaluation.node_sums(problem.weights * part, problem.offsets) for part in parts]
+    sums = [evaluation.node_sums(problem.weights * part, problem.node_starts) for part in parts]
     over, under = total(np.stack(sums, axis=1))
     margin = common_margin(float(over), float(under))
-    tips = np.zeros(problem.n_samples) if start is None else np.ascontiguousarray(start)
-    return _first_curvatures(problem.samples, problem.active, margin, tips)
+    duals = np.zeros(problem.n_samples) if start is None else np.ascontiguousarray(start)
+    return _first_curvatures(problem.samples, problem.active, margin, duals)
 
 
 def view_with(problem: Problem, beta: np.ndarray) -> BoxedProblem:
@@ -397,5 +397,5 @@ def smoothed(problem: Problem, width: float) -> Problem:
         assert isinstance(loss, Quantile)
         found = SmoothedQuantile(loss.quantile, width)
     return Problem.stacked(
-        problem.X, problem.y, weights, problem.offsets, found, problem.sigma, problem.offset
+        problem.X, problem.y, weights, problem.node_starts, found, problem.sigma, problem.offset
     )

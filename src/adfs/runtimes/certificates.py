@@ -34,7 +34,7 @@ class Certificate(NamedTuple):
     value: float
     lower: float
     gap: float
-    tips: np.ndarray | None = None
+    duals: np.ndarray | None = None
     last: bool = False
     absolute_gap: float = np.nan
 
@@ -105,7 +105,7 @@ class AllNodes:
     def dual_at_zero(self) -> float:
         """D(0) less what rounding can add to its sum: a lower bound of F*, computed once."""
         if self._dual_at_zero is None:
-            zero = np.zeros((self.problem.n_samples, *self.problem.tip_shape))
+            zero = np.zeros((self.problem.n_samples, *self.problem.dual_shape))
             total = float(self.collect(self.problem.conjugate_sums(zero)).sum())
             self._dual_at_zero = -total - 2.0**-32 * abs(total)
         return self._dual_at_zero
@@ -126,27 +126,27 @@ class AllNodes:
         """Return the sum over all nodes of this process's vectors (k, d), shape (d,)."""
         return self.cluster.add(values, self.placement, self.why)
 
-    def add_rows(self, tips: np.ndarray) -> np.ndarray:
+    def add_rows(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij over all nodes from the tips of this process, shape (d,)."""
         if self.cluster.size == 1:  # without one vector per node
-            return self.problem.row_total(tips)
-        return self.add(self.problem.row_sums(tips))
+            return self.problem.row_total(duals)
+        return self.add(self.problem.row_sums(duals))
 
     def objectives(self, points: np.ndarray) -> np.ndarray:
         """Return F at each of some points (p, d), shape (p,)."""
         return add_squares(self.collect(self.problem.loss_sums(points)), self.penalty, points)
 
     def certificate(
-        self, theta: np.ndarray, found: Gap, lower: float, tips: np.ndarray | None = None
+        self, theta: np.ndarray, found: Gap, lower: float, duals: np.ndarray | None = None
     ) -> Certificate:
         """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
         found = found.above(lower)
         gap = found.gap / self.scale
-        return Certificate(theta, found.value, found.lower, gap, tips, absolute_gap=found.gap)
+        return Certificate(theta, found.value, found.lower, gap, duals, absolute_gap=found.gap)
 
-    def primal_from_dual(self, tips: np.ndarray) -> np.ndarray:
+    def primal_from_dual(self, duals: np.ndarray) -> np.ndarray:
         """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,); with an ℓ1 term that moved towards 0."""
-        return self.penalty.minimizer(self.add_rows(tips))
+        return self.penalty.minimizer(self.add_rows(duals))
 
 
 def certify(
@@ -169,29 +169,29 @@ def certify(
     """
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
     if isinstance(process, OnePoint):
-        tips = None
+        duals = None
         # What rounding does to a loss without a bound of its curvature only the rows tell.
         quick = problem.certifiable and problem.smooth and not process.stuck
         if enough is not None and quick and promised_gap(process, nodes) > enough * nodes.scale:
             return certify_by_gradient(process, nodes, lower)
     else:
-        tips = process.dual() if problem.certifiable else None
+        duals = process.dual() if problem.certifiable else None
     own: np.ndarray | None = None
     # With an ℓ1 term the iterates do not tell the centres.
     direct = not process.at_iterate and penalty.l1 is None
-    if tips is not None and enough is not None and direct:
-        tips = _inside(process, tips, problem)
+    if duals is not None and enough is not None and direct:
+        duals = _inside(process, duals, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
-        parts = nodes.collect(problem.gap_parts(tips, theta))
+        parts = nodes.collect(problem.gap_parts(duals, theta))
         certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
         if certificate.gap > enough:
             return certificate._replace(absolute_gap=np.nan)  # it steers the run, and proves nothing
-        residual = nodes.add_rows(tips) + sigma * theta
+        residual = nodes.add_rows(duals) + sigma * theta
         # Earlier bounds took the sums from the centres, whose rounding is not known.
         return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)
-    if tips is not None:
-        tips = _inside(process, tips, problem)
-        total = nodes.add_rows(tips)
+    if duals is not None:
+        duals = _inside(process, duals, problem)
+        total = nodes.add_rows(duals)
         theta = penalty.minimizer(total)
         if process.at_iterate:
             theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
@@ -199,11 +199,11 @@ def certify(
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
-        own = tips = problem.clip_to_domain(problem.slopes(theta), in_place=True)
-        total = nodes.add_rows(tips)
+        own = duals = problem.clip_to_domain(problem.slopes(theta), in_place=True)
+        total = nodes.add_rows(duals)
         # Far from the optimum θ's own dual variables may say less than none at all.
         lower = max(lower, nodes.dual_at_zero)
-    parts = nodes.collect(problem.gap_parts(tips, theta))
+    parts = nodes.collect(problem.gap_parts(duals, theta))
     residual, *l1 = penalty.apart(total, theta)
     return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower, own)
 
@@ -252,11 +252,11 @@ def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tupl
 def can_be_closed(process: Process, nodes: AllNodes) -> bool:
     """Whether `certify_after_pass` is for a process: dual variables of one smooth loss, which it can take."""
     problem = nodes.problem
-    known = problem.linear and problem.smooth and not problem.assumes_curvature and not problem.tip_shape
+    known = problem.linear and problem.smooth and not problem.assumes_curvature and not problem.dual_shape
     return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.at_iterate)
 
 
-def certify_after_pass(nodes: AllNodes, tips: np.ndarray, theta: np.ndarray, number: int) -> Certificate:
+def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, number: int) -> Certificate:
     """Certify the point of tips (N,) after a pass of dual ascent over the samples; the tips are overwritten.
 
     The point itself is often good enough long before its dual variables are: some samples have not been drawn
@@ -266,20 +266,20 @@ def certify_after_pass(nodes: AllNodes, tips: np.ndarray, theta: np.ndarray, num
     """
     problem, penalty, block = nodes.problem, nodes.penalty, nodes.placement.block(nodes.cluster.rank)
     beta, active = float(problem.samples.loss.beta), np.flatnonzero(problem.active)
-    for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.offsets))):
+    for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.node_starts))):
         order = np.random.default_rng([number, block[node]]).permutation(active[first:last])
-        dual_pass(problem.samples, beta, order, float(problem.sigma[node]), tips, theta.copy())
-    total = nodes.add_rows(problem.clip_to_domain(tips, in_place=True))
+        dual_pass(problem.samples, beta, order, float(problem.sigma[node]), duals, theta.copy())
+    total = nodes.add_rows(problem.clip_to_domain(duals, in_place=True))
     theta = penalty.minimizer(total)
-    parts = nodes.collect(problem.gap_parts(tips, theta))
+    parts = nodes.collect(problem.gap_parts(duals, theta))
     residual, *l1 = penalty.apart(total, theta)
-    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, tips)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, duals)
 
 
-def _inside(process: Process, tips: np.ndarray, problem: FiniteSum) -> np.ndarray:
+def _inside(process: Process, duals: np.ndarray, problem: FiniteSum) -> np.ndarray:
     """Return a process's tips inside their domains, without another array as long as the data."""
-    held = any(np.may_share_memory(tips, array) for array in process.arrays().values())
-    return problem.clip_to_domain(tips, in_place=not held)
+    held = any(np.may_share_memory(duals, array) for array in process.arrays().values())
+    return problem.clip_to_domain(duals, in_place=not held)
 
 
 def compare_with_optimum(iterates: np.ndarray, values: np.ndarray, nodes: AllNodes) -> Certificate:

@@ -101,8 +101,8 @@ _PHASES, _BEST, _ENDING = "phases/", "best/", "ending/"
 def _keep(certificate: Certificate, place: str, arrays: dict[str, np.ndarray]) -> list[str]:
     """Put a certificate's arrays beside others, and return its numbers in a form that loses no bit."""
     arrays[f"{place}theta"] = certificate.theta
-    if certificate.tips is not None:
-        arrays[f"{place}tips"] = certificate.tips
+    if certificate.duals is not None:
+        arrays[f"{place}duals"] = certificate.duals
     numbers = certificate.value, certificate.lower, certificate.gap, certificate.absolute_gap
     return [float(number).hex() for number in numbers]
 
@@ -110,8 +110,8 @@ def _keep(certificate: Certificate, place: str, arrays: dict[str, np.ndarray]) -
 def _kept(numbers: Sequence[str], place: str, arrays: Mapping[str, np.ndarray]) -> Certificate:
     """Return a certificate that `_keep` has kept."""
     value, lower, gap, absolute_gap = (float.fromhex(number) for number in numbers)
-    theta, tips = arrays[f"{place}theta"], arrays.get(f"{place}tips")
-    return Certificate(theta, value, lower, gap, tips, absolute_gap=absolute_gap)
+    theta, duals = arrays[f"{place}theta"], arrays.get(f"{place}duals")
+    return Certificate(theta, value, lower, gap, duals, absolute_gap=absolute_gap)
 
 
 def _trouble(path: Path, mark: str) -> str:
@@ -166,8 +166,8 @@ def _load(path: Path, start: Start) -> tuple[Process, Progress]:
             if certificate is not None:
                 check_array("theta", certificate.theta, process.primal().shape[1:])
             dual = process.dual()
-            if certificate is not None and certificate.tips is not None and dual is not None:
-                check_array("tips", certificate.tips, dual.shape)
+            if certificate is not None and certificate.duals is not None and dual is not None:
+                check_array("dual variables", certificate.duals, dual.shape)
     return process, progress
 
 

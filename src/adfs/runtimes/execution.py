@@ -124,12 +124,12 @@ class Execution:
             small = self.nodes.problem.first_samples() or small
             zero = np.zeros(small.n_features)
             small.loss_sums(zero)
-            tips = small.clip_to_domain(small.slopes(zero))
-            small.gap_parts(tips, zero)
-            small.row_sums(tips)
+            duals = small.clip_to_domain(small.slopes(zero))
+            small.gap_parts(duals, zero)
+            small.row_sums(duals)
             if can_be_closed(self.process, self.nodes):
                 rows, beta = np.flatnonzero(small.active), float(small.samples.loss.beta)
-                dual_pass(small.samples, beta, rows, float(small.sigma[0]), tips, zero)
+                dual_pass(small.samples, beta, rows, float(small.sigma[0]), duals, zero)
 
     def open(self) -> None:
         """Be ready for messages."""
@@ -294,21 +294,21 @@ class Execution:
             left = plan.budget.passes - self.work().computations / plan.n_samples
         number, after = 0, now
         nodes.why = f"to certify {self._where()}"
-        tips = process.dual()
-        assert tips is not None
+        duals = process.dual()
+        assert duals is not None
         assert tol is not None
-        tips = nodes.problem.clip_to_domain(tips, in_place=True)
+        duals = nodes.problem.clip_to_domain(duals, in_place=True)
         theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
         halved, cut_short = True, False
         while halved and after.gap > tol:
             if number + 1 > left or self.agree(self._out_of_time(deadline))[0]:
                 cut_short = True
                 break
-            before, after = after, certify_after_pass(nodes, tips, theta, number)
+            before, after = after, certify_after_pass(nodes, duals, theta, number)
             theta, number = after.theta, number + 1
             halved = after.gap <= 0.5 * before.gap
         if after.gap <= tol:
-            process.place(tips, nodes.problem.sigma[:, None] * theta)
+            process.place(duals, nodes.problem.sigma[:, None] * theta)
         if not cut_short:
             computations = process.work.computations + number * nodes.problem.n_samples
             process.work = process.work._replace(computations=computations)
@@ -320,10 +320,10 @@ class Execution:
         begun = time.perf_counter()
         self.nodes.why = f"to certify {self._where()}"
         certificate = certify(self.process, self.nodes)
-        tips = self.process.dual()
-        assert tips is not None, "only a method with dual variables runs in phases"
+        duals = self.process.dual()
+        assert duals is not None, "only a method with dual variables runs in phases"
         self.times.evaluating += time.perf_counter() - begun
-        return certificate, self.nodes.problem.clip_to_domain(tips)
+        return certificate, self.nodes.problem.clip_to_domain(duals)
 
     def measure(self, record: Record) -> dict[str, float]:
         """Evaluate the nodes' iterates."""

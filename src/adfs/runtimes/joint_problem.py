@@ -198,7 +198,7 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
         if as_csr and isinstance(problem, Problem) and not problem.sparse:
             rows, loss = sp.csr_array(problem.X), problem.loss
             found = Problem.stacked(
-                rows, problem.y, problem.weights, problem.offsets, loss, problem.sigma, problem.offset
+                rows, problem.y, problem.weights, problem.node_starts, loss, problem.sigma, problem.offset
             ).with_l1(problem.l1, problem.l1_columns)
         return found.widened(width)
 

@@ -142,7 +142,7 @@ class Progress:
         if certificate.steers:
             return
         if self.best is None or _quality(certificate) < _quality(self.best):
-            self.best = certificate._replace(theta=certificate.theta.copy(), tips=None)
+            self.best = certificate._replace(theta=certificate.theta.copy(), duals=None)
 
 
 def _quality(certificate: Certificate) -> tuple[float, float]:
@@ -383,8 +383,8 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
     zero, problem = np.zeros_like(best.theta), nodes.problem
     if math.isnan(best.gap):
         return Certificate(zero, nodes.value_at_zero, best.lower, best.gap)
-    tips = np.zeros((problem.n_samples, *problem.tip_shape))  # which stand for it
-    found = close_gap(nodes.collect(problem.gap_parts(tips, zero)), zero, zero, nodes.total_sigma)
+    duals = np.zeros((problem.n_samples, *problem.dual_shape))  # which stand for it
+    found = close_gap(nodes.collect(problem.gap_parts(duals, zero)), zero, zero, nodes.total_sigma)
     if best.value <= found.value + found.rounding:
         return best
     found = found.above(best.lower)

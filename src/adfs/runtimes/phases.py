@@ -44,7 +44,7 @@ class Maker(Protocol):
     def setting(self, problem: FiniteSum, constants: object, phase: int) -> Setting:
         """Return what the process of a phase starts from."""
 
-    def place(self, process: Process, tips: np.ndarray, nodes: AllNodes) -> bool:
+    def place(self, process: Process, duals: np.ndarray, nodes: AllNodes) -> bool:
         """Put a process at a dual point; return whether it can start there."""
 
 
@@ -178,8 +178,8 @@ class Phases:
         assert execution is not None
         assert self._summary is not None
         begun = time.perf_counter()
-        certificate, tips = execution.consult()
-        look = _Certified(self, self._summary, execution.position, certificate, tips)
+        certificate, duals = execution.consult()
+        look = _Certified(self, self._summary, execution.position, certificate, duals)
         phase = self.retuner.decide(look)
         if phase is not None:
             look.charge(sums=1)
@@ -253,14 +253,14 @@ class _Certified(Look):
         summary: NodeSummary,
         position: float,
         certificate: Certificate,
-        tips: np.ndarray,
+        duals: np.ndarray,
     ) -> None:
         maker, nodes = phases.maker, phases.nodes
         self._maker, self._nodes = maker, nodes
         self.phase, self.position = phases.number, position
         self.problem, self.view, self.summary = maker.problem, phases.setting.problem, summary
         self.parameters, self.network, self.tau = phases.setting.parameters, maker.network, maker.tau
-        self.theta, self.tips, self.gap = certificate.theta, tips, certificate.gap
+        self.theta, self.duals, self.gap = certificate.theta, duals, certificate.gap
         self.excess = certificate.absolute_gap
         self.total_sigma = nodes.total_sigma
         # The certificate: a pass, a sum for θ, and another for its value.

@@ -161,7 +161,7 @@ def _check(
     if options.tol is not None and not problem.certifiable:
         raise InputError(
             "tol bounds a certified gap, and a term of this problem has no conjugate to certify with: "
-            "define `conjugate`, or give a budget (passes, events, seconds) instead"
+            "define `conjugate`, or give a budget (max_passes, events, seconds) instead"
         )
     if team.size > 1 and chosen.kind == "single":
         raise InputError(f"method {chosen.name!r} runs on one machine with all the data: use adfs.simulate")
@@ -202,7 +202,7 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     columns = as_columns([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
     count = nodes.sigma.size if options.gather else problem.n_nodes
     theta = np.zeros((count, problem.n_features))
-    dual = np.zeros((problem.n_samples, *problem.tip_shape))
+    dual = np.zeros((problem.n_samples, *problem.dual_shape))
     run = Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual)
     return dataclasses.replace(run, absolute_gap=0.0)
 
@@ -230,7 +230,7 @@ class _Assembly:
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
         nodes = AllNodes(cluster, self.placement, self.problem)
-        start = self._start_tips()
+        start = self._start_duals()
         retuner = self.method.retuner(self.problem, options.parameters)
         view = self.problem if retuner is None else retuner.first_view(self.problem, start, nodes.add)
         summary = self.summarize(view)
@@ -315,13 +315,13 @@ class _Assembly:
         adapted = self.cluster.attempt(why, lambda: self.method.adapt(found, self.own))
         return _from_first(self.cluster, adapted)
 
-    def _start_tips(self) -> np.ndarray | None:
+    def _start_duals(self) -> np.ndarray | None:
         """Return the tips that the run is to start from, in their domains; None for zero everywhere."""
         start = self.options.start
         if not self.cluster.any(start is not None, "to start"):
             return None
         problem = self.problem
-        shape = (problem.n_samples, *problem.tip_shape)
+        shape = (problem.n_samples, *problem.dual_shape)
 
         def clip() -> np.ndarray:
             if start is None:
@@ -332,7 +332,7 @@ class _Assembly:
 
         return self.cluster.attempt("to start", clip)
 
-    def place(self, process: Process, tips: np.ndarray, nodes: AllNodes) -> bool:
+    def place(self, process: Process, duals: np.ndarray, nodes: AllNodes) -> bool:
         """Put a process at a dual point; return whether it can start there.
 
         APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
@@ -341,9 +341,9 @@ class _Assembly:
         then starts at the same θ(s). With an ℓ1 term node i has σ_iθ(s) and λ_i/Σλ of the rest. A method that
         goes by θ alone starts there if it is better than 0.
         """
-        total = nodes.add_rows(tips)
+        total = nodes.add_rows(duals)
         if not isinstance(process, OnePoint):
-            return process.place(tips, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
+            return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
         theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
             process.place_at(theta)
@@ -390,7 +390,7 @@ class _Assembly:
             within = position_at(self._clock(constants), options.time)
             events = within if events is None else min(events, within)
         return Plan(
-            Budget(options.tol, options.passes, events, options.seconds),
+            Budget(options.tol, options.max_passes, events, options.seconds),
             Record.of(options.record),
             lambda amount: self.method.position_of(constants, summary, amount),
             int(summary.n_samples.sum()),
@@ -438,7 +438,7 @@ class _Assembly:
             seconds=result.seconds,
             schedule=options.schedule if isinstance(process, EventProcess) else "",
             details=details | execution.account(),
-            dual=process.dual() if result.certificate.tips is None else result.certificate.tips,
+            dual=process.dual() if result.certificate.duals is None else result.certificate.duals,
             history=history,
             absolute_gap=result.certificate.absolute_gap,
         )

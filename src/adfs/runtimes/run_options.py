@@ -43,7 +43,7 @@ class RunOptions:
     tol : float, optional
         Stop when the certified gap, relative to F(0), is at most this. Where rounding keeps it above, the run
         goes on until its budget ends.
-    passes, events, seconds : float, optional
+    max_passes, events, seconds : float, optional
         Budgets; the first one met ends the run. Without any: 100 passes, or as many as ``tol`` takes.
     time : float, optional
         A budget of idealised time, on the clock of ``delays``.
@@ -77,7 +77,7 @@ class RunOptions:
     tau: float | str | None = None
     seed: int = 0
     tol: float | None = None
-    passes: float | None = None
+    max_passes: float | None = None
     events: float | None = None
     seconds: float | None = None
     time: float | None = None
@@ -117,7 +117,7 @@ class RunOptions:
         if isinstance(self.tau, float | int) and not (math.isfinite(self.tau) and self.tau >= 0.0):
             raise InputError(f"tau must be finite and at least 0, got {self.tau!r}")
         Record.of(self.record)
-        Budget(self.tol, self.passes, self.events, self.seconds)
+        Budget(self.tol, self.max_passes, self.events, self.seconds)
 
     def words(self) -> dict[str, object]:
         """Return what all processes must have been given alike."""

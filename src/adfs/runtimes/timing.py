@@ -195,7 +195,7 @@ def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float
 
 
 def theorem4_table(
-    graphs: tuple[str | Network, ...] = ("cycle:16", "grid:4x4", "complete:8"),
+    networks: tuple[str | Network, ...] = ("cycle:16", "grid:4x4", "complete:8"),
     p_comm: tuple[float, ...] = (0.1, 0.3, 0.5),
     tau: tuple[float, ...] = (1.0, 5.0),
     *,
@@ -211,15 +211,15 @@ def theorem4_table(
     Returns
     -------
     pandas.DataFrame
-        One row per case: ``graph``, ``n_nodes``, ``p_comm``, ``tau``, ``law``, ``blocking``, ``measured``
+        One row per case: ``network``, ``n_nodes``, ``p_comm``, ``tau``, ``law``, ``blocking``, ``measured``
         (time per step), ``bound`` (ν), ``constant`` (measured·n/(p_comp + τ·p_comm^max), 24 in the bound)
         and ``holds`` (whether what the proof assumes is true).
     """
     import pandas as pd
 
     rows: list[dict[str, object]] = []
-    for graph in graphs:
-        network = Network(graph)
+    for name in networks:
+        network = Network(name)
         n = network.n_nodes
         one = np.ones(n)
         count = np.ones(n, dtype=np.int64)
@@ -242,7 +242,7 @@ def theorem4_table(
                         measured = float(found.latest[0]) / events
                         rows.append(
                             {
-                                "graph": network.name,
+                                "network": network.name,
                                 "n_nodes": n,
                                 "p_comm": share,
                                 "tau": message,

@@ -202,7 +202,7 @@ class Schedule(abc.ABC):
         if self.samples is None:
             return table_of, frozen(np.zeros(2, dtype=np.int64)), frozen(np.zeros(0, dtype=np.uint64))
         table_of[self.samples.node_ids] = np.arange(self.samples.node_ids.size)
-        return table_of, frozen(self.samples.offsets), frozen(self.samples.packed)
+        return table_of, frozen(self.samples.node_starts), frozen(self.samples.packed)
 
 
 def room_for(events: int) -> Events:

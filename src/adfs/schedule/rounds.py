@@ -53,7 +53,7 @@ class RoundWindow(NamedTuple):
     key: np.uint64
     p_gossip: float
     packed: NDArray[np.uint64]
-    offsets: NDArray[np.int64]
+    node_starts: NDArray[np.int64]
     places: NDArray[np.int64]
     names: NDArray[np.uint64]
     bounds: NDArray[np.int64]
@@ -92,7 +92,9 @@ def draw_rounds(window: RoundWindow, first: int) -> None:
     window.starts[rounds] = count
     draw_pairs(count, _SAMPLE, window.key, index, name)
     for e in range(count):
-        window.samples[e] = draw_sample(index[e], window.packed, window.offsets, np.uint64(window.nodes[e]))
+        window.samples[e] = draw_sample(
+            index[e], window.packed, window.node_starts, np.uint64(window.nodes[e])
+        )
 
 
 class RoundDraws:
@@ -136,7 +138,7 @@ class RoundDraws:
             key=self._key,
             p_gossip=float(p_gossip),
             packed=tables.packed,
-            offsets=tables.offsets,
+            node_starts=tables.node_starts,
             places=places,
             names=tables.node_ids[places].astype(np.uint64),
             bounds=np.zeros(2, dtype=np.int64),

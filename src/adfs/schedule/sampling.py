@@ -138,19 +138,19 @@ def _vose(
 @compiled
 def _build_rows(
     weights: NDArray[np.float64],
-    offsets: NDArray[np.int64],
+    node_starts: NDArray[np.int64],
     packed: NDArray[np.uint64],
     drawable: NDArray[np.bool_],
 ) -> None:
     longest = 0
-    for k in range(offsets.shape[0] - 1):
-        longest = max(longest, offsets[k + 1] - offsets[k])
+    for k in range(node_starts.shape[0] - 1):
+        longest = max(longest, node_starts[k + 1] - node_starts[k])
     mass = np.empty(longest, np.int64)
     threshold = np.empty(longest, np.int64)
     alias = np.empty(longest, np.int64)
     stack = np.empty(longest, np.int32)
-    for k in range(offsets.shape[0] - 1):
-        first, m = offsets[k], offsets[k + 1] - offsets[k]
+    for k in range(node_starts.shape[0] - 1):
+        first, m = node_starts[k], node_starts[k + 1] - node_starts[k]
         drawable[k] = _integer_masses(weights[first : first + m], _ROW_BITS, mass[:m])
         if drawable[k]:
             _vose(mass[:m], _ROW_BITS, stack[:m], threshold[:m], alias[:m])
@@ -196,13 +196,13 @@ class AliasTables:
     """
 
     packed: NDArray[np.uint64]
-    offsets: NDArray[np.int64]
+    node_starts: NDArray[np.int64]
     node_ids: NDArray[np.int64]
     drawable: NDArray[np.bool_]
 
     @classmethod
     def build(
-        cls, weights: ArrayLike, offsets: ArrayLike, *, node_ids: ArrayLike | None = None
+        cls, weights: ArrayLike, node_starts: ArrayLike, *, node_ids: ArrayLike | None = None
     ) -> AliasTables:
         """Build the tables from weights, which need not sum to anything in particular.
 
@@ -216,11 +216,11 @@ class AliasTables:
             Which nodes these are, where they are not 0, …, k−1.
         """
         row_weights = np.ascontiguousarray(weights, dtype=np.float64)
-        bounds = np.ascontiguousarray(offsets, dtype=np.int64)
+        bounds = np.ascontiguousarray(node_starts, dtype=np.int64)
         if row_weights.ndim != 1 or bounds.ndim != 1 or bounds.size == 0:
             raise InputError("weights and offsets must be one-dimensional, and offsets must not be empty")
         if bounds[0] != 0 or bounds[-1] != row_weights.size or (np.diff(bounds) < 0).any():
-            raise InputError(f"offsets must rise from 0 to the number of rows, {row_weights.size}")
+            raise InputError(f"node_starts must rise from 0 to the number of rows, {row_weights.size}")
         if row_weights.size > _MAX_ROWS:
             raise InputError(
                 f"a process can draw from at most {_MAX_ROWS} rows, but was given {row_weights.size}"
@@ -231,7 +231,7 @@ class AliasTables:
         k = bounds.size - 1
         ids = np.arange(k) if node_ids is None else np.ascontiguousarray(node_ids, dtype=np.int64)
         if ids.shape != (k,) or np.unique(ids).size != k or (k and ids.min() < 0):
-            raise InputError(f"node_ids must be {k} different node numbers, one for each pair of offsets")
+            raise InputError(f"node_ids must be {k} different node numbers, one for each pair of node_starts")
         packed = np.empty(row_weights.size, dtype=np.uint64)
         drawable = np.empty(k, dtype=np.bool_)
         _build_rows(row_weights, bounds, packed, drawable)

@@ -105,7 +105,7 @@ class Parameters(EventParameters, Record):
 
     def sample_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return √(1 + L_ij/σ_i), to which p_ij is proportional in a node; 0 on inactive rows; shape (N,)."""
-        return sampling_weights(problem.smoothness, problem.active, problem.offsets, self.sigma)
+        return sampling_weights(problem.smoothness, problem.active, problem.node_starts, self.sigma)
 
     def sample_probability(self, problem: FiniteSum) -> np.ndarray:
         """Return p_ij, shape (N,)."""

@@ -89,12 +89,12 @@ class _OneNode(NodeSummary):
 
     @cached_property
     def largest_smoothness(self) -> np.ndarray:
-        return node_maxima(self._own.smoothness, self._own.offsets)
+        return node_maxima(self._own.smoothness, self._own.node_starts)
 
 
 def _root_sums(problem: FiniteSum) -> np.ndarray:
-    roots = sampling_weights(problem.smoothness, problem.active, problem.offsets, problem.sigma)
-    return node_sums(roots, problem.offsets)
+    roots = sampling_weights(problem.smoothness, problem.active, problem.node_starts, problem.sigma)
+    return node_sums(roots, problem.node_starts)
 
 
 #: What parameters are computed from: a problem, or what its nodes say of their data.
@@ -105,7 +105,9 @@ def node_sizes(problem: FiniteSum | NodeSizes) -> NodeSizes:
     """Return the sizes of a problem's nodes (sizes are returned as they are)."""
     if isinstance(problem, NodeSizes):
         return problem
-    return NodeSizes(np.diff(problem.offsets), node_sums(problem.active, problem.offsets).astype(np.int64))
+    return NodeSizes(
+        np.diff(problem.node_starts), node_sums(problem.active, problem.node_starts).astype(np.int64)
+    )
 
 
 def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
@@ -129,7 +131,7 @@ def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
         kappa=problem.kappa,
         batch_kappa=problem.batch_smoothness / problem.sigma,
         root_sums=_root_sums(problem),
-        largest_smoothness=node_maxima(problem.smoothness, problem.offsets),
+        largest_smoothness=node_maxima(problem.smoothness, problem.node_starts),
     )
 
 
@@ -165,6 +167,6 @@ def check_smooth(summary: NodeSummary) -> None:
     """Raise unless every loss is smooth."""
     if not np.all(np.isfinite(summary.kappa)):
         raise InputError(
-            "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon-insensitive losses "
+            "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon_insensitive losses "
             "use 'ns-adfs' (NonSmoothParameters) or a smoothed loss"
         )
