@@ -329,6 +329,8 @@ class Method(ABC, Generic[P]):
         Whether it also runs on losses whose curvature has no bound.
     l1 : bool
         Whether it also runs on problems with an ℓ1 term.
+    unpenalised_columns : bool
+        Whether it takes columns that the ℓ2 terms leave out (`adfs.problem.Problem.with_ridge_columns`).
     options : tuple of str
         The names of its own options.
     record : type
@@ -348,6 +350,7 @@ class Method(ABC, Generic[P]):
     checks_every_round: ClassVar[bool] = False
     assumes_curvature: ClassVar[bool] = False
     l1: ClassVar[bool] = False
+    unpenalised_columns: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]

@@ -37,6 +37,15 @@ def inner_product(a: np.ndarray, b: np.ndarray) -> float:
     return total
 
 
+@kernel
+def masked_square(mask: np.ndarray, theta: np.ndarray) -> float:
+    """Return Σ_k m_k θ_k², summed in order."""
+    total = 0.0
+    for k in range(theta.size):
+        total += mask[k] * theta[k] * theta[k]
+    return total
+
+
 @inlined
 def _factor(scaled: np.ndarray, ridge: float, factor: np.ndarray) -> bool:
     """Write an upper U with UᵀU = A + ridge·I from A's upper triangle (d, d); return whether there is one."""
@@ -89,14 +98,22 @@ def small_newton_move(hessian: np.ndarray, gradient: np.ndarray, ridges: tuple[f
 
 @kernel
 def fill_values(
-    samples: Samples, sigma: np.ndarray, theta: np.ndarray, curves: np.ndarray, out: np.ndarray
+    samples: Samples,
+    sigma: np.ndarray,
+    mask: np.ndarray,
+    theta: np.ndarray,
+    curves: np.ndarray,
+    out: np.ndarray,
 ) -> None:
-    """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1), and wℓ'' of each row to ``curves`` (N,)."""
+    """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1), and wℓ'' of each row to ``curves`` (N,).
+
+    ``mask`` (d,) is 0 for the columns without a penalty and 1 for the others.
+    """
     rows, node_starts, d = samples.rows, samples.node_starts, theta.size
-    square = inner_product(theta, theta)
+    square = masked_square(mask, theta)
     for i in range(out.shape[0]):
         for k in range(d):
-            out[i, k] = sigma[i] * theta[k]
+            out[i, k] = sigma[i] * mask[k] * theta[k]
         total, carry = 0.0, 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
@@ -121,6 +138,7 @@ def fill_values(
 def fill_hessian(
     samples: Samples,
     sigma: np.ndarray,
+    mask: np.ndarray,
     curves: np.ndarray,
     first: int,
     last: int,
@@ -136,7 +154,7 @@ def fill_hessian(
         for a in range(room.shape[0]):
             for b in range(d):
                 room[a, b] = 0.0
-            room[a, first + a] = sigma[i]
+            room[a, first + a] = sigma[i] * mask[first + a]
         _add_products(
             samples.rows, curves, samples.node_starts[i], samples.node_starts[i + 1], first, last, room
         )

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, OnePoint, RoundEffort, Setting, register_method
-from adfs.algorithms.hessian_kernels import inner_product
+from adfs.algorithms.hessian_kernels import inner_product, masked_square
 from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
 from adfs.algorithms.round_process import LocalRounds
 from adfs.compilation import kernel
@@ -36,11 +36,13 @@ class LbfgsParts(NamedTuple):
     ``points`` (3, d) holds where F is looked at next, the last point that was taken and the direction from
     there; ``slopes`` (2, d) the gradient at the latter and what the features are scaled by; ``pairs``
     (2, m, d) steps and what the gradient changed by over them; ``products`` (2, m) theirs and room; ``room``
-    (K,) margins; ``tables`` (2, d) those of the point and the gradient.
+    (K,) margins; ``tables`` (3, d) those of the point, the gradient and the mask. ``mask`` (d,) is 0 for the
+    columns without a penalty and 1 for the others.
     """
 
     samples: Samples
     sigma: np.ndarray
+    mask: np.ndarray
     beta: float
     points: np.ndarray
     slopes: np.ndarray
@@ -67,7 +69,7 @@ def _fill_scales(parts: LbfgsParts, out: np.ndarray) -> None:
     width = parts.points.shape[1]
     for i in range(out.shape[0]):
         for k in range(width):
-            out[i, k] = parts.sigma[i]
+            out[i, k] = parts.sigma[i] * parts.mask[k]
         out[i, width] = 0.0
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             factor = samples.weights[j] * parts.beta
@@ -86,12 +88,13 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
     theta, loss = parts.points[0], samples.loss
     width, rows = theta.size, samples.rows
     feature, output = table_strides(rows, width // margins.size, margins.size)
-    square = inner_product(theta, theta)
-    table, pull = parts.tables[0], parts.tables[1]
+    square = masked_square(parts.mask, theta)
+    table, pull, mask = parts.tables[0], parts.tables[1], parts.tables[2]
     fill_table(rows, theta, margins.size, table)
+    fill_table(rows, parts.mask, margins.size, mask)
     for i in range(out.shape[0]):
         for k in range(width):
-            pull[k] = parts.sigma[i] * table[k]
+            pull[k] = parts.sigma[i] * mask[k] * table[k]
         total, carry = 0.0, 0.0
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             label, weight = plain_label(samples.y, j), samples.weights[j]
@@ -248,6 +251,7 @@ class LbfgsProcess(OnePoint, LocalRounds):
         self.parts = LbfgsParts(
             self.samples,
             self.problem.sigma,
+            self.problem.ridge_mask,
             float(self.samples.loss.beta),
             np.zeros((3, d)),
             np.zeros((2, d)),
@@ -255,7 +259,7 @@ class LbfgsProcess(OnePoint, LocalRounds):
             np.zeros((2, PAIRS)),
             np.zeros(10),
             np.empty(self.problem.n_outputs),
-            np.empty((2, d)),
+            np.empty((3, d)),
         )
 
     @property
@@ -297,6 +301,7 @@ class Lbfgs(Method[LbfgsParameters]):
 
     name = "lbfgs"
     kind: ClassVar[str] = "rounds"
+    unpenalised_columns = True
     several_outputs = True
     checks_every_round = True
 

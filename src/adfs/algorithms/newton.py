@@ -80,6 +80,7 @@ class HessianRounds(RoundProcess):
         super().__init__()
         assert isinstance(setting.problem, Problem)
         self.problem, self.samples = setting.problem, setting.problem.samples
+        self.mask = self.problem.ridge_mask
         n, d = setting.network.n_nodes, self.problem.n_features
         self.gossip_matrix = no_gossip(n)
         block = setting.block
@@ -102,7 +103,7 @@ class HessianRounds(RoundProcess):
         for (first, last), upper in zip(self._bands, self._upper, strict=True):
             out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
             room = np.empty((last - first, d))
-            fill_hessian(self.samples, self.problem.sigma, curves, first, last, room, out)
+            fill_hessian(self.samples, self.problem.sigma, self.mask, curves, first, last, room, out)
             band = gossip.total(out)
             if self.leader is not None:
                 hessian[first:last][upper] = band
@@ -186,7 +187,7 @@ class NewtonProcess(OnePoint, HessianRounds):
         """Return F and ∇F at a point, and keep the curvatures there."""
         problem, d = self.problem, point.size
         head = np.empty((problem.n_nodes, d + 1))
-        fill_values(self.samples, problem.sigma, point, self.curves, head)
+        fill_values(self.samples, problem.sigma, self.mask, point, self.curves, head)
         total = np.asarray(gossip.total(head))
         self.work = self.work._replace(computations=self.work.computations + problem.n_samples)
         return float(total[d]), np.ascontiguousarray(total[:d])
@@ -252,6 +253,7 @@ class HessianMethod(Method[Constants]):
 
     kind: ClassVar[str] = "rounds"
     checks_every_round = True
+    unpenalised_columns = True
 
     def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
         super().check(problem, options)

@@ -180,11 +180,17 @@ class Problem(FiniteSum):
         moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
         return moved
 
+    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
+        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
+        moved = self._with_data(self._data)
+        moved.ridge_columns = columns
+        return moved
+
     def _with_data(self, data: Shard) -> Problem:
         """Return the same problem with other samples in the places of its own."""
         moved = Problem.__new__(Problem)
         moved._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
-        moved.l1, moved.l1_columns = self.l1, self.l1_columns
+        moved.l1, moved.l1_columns, moved.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
         return moved
 
     def _set(
@@ -306,7 +312,7 @@ class Problem(FiniteSum):
         node_starts = np.array([0, self.n_samples], dtype=np.int64)
         whole._set(self.loss, self._data, node_starts, self.total_sigma, self._row_index)
         whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        whole.l1_columns = self.l1_columns
+        whole.l1_columns, whole.ridge_columns = self.l1_columns, self.ridge_columns
         return whole
 
     def with_offset(self, offset: np.ndarray) -> Problem:
@@ -339,7 +345,9 @@ class Problem(FiniteSum):
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
         arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
-        arrays += [one for one in (self.offset, self.l1, self.l1_columns) if one is not None]
+        arrays += [
+            one for one in (self.offset, self.l1, self.l1_columns, self.ridge_columns) if one is not None
+        ]
         return [self.loss], arrays
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
@@ -387,7 +395,7 @@ class Problem(FiniteSum):
 
     def _penalty_gradient(self, theta: np.ndarray) -> np.ndarray:
         whole = self.whole_penalty
-        gradient = whole.sigma * theta
+        gradient = whole.sigma * whole.ridge_part(theta)
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
@@ -404,7 +412,7 @@ class Problem(FiniteSum):
             data = (self.X.T @ sp.diags_array(curvatures) @ self.X).toarray()
         else:
             data = self.X.T @ (curvatures[:, None] * self.X)
-        return np.asarray(data + self.total_sigma * np.eye(self.n_features))
+        return np.asarray(data + np.diag(self.total_sigma * self.ridge_mask))
 
     # ------------------------------------------------------------------ the dual
 
