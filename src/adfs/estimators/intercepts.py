@@ -172,9 +172,7 @@ def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solv
     total, middle = solver.totals([data.weights, data.weights * y], data.node_starts)
     if not total > 0.0:
         return 1.0
-    curvature = loss.beta if loss.smooth else 1.0
-    if loss.name == "poisson":
-        curvature = middle / total
+    curvature = loss.typical_curvature(middle / total)
     least = alpha / ((curvature or 1.0) * total)
     if solver.method in _WHATEVER_THE_UNITS:
         return math.sqrt(_BELOW * least)
@@ -217,7 +215,7 @@ def best_constants(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -
         value, slope = nodes.add(sums)
         return level, float(value), float(slope)
 
-    return np.array([start if loss.name == "squared" else _least(look, start)])
+    return np.array([start if loss.curvature_type == "constant" else _least(look, start)])
 
 
 def _least(look: Callable[[float], tuple[float, float, float]], start: float) -> float:
@@ -306,7 +304,7 @@ class _Rounds:
         # How far an intercept may be from the best one: the size of margins, and of targets.
         (weight,) = solver.totals([plain.weights], plain.node_starts)
         mean = found.value / weight if weight > 0.0 else 0.0
-        linear = plain.loss.translates and plain.loss.name != "squared"
+        linear = plain.loss.translates and plain.loss.curvature_type != "constant"
         self.reach = 1.0 + max(math.sqrt(2.0 * mean), mean if linear else 0.0)
 
     def _slack(self, point: np.ndarray, around: np.ndarray, intercepts: np.ndarray) -> float:

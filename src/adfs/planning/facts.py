@@ -12,11 +12,6 @@ from adfs.errors import InputError
 from adfs.problem import Problem
 from adfs.theory import NodeSummary, summarize
 
-#: The losses for which QNing is thought of: their curvature has no jumps, and is not nearly one as a narrowly
-#: smoothed hinge's is. With squares it took up to 25 times as many passes as predicted, as its inexact steps
-#: lead it astray.
-CURVED = ("logistic",)
-
 
 @dataclass(frozen=True, eq=False)
 class Facts:
@@ -40,7 +35,8 @@ class Facts:
         Non-zeros per row of sparse data.
     n_outputs : int
     curved : bool
-        Whether the curvature of the loss has no jumps, on which quasi-Newton steps rely.
+        Whether the curvature of the loss is continuous and not constant (QNing took up to 25 times as many
+        passes as predicted with squares).
     own : NodeSummary, optional
         The summary of the nodes that the samples are on already.
 
@@ -109,7 +105,7 @@ class Facts:
             smoothness=smoothness,
             entries_per_row=problem.entries_per_row,
             n_outputs=problem.n_outputs,
-            curved=problem.loss_name in CURVED,
+            curved=problem.loss.curvature_type == "continuous",
             own=summarize(problem) if problem.n_nodes > 1 else None,
         )
 

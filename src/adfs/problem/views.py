@@ -24,15 +24,6 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.line_losses import (
-    Absolute,
-    EpsilonInsensitive,
-    Hinge,
-    Quantile,
-    SmoothedHinge,
-    SmoothedInsensitive,
-    SmoothedQuantile,
-)
 from adfs.problem.loss_base import Ends, Loss, clip
 from adfs.problem.losses import curvature, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
@@ -69,7 +60,7 @@ class Boxed(
 
 def can_be_boxed(loss: Loss) -> bool:
     """Whether a loss says what its curvature is over an interval."""
-    return hasattr(type(loss), "curvature_over")
+    return loss.can_be_boxed
 
 
 # --------------------------------------------------------------------------- what kernels call
@@ -380,22 +371,15 @@ def beyond(problem: Problem, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
 
 def can_be_smoothed(loss: Loss) -> bool:
     """Whether `smoothed` knows a loss."""
-    return isinstance(loss, Absolute | Quantile | EpsilonInsensitive | Hinge)
+    return loss.smoothed(1.0) is not None
 
 
 def smoothed(problem: Problem, width: float) -> Problem:
     """Return the problem with kinks rounded over a width; dual variables keep their domains."""
-    loss, weights = problem.loss, problem.weights
-    found: Loss
-    if isinstance(loss, Hinge):
-        found = SmoothedHinge(width)
-    elif isinstance(loss, EpsilonInsensitive):
-        found = SmoothedInsensitive(loss.epsilon, width)
-    elif isinstance(loss, Absolute):
-        found, weights = SmoothedQuantile(0.5, width), 2.0 * weights
-    else:
-        assert isinstance(loss, Quantile)
-        found = SmoothedQuantile(loss.quantile, width)
+    form = problem.loss.smoothed(width)
+    assert form is not None
+    found, factor = form
+    weights = problem.weights if factor == 1.0 else factor * problem.weights
     return Problem.stacked(
         problem.X, problem.y, weights, problem.node_starts, found, problem.sigma, problem.offset
     )
