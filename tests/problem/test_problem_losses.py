@@ -233,7 +233,7 @@ def test_a_loss_by_name_with_its_constants() -> None:
         ("quantile", {"quantile": 1.0}, "quantile: quantile must lie strictly between 0 and 1, got 1.0"),
         ("smoothed_quantile", {"quantile": math.nan}, "quantile must lie strictly between 0 and 1, got nan"),
         ("epsilon_insensitive", {"epsilon": -0.1}, "epsilon must be finite and at least 0, got -0.1"),
-        (Huber(1.0), {"delta": 2.0}, "parameters ['delta'] were given beside a loss that already has its own"),
+        (Huber(1.0), {"delta": 2.0}, "parameters ['delta'] were given beside a loss that already has its"),
         (3, {}, "loss must be a name or a Loss, got int"),
     ],
 )

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from adfs.algorithms.base import OnePoint, Process
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
-from adfs.problem import Loss, Problem
+from adfs.problem import FiniteSum, Loss, Problem
 from adfs.problem.evaluation import dual_rooms, weighted_row_sums
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of
@@ -245,7 +245,7 @@ def _least(look: Callable[[float], tuple[float, float, float]], start: float) ->
     return best[0]
 
 
-def _best_of_classes(problem: Problem, nodes: AllNodes) -> np.ndarray:
+def _best_of_classes(problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
     """Return the logarithms of the classes' shares; with offsets Newton's method goes on from there."""
     nothing = np.zeros((problem.n_samples, problem.n_outputs))
     true = _class_sums(problem, nothing, nodes)[2]
@@ -364,7 +364,7 @@ class _Rounds:
         value, lower = (float(run.columns[name][-1]) for name in ("primal", "dual"))
         return _Point(point, value, lower, run.gap, run.absolute_gap, run.dual)
 
-    def certify_run(self, problem: Problem, run: Run, around: np.ndarray) -> _Point:
+    def certify_run(self, problem: FiniteSum, run: Run, around: np.ndarray) -> _Point:
         """Return the point of a run's tips, its own where it has none, certified without the penalty."""
         nodes = AllNodes(self.solver.cluster, self.solver.placement, problem)
         duals = problem.slopes(run.coef) if run.dual is None else run.dual
@@ -378,7 +378,6 @@ class _Rounds:
         F − D is the sum of the samples' wℓ(u) + wℓ*(s/w) − us and (α/2)‖θ − θ(s)‖², where tips sum to 0.
         """
         problem = nodes.problem
-        assert isinstance(problem, Problem)
         for _ in range(2):  # again where rounding left too much
             duals = balanced(problem, duals, nodes)
             total = nodes.add_rows(duals).reshape(self.outputs, -1)
@@ -450,7 +449,7 @@ class _Rounds:
 # --------------------------------------------------------------------------- tips that sum to 0
 
 
-def balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Return tips in their domains that sum to 0 over all nodes (up to rounding), near those given.
 
     Parameters
@@ -464,13 +463,13 @@ def balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray
     return problem.clip_to_domain(balance(problem, duals, nodes))
 
 
-def _sums(columns: Sequence[np.ndarray], problem: Problem, nodes: AllNodes) -> np.ndarray:
+def _sums(columns: Sequence[np.ndarray], problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
     """Return the sums of columns (N,) over the rows of all nodes, node by node, right to rounding."""
     ones = rows_of(np.ones((problem.n_samples, 1)))
     return nodes.add(weighted_row_sums(ones, problem.node_starts, np.column_stack(columns), len(columns)))
 
 
-def _left(duals: np.ndarray, problem: Problem, nodes: AllNodes) -> np.ndarray:
+def _left(duals: np.ndarray, problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
     """Return how far the sums of tips (N,) or (N, K) over all nodes can be from 0; (K,)."""
     duals = duals.reshape(problem.n_samples, -1)
     ones = rows_of(np.ones((problem.n_samples, 1)))
@@ -479,7 +478,7 @@ def _left(duals: np.ndarray, problem: Problem, nodes: AllNodes) -> np.ndarray:
     return np.array([abs(math.fsum(one)) + _EPS * math.fsum(np.abs(one)) for one in sums.T])
 
 
-def _balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move each tip in proportion to its way to the nearer end of its domain: one at an end stays there."""
     duals = np.where(problem.weights > 0.0, duals, 0.0)
     room = dual_rooms(problem.loss, problem.labels, problem.weights, duals)
@@ -494,7 +493,7 @@ def _balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarra
 
 
 def _class_sums(
-    problem: Problem, duals: np.ndarray, nodes: AllNodes
+    problem: FiniteSum, duals: np.ndarray, nodes: AllNodes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return p and e (N, K) of tips w(p − e), the sums of we and of wp (K,), and Newton's step upwards (K,).
 
@@ -517,7 +516,7 @@ def _class_sums(
     return share, truth, true, predicted, turn
 
 
-def _balanced_classes(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _balanced_classes(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Tips are w(p − e): each p moves by its own curvature, p(1 − c + p·c); else it is mixed with others."""
     weights = problem.weights[:, None]
     share, truth, true, predicted, turn = _class_sums(problem, duals, nodes)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem import Problem
+from adfs.problem import FiniteSum
 from adfs.theory import NodeSummary, summarize
 
 
@@ -78,9 +78,9 @@ class Facts:
         return math.isfinite(self.kappa_s)
 
     @classmethod
-    def of(cls, problem: Problem) -> Facts:
+    def of(cls, problem: FiniteSum) -> Facts:
         """Return the facts of a problem, on however many nodes it is."""
-        if not isinstance(problem, Problem):
+        if not problem.linear:
             raise InputError(
                 "a plan is made for a linear model (adfs.Problem) or for planning.Facts, "
                 f"got {type(problem).__name__}"
