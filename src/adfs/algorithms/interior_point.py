@@ -16,7 +16,6 @@ from adfs.algorithms.newton import HessianMethod, HessianRounds
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import kernel
 from adfs.errors import InputError
-from adfs.problem import Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.piecewise import Walls, quadratic_pieces
 from adfs.problem.samples import Rows, row_column, row_entry, row_span
@@ -58,7 +57,6 @@ class InteriorPointProcess(HessianRounds):
     def __init__(self, setting: Setting[InteriorPointParameters]) -> None:
         super().__init__(setting)
         problem = setting.problem
-        assert isinstance(problem, Problem)
         pieces = quadratic_pieces(problem)
         if pieces is None:
             raise InputError(

@@ -23,7 +23,7 @@ from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_pro
 from adfs.algorithms.round_process import Gossip, RoundProcess, no_gossip
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, get_loss
+from adfs.problem import FiniteSum, get_loss
 from adfs.problem.evaluation import loss_slopes
 from adfs.theory import NewtonParameters, NodeSizes
 from adfs.threads import single_threaded
@@ -65,7 +65,7 @@ def lapack_newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     return np.asarray(-scale * scale * gradient)
 
 
-def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
+def literal_newton(problem: FiniteSum, rounds: int) -> np.ndarray:
     """Return θ after some rounds on one machine where whole steps are taken, (d,)."""
     theta = np.zeros(problem.n_features)
     for _ in range(rounds):
@@ -78,7 +78,6 @@ class HessianRounds(RoundProcess):
 
     def __init__(self, setting: Setting[NewtonParameters]) -> None:
         super().__init__()
-        assert isinstance(setting.problem, Problem)
         self.problem, self.samples = setting.problem, setting.problem.samples
         self.mask = self.problem.ridge_mask
         n, d = setting.network.n_nodes, self.problem.n_features
@@ -130,7 +129,7 @@ class NewtonProcess(OnePoint, HessianRounds):
         F there; whether that and the above are known; and whether rounding lets it go no further.
     """
 
-    problem: Problem
+    problem: FiniteSum
 
     def __init__(self, setting: Setting[NewtonParameters]) -> None:
         super().__init__(setting)

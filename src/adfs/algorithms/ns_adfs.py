@@ -19,10 +19,9 @@ from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import fma, inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.problem.views import can_be_smoothed
 from adfs.theory import NonSmoothParameters, Parameters
 
 _AHEAD = 6
@@ -286,7 +285,7 @@ class NsAdfs(Method[Any]):
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         if choice != "smoothing":
             return None
-        if not isinstance(problem, Problem) or not can_be_smoothed(problem.loss):
+        if problem.loss.smoothed(1.0) is None:
             raise InputError(
                 "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
                 f"not {problem.loss_name!r}"

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 from adfs.algorithms.base import OnePoint, Process, get_method
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
-from adfs.problem import Loss, Problem
+from adfs.problem import FiniteSum, Loss, Problem
 from adfs.problem.evaluation import dual_rooms, weighted_row_sums
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of
@@ -48,18 +48,18 @@ def rounds_of(methods: Sequence[str]) -> dict[str, float]:
     return {name: 1.0 if get_method(name).unpenalised_columns else _USUAL_ROUNDS for name in methods}
 
 
-def column_value(data: LocalData, loss: Loss, alpha: float, solver: Solver) -> float:
+def column_value(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
     """Return the entry of the intercept's column, for rows that do not have this column yet.
 
     A dual method sees a penalised intercept. The column is as long as a typical row, so that the problem is
     hardly harder to solve, and so long that the penalty is well below the curvature of the data.
     """
-    (total,) = solver.totals([data.weights], data.node_starts)
+    total, targets = solver.totals([data.weights, data.weights * y], data.node_starts)
     if takes_free_column(solver) or not total > 0.0:
         return 1.0
     squares = data.X.multiply(data.X).sum(axis=1) if data.sparse else np.einsum("jk,jk->j", data.X, data.X)
     (typical,) = solver.totals([data.weights * np.ravel(squares)], data.node_starts)
-    least = 10.0 * alpha / ((loss.beta or 1.0) if loss.smooth else 1.0)
+    least = 10.0 * alpha / (loss.typical_curvature(targets / total) or 1.0)
     return math.sqrt(max(typical, least) / total)
 
 
@@ -238,7 +238,6 @@ class _InterceptFit:
         (α/2)‖θ − θ(s)‖² over the penalised columns: no term is negative.
         """
         problem = nodes.problem
-        assert isinstance(problem, Problem)
         for _ in range(2):  # the second time removes the rounding of the first
             duals = balanced(problem, duals, nodes)
         total = nodes.add_rows(duals)
@@ -355,7 +354,7 @@ def _minimise_scalar(evaluate: Callable[[float], tuple[float, float, float]], st
     return best[0]
 
 
-def _best_class_levels(problem: Problem, nodes: AllNodes) -> np.ndarray:
+def _best_class_levels(problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
     """Return the levels (K,) of a softmax model whose shares of the classes are those of the data.
 
     Iterative scaling: the logarithm of true share over predicted share is added to each level. Without
@@ -377,12 +376,12 @@ def _best_class_levels(problem: Problem, nodes: AllNodes) -> np.ndarray:
 # --------------------------------------------------------------------------- dual variables with the sum 0
 
 
-def balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Return dual variables in their domains with the sum 0 over all nodes (up to rounding), near the given.
 
     Parameters
     ----------
-    problem : Problem
+    problem : FiniteSum
     duals : ndarray of shape (N,) or (N, K)
         In their domains.
     nodes : AllNodes
@@ -391,20 +390,20 @@ def balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray
     return problem.clip_to_domain(balance(problem, duals, nodes))
 
 
-def _node_sums(problem: Problem, columns: np.ndarray) -> np.ndarray:
+def _node_sums(problem: FiniteSum, columns: np.ndarray) -> np.ndarray:
     """Return each node's sums of columns (N, k), right to rounding; shape (n, k)."""
     ones = rows_of(np.ones((problem.n_samples, 1)))
     return weighted_row_sums(ones, problem.node_starts, np.ascontiguousarray(columns), columns.shape[1])
 
 
-def _rest_of_sums(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _rest_of_sums(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Return how far the sums of dual variables (N,) or (N, K) over all nodes can be from 0; (K,)."""
     sums = nodes.collect(_node_sums(problem, duals.reshape(problem.n_samples, -1)))
     # Each node's sum is right to its own rounding.
     return np.array([abs(math.fsum(column)) + _EPS * math.fsum(np.abs(column)) for column in sums.T])
 
 
-def _balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move each dual variable in proportion to its distance from the nearer end of its domain."""
     duals = np.where(problem.weights > 0.0, duals, 0.0)
     distance = dual_rooms(problem.loss, problem.labels, problem.weights, duals)
@@ -419,7 +418,7 @@ def _balanced(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarra
 
 
 def _class_sums(
-    problem: Problem, duals: np.ndarray, nodes: AllNodes
+    problem: FiniteSum, duals: np.ndarray, nodes: AllNodes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return predicted shares p and classes e (N, K) of dual variables w(p − e), and Σwe and Σwp (K,)."""
     weights, classes = problem.weights[:, None], duals.shape[1]
@@ -431,7 +430,7 @@ def _class_sums(
     return share, truth, sums[:classes], sums[classes:]
 
 
-def _balanced_classes(problem: Problem, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
+def _balanced_classes(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
     """Move the shares p of each sample by a Newton step of the intercepts, or mix them with other shares."""
     weights, classes = problem.weights[:, None], duals.shape[1]
     share, truth, true, predicted = _class_sums(problem, duals, nodes)

@@ -266,7 +266,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         """Return the rows as a method takes them, and what the intercept's column holds."""
         if not spec.free_intercept:
             return data, 1.0
-        scale = column_value(data, loss, spec.ridge, how)
+        scale = column_value(data, loss, spec.ridge, targets[0], how)
         return replace(data, X=append_column(data.X, scale)), scale
 
     first = with_column(solver)

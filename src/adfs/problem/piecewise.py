@@ -31,7 +31,7 @@ from adfs.problem.samples import (
 )
 
 if TYPE_CHECKING:
-    from adfs.problem.problem import Problem
+    from adfs.problem.finite_sum import FiniteSum
 
 _LARGEST_FREE_SET = 3000
 _LARGEST_ORDER = 1500  # of the systems that interior points factorise at every step
@@ -64,7 +64,7 @@ def _ascend(
             theta[row_column(rows, j, k)] += change * row_entry(rows, j, k)
 
 
-def dual_ascent(problem: Problem, s: np.ndarray, passes: int) -> np.ndarray:
+def dual_ascent(problem: FiniteSum, s: np.ndarray, passes: int) -> np.ndarray:
     """Return s after some passes of exact coordinate steps in random order, shape (N,)."""
     rng = np.random.default_rng(passes)
     active = np.flatnonzero(problem.active)
@@ -97,7 +97,7 @@ def _conjugates(loss: Loss, s: np.ndarray, y: Labels) -> np.ndarray:
     return out
 
 
-def quadratic_pieces(problem: Problem) -> Pieces | None:
+def quadratic_pieces(problem: FiniteSum) -> Pieces | None:
     """Return the pieces of conjugates that are a parabola or a line on each side of 0; None for others.
 
     A conjugate with a kink at 0 has two pieces. Its minimiser needs at most one of them away from 0.
@@ -141,7 +141,7 @@ def _fit_side(loss: Loss, y: Labels, end: np.ndarray) -> tuple[np.ndarray, np.nd
     return (points[2] - points[0]) / (0.5 * length) - 0.5 * curvature * length, curvature
 
 
-def polish(problem: Problem, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def polish(problem: FiniteSum, s: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Solve exactly for the tips strictly inside a piece of ℓ*, the others put at their nearest bound.
 
     A free tip's margin is the slope of its piece, so the free tips solve a linear system. That gives the
@@ -191,7 +191,7 @@ def _least_norm(rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.nda
 # --------------------------------------------------------------------------- interior points
 
 
-def interior_point(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def interior_point(problem: FiniteSum) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield better and better pairs of tips' scalars (N,) and parameters (d,).
 
     θ is kept as a variable of its own, tied to s by σθ + Xᵀs = 0: computed from s it would carry the rounding
