@@ -241,7 +241,7 @@ def run(
         files=tuple(files),
         read=ReadOptions(form, label, weight, n_features, index_base, offset=offset),
         loss=loss,
-        constants={name: constants[name] for name in LOSS_CONSTANTS.get(loss.replace("_", "-"), ())},
+        constants={name: constants[name] for name in LOSS_CONSTANTS.get(loss, ())},
         C=C,
         alpha=alpha,
         class_weight=class_weight,

@@ -82,7 +82,7 @@ class FitRequest:
     @property
     def loss_name(self) -> str:
         """The loss as the registry spells it."""
-        return self.loss.replace("_", "-")
+        return self.loss
 
 
 @dataclass(frozen=True)

@@ -374,7 +374,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         if isinstance(self.loss, Loss):
             chosen = self.loss
         else:
-            name = str(self.loss).replace("_", "-")
+            name = str(self.loss)
             if name not in LOSSES:
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
                 raise unknown_name(f"{self._task} loss", self.loss, known)

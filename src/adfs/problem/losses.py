@@ -285,7 +285,7 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
         return loss
     if not isinstance(loss, str):
         raise InputError(f"loss must be a name or a Loss, got {type(loss).__name__}")
-    name = loss.replace("_", "-")
+    name = loss
     if name not in LOSSES:
         raise unknown_name("loss", loss, LOSSES)
     cls = LOSSES[name]
