@@ -16,7 +16,7 @@ from adfs.algorithms import METHODS
 from adfs.algorithms.extra import Extra
 from adfs.cli import main
 from adfs.errors import InputError
-from adfs.pages import METHOD_STYLES
+from adfs.pages import line_styles
 from adfs.planning import Facts, networks_of, plan, predict
 from adfs.planning.predictions import LOCAL_SOLVERS, candidates
 from adfs.theory import summarize
@@ -148,8 +148,9 @@ def test_what_a_plan_writes(found: adfs.planning.Plan, tmp_path: Path) -> None:
     lines = {line.get_label(): line for line in found.plot().lines}
     assert len(lines) == 4  # three methods and the ring
     for method in {one.method for one in found.predictions}:
-        assert lines[method].get_color() == METHOD_STYLES[method][0]
-        assert lines[method].is_dashed() == bool(METHOD_STYLES[method][1])
+        ((color, dashes),) = line_styles([method], METHODS)
+        assert lines[method].get_color() == color
+        assert lines[method].is_dashed() == bool(dashes)
     found.save_page(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert page.count("<tr>") == 1 + len(found.predictions)

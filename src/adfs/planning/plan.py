@@ -26,7 +26,7 @@ from adfs.planning.predictions import (
     predict_all,
 )
 from adfs.problem import Problem
-from adfs.runtimes.delays import Delays
+from adfs.runtimes.delays import DEFAULT_TAU, Delays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -289,7 +289,7 @@ def plan(
     *,
     nodes: Sequence[int] | None = None,
     network: object = GRAPHS,
-    tau: float = 1.0,
+    tau: float = DEFAULT_TAU,
     tol: float = 1e-6,
     methods: Sequence[str] | None = None,
     law: str = "exponential",
@@ -309,7 +309,7 @@ def plan(
         Names of graphs without sizes (``"grid"``), tried with every number of nodes; names with sizes, or
         networks, taken as they are.
     tau : float
-        Time of a message, one sample's computation taking 1.
+        Time of a message, one sample's computation taking 1; the paper's 5 by default.
     tol : float
         The certified relative duality gap to reach.
     methods : sequence of str, optional
