@@ -1,4 +1,4 @@
-"""The decorators of compiled kernels, and a disk cache that notices edits in every file a kernel is made from.
+"""The decorators of compiled kernels, and a disk cache that notices edits in all files a kernel is made from.
 
 numba's own cache is keyed on the file that holds a kernel. Our kernels inline losses and row operations from
 other files, and an edit there would go unnoticed. Here a hash of all sources that kernels are made from names
