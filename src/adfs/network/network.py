@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from adfs.errors import InputError
 from adfs.network import inputs
+from adfs.network.distances import Resistances, diameter_bounds, resistances
 from adfs.network.graphs import build_graph
-from adfs.network.resistance import Resistances, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
-from adfs.network.walks import diameter_bounds
 
 if TYPE_CHECKING:
     import networkx
@@ -294,7 +293,7 @@ class Network:
 
     @cached_property
     def diameter(self) -> int:
-        """Largest hop distance; above a few thousand nodes perhaps a bound (see `diameter_bounds`)."""
+        """Largest hop distance; above 2,000 nodes perhaps an upper bound (see `diameter_bounds`)."""
         return diameter_bounds(self)[1]
 
 
