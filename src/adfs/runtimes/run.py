@@ -241,7 +241,7 @@ class _Assembly:
         if start is not None:
             self.place(process, view.clip_to_domain(start), nodes)
         phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
-        checkpoints, process, progress = self._checkpoints(setting, process, phases)
+        checkpoints, process, progress = self._checkpoints(setting, process, phases, start)
         execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
         plan = self._plan(summary, constants)
         if phases is not None:
@@ -350,12 +350,14 @@ class _Assembly:
         return True
 
     def _checkpoints(
-        self, setting: Setting, process: Process, phases: Phases | None
+        self, setting: Setting, process: Process, phases: Phases | None, initial: np.ndarray | None
     ) -> tuple[Checkpoints | None, Process, Progress]:
         """Return where checkpoints go, the process, and how far an earlier run was."""
         if self.options.checkpoint is None:
             return None, process, Progress()
-        also = () if phases is None else (phases.retuner.words(),)
+        also: tuple[object, ...] = () if phases is None else (phases.retuner.words(),)
+        if initial is not None:  # a later part of a fit starts where the part before it ended
+            also = (*also, describe(initial))
         mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting, *also))
         checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark, self.part_of)
         checkpoints.start()
