@@ -104,7 +104,7 @@ class QningProcess(RoundProcess):
     @single_threaded
     def _step(self, gradient: np.ndarray) -> np.ndarray:
         """Return what the centre moves back by: H·gradient, or the proximal step gradient/κ."""
-        kept, smallest = int(self.counts[0]), self.counts[1]
+        kept, smallest = int(min(self.counts[0], len(self.pairs))), self.counts[1]
         size = float(np.linalg.norm(gradient))
         if size > _WORSE * smallest:
             kept, smallest = 0, size
