@@ -170,8 +170,8 @@ def _load(path: Path, start: Start) -> tuple[Process, Progress]:
             if certificate.duals is not None and dual is not None:
                 check_array("dual variables", certificate.duals, dual.shape)
             # A run that had ended returns these as they are.
-            for array in (certificate.theta, certificate.duals):
-                if not diverged and array is not None and not np.isfinite(array).all():
+            for values in (certificate.theta, certificate.duals):
+                if not diverged and values is not None and not np.isfinite(values).all():
                     raise ValueError("its coefficients or dual variables hold NaN or infinity; start anew")
     return process, progress
 
