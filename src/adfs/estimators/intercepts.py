@@ -33,9 +33,9 @@ _FIRST_TOLERANCE, _FIRST_WITH_KINKS = 1e-6, 1e-2  # where kinks are, the last di
 _NEXT_SHARE, _LAST_SHARE, _LEAST_SHARE = 1e-3, 0.2, 0.01
 _CENTERED_COLUMN = 0.25  # of the mean squared norm of the rows: their condition hardly suffers
 _LONGEST_STRIDE = 50.0
-# Of methods that do not mind the units of columns, for which one round is enough; and how many others take.
+# Of methods that do not mind the units of columns, for which one round is enough.
 _WHATEVER_THE_UNITS = ("interior-point", "lbfgs", "newton")
-_USUAL_ROUNDS, _BELOW = 3.0, 1e8
+_BELOW = 1e8
 # Their runs are certified for the problem itself, where what is left of ∇F promises as much: the column is so
 # long that the same change of an intercept is this much of the others' there.
 _COLUMN_COUNTS = 5.0 / math.sqrt(_BELOW)
@@ -156,11 +156,6 @@ def _stride(
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (center - before[0]) / (before[1] - step)
     return np.where(np.isfinite(found), np.clip(found, 1.0, _LONGEST_STRIDE), 1.0)
-
-
-def rounds_of(methods: Sequence[str]) -> dict[str, float]:
-    """Return about how many rounds an intercept that is not penalised takes with each of some methods."""
-    return {name: 1.0 if name in _WHATEVER_THE_UNITS else _USUAL_ROUNDS for name in methods}
 
 
 def column_length(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
