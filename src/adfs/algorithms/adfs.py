@@ -176,6 +176,8 @@ class Adfs(Method[Parameters]):
 
     name = "adfs"
     kind: ClassVar[str] = "events"
+    warm_starts = True
+    observed_factor = 0.6
     general = True
     several_outputs = True
     assumes_curvature = True
@@ -217,6 +219,7 @@ class Apcg(Adfs):
 
     name = "apcg"
     kind = "single"
+    warm_starts = False
     general = False
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:

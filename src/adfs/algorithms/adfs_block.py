@@ -173,6 +173,8 @@ class AdfsBlock(Method[BlockParameters]):
 
     name = "adfs-block"
     kind = "rounds"
+    warm_starts = True
+    observed_factor = 0.6
     assumes_curvature = True
     l1 = True
 

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import numpy as np
 
+from adfs.algorithms.costs import Cost, gradient_work, predicted_cost, with_width
 from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.algorithms.retuning import Retuner
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.schedule import AliasTables, Events, Schedule, make_schedule
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes, NodeSummary
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -331,6 +332,18 @@ class Method(ABC, Generic[P]):
         Whether it also runs on problems with an ℓ1 term.
     unpenalised_columns : bool
         Whether it takes columns that the ℓ2 terms leave out (`adfs.problem.Problem.with_ridge_columns`).
+    warm_starts : bool
+        Whether it can start from a point of an earlier run.
+    needs_network : bool
+        Whether it needs at least two nodes.
+    solves_locally : bool
+        Whether a node solves a problem of its own in each step, which the idealised clock counts as one pass.
+    observed_factor : float
+        Events (or rounds) × contraction that divide the certified gap by e in runs; theory promises 1.
+    second_order : bool
+        Whether it uses matrices of second derivatives.
+    by_gradients : bool
+        Whether a pass computes the gradient of every row, instead of one sample after another.
     options : tuple of str
         The names of its own options.
     record : type
@@ -351,6 +364,12 @@ class Method(ABC, Generic[P]):
     assumes_curvature: ClassVar[bool] = False
     l1: ClassVar[bool] = False
     unpenalised_columns: ClassVar[bool] = False
+    warm_starts: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
+    solves_locally: ClassVar[bool] = False
+    observed_factor: ClassVar[float] = 1.0
+    second_order: ClassVar[bool] = False
+    by_gradients: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -415,6 +434,52 @@ class Method(ABC, Generic[P]):
         if self.kind == "rounds":
             return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
+
+    # ------------------------------------------------------------------ what it costs
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        """Whether the method suits a problem on so many nodes, as far as facts tell."""
+        if n_nodes > 1 if self.kind == "single" else self.needs_network and n_nodes == 1:
+            return False
+        if (facts.n_outputs > 1 and not self.several_outputs) or (facts.l1 and not self.l1):
+            return False
+        if facts.unbounded:
+            return self.assumes_curvature
+        # The rate of a method for kinked losses is far worse than that of a smooth one.
+        return self.smooth_only == facts.smooth
+
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
+        """Return the predicted computations and messages to a certified relative gap of ``tol``."""
+        return predicted_cost(self, facts, network, tol, tau)
+
+    def planned_parameters(self, facts: Facts, summary: NodeSummary, network: Network, tau: float) -> P:
+        """Return the constants of a run, from what is known without the data."""
+        constants: P = with_width(self.parameters(summary, network, tau=tau), facts)
+        return constants
+
+    def predicted_position(self, parameters: P, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        """Return the events or rounds to a certified relative gap of ``tol``; infinite if nothing tells."""
+        contraction = float(getattr(parameters, "contraction", 0.0))
+        if not (facts.smooth and contraction > 0.0):
+            return math.inf
+        return float(max(1, math.ceil(self.observed_factor * math.log(1.0 / tol) / contraction)))
+
+    def messages_of(self, parameters: P, summary: NodeSummary, network: Network) -> float:
+        """Return the messages per event or round."""
+        effort = self.effort(parameters, summary, network)
+        if isinstance(effort, EventEffort):
+            return 2.0 * float(getattr(parameters, "edge_probability", np.zeros(1)).sum())
+        chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
+        sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+        return 2.0 * network.n_edges * effort.exchanges * chance + sums
+
+    def row_work(self, facts: Facts) -> float:
+        """Return what a row costs per pass, in steps of ADFS."""
+        return gradient_work(facts) if self.by_gradients else 1.0
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        """Return the work besides the passes, in steps of ADFS."""
+        return 0.0
 
     def check(self, problem: FiniteSum, options: Options) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""

@@ -167,6 +167,8 @@ class Dsba(Method[DsbaParameters]):
     """
 
     name = "dsba"
+    needs_network = True
+    observed_factor = 0.12
     kind = "rounds"
     options = ("step_factor",)
 

@@ -94,6 +94,9 @@ class Extra(Method[ExtraParameters]):
     """
 
     name = "extra"
+    needs_network = True
+    observed_factor = 0.13
+    by_gradients = True
     kind = "rounds"
 
     record, process = ExtraParameters, ExtraProcess

@@ -18,7 +18,7 @@ from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins, fill_table, read_table, table_strides
 from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
-from adfs.theory import LbfgsParameters, NodeSizes
+from adfs.theory import Facts, LbfgsParameters, NodeSizes, NodeSummary
 
 PAIRS = 20
 _ARMIJO, _WOLFE = 1e-4, 0.9
@@ -302,6 +302,8 @@ class Lbfgs(Method[LbfgsParameters]):
     name = "lbfgs"
     kind: ClassVar[str] = "rounds"
     unpenalised_columns = True
+    warm_starts = True
+    by_gradients = True
     several_outputs = True
     checks_every_round = True
 
@@ -309,6 +311,17 @@ class Lbfgs(Method[LbfgsParameters]):
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: LbfgsParameters.theory(problem, network)}
     )
+
+    def predicted_position(
+        self, parameters: LbfgsParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Once the Hessian is scaled to a diagonal of ones, λ_max is at most the number of entries of a row;
+        # columns of sparse rows are then nearly orthogonal. Rounds lie between the root of the condition
+        # number and its logarithm: a cube root matched ten runs within a factor of three.
+        condition = facts.kappa_b
+        if facts.entries_per_row is not None:
+            condition = min(condition, 1.0 + facts.entries_per_row)
+        return 0.3 * math.log(1.0 / tol) * math.cbrt(condition)
 
     def effort(self, parameters: LbfgsParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

@@ -19,13 +19,14 @@ from adfs.algorithms.base import (
     Work,
     register_method,
 )
+from adfs.algorithms.costs import matrix_work
 from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_product, small_newton_move
 from adfs.algorithms.round_process import Gossip, RoundProcess, no_gossip
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, get_loss
 from adfs.problem.evaluation import loss_slopes
-from adfs.theory import NewtonParameters, NodeSizes
+from adfs.theory import Facts, NewtonParameters, NodeSizes, NodeSummary
 from adfs.threads import single_threaded
 
 MOST_FEATURES = 5000
@@ -253,6 +254,21 @@ class HessianMethod(Method[Constants]):
     kind: ClassVar[str] = "rounds"
     checks_every_round = True
     unpenalised_columns = True
+    warm_starts = True
+    second_order = True
+    by_gradients = True
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.n_features <= MOST_FEATURES
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        return position * matrix_work(facts, network.n_nodes)
+
+    def predicted_position(
+        self, parameters: Constants, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # One Newton step solves a quadratic problem.
+        return 1.0 if facts.quadratic else parameters.rounds_to(tol)
 
     def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
         super().check(problem, options)

@@ -6,6 +6,7 @@ u = A_t(x − v).
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.theory import NonSmoothParameters, Parameters
+from adfs.theory import Facts, NodeSummary, NonSmoothParameters, Parameters
 
 _AHEAD = 6
 
@@ -267,6 +268,8 @@ class NsAdfs(Method[Any]):
 
     name = "ns-adfs"
     kind = "events"
+    warm_starts = True
+    observed_factor = 0.65
     smooth_only = False
 
     record = NonSmoothParameters
@@ -281,6 +284,12 @@ class NsAdfs(Method[Any]):
 
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
+
+    def predicted_position(self, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t); ‖λ*‖² is about Σ s²‖x‖²/μ², and Δ_0 is 1.
+        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
+        promised = math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
+        return float(max(1, math.ceil(self.observed_factor * promised)))
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         if choice != "smoothing":

@@ -6,14 +6,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, Work, register_method
+from adfs.algorithms.base import Method, RoundEffort, Setting, Work, get_method, register_method
 from adfs.algorithms.method_kernels import fetch_early, fetch_row
 from adfs.algorithms.round_process import Gossip, RoundProcess, literal_prox_slope, no_gossip, prox_slope
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Problem, Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import QningParameters
 from adfs.threads import single_threaded
 
@@ -178,6 +178,17 @@ class Qning(Method[QningParameters]):
 
     name = "qning"
     kind = "single"
+    warm_starts = True
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.curved
+
+    def predicted_position(
+        self, parameters: QningParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Trials took half of the passes of ADFS where these are few, and a tenth where they are many.
+        passes = get_method("adfs").cost(facts, Network("path:1"), tol).passes
+        return min(0.5 * passes, 10.0 + 0.1 * passes)
 
     record, process = QningParameters, QningProcess
     choices = MappingProxyType(

@@ -189,7 +189,6 @@ def rates(
     from adfs.algorithms import get_method
     from adfs.data import ReadOptions
     from adfs.planning import Facts
-    from adfs.planning.predictions import FORMULAS
     from adfs.runtimes.delays import DEFAULT_TAU
     from adfs.theory import LbfgsParameters, NewtonParameters, summarize, table1, theorem4_step_time
 
@@ -234,7 +233,7 @@ def rates(
         ),
         (
             "lbfgs_rounds_to_1e-8",
-            FORMULAS["lbfgs"].rounds(Facts.of_summary(summary, problem.n_features), 1e-8),
+            get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position,
             "L-BFGS (not linear): rounds to plan for an error of 1e-8",
         ),
         (

@@ -30,7 +30,7 @@ from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, promised_gap
 from adfs.threads import single_threaded
 
-_USUAL_ROUNDS, _MOST_ROUNDS = 3.0, 60
+_MOST_ROUNDS = 60
 # Tolerances of the proximal rounds: of the first one for smooth losses and for losses with kinks, and the
 # smallest one as a share of the tolerance of the fit.
 _FIRST_SMOOTH, _FIRST_KINKED, _SMALLEST_SHARE = 1e-6, 1e-2, 0.01
@@ -41,11 +41,6 @@ _EPS = float(np.finfo(np.float64).eps)
 def takes_free_column(solver: Solver) -> bool:
     """Return whether the solver's method accepts a column without a penalty."""
     return get_method(solver.method).unpenalised_columns
-
-
-def rounds_of(methods: Sequence[str]) -> dict[str, float]:
-    """Return about how many problems each method solves for an intercept without a penalty."""
-    return {name: 1.0 if get_method(name).unpenalised_columns else _USUAL_ROUNDS for name in methods}
 
 
 def column_value(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
