@@ -302,6 +302,7 @@ class _Rounds:
         found = close_gap(parts, zero, None, first.total_sigma)
         exact = found.value <= found.rounding
         self.at_zero = 1.0 if exact else found.value
+        self._rounding_at_zero = found.rounding
         self.by_points = exact or solver.algorithm in _WHATEVER_THE_UNITS  # an exact one is certified at once
         # How far an intercept may be from the best one: the size of margins, and of targets.
         (weight,) = solver.totals([plain.weights], plain.offsets)
@@ -415,7 +416,7 @@ class _Rounds:
         """Return the best constant model, with the lower bound of F* that another point has proved."""
         point = np.zeros_like(other.theta)
         point[:, -1] = self.levels
-        gap = self.at_zero - other.lower
+        gap = self.at_zero - other.lower + self._rounding_at_zero
         return _Point(point, self.at_zero, other.lower, gap / self.at_zero, gap, other.tips)
 
     def joined(self, best: _Point | None, around: np.ndarray, tol: float) -> Run:
