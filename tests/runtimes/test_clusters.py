@@ -454,9 +454,7 @@ def request(**more: Any) -> fitting.FitRequest:
         (request(loss="huber", constants={"delta": 2.0}), "loss is logistic on rank 0 and huber on rank 1"),
     ],
 )
-def test_command_lines_that_differ_are_refused_by_the_option_s_name(
-    other: fitting.FitRequest, words: str
-) -> None:
+def test_command_lines_that_differ_are_refused_by_option(other: fitting.FitRequest, words: str) -> None:
     def fit(cluster: Threads) -> str:
         with pytest.raises(RefusalError) as refusal:
             fitting._fit(cluster, other if cluster.rank else request(), lambda fitted: 0, [])

@@ -184,6 +184,7 @@ class _InterceptFit:
         )
         self.exact = constant.value <= constant.rounding
         self.at_zero = 1.0 if self.exact else constant.value
+        self._rounding_at_zero = constant.rounding
         # How far the best intercept may be from the levels: the size of typical margins or residuals.
         squares = np.zeros_like(y)
         if loss.translates:
@@ -271,7 +272,7 @@ class _InterceptFit:
             return replace(whole, columns=joined_frames(runs, last.gap))
         if best.gap > self.tol and best.value > self.at_zero:
             gap, constant = (
-                self.at_zero - best.lower,
+                self.at_zero - best.lower + self._rounding_at_zero,
                 np.zeros((self.outputs, best.theta.size // self.outputs)),
             )
             constant[:, -1] = self.levels
