@@ -170,8 +170,8 @@ def _load(path: Path, start: Start) -> tuple[Process, Progress]:
             if certificate.tips is not None and dual is not None:
                 check_array("tips", certificate.tips, dual.shape)
             # A run that had ended returns these as they are.
-            for array in (certificate.theta, certificate.tips):
-                if not diverged and array is not None and not np.isfinite(array).all():
+            for returned in (certificate.theta, certificate.tips):
+                if not (diverged or returned is None or np.isfinite(returned).all()):
                     raise ValueError("its coefficients or dual variables hold NaN or infinity; start anew")
     return process, progress
 
