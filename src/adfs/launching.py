@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-# The variables of the number of ranks and of the own rank: Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
+# The variables of the number of ranks and of the own rank, by launcher: Open MPI, MPICH and Intel MPI
+# (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,6 @@ from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
 
 if TYPE_CHECKING:
     import networkx
-
-Floats = NDArray[np.float64]
 
 
 class Network:
@@ -57,8 +55,6 @@ class Network:
     seed : int, optional
         Seed of a random family (0 when left out, so that the same words give the same network). A draw that
         is not connected is drawn again, in an order fixed by the seed.
-    **sizes
-        The sizes of a name by keyword: ``Network("erdos-renyi", n=50, p=0.1)``.
 
     Attributes
     ----------
@@ -98,17 +94,12 @@ class Network:
         weights: object = None,
         n_nodes: int | None = None,
         seed: int | None = None,
-        **sizes: float,
     ) -> None:
         if n_nodes is not None:
             if not _is_whole(n_nodes) or n_nodes < 1:
                 raise InputError(f"n_nodes must be a whole number of at least 1, not {n_nodes!r}")
             n_nodes = int(n_nodes)
-        if sizes and not isinstance(spec, str):
-            raise InputError(
-                f"the size {next(iter(sizes))!r} belongs to a network given by name: leave it out here"
-            )
-        arrays, name = _read(spec, n_nodes, seed, sizes)
+        arrays, name = _read(spec, n_nodes, seed)
         if n_nodes is not None and arrays.n_nodes != n_nodes:
             raise InputError(
                 f"the network has {arrays.n_nodes} nodes but n_nodes is {n_nodes}: make them agree"
@@ -301,14 +292,12 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _read(
-    spec: object, n_nodes: int | None, seed: int | None, sizes: dict[str, float]
-) -> tuple[inputs.GraphArrays, str | None]:
+def _read(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.GraphArrays, str | None]:
     """Turn any accepted description into arrays and, for a name, the full name."""
-    if isinstance(spec, str) and inputs.is_graph_file(spec) and not sizes:
+    if isinstance(spec, str) and inputs.is_graph_file(spec):
         return inputs.read_file(Path(spec), n_nodes), None
     if isinstance(spec, str):
-        n, edges, name = build_graph(spec, n_nodes, seed, sizes)
+        n, edges, name = build_graph(spec, n_nodes, seed)
         return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
     if isinstance(spec, Network):
         return spec._arrays, spec.name
@@ -369,39 +358,3 @@ class ChebyshevCoefficients:
             step=0.0 if laplacian_max == 0 else 2 / ((1 + gamma) * laplacian_max),
             rounds=max(1, math.floor(1 / root + 1e-9)),
         )
-
-
-def chebyshev_gossip(
-    laplacian: Callable[[Floats], Floats] | scipy.sparse.csr_array | Floats,
-    values: Floats,
-    coefficients: ChebyshevCoefficients,
-) -> Floats:
-    """Apply the accelerated gossip P(Lap) of MSDA to one vector (or row) per node.
-
-    With W = Lap: a_0 = 1, a_1 = c2, X_0 = Θ, X_1 = c2 (I − c3 W)Θ, then a_{k+1} = 2 c2 a_k − a_{k−1} and
-    X_{k+1} = 2 c2 (I − c3 W) X_k − X_{k−1}; the result is Θ − X_K/a_K. It vanishes at agreement, and on the
-    rest its eigenvalues lie within 2 c1^K/(1 + c1^{2K}) of 1.
-
-    Parameters
-    ----------
-    laplacian : callable or (n, n) matrix
-        Θ ↦ Lap Θ; a runtime supplies its own exchange here. It is called K times.
-    values : (n,) or (n, d) array
-        Θ.
-    coefficients : ChebyshevCoefficients
-
-    Returns
-    -------
-    array of the shape of ``values``
-    """
-    apply: Callable[[Floats], Floats] = laplacian if callable(laplacian) else lambda x: laplacian @ x
-    if coefficients.rounds == 1:
-        # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
-        return np.asarray(coefficients.step * apply(values))
-    stretch, step = coefficients.stretch, coefficients.step
-    scale_before, scale = 1.0, stretch
-    before, current = values, stretch * (values - step * apply(values))
-    for _ in range(coefficients.rounds - 1):
-        before, current = current, 2 * stretch * (current - step * apply(current)) - before
-        scale_before, scale = scale, 2 * stretch * scale - scale_before
-    return np.asarray(values - current / scale)
