@@ -346,10 +346,10 @@ def _complete_sizes(family: str, values: list[Number], n_nodes: int | None) -> t
 
 
 def components(n: int, edges: Edges) -> tuple[int, NDArray[np.int32]]:
-    """Return the number of pieces that n nodes make, and the piece of each, (n,)."""
+    """Return the number of connected components, and the component of each node, (n,)."""
     pattern = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    count, piece = connected_components(pattern, directed=False)
-    return int(count), piece
+    count, component = connected_components(pattern, directed=False)
+    return int(count), component
 
 
 def build_graph(name: str, n_nodes: int | None, seed: int | None) -> tuple[int, Edges, str]:

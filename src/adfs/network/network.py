@@ -1,4 +1,4 @@
-"""The communication network: n nodes, weighted edges in a frozen order, what the theory asks, and gossip."""
+"""The communication network: nodes, weighted edges in a fixed order, spectrum, distances and gossip."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Network:
         Number of nodes, for a name without sizes (``Network("grid", n_nodes=12)`` is the 3 x 4 grid);
         otherwise it must agree with ``spec``.
     seed : int, optional
-        Seed of a random family (0 when left out, so that the same words give the same network). A draw that
-        is not connected is drawn again, in an order fixed by the seed.
+        Seed of a random family, 0 by default. A draw that is not connected is drawn again, in an order fixed
+        by the seed.
 
     Attributes
     ----------
@@ -104,6 +104,7 @@ class Network:
             raise InputError(
                 f"the network has {arrays.n_nodes} nodes but n_nodes is {n_nodes}: make them agree"
             )
+        # Weights first: an edge of weight 0 is refused with its own sentence.
         values = inputs.check_weights(arrays.weights if weights is None else weights, arrays)
         inputs.check_connected(arrays)
         self._set(replace(arrays, weights=values), name)
@@ -112,7 +113,7 @@ class Network:
         edges = np.ascontiguousarray(arrays.edges, dtype=np.int64).copy()
         weights = np.ascontiguousarray(arrays.weights, dtype=np.float64).copy()
         edges.flags.writeable = weights.flags.writeable = False
-        # Past `__setattr__`, which refuses.
+        # Not by `__setattr__`, which refuses.
         self.__dict__.update(
             n_nodes=int(arrays.n_nodes), edges=edges, weights=weights, name=name, _labels=arrays.labels
         )
@@ -139,6 +140,7 @@ class Network:
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
+        # Weights are shown when one of them is not 1: one number, or the smallest and the largest.
         low, high = (self.weights.min(), self.weights.max()) if self.n_edges else (1.0, 1.0)
         weights = (
             "" if low == high == 1.0 else f", weights={low:.3g}" + ("" if low == high else f"..{high:.3g}")
@@ -168,7 +170,7 @@ class Network:
     @property
     def labels(self) -> tuple[Hashable, ...]:
         """The user's node labels in node order; 0, …, n − 1 when none were given."""
-        return tuple(range(self.n_nodes)) if self._labels is None else self._labels
+        return tuple(self._arrays.names)
 
     def with_weights(self, weights: object) -> Network:
         """Return the same graph with other edge weights μ_e² (a number, or (|E|,) values)."""
@@ -198,7 +200,7 @@ class Network:
         ends = self.edges.ravel()
         order = np.argsort(ends, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=self.n_nodes))]).astype(np.int64)
-        # the two ends of edge e stand at positions 2e and 2e + 1, so the partner of position p is p ^ 1
+        # The ends of edge e are at positions 2e and 2e + 1: the other end of position p is at p ^ 1.
         parts = (indptr, (order // 2).astype(np.int64), ends[order ^ 1])
         for part in parts:
             part.flags.writeable = False
@@ -206,7 +208,7 @@ class Network:
 
     @property
     def incidence_indptr(self) -> NDArray[np.int64]:
-        """(n + 1,) int64: node i's incident edges stand at positions indptr[i]:indptr[i + 1]."""
+        """(n + 1,) int64: node i's incident edges are at positions indptr[i]:indptr[i + 1]."""
         return self._incidence[0]
 
     @property
@@ -241,7 +243,7 @@ class Network:
         indptr = self.incidence_indptr
         return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
 
-    # Matrices and numbers of the theory
+    # Matrices and constants of the theory
 
     def adjacency(self) -> scipy.sparse.csr_array:
         """Return the weighted adjacency matrix, (n, n) CSR with sorted 32-bit indices."""
@@ -294,6 +296,7 @@ def _is_whole(value: object) -> bool:
 
 def _read(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.GraphArrays, str | None]:
     """Turn any accepted description into arrays and, for a name, the full name."""
+    # Text is a file or a name.
     if isinstance(spec, str) and inputs.is_graph_file(spec):
         return inputs.read_file(Path(spec), n_nodes), None
     if isinstance(spec, str):
@@ -301,14 +304,15 @@ def _read(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.G
         return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
     if isinstance(spec, Network):
         return spec._arrays, spec.name
-    networkx = sys.modules.get("networkx")  # a user's graph could not exist if it were not imported
+    # A user who has a networkx graph has imported networkx; nobody else has to wait for that import.
+    networkx = sys.modules.get("networkx")
     if networkx is not None and isinstance(spec, networkx.Graph):
         return inputs.read_networkx(spec), None
     if scipy.sparse.issparse(spec):
         return inputs.read_adjacency(spec), None
     if isinstance(spec, np.ndarray):
         rows, columns = spec.shape if spec.ndim == 2 else (0, 0)
-        # three columns of a 3 x 3 array can be either: square means adjacency
+        # A square array is an adjacency matrix, also where it could be a list of two or three edges.
         if columns in (2, 3) and rows != columns:
             return inputs.read_edge_list(spec, n_nodes), None
         return inputs.read_adjacency(spec), None
@@ -349,7 +353,7 @@ class ChebyshevCoefficients:
     @classmethod
     def from_spectrum(cls, gamma: float, laplacian_max: float) -> ChebyshevCoefficients:
         """Compute the coefficients from γ in (0, 1] and λ_max (zero for a single node)."""
-        # an eigenvalue ratio that is 1 or 1/K² but for rounding must not lose a round or leave (0, 1]
+        # Rounding of γ = 1 or γ = 1/K² must neither lose a round nor leave (0, 1].
         gamma = min(gamma, 1.0)
         root = math.sqrt(gamma)
         return cls(

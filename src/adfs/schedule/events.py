@@ -264,7 +264,7 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     # Windows do not overlap in time, so that the first of them hold the first events.
     for _, events in schedule.windows(0, np.inf, nodes):
         order = np.lexsort((events.actor, events.time))  # at one time nodes go before edges
-        blocks.append(Events(*(array[order] for array in events)))
+        blocks.append(Events(events.time[order], events.actor[order], events.sample[order]))
         if sum(block.time.size for block in blocks) >= first:
             break
     time, actor, sample = first_events(joined(blocks), first)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from adfs.compilation import compiled, prefetch
 from adfs.errors import InputError
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events, first_events
-from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
+from adfs.schedule.philox import Domain, draw_pairs, seed_key
 from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
 
-_DOMAIN = np.uint64(DOMAIN_IID_EVENT)
+_DOMAIN = np.uint64(Domain.IID_EVENT)
 #: Draws that are made together, few enough to stay in the fastest cache.
 _CHUNK = 512
 #: The most draws of a window, however few of them concern the nodes that were asked for.

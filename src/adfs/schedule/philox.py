@@ -11,6 +11,7 @@ purposes never share a bit.
 from __future__ import annotations
 
 import hashlib
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +19,21 @@ from numpy.typing import NDArray
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 
-# The domains, in the top byte of the counter's last word, and the four words of each domain's counters.
-# A new purpose takes a new number.
-DOMAIN_IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
-DOMAIN_POISSON_COUNT = 2 << 24  # events in a cell of a clock: (cell low, cell high, actor, domain)
-DOMAIN_POISSON_EVENT = 3 << 24  # event k of a cell: (cell low, cell high, actor, domain | k)
-DOMAIN_ROUND_COIN = 4 << 24  # the coin that all nodes share in a round: (t low, t high, 0, domain)
-DOMAIN_ROUND_SAMPLE = 5 << 24  # sample of a node in a round: (t low, t high, node, domain)
-DOMAIN_COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
-DOMAIN_MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
+
+class Domain(IntEnum):
+    """The purposes of random bits, in the top byte of the counter's last word; a new one takes a new number.
+
+    The comments give the four words of each domain's counters.
+    """
+
+    IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
+    POISSON_COUNT = 2 << 24  # events in a cell of a clock: (cell low, cell high, actor, domain)
+    POISSON_EVENT = 3 << 24  # event k of a cell: (cell low, cell high, actor, domain | k)
+    ROUND_COIN = 4 << 24  # the coin that all nodes share in a round: (t low, t high, 0, domain)
+    ROUND_SAMPLE = 5 << 24  # the sample of a node in a round: (t low, t high, node, domain)
+    COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
+    MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
+
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)

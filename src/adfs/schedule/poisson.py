@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from adfs.compilation import compiled, inlined, kernel, prefetch
 from adfs.errors import InputError
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events, first_events
-from adfs.schedule.philox import DOMAIN_POISSON_COUNT, DOMAIN_POISSON_EVENT, draw_pairs, seed_key
+from adfs.schedule.philox import Domain, draw_pairs, seed_key
 from adfs.schedule.sampling import draw_sample
 
 CELL_MEAN = 2.0
@@ -51,7 +51,7 @@ _MOST_EVENTS = _CELLS * COUNT_THRESHOLDS.size
 #: The number of exchanges after which prefetched memory is read.
 _AHEAD = 16
 
-_COUNT, _EVENT = np.uint64(DOMAIN_POISSON_COUNT), np.uint64(DOMAIN_POISSON_EVENT)
+_COUNT, _EVENT = np.uint64(Domain.POISSON_COUNT), np.uint64(Domain.POISSON_EVENT)
 _11, _32 = np.uint64(11), np.uint64(32)
 
 #: An event before it is yielded, with the number of its clock in the stream.

@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import InputError
-from adfs.schedule.philox import DOMAIN_ROUND_COIN, DOMAIN_ROUND_SAMPLE, draw_pairs, philox, seed_key
+from adfs.schedule.philox import Domain, draw_pairs, philox, seed_key
 
 T = TypeVar("T", bound=np.generic)
 
 _LOW = np.uint64(0xFFFFFFFF)
 _1, _11, _32 = np.uint64(1), np.uint64(11), np.uint64(32)
-_COIN, _SAMPLE = np.uint64(DOMAIN_ROUND_COIN), np.uint64(DOMAIN_ROUND_SAMPLE)
+_COIN, _SAMPLE = np.uint64(Domain.ROUND_COIN), np.uint64(Domain.ROUND_SAMPLE)
 #: Bits of a threshold in a table of rows; the error of a row's probability is at most 2**-32 of the mean one.
 _ROW_BITS = 32
 #: Samples that a window of rounds draws together, few enough to stay in the fastest cache.
