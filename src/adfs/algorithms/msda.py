@@ -59,7 +59,7 @@ def _begin(parts: MsdaParts, t: int, last: int, out: np.ndarray) -> int:
 
 @kernel
 def _end(parts: MsdaParts, t: int, heard: np.ndarray) -> int:
-    """Take one product of `adfs.network.chebyshev_gossip`; after the last one, move."""
+    """Take one step of the Chebyshev recurrence; after the last one, move."""
     stretch, step, rounds, dual_step, momentum = parts.constants
     stage, current, before = parts.stage, parts.current, parts.before
     theta, point, gossiped = parts.solver.theta, parts.solver.wanted, parts.gossiped

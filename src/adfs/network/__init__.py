@@ -2,7 +2,7 @@
 
 from adfs.network.distances import Resistances, diameter_bounds, hop_distances, resistances
 from adfs.network.graphs import GRAPHS
-from adfs.network.network import ChebyshevCoefficients, Network, chebyshev_gossip, lazy_gossip
+from adfs.network.network import ChebyshevCoefficients, Network, lazy_gossip
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "EigenPair",
     "Network",
     "Resistances",
-    "chebyshev_gossip",
     "diameter_bounds",
     "hop_distances",
     "largest_eigenpair",
