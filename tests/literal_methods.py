@@ -45,7 +45,7 @@ def _change(graph: AugmentedGraph, edge: int, v: np.ndarray, y: np.ndarray, incr
     inverse = graph.inverse_sigma
     pull = eta * (y[i] * inverse[i] - y[j] * inverse[j])
     if graph.is_virtual(edge):
-        return np.asarray(graph.term(edge).dual_prox(v[j] + pull, eta, graph.dual_curvature(edge)) - v[j])
+        return np.asarray(graph.term(edge).dual_prox(v[j] + pull, eta, graph.tip_curvature(edge)) - v[j])
     return np.asarray(pull)
 
 

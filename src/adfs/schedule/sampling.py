@@ -335,7 +335,9 @@ def draw_rounds(window: RoundWindow, first: int) -> None:
     window.starts[rounds] = count
     draw_pairs(count, _SAMPLE, window.key, index, name)
     for e in range(count):
-        window.samples[e] = draw_sample(index[e], window.packed, window.node_starts, np.uint64(window.nodes[e]))
+        window.samples[e] = draw_sample(
+            index[e], window.packed, window.node_starts, np.uint64(window.nodes[e])
+        )
 
 
 class RoundDraws:
