@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import joblib  # noqa: F401  (it sets a variable of the environment when it is imported)
 import networkx as nx
 import numpy as np
 import pandas as pd
