@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.adfs_literal import AdfsState
-from adfs.algorithms.round_process import literal_prox_slope
 from adfs.errors import InputError
 from adfs.network import Network, chebyshev_gossip, lazy_gossip
 from adfs.problem import Problem

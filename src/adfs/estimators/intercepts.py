@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import OnePoint, Process
+from adfs.algorithms.base import Process
+from adfs.algorithms.round_process import PrimalProcess
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import dual_rooms, weighted_row_sums
@@ -340,12 +341,12 @@ class _Rounds:
             process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
         ) -> Certificate:
             last = False
-            if isinstance(process, OnePoint):
+            if isinstance(process, PrimalProcess):
                 guess = promised_gap(process, nodes, lengths.ravel()) / self.at_zero
-                if enough is not None and guess > _PROMISING * enough and not process.stuck:
+                if enough is not None and guess > _PROMISING * enough and not process.exhausted:
                     # The guess bounds nothing, and must not end the run.
                     above = max(guess, math.nextafter(enough, math.inf))
-                    value = process.seen[0] if process.point.any() else nodes.value_at_zero
+                    value = process.value if process.point.any() else nodes.value_at_zero
                     return Certificate(process.point, value, nodes.dual_at_zero, above)
                 left = promised_gap(process, nodes)
                 last = 0.0 < left <= max(_IN_VAIN * self.tol, _ROUNDING) * self.at_zero

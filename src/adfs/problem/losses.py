@@ -231,7 +231,7 @@ def _clip_dual(
             t *= 1.0 - 2.0**-52
         dual[0] = t
 
-    return _chosen(loss, b, "clip_tip", one)
+    return _chosen(loss, b, "clip_dual", one)
 
 
 # --------------------------------------------------------------------------- registry
