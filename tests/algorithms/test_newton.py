@@ -42,7 +42,7 @@ def test_hessians_in_bands_and_tiles(sparse):
     stored = sp.csr_array(X) if sparse else X
     problem = adfs.Problem(stored, np.sign(rng.standard_normal(n)), sigma=[0.3, 0.4], n_nodes=2)
     theta, curves, head = rng.standard_normal(d), np.empty(n), np.empty((2, d + 1))
-    fill_values(problem.samples, problem.sigma, theta, curves, head)
+    fill_values(problem.samples, problem.sigma, problem.ridge_mask, theta, curves, head)
     np.testing.assert_allclose(head.sum(axis=0)[:d], problem.gradient(theta), rtol=1e-12, atol=1e-12)
     assert head.sum(axis=0)[d] == pytest.approx(problem.objective(theta), rel=1e-13)
     bands = hessian_bands(d, 10_000)
@@ -51,7 +51,7 @@ def test_hessians_in_bands_and_tiles(sparse):
     for first, last in bands:
         band = np.empty((2, sum(d - row for row in range(first, last))))
         room = np.empty((last - first, d))
-        fill_hessian(problem.samples, problem.sigma, curves, first, last, room, band)
+        fill_hessian(problem.samples, problem.sigma, problem.ridge_mask, curves, first, last, room, band)
         found = np.hstack([found, band])
     expected = problem.hessian(theta)[np.triu_indices(d)]
     np.testing.assert_allclose(found.sum(axis=0), expected, rtol=0, atol=1e-12 * np.abs(expected).max())

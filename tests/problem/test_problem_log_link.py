@@ -116,7 +116,7 @@ def test_kernels_have_the_prox_of_the_terms() -> None:
         twin = MeanLagAdfs(graph)
         state = twin.start()
         dual_of_row = np.full(12, -1)
-        dual_of_row[graph.dual_rows] = np.arange(graph.n_duals)
+        dual_of_row[graph.tip_rows] = np.arange(graph.n_tips)
         for end, events in process.schedule.windows(0.0, 400.0):
             process.run(events, 0, events.time.size)
             process.position = end

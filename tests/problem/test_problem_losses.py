@@ -225,15 +225,15 @@ def test_a_loss_by_name_with_its_constants() -> None:
     ("name", "constants", "sentence"),
     [
         ("logstic", {}, "unknown loss 'logstic': did you mean 'logistic'?"),
-        ("huber", {"detla": 1.0}, "unknown constant of the loss 'huber' 'detla': did you mean 'delta'?"),
-        ("logistic", {"delta": 1.0}, "unknown constant of the loss 'logistic' 'delta'"),
+        ("huber", {"detla": 1.0}, "unknown parameter of the loss 'huber' 'detla': did you mean 'delta'?"),
+        ("logistic", {"delta": 1.0}, "unknown parameter of the loss 'logistic' 'delta'"),
         ("huber", {"delta": 0.0}, "huber: delta must be finite and above 0, got 0.0"),
         ("huber", {"delta": math.nan}, "huber: delta must be finite and above 0, got nan"),
         ("smoothed_hinge", {"width": -1.0}, "smoothed_hinge: width must be finite and above 0"),
         ("quantile", {"quantile": 1.0}, "quantile: quantile must lie strictly between 0 and 1, got 1.0"),
         ("smoothed_quantile", {"quantile": math.nan}, "quantile must lie strictly between 0 and 1, got nan"),
         ("epsilon_insensitive", {"epsilon": -0.1}, "epsilon must be finite and at least 0, got -0.1"),
-        (Huber(1.0), {"delta": 2.0}, "constants ['delta'] were given beside a loss that already has its own"),
+        (Huber(1.0), {"delta": 2.0}, "parameters ['delta'] were given beside a loss that already has its"),
         (3, {}, "loss must be a name or a Loss, got int"),
     ],
 )

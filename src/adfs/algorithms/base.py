@@ -287,6 +287,8 @@ class Method(ABC, Generic[P]):
     general_terms, several_outputs, l1, unbounded_curvature : bool
         Whether it also runs on terms with a prox of their own, on models with several outputs, with an ℓ1
         term, on losses whose curvature has no bound.
+    unpenalised_columns : bool
+        Whether it also takes columns without an ℓ2 term (`adfs.problem.Problem.with_ridge_columns`).
     baseline : bool
         Whether it is there to compare others with; messages do not propose it.
     checks_every_round : bool
@@ -315,6 +317,7 @@ class Method(ABC, Generic[P]):
     several_outputs: ClassVar[bool] = False
     l1: ClassVar[bool] = False
     unbounded_curvature: ClassVar[bool] = False
+    unpenalised_columns: ClassVar[bool] = False
     baseline: ClassVar[bool] = False
     checks_every_round: ClassVar[bool] = False
     reference_order: ClassVar[float] = math.inf
@@ -388,6 +391,8 @@ class Method(ABC, Generic[P]):
             return f"takes one output per sample and the loss {loss!r} has {problem.n_outputs}"
         if problem.l1 is not None and not self.l1:
             return "takes no l1 term (elastic net)"
+        if problem.ridge_columns is not None and not self.unpenalised_columns:
+            return "takes no columns without a penalty"
         if problem.assumes_curvature and not self.unbounded_curvature:
             return f"needs a bound of the curvature, which the loss {loss!r} has not"
         if self.needs_smooth and not (problem.smooth or problem.assumes_curvature):

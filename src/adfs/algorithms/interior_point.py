@@ -211,7 +211,7 @@ class InteriorPointProcess(HessianRounds):
         inverse = np.where(present, 1.0 / np.where(present, stiffness, 1.0), 0.0)
         hessian, d = self.sum_hessian(gossip, inverse.sum(axis=0)), self.theta.size
         self.count_sum(d * (d + 1) // 2, 0)
-        own = self.problem.row_sums(s.sum(axis=0)) + self.problem.sigma[:, None] * self.theta
+        own = self.problem.row_sums(s.sum(axis=0)) + self.ridge * self.theta
         counts = present.sum(axis=0).astype(np.float64)
         *tied, total, count = self._sum(gossip, own, at.products().sum(axis=0), counts)
         mean = total / max(2.0 * count, 1.0)

@@ -30,7 +30,7 @@ _VALUE, _KNOWN, _EXHAUSTED = range(3)
 @kernel
 def node_values(
     samples: Samples,
-    sigma: np.ndarray,
+    ridge: np.ndarray,
     theta: np.ndarray,
     margins: np.ndarray,
     tables: np.ndarray,
@@ -38,17 +38,16 @@ def node_values(
 ) -> None:
     """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1).
 
-    ``margins`` (K,) has room for the margins of a sample. ``tables`` (2, d) has room for θ and the gradient
+    ``ridge`` (k, d) has σ_i, or 0 in columns without a penalty. ``margins`` (K,) has room for the margins of a sample. ``tables`` (2, d) has room for θ and the gradient
     in the order in which the rows read them fastest.
     """
     width, rows = theta.size, samples.rows
     feature, output = table_strides(rows, width // margins.size, margins.size)
-    square = inner_product(theta, theta)
     table, gradient = tables[0], tables[1]
     fill_table(rows, theta, margins.size, table)
     for i in range(out.shape[0]):
         for k in range(width):
-            gradient[k] = sigma[i] * table[k]
+            gradient[k] = 0.0
         total, carry = 0.0, 0.0
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             label, weight = plain_label(samples.y, j), samples.weights[j]
@@ -66,7 +65,11 @@ def node_values(
                 for k in range(start, stop):
                     gradient[first + row_column(rows, j, k) * feature] += factor * row_entry(rows, j, k)
         read_table(rows, gradient, margins.size, out[i])
-        out[i, width] = total + 0.5 * sigma[i] * square
+        square = 0.0
+        for k in range(width):
+            out[i, k] += ridge[i, k] * theta[k]
+            square += ridge[i, k] * theta[k] * theta[k]
+        out[i, width] = total + 0.5 * square
 
 
 class DescentProcess(PrimalProcess, RoundProcess):
@@ -82,6 +85,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         super().__init__(setting)
         d = self.problem.n_features
         self.point, self.gradient, self.numbers = np.zeros(d), np.zeros(d), np.zeros(3)
+        self.ridge = self.problem.sigma[:, None] * self.problem.ridge_mask
         self._room = np.empty(self.problem.n_outputs), np.empty((2, d))
 
     @property
@@ -116,7 +120,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
     def evaluate(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:
         """Return F and ∇F at a point, summed over the nodes of all processes."""
         out = np.empty((self.problem.n_nodes, point.size + 1))
-        node_values(self.samples, self.problem.sigma, point, *self._room, out)
+        node_values(self.samples, self.ridge, point, *self._room, out)
         total = np.asarray(gossip.total(out))
         self._count_pass()
         return float(total[-1]), np.ascontiguousarray(total[:-1])
@@ -228,12 +232,10 @@ def _two_loops(
 
 
 @kernel
-def _node_diagonals(samples: Samples, sigma: np.ndarray, n_outputs: int, out: np.ndarray) -> None:
-    """Write the diagonal of each node's largest Hessian, Σ_j wβx² + σ per feature; ``out`` (k, d)."""
+def _add_diagonals(samples: Samples, n_outputs: int, out: np.ndarray) -> None:
+    """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
     rows, width = samples.rows, out.shape[1] // n_outputs
     for i in range(out.shape[0]):
-        for k in range(out.shape[1]):
-            out[i, k] = sigma[i]
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             curvature = samples.weights[j] * samples.loss.beta
             start, stop = row_span(rows, j)
@@ -262,8 +264,8 @@ class LbfgsProcess(DescentProcess):
         return super().arrays() | self.pairs.arrays() | {"diagonal": self.diagonal}
 
     def begin(self, gossip: Gossip) -> None:
-        out = np.empty(self.message_shape)
-        _node_diagonals(self.samples, self.problem.sigma, self.problem.n_outputs, out)
+        out = self.ridge.copy()
+        _add_diagonals(self.samples, self.problem.n_outputs, out)
         diagonal = gossip.total(out)
         # An unpenalised column of zeros has no curvature.
         self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)
@@ -305,6 +307,7 @@ class Lbfgs(Method[LbfgsParameters]):
     needs_sums = True
     primal = True
     several_outputs = True
+    unpenalised_columns = True
     checks_every_round = True
     reference_order = 3
 

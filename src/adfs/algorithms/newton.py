@@ -49,7 +49,7 @@ def row_margins(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
 @kernel
 def fill_hessian(
     samples: Samples,
-    sigma: np.ndarray,
+    ridge: np.ndarray,
     curvatures: np.ndarray,
     first: int,
     last: int,
@@ -58,14 +58,15 @@ def fill_hessian(
 ) -> None:
     """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
 
-    ``curvatures`` (N,) has wℓ'' of each row; ``band`` is (last − first, d), ``out`` (k, numbers in these rows).
+    ``ridge`` (k, d) is added to the diagonals, ``curvatures`` (N,) are wℓ'' of the samples. ``band`` (last − first, d)
+    has room for one node's rows; ``out`` is (k, numbers in these rows).
     """
     d = band.shape[1]
     for i in range(out.shape[0]):
         for a in range(band.shape[0]):
             for b in range(d):
                 band[a, b] = 0.0
-            band[a, first + a] = sigma[i]
+            band[a, first + a] = ridge[i, first + a]
         _add_products(
             samples.rows, curvatures, samples.node_starts[i], samples.node_starts[i + 1], first, last, band
         )
@@ -191,6 +192,7 @@ class HessianRounds(RoundProcess):
     def __init__(self, setting: Setting[NewtonParameters]) -> None:
         super().__init__(setting)
         n, d = setting.network.n_nodes, self.problem.n_features
+        self.ridge = self.problem.sigma[:, None] * self.problem.ridge_mask
         # The process of node 0 solves for all: the last digits of another machine may differ.
         self._leader = int(np.argmin(setting.block)) if setting.block.min() == 0 else None
         self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
@@ -204,7 +206,7 @@ class HessianRounds(RoundProcess):
         for (first, last), upper in zip(self._bands, self._upper, strict=True):
             out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
             band = np.empty((last - first, d))
-            fill_hessian(self.samples, self.problem.sigma, curvatures, first, last, band, out)
+            fill_hessian(self.samples, self.ridge, curvatures, first, last, band, out)
             total = gossip.total(out)
             if self._leader is not None:
                 hessian[first:last][upper] = total
@@ -271,6 +273,7 @@ class HessianMethod(Method[Constants]):
     needs_sums = True
     invariant_to_units = True
     primal = True
+    unpenalised_columns = True
     checks_every_round = True
 
     def obstacle(self, problem: FiniteSum) -> str:

@@ -20,10 +20,9 @@ from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
-from adfs.problem.views import can_be_smoothed
 from adfs.theory import NonSmoothParameters, Parameters
 
 
@@ -251,7 +250,7 @@ class NsAdfs(Method[Any]):
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         if choice != "smoothing":
             return None
-        if not isinstance(problem, Problem) or not can_be_smoothed(problem.loss):
+        if problem.loss.smoothed(1.0) is None:
             raise InputError(
                 "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
                 f"not {problem.loss_name!r}"

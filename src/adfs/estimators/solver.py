@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from adfs.files import AnyPath
 from adfs.network import Network
-from adfs.planning import CURVED, Facts, choose
+from adfs.planning import Facts, choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums
 from adfs.problem.views import can_be_smoothed
@@ -185,7 +185,7 @@ class Solver:
             return "adfs", "its parameters, tau or schedule were given", None
         own = [data.X.nnz if data.sparse else 0, data.X.shape[0]]
         stored, counts = zip(*self.cluster.gather(own, "to choose a method"), strict=True)
-        if loss.name == "squared" and width <= min(_FEW_FEATURES, sum(counts)):
+        if loss.curvature_type == "constant" and width <= min(_FEW_FEATURES, sum(counts)):
             return "newton", "one step solves a square", None
         if loss.n_outputs == 1 and width <= _VERY_FEW and sum(counts) <= _FEW_ROWS:
             return "newton", "there is so little data that comparing methods would take longer", None
@@ -200,7 +200,7 @@ class Solver:
                 width,
                 entries_per_row=entries,
                 n_outputs=loss.n_outputs,
-                curved=loss.name in CURVED,
+                curved=loss.curvature_type == "continuous",
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
             found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES, rounds=rounds)

@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import add_squares, node_sums, squared_norm
 from adfs.problem.gaps import Gap, close_gap
+from adfs.problem.loss_base import Loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
-from adfs.problem.samples import Samples
+from adfs.problem.samples import Labels, Matrix, Samples
+from adfs.problem.shards import Shard
 from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
@@ -64,21 +66,25 @@ class FiniteSum(ABC):
         λ_i, where every node has a term λ_i‖θ‖₁ too.
     l1_columns : ndarray of shape (d,), or None
         Which entries of θ that term counts, and how much; all alike when None.
+    ridge_columns : ndarray of shape (d,), or None
+        Which entries of θ the nodes' ℓ2 terms count, 1 or 0; all when None.
     tip_shape : tuple of int
         The shape of one term's dual variable.
-    loss_name : str
-        The name of the loss, ``"general"`` for terms with a prox of their own.
+    loss : Loss
+        The loss of the samples; one named ``"general"``, which offers nothing, for terms with their own prox.
     smooth, certifiable : bool
-        Whether all terms have Lipschitz gradients, and whether all have conjugates, so that a duality gap can
-        be told.
+        Whether all terms have Lipschitz gradients, and whether all have conjugates, without which there is no
+        duality gap.
+    linear : bool
+        Whether the terms are losses of linear functions of θ. The methods under "samples of linear models"
+        raise :class:`InputError` on other terms, whose dual steps must also stay below L: see
+        `with_smoothness_above`.
+    sparse : bool
+        Whether the rows are stored as CSR.
     entries_per_row : float or None
         The mean number of non-zeros per row, None where rows are dense.
-    linear : bool
-        Whether the terms are losses of linear functions of θ, which `samples` gives.
-    steps_below_smoothness : bool
-        Whether a dual step must be below L; see `with_smoothness_above`.
-    assumes_curvature : bool
-        Whether terms have a curvature without a bound, so that a run assumes one for each of them.
+    X, y, weights, offset
+        The samples of a linear model, node after node.
     """
 
     n_samples: int
@@ -88,16 +94,30 @@ class FiniteSum(ABC):
     sigma: np.ndarray
     l1: np.ndarray | None = None
     l1_columns: np.ndarray | None = None
+    ridge_columns: np.ndarray | None = None
     dual_shape: tuple[int, ...]
-    loss_name: str
+    loss: Loss
     smooth: bool
     certifiable: bool = True
-    entries_per_row: float | None = None
     linear: bool = True
-    steps_below_smoothness: bool = False
-    assumes_curvature: bool = False
+    sparse: bool = False
+    entries_per_row: float | None = None
+    X: Matrix
+    y: np.ndarray
+    weights: np.ndarray
+    offset: np.ndarray | None = None
 
     # ------------------------------------------------------------------ sizes and constants
+
+    @property
+    def loss_name(self) -> str:
+        """The name of the loss."""
+        return self.loss.name
+
+    @property
+    def assumes_curvature(self) -> bool:
+        """Whether terms have a curvature without a bound, so that a run assumes one for each of them."""
+        return self.loss.assumes_curvature
 
     @property
     def n_nodes(self) -> int:
@@ -153,6 +173,11 @@ class FiniteSum(ABC):
         return ElasticNet(self.l1, np.ones(self.n_features) if self.l1_columns is None else self.l1_columns)
 
     @property
+    def ridge_mask(self) -> np.ndarray:
+        """1 for each entry of θ that the ℓ2 terms count, 0 for the others; (d,), as kernels take it."""
+        return np.ones(self.n_features) if self.ridge_columns is None else self.ridge_columns
+
+    @property
     def whole_penalty(self) -> WholePenalty:
         """The sum of the nodes' own terms."""
         return self.penalty_of(self.total_sigma, None if self.l1 is None else float(self.l1.sum()))
@@ -160,9 +185,9 @@ class FiniteSum(ABC):
     def penalty_of(self, total_sigma: float, total_l1: float | None) -> WholePenalty:
         """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
         if total_l1 is None:
-            return WholePenalty(total_sigma)
+            return WholePenalty(total_sigma, ridge_columns=self.ridge_columns)
         columns = np.ones(self.n_features) if self.l1_columns is None else self.l1_columns
-        return WholePenalty(total_sigma, total_l1 * columns, total_l1)
+        return WholePenalty(total_sigma, total_l1 * columns, total_l1, self.ridge_columns)
 
     @cached_property
     def value_at_zero(self) -> float:
@@ -176,7 +201,7 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            squares = 0.5 * self.total_sigma * squared_norm(theta)
+            squares = 0.5 * self.total_sigma * squared_norm(self.whole_penalty.ridge_part(theta))
             return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
         return add_squares(sums, self.whole_penalty, theta)
 
@@ -248,12 +273,54 @@ class FiniteSum(ABC):
         residual, *l1 = self.whole_penalty.apart(row_total, theta)
         return close_gap(self.gap_parts(duals, theta), theta, residual, self.total_sigma, *l1)
 
-    # ------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------ samples of linear models
+
+    def _no_rows(self) -> InputError:
+        return InputError("general terms have no rows: only linear models (adfs.Problem) have samples")
+
+    @property
+    def data(self) -> Shard:
+        """The samples of all nodes, one after the other."""
+        raise self._no_rows()
 
     @property
     def samples(self) -> Samples:
-        """The samples in the form that kernels take, for linear models."""
-        raise InputError("general terms have no rows: only linear models (adfs.Problem) have samples")
+        """The samples in the form that kernels take."""
+        raise self._no_rows()
+
+    @property
+    def labels(self) -> Labels:
+        """The labels or targets in the form that kernels take, with the offsets of the margins."""
+        raise self._no_rows()
+
+    @property
+    def row_index(self) -> np.ndarray:
+        """Where each row stood in the X that was given, shape (N,)."""
+        raise self._no_rows()
+
+    @property
+    def row_norms_squared(self) -> np.ndarray:
+        """q_ij = ‖x_ij‖², shape (N,)."""
+        raise self._no_rows()
+
+    @property
+    def margin_scales(self) -> np.ndarray:
+        """The scales that bound the rounding of the margins, see `gaps.margin_scales`; shape (n, 5)."""
+        raise self._no_rows()
+
+    def margins_at(self, theta: np.ndarray) -> np.ndarray:
+        """Return the margins x_ijᵀθ with their offsets, as the loss takes them; shape (N,)."""
+        raise self._no_rows()
+
+    def hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
+        raise self._no_rows()
+
+    def with_sparse_rows(self: Sum) -> Sum:
+        """Return the same problem with its rows stored as CSR; terms without rows stay as they are."""
+        return self
+
+    # ------------------------------------------------------------------ the rest
 
     def optimum(self, tol: float = 1e-12) -> Optimum:
         """Return the minimiser, certified by its relative duality gap; computed once and kept.
@@ -288,7 +355,7 @@ class FiniteSum(ABC):
     def with_smoothness_above(self: Sum, limit: np.ndarray) -> Sum:
         """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
 
-        Any larger L is valid. Only where `steps_below_smoothness`: others are returned as they are.
+        Any larger L is valid. Linear models need none, and are returned as they are.
         """
         return self
 

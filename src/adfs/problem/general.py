@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,11 +13,21 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.finite_sum import FiniteSum, check_sigma
+from adfs.problem.loss_base import Loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.problem import Problem
 from adfs.problem.terms import Term
 
 _EPS = float(np.finfo(np.float64).eps)
+
+
+class GeneralLoss(NamedTuple("GeneralLossParameters", []), Loss):
+    """Stands for the loss of terms that have none: a loss that offers nothing."""
+
+    __slots__ = ()
+    name = "general"
+    task = "regression"
+    beta = math.inf
 
 
 class GeneralProblem(FiniteSum):
@@ -45,8 +55,7 @@ class GeneralProblem(FiniteSum):
     """
 
     linear = False
-    loss_name = "general"
-    steps_below_smoothness = True
+    loss = GeneralLoss()
 
     def __init__(
         self,

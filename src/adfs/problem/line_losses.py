@@ -134,6 +134,9 @@ class Squared(NamedTuple("SquaredConstants", []), LineLoss):
     __slots__ = ()
     name = "squared"
     task = "regression"
+    label = "numbers, least squares"
+    curvature_type = "constant"
+    likelihood = standard_errors = dispersed = True
     translates = True
     beta = 1.0
 
@@ -164,6 +167,9 @@ class SquaredHinge(NamedTuple("SquaredHingeConstants", []), SmoothLineLoss):
     __slots__ = ()
     name = "squared_hinge"
     task = "classification"
+    label = "classes, support vectors with a squared hinge"
+    advice = "map your labels to ±1 first"
+    sklearn_factor = 2.0  # scikit-learn's squared hinge has no ½
 
     @staticmethod
     def line(loss: SquaredHinge, b: float) -> Line:
@@ -181,6 +187,8 @@ class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Sm
     __slots__ = ()
     name = "smoothed_hinge"
     task = "classification"
+    label = "classes, support vectors with a rounded hinge (width)"
+    advice = "map your labels to ±1 first"
 
     def __new__(cls, width: float = 0.5) -> SmoothedHinge:
         return super().__new__(cls, positive("smoothed_hinge", "width", width))
@@ -196,6 +204,8 @@ class Huber(NamedTuple("HuberConstants", [("delta", float)]), SmoothLineLoss):
     __slots__ = ()
     name = "huber"
     task = "regression"
+    label = "numbers with outliers (delta)"
+    standard_errors = True
     translates = True
 
     def __new__(cls, delta: float = 1.0) -> Huber:
@@ -214,6 +224,7 @@ class SmoothedQuantile(
     __slots__ = ()
     name = "smoothed_quantile"
     task = "regression"
+    label = "a quantile of numbers, its kink rounded (quantile, width)"
     translates = True
 
     def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
@@ -235,6 +246,12 @@ class Hinge(NamedTuple("HingeConstants", []), LineLoss):
     __slots__ = ()
     name = "hinge"
     task = "classification"
+    label = "classes, support vectors"
+    advice = "map your labels to ±1 first"
+    curvature_type = "kinks"
+
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedHinge(width), 1.0
 
     @staticmethod
     def value(loss: Hinge, u: float, b: float) -> float:
@@ -255,7 +272,12 @@ class Absolute(NamedTuple("AbsoluteConstants", []), LineLoss):
     __slots__ = ()
     name = "absolute"
     task = "regression"
+    label = "numbers, least absolute errors"
+    curvature_type = "kinks"
     translates = True
+
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedQuantile(0.5, width), 2.0  # |r| is twice the pinball loss of the median
 
     @staticmethod
     def value(loss: Absolute, u: float, b: float) -> float:
@@ -276,10 +298,15 @@ class Quantile(NamedTuple("QuantileConstants", [("quantile", float)]), LineLoss)
     __slots__ = ()
     name = "quantile"
     task = "regression"
+    label = "a quantile of numbers (quantile)"
+    curvature_type = "kinks"
     translates = True
 
     def __new__(cls, quantile: float = 0.5) -> Quantile:
         return super().__new__(cls, inside("quantile", quantile))
+
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedQuantile(self.quantile, width), 1.0
 
     @staticmethod
     def value(loss: Quantile, u: float, b: float) -> float:
@@ -302,6 +329,8 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
     __slots__ = ()
     name = "epsilon_insensitive"
     task = "regression"
+    label = "numbers, support vectors (epsilon)"
+    curvature_type = "kinks"
     translates = True
     beta = math.inf
 
@@ -309,6 +338,9 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
         if not (math.isfinite(epsilon) and epsilon >= 0.0):
             raise InputError(f"epsilon_insensitive: epsilon must be finite and at least 0, got {epsilon!r}")
         return super().__new__(cls, float(epsilon))
+
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedInsensitive(self.epsilon, width), 1.0
 
     @staticmethod
     def value(loss: EpsilonInsensitive, u: float, b: float) -> float:

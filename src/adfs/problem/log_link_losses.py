@@ -74,13 +74,33 @@ class Poisson(NamedTuple("PoissonConstants", []), Loss):
     __slots__ = ()
     name = "poisson"
     task = "regression"
+    label = "counts, the logarithm of whose mean is linear"
     link = "log"
-    assumes_curvature = True
+    score = "D²"
+    curvature_type = "unbounded"
+    likelihood = standard_errors = True
     beta = math.inf
 
     @staticmethod
     def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return y, np.exp(offset)
+
+    def typical_curvature(self, mean_target: float) -> float:
+        return mean_target
+
+    wanted_targets = "counts of at least 0"
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(y >= 0.0)
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(margins))
+
+    @staticmethod
+    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+        logs = np.log(np.where(y > 0.0, y, 1.0))
+        return np.asarray(2.0 * (y * (logs - np.log(means)) - y + means))
 
     @staticmethod
     def value(loss: Poisson, u: float, b: float) -> float:
@@ -161,13 +181,32 @@ class Gamma(NamedTuple("GammaConstants", []), Loss):
     __slots__ = ()
     name = "gamma"
     task = "regression"
+    label = "positive amounts, the logarithm of whose mean is linear"
     link = "log"
-    assumes_curvature = True
+    score = "D²"
+    curvature_type = "unbounded"
+    likelihood = standard_errors = True
     beta = math.inf
 
     @staticmethod
     def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return y * np.exp(-offset), np.ones_like(y)
+
+    dispersed = True
+    expected_curvature = 1.0
+    wanted_targets = "targets above 0"
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(y > 0.0)
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(margins))
+
+    @staticmethod
+    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+        logs = np.log(np.where(y > 0.0, y, 1.0))
+        return np.asarray(2.0 * (np.log(means) - logs + y / means - 1.0))
 
     @staticmethod
     def value(loss: Gamma, u: float, b: float) -> float:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+from scipy.special import expit
+
 from adfs.compilation import compiled, fma, inlined
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
+from adfs.problem.multinomial import Multinomial
 
 # A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
@@ -198,7 +202,19 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
     __slots__ = ()
     name = "logistic"
     task = "classification"
+    label = "two or more classes, with probabilities"
+    link = "logit"
+    advice = "map your labels to ±1 first"
+    curvature_type = "continuous"
+    likelihood = standard_errors = True
     beta = 0.25
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(expit(margins))
+
+    def multiclass(self, n_classes: int) -> Multinomial:
+        return Multinomial(n_classes)
 
     @staticmethod
     def value(loss: Logistic, u: float, b: float) -> float:

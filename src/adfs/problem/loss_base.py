@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -17,24 +19,46 @@ _NEAR = 0.125  # relative differences below which the entropy is a series
 
 
 class Loss:
-    """What every loss offers; subclass it together with a ``NamedTuple`` of the loss's constants.
+    """A loss ℓ(u; b) of a margin u and a label or target b.
+
+    A loss is a class that derives from a ``NamedTuple`` of its parameters and from this class. Everything
+    that other parts of the package must know of a loss is an attribute or a method of the class, so a new
+    loss is one class: register it with :func:`adfs.problem.register_loss`, or pass an instance.
 
     Attributes
     ----------
     name : str
         The name users type.
     task : str
-        ``"classification"`` (labels −1 and +1) or ``"regression"`` (any finite target).
+        ``"classification"`` (labels −1 and +1), ``"multiclass"`` (labels 0 … K − 1) or ``"regression"``.
+    label : str
+        A few words for help texts: what the loss is for.
     beta : float
         Smoothness β = sup ℓ''; ``inf`` when the loss is not smooth.
+    curvature_type : str
+        How ℓ'' behaves: ``"constant"``, ``"continuous"`` (never 0 and without jumps), ``"jumps"`` (between 0
+        and β, say), ``"kinks"`` (ℓ' jumps) or ``"unbounded"`` (it exists and has no bound: runs then assume a
+        bound for every sample).
     translates : bool
-        Whether it depends on u − b alone, so that an offset of the margin can be taken from the target.
+        Whether the loss depends on u − b alone. An offset of the margin can then be subtracted from b.
     several_outputs : bool
-        Whether it takes more than one margin per sample, ``n_outputs`` of them.
+        Whether a sample has more than one margin, ``n_outputs`` of them.
     link : str
-        ``"identity"``, or ``"log"`` where the margin is the logarithm of the mean.
-    assumes_curvature : bool
-        Whether it has a curvature everywhere, without a bound: runs then assume one for every sample.
+        Which function of the mean the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
+    likelihood : bool
+        Whether the loss is a negative log-likelihood, so that its curvature is the information.
+    standard_errors : bool
+        Whether standard errors are available: those of the likelihood, or robust ones only.
+    dispersed : bool
+        Whether the likelihood has a dispersion that is estimated from the data.
+    expected_curvature : float or None
+        The mean of ℓ'' over the targets, where it differs from ℓ''.
+    score : str
+        The name of the score of predictions: ``"accuracy"``, ``"R²"`` or ``"D²"``.
+    sklearn_factor : float
+        How often scikit-learn's loss of the same name contains this one; its ``C`` is multiplied by it.
+    wanted_targets, advice : str
+        The two halves of the sentence that refuses invalid labels or targets.
 
     Notes
     -----
@@ -43,45 +67,114 @@ class Loss:
     ``dual_prox(loss, zeta, h, b, start)``, where ``start`` is a guess of the margin at the solution that an
     iterative prox may use.
 
-    It may define ``divergence(loss, u, s, b)``, ℓ(u; b) + ℓ*(s; b) − us without cancellation near the s at
-    which that is 0 (infinite outside the domain): certificates are then right to the last digits. Without it
-    the difference is taken, and its rounding added.
+    It may define ``divergence(loss, u, s, b)``, which is ℓ(u; b) + ℓ*(s; b) − us without cancellation, and
+    infinite outside the domain. Certificates are then accurate to the last digits. Without it the difference
+    is computed, and a bound of its rounding is added.
 
-    For constants that a run adapts (`adfs.problem.views`) it defines ``curvature_over(loss, low, high, b)``,
-    the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first margin with
-    ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' is not β wherever it is not
-    0, also ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox with another β over a box.
-    One that ``assumes_curvature`` has all of these, and ``flatter(loss, beta, b)``, the interval of margins
-    at which ℓ'' is at most β.
+    For parameters that adapt during a run (`adfs.problem.views`) it defines ``curvature_over(loss, low, high,
+    b)``, the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first
+    margin with ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' takes other
+    values than 0 and β, it also defines ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox
+    with another β over a box. A loss of unbounded curvature defines all of these, and ``flatter(loss, beta,
+    b)``, the interval of margins on which ℓ'' is at most β.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     task: ClassVar[str]
+    label: ClassVar[str] = ""
+    curvature_type: ClassVar[str] = "jumps"
     translates: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
     link: ClassVar[str] = "identity"
-    assumes_curvature: ClassVar[bool] = False
+    likelihood: ClassVar[bool] = False
+    standard_errors: ClassVar[bool] = False
+    dispersed: ClassVar[bool] = False
+    expected_curvature: ClassVar[float | None] = None
+    sklearn_factor: ClassVar[float] = 1.0
+    advice: ClassVar[str] = "leave such rows out, or take another loss"
+    curvature_over: ClassVar[Callable[..., float] | None] = None
+
+    # ------------------------------------------------------------------ smoothness
 
     @property
     def beta(self) -> float:
         """β = sup ℓ'', ``inf`` when the loss is not smooth."""
         raise NotImplementedError(f"{type(self).__name__} does not say how smooth it is: define `beta`")
 
-    @staticmethod
-    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is summed, weighted, above and below the fraction that is the mean of a log link."""
-        raise NotImplementedError("for losses with a log link")
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss has a Lipschitz derivative."""
+        return math.isfinite(self.beta)
+
+    @property
+    def assumes_curvature(self) -> bool:
+        """Whether ℓ'' exists without a bound, so that runs assume one for every sample."""
+        return self.curvature_type == "unbounded"
+
+    @property
+    def can_be_boxed(self) -> bool:
+        """Whether the loss has `curvature_over`, so that parameters can adapt to the samples' margins."""
+        return self.curvature_over is not None
+
+    def smoothed(self, width: float) -> tuple[Loss, float] | None:
+        """Return the loss with its kinks rounded over a width, and the factor of its weights.
+
+        None where there is no such form. The domains of the dual variables stay the same.
+        """
+        return None
+
+    def typical_curvature(self, mean_target: float) -> float:
+        """Return the size of ℓ'' at the margins of a fit to targets with this mean."""
+        return self.beta if self.smooth else 1.0
+
+    # ------------------------------------------------------------------ parameters and labels
+
+    @classmethod
+    def parameters(cls) -> dict[str, object]:
+        """Return the parameters with their defaults, ``inspect.Parameter.empty`` where there is none."""
+        signature = inspect.signature(cls.__new__)
+        return {one.name: one.default for one in list(signature.parameters.values())[1:]}
 
     @property
     def n_outputs(self) -> int:
         """K, the number of margins of a sample."""
         return 1
 
+    def multiclass(self, n_classes: int) -> Loss | None:
+        """Return the loss of one model for several classes; None where each class needs its own model."""
+        return None
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        """Return which finite labels or targets the loss takes, shape (N,), bool."""
+        return np.abs(y) == 1.0 if self.task == "classification" else np.ones(y.shape, dtype=bool)
+
     @property
-    def smooth(self) -> bool:
-        """Whether the loss has a Lipschitz derivative."""
-        return math.isfinite(self.beta)
+    def wanted_targets(self) -> str:
+        """What labels or targets must be."""
+        return "labels −1 and +1" if self.task == "classification" else "finite targets"
+
+    # ------------------------------------------------------------------ predictions
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        """Return the inverse link: predictions from margins (N,); probabilities for logit and softmax."""
+        return margins
+
+    @property
+    def score(self) -> str:
+        """The name of the score of predictions."""
+        return "R²" if self.task == "regression" else "accuracy"
+
+    @staticmethod
+    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+        """Return the deviance of each target from its predicted mean; R² and D² are 1 less their ratios."""
+        return np.asarray((y - means) ** 2)
+
+    @staticmethod
+    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the summands, to be weighted, of the numerator and denominator of a log link's best mean."""
+        raise NotImplementedError("for losses with a log link")
 
 
 @compiled

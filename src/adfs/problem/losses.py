@@ -19,7 +19,6 @@ w·dual_prox(ζ/w, h/w).
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -280,39 +279,26 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
     if isinstance(loss, Loss):
         if constants:
             raise InputError(
-                f"constants {sorted(constants)} were given beside a loss that already has its own"
+                f"parameters {sorted(constants)} were given beside a loss that already has its own"
             )
         return loss
     if not isinstance(loss, str):
         raise InputError(f"loss must be a name or a Loss, got {type(loss).__name__}")
-    name = loss.replace("_", "-")
-    if name not in LOSSES:
+    if loss not in LOSSES:
         raise unknown_name("loss", loss, LOSSES)
-    cls = LOSSES[name]
+    cls = LOSSES[loss]
     for constant in constants:
-        allowed = set(inspect.signature(cls.__new__).parameters) - {"cls", "_cls"}
-        if constant not in allowed:
-            raise unknown_name(f"constant of the loss {name!r}", constant, allowed or {"(none)"})
+        if constant not in cls.parameters():
+            raise unknown_name(f"parameter of the loss {loss!r}", constant, cls.parameters() or {"(none)"})
     return cls(**constants)
 
 
 def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:
     """Raise :class:`InputError` unless the labels or targets fit the loss."""
-    if loss.task == "classification":
-        bad, wanted, advice = np.abs(y) != 1.0, "labels −1 and +1", "map your labels to ±1 first"
-    elif loss.link == "log":
-        counts = loss.name == "poisson"
-        bad, wanted = (y < 0.0, "counts of at least 0") if counts else (y <= 0.0, "targets above 0")
-        advice = "leave such rows out, or take another loss"
-    elif isinstance(loss, Multinomial):
-        bad = (y != np.floor(y)) | (y < 0.0) | (y >= (loss.n_classes or math.inf))
-        wanted = "labels that are whole numbers from 0"
-        wanted += f" to {loss.n_classes - 1}" if loss.n_classes else ""
-        advice = "number your classes first"
-    else:
-        return
-    if bad.any():
-        row = int(np.argmax(bad))
+    valid = loss.valid_targets(y)
+    if not valid.all():
+        row = int(np.argmin(valid))
         raise InputError(
-            f"{where}: the loss {loss.name!r} wants {wanted}, and row {row} has another one; {advice}"
+            f"{where}: the loss {loss.name!r} wants {loss.wanted_targets}, and row {row} has another one; "
+            f"{loss.advice}"
         )

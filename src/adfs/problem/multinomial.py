@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from adfs.compilation import kernel
 from adfs.errors import InputError
@@ -54,7 +55,12 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     __slots__ = ()
     name = "multinomial"
     task = "multiclass"
+    label = "several classes, with probabilities"
     several_outputs = True
+    link = "softmax"
+    advice = "number your classes first"
+    curvature_type = "continuous"
+    likelihood = True
     beta = 0.5  # the largest eigenvalue that diag(p) − ppᵀ can have
 
     def __new__(cls, n_classes: int = 0) -> Multinomial:
@@ -67,6 +73,21 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     @property
     def n_outputs(self) -> int:
         return self.n_classes
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(softmax(margins, axis=1))
+
+    def multiclass(self, n_classes: int) -> Multinomial:
+        return Multinomial(n_classes)
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray((y == np.floor(y)) & (y >= 0.0) & (y < (self.n_classes or math.inf)))
+
+    @property
+    def wanted_targets(self) -> str:
+        last = f" to {self.n_classes - 1}" if self.n_classes else ""
+        return f"labels that are whole numbers from 0{last}"
 
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:

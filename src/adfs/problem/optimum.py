@@ -149,7 +149,7 @@ def _with_fewer_features(problem: FiniteSum) -> tuple[FiniteSum, np.ndarray | No
     n, d = problem.n_samples, problem.n_features
     if not isinstance(problem, Problem) or problem.n_outputs > 1 or problem.l1 is not None:
         return problem, None
-    if n >= d or n * d > _LARGEST_BASIS:
+    if problem.ridge_columns is not None or n >= d or n * d > _LARGEST_BASIS:
         return problem, None
     X = problem.X.toarray() if problem.sparse else problem.X
     basis, triangle = scipy.linalg.qr(X.T, mode="economic")

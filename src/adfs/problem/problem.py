@@ -16,8 +16,8 @@ from adfs.problem.loss_base import Loss
 from adfs.problem.losses import get_loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.penalties import check_l1
-from adfs.problem.samples import Labels, Matrix, Rows, Samples, label_at, rows_of, sparse
-from adfs.problem.shards import Shard, check_offset, make_shard, split, stack_shards
+from adfs.problem.samples import Labels, Matrix, Rows, Samples, ShiftedLabels, label_at, rows_of, sparse
+from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
 from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
@@ -175,15 +175,21 @@ class Problem(FiniteSum):
 
     def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
         """Return the same problem with terms λ_i Σ_k c_k|θ_k|; ``columns`` has c (d,), 1 when left out."""
-        moved = self._with_data(self._data)
+        moved = self._with_data(self.data)
         moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
+        return moved
+
+    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
+        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
+        moved = self._with_data(self._data)
+        moved.ridge_columns = columns
         return moved
 
     def _with_data(self, data: Shard) -> Problem:
         """Return the same problem with other samples in the places of its own."""
         moved = Problem.__new__(Problem)
         moved._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
-        moved.l1, moved.l1_columns = self.l1, self.l1_columns
+        moved.l1, moved.l1_columns, moved.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
         return moved
 
     def _set(
@@ -194,12 +200,11 @@ class Problem(FiniteSum):
             loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
             if loss.n_classes < counted:
                 raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
-        self.loss, self.loss_name, self.smooth = loss, loss.name, loss.smooth
-        self.assumes_curvature = loss.assumes_curvature
+        self.loss, self.smooth = loss, loss.smooth
         self.n_samples, self.n_outputs = int(data.y.size), loss.n_outputs
         self.n_features = int(data.X.shape[1]) * loss.n_outputs
         self.dual_shape = (loss.n_outputs,) if loss.several_outputs else ()
-        self.X: Matrix = data.X
+        self.X = data.X
         self.sparse = sparse(data.X)
         self.entries_per_row = data.X.nnz / max(1, self.n_samples) if self.sparse else None
         self.y = data.y
@@ -250,17 +255,18 @@ class Problem(FiniteSum):
     @cached_property
     def labels(self) -> Labels:
         """The labels or targets in the form kernels take, with the offsets of the margins."""
-        return self._data.labels(self.loss)
+        return self.data.labels(self.loss)
 
     @property
-    def _data(self) -> Shard:
+    def data(self) -> Shard:
+        """The samples of all nodes, one after the other."""
         return Shard(self.X, self.y, self.weights, self.offset)
 
     @cached_property
     def shards(self) -> list[Shard]:
         """What each node holds, as views (copies of the index arrays when sparse)."""
         cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return [self._data.take(slice(a, b)) for a, b in cuts]
+        return [self.data.take(slice(a, b)) for a, b in cuts]
 
     @property
     def row_index(self) -> np.ndarray:
@@ -303,15 +309,15 @@ class Problem(FiniteSum):
             return self
         whole = Problem.__new__(Problem)
         node_starts = np.array([0, self.n_samples], dtype=np.int64)
-        whole._set(self.loss, self._data, node_starts, self.total_sigma, self._row_index)
+        whole._set(self.loss, self.data, node_starts, self.total_sigma, self._row_index)
         whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        whole.l1_columns = self.l1_columns
+        whole.l1_columns, whole.ridge_columns = self.l1_columns, self.ridge_columns
         return whole
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
         checked = check_offset(offset, self.n_samples, self.loss, "")
-        moved = self._with_data(self._data._replace(offset=checked))
+        moved = self._with_data(self.data._replace(offset=checked))
         for name in ("active", "kappa", "batch_smoothness"):  # which offsets do not change
             if name in self.__dict__:
                 moved.__dict__[name] = self.__dict__[name]
@@ -333,12 +339,17 @@ class Problem(FiniteSum):
             )
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
-        return self._with_data(self._data._replace(X=X)).with_l1(self.l1)
+        return self._with_data(self.data._replace(X=X)).with_l1(self.l1)
+
+    def with_sparse_rows(self) -> Problem:
+        return self if self.sparse else self._with_data(self.data._replace(X=as_rows(sp.csr_array(self.X))))
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
         arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
-        arrays += [one for one in (self.offset, self.l1, self.l1_columns) if one is not None]
+        arrays += [
+            one for one in (self.offset, self.l1, self.l1_columns, self.ridge_columns) if one is not None
+        ]
         return [self.loss], arrays
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
@@ -386,8 +397,13 @@ class Problem(FiniteSum):
 
     def _penalty_gradient(self, theta: np.ndarray) -> np.ndarray:
         whole = self.whole_penalty
-        gradient = whole.sigma * theta
+        gradient = whole.sigma * whole.ridge_part(theta)
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
+
+    def margins_at(self, theta: np.ndarray) -> np.ndarray:
+        """Return the margins with their offsets, as the loss takes them; shape (N,)."""
+        margins, labels = self.X @ theta, self.labels
+        return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
@@ -403,7 +419,7 @@ class Problem(FiniteSum):
             data = (self.X.T @ sp.diags_array(curvatures) @ self.X).toarray()
         else:
             data = self.X.T @ (curvatures[:, None] * self.X)
-        return np.asarray(data + self.total_sigma * np.eye(self.n_features))
+        return np.asarray(data + np.diag(self.total_sigma * self.ridge_mask))
 
     # ------------------------------------------------------------------ the dual
 

@@ -13,7 +13,6 @@ from adfs.algorithms.round_process import PrimalProcess
 from adfs.problem.evaluation import add_squares, squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
-from adfs.problem.problem import Problem
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
@@ -115,7 +114,6 @@ class AllNodes:
     def margin_scales(self) -> np.ndarray:
         """What says how far rounding takes the margins of each node's rows, (n, 5), collected once."""
         if self._scales is None:
-            assert isinstance(self.problem, Problem)
             self._scales = self.collect(self.problem.margin_scales)
         return self._scales
 
@@ -239,7 +237,6 @@ def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tupl
     them by βδ. A node adds up its rows one after the other.
     """
     problem = nodes.problem
-    assert isinstance(problem, Problem)
     beta, square, scales = problem.loss.beta, squared_norm(theta), nodes.margin_scales
     excess, rows = max(value - nodes.dual_at_zero, 0.0), float(scales[:, 0].sum())
     margins = float(margin_rounding(scales, beta, square).sum())

@@ -227,7 +227,7 @@ class _Assembly:
     def run(self, monitor: Monitor | None) -> Run:
         """Put the run together, go through it, and tell what came out."""
         cluster, options, begun = self.cluster, self.options, time.perf_counter()
-        if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
+        if not self.problem.linear and options.parameters in (None, "tuned"):
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
         nodes = AllNodes(cluster, self.placement, self.problem)
@@ -303,7 +303,7 @@ class _Assembly:
     def _constants(self, summary: NodeSummary, choice: object) -> object:
         """Return the method's constants; process 0's, as eigenvalues may differ between machines."""
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
-        used = None if self.problem.steps_below_smoothness else self.tau
+        used = self.tau if self.problem.linear else None
 
         why = "to compute the parameters"
         found = self.cluster.attempt(
