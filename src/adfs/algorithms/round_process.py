@@ -13,8 +13,7 @@ from adfs.algorithms.base import Process, Setting, Work
 from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_rounds
 from adfs.compilation import inlined, kernel
 from adfs.problem import Samples
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import derivative, dual_prox
+from adfs.problem.losses import Loss, derivative, dual_prox
 from adfs.problem.samples import Label, SparseRows, label_at, row_column, row_entry, row_span
 
 

@@ -16,8 +16,7 @@ import scipy.linalg
 
 from adfs.compilation import compiled
 from adfs.problem.evaluation import loss_domains
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import conjugate, weighted_conjugate_prox
+from adfs.problem.losses import Loss, conjugate, weighted_conjugate_prox
 from adfs.problem.samples import (
     Labels,
     Matrix,

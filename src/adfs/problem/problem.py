@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import get_loss
+from adfs.problem.losses import Loss, get_loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import check_l1
