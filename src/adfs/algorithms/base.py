@@ -149,7 +149,7 @@ class Process(ABC):
 
     @abstractmethod
     def primal(self, read: str = "x") -> np.ndarray:
-        """Return each node's iterate at the current position, (k, d); ``read`` is "x", or "v" if there is one."""
+        """Return each node's iterate, (k, d); ``read`` is "x", or "v" where a method has both."""
 
     def dual(self) -> np.ndarray | None:
         """Return a copy of the dual variables, (N, *dual_shape); None for a method without them."""

@@ -1,7 +1,7 @@
 """Interior points for losses with kinks: Mehrotra's method, every node summing over its own samples.
 
-The dual minimises Σ w ℓ*(s_j/w) + ‖Σ s_j x_j‖²/(2σ), σ = Σ σ_i. Losses with kinks have conjugates that are a line
-or a parabola on each side of 0 inside an interval, which makes it a quadratic program with bounds:
+The dual minimises Σ w ℓ*(s_j/w) + ‖Σ s_j x_j‖²/(2σ), σ = Σ σ_i. Losses with kinks have conjugates that are a
+line or a parabola on each side of 0 inside an interval, which makes it a quadratic program with bounds:
 cᵀs + sᵀBs/2 + ‖Xᵀs‖²/(2σ) over low ≤ s ≤ high, with the slopes c and the curvatures B, diagonal.
 A step solves σθ + Xᵀs = 0 and the conditions of the pieces together, which comes down to a matrix of d × d
 numbers: the sum over the nodes of XᵀD⁻¹X, as in Newton's method.
@@ -20,8 +20,7 @@ from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import loss_domains, node_sums
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import conjugate
+from adfs.problem.losses import Loss, conjugate
 from adfs.problem.samples import Labels, label_at, label_rows
 from adfs.theory.baselines import InteriorPointParameters
 
@@ -296,8 +295,8 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
         if trouble or quadratic_pieces(problem) is not None:
             return trouble
         return (
-            "is for losses made of lines and parabolas with bounded slopes (hinge, absolute, quantile …), and "
-            f"{problem.loss_name!r} is not"
+            "is for losses made of lines and parabolas with bounded slopes (hinge, absolute, quantile …) "
+            f"and {problem.loss_name!r} is not"
         )
 
 

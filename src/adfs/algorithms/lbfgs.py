@@ -38,8 +38,8 @@ def node_values(
 ) -> None:
     """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1).
 
-    ``ridge`` (k, d) has σ_i, or 0 in columns without a penalty. ``margins`` (K,) has room for the margins of a sample. ``tables`` (2, d) has room for θ and the gradient
-    in the order in which the rows read them fastest.
+    ``ridge`` (k, d) has σ_i, or 0 in columns without a penalty. ``margins`` (K,) has room for the margins of
+    a sample, ``tables`` (2, d) for θ and the gradient in the order in which the rows read them fastest.
     """
     width, rows = theta.size, samples.rows
     feature, output = table_strides(rows, width // margins.size, margins.size)
@@ -85,7 +85,6 @@ class DescentProcess(PrimalProcess, RoundProcess):
         super().__init__(setting)
         d = self.problem.n_features
         self.point, self.gradient, self.numbers = np.zeros(d), np.zeros(d), np.zeros(3)
-        self.ridge = self.problem.sigma[:, None] * self.problem.ridge_mask
         self._room = np.empty(self.problem.n_outputs), np.empty((2, d))
 
     @property

@@ -1,4 +1,4 @@
-"""Compiled code that methods share: calls of a method's kernels, loops over rounds, work on rows, prefetching.
+"""Compiled code that methods share: calls of kernels, loops over rounds, work on rows, prefetching.
 
 A method's events or rounds are a few compiled functions of one named tuple, its *parts*. The table below maps
 the named tuple to the functions, so that a compiled loop can call those of any method, also of methods from
@@ -6,9 +6,9 @@ outside the package.
 
 - Events have three functions. The exchange of messages over MPI calls `execute`, `fill_message` and
   `take_message`.
-- Rounds have two. `begin` goes on until it needs the product of values with the gossip matrix, `end` takes that
-  product. With all nodes in one process `run_rounds` is one compiled loop over both; between several, `go_on`
-  is one call from a product to the next.
+- Rounds have two. `begin` goes on until it needs the product of values with the gossip matrix, `end` takes
+  that product. With all nodes in one process `run_rounds` is one compiled loop over both; between several,
+  `go_on` is one call from a product to the next.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from numba import types
 
 from adfs.compilation import inlined, kernel, overloads, prefetch
 from adfs.errors import InputError
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import derivative, dual_prox, outputs
+from adfs.problem.losses import Loss, derivative, dual_prox, outputs
 from adfs.problem.samples import (
     DenseRows,
     Label,
@@ -84,8 +83,8 @@ class RoundKernels(NamedTuple):
         ``begin(parts, t, last, out) -> int``: go on from round t until a product is needed, write its values
         to ``out`` (k, d), and return its round; or return ``last`` when that comes first.
     end : callable
-        ``end(parts, t, received) -> int``: go on with the product ``received`` (k, d), which may be overwritten; return
-        t + 1, or t when the round needs a further product.
+        ``end(parts, t, received) -> int``: go on with the product ``received`` (k, d), which may be
+        overwritten; return t + 1, or t when the round needs a further product.
     """
 
     begin: Callable[..., int]
@@ -127,7 +126,7 @@ def _calls_kernel(name: str) -> Callable[..., Any]:
             return None
         run = getattr(registered, name)
         # A function around the kernel: numba would compile the kernel itself anew, with references counted.
-        return lambda parts, *arguments: run(parts, *arguments)
+        return lambda parts, *arguments: run(parts, *arguments)  # noqa: PLW0108
 
     overloads(target)(choose)
     return target
@@ -198,10 +197,10 @@ def run_rounds(
 
 @kernel
 def go_on(parts: Parts, t: int, last: int, out: np.ndarray, received: np.ndarray, arrived: bool) -> int:
-    """Take the product of round t if it ``arrived``, and go on until the next one is needed, as `begin` does."""
+    """Take the product of round t if it ``arrived``; go on until the next one is needed, as `begin` does."""
     if arrived:
         t = _end(parts, t, received)
-    return _begin(parts, t, last, out)
+    return int(_begin(parts, t, last, out))
 
 
 # --------------------------------------------------------------------------- work on rows and vectors

@@ -58,8 +58,8 @@ def fill_hessian(
 ) -> None:
     """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
 
-    ``ridge`` (k, d) is added to the diagonals, ``curvatures`` (N,) are wℓ'' of the samples. ``band`` (last − first, d)
-    has room for one node's rows; ``out`` is (k, numbers in these rows).
+    ``ridge`` (k, d) is added to the diagonals, ``curvatures`` (N,) are wℓ'' of the samples. ``band`` has room
+    for one node's rows, (last − first, d); ``out`` is (k, numbers in these rows).
     """
     d = band.shape[1]
     for i in range(out.shape[0]):
@@ -192,7 +192,6 @@ class HessianRounds(RoundProcess):
     def __init__(self, setting: Setting[NewtonParameters]) -> None:
         super().__init__(setting)
         n, d = setting.network.n_nodes, self.problem.n_features
-        self.ridge = self.problem.sigma[:, None] * self.problem.ridge_mask
         # The process of node 0 solves for all: the last digits of another machine may differ.
         self._leader = int(np.argmin(setting.block)) if setting.block.min() == 0 else None
         self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))

@@ -18,9 +18,9 @@ from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import QningParameters
 
-# A gradient of the envelope that is so many times its smallest so far comes from inner solutions that are too
-# rough: the pairs are forgotten, and each step takes twice as many passes. (The gradient may well grow tenfold
-# on the way: with 2 in place of 100 most ill-conditioned trials stalled.)
+# A gradient of the envelope that is so many times its smallest so far comes from inner solutions that are
+# too rough: the pairs are forgotten, and each step takes twice as many passes. (The gradient may well grow
+# tenfold on the way: with 2 in place of 100 most ill-conditioned trials stalled.)
 _WORSE = 100.0
 _FLAT = 1e-12  # pairs with less curvature than this, relative to their lengths, are noise
 _STEPS, _SMALLEST, _PASSES_PER_STEP, _PASSES_SINCE = range(4)

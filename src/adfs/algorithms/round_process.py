@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from functools import cache
+from functools import cache, cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -76,6 +76,11 @@ class RoundProcess(Process):
             self.gossip_matrix = sp.csr_array(gossip_matrix)
             neighbours = np.diff(self.gossip_matrix.indptr) - (self.gossip_matrix.diagonal() != 0.0)
             self.messages_per_product = int(neighbours[setting.block].sum())
+
+    @cached_property
+    def ridge(self) -> np.ndarray:
+        """σ_i in every column, 0 in columns without a penalty; shape (k, d)."""
+        return np.asarray(self.problem.sigma[:, None] * self.problem.ridge_mask)
 
     def count(self, rounds: int, products: int) -> None:
         """Add to the work done."""

@@ -1,6 +1,7 @@
 """The methods with a table of past gradients: Point-SAGA on one machine, and DSBA over a network.
 
-A step is the prox of one sample; the table has one scalar per sample, the slope of its loss when it was last drawn.
+A step is the prox of one sample. The table has one scalar per sample, the slope of its loss when it was last
+drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from adfs.algorithms.base import (
     Work,
     register_method,
 )
-from adfs.algorithms.method_kernels import EventKernels, RoundKernels, extrapolate, prox_slope, register_kernels
+from adfs.algorithms.method_kernels import (
+    EventKernels,
+    RoundKernels,
+    extrapolate,
+    prox_slope,
+    register_kernels,
+)
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
@@ -30,8 +37,8 @@ from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters, PointSagaParameters
 
-# The part of Point-SAGA's iterate that is stored apart grows as its scale shrinks. It is folded in long before
-# either reaches an end of the floating-point range.
+# The part of Point-SAGA's iterate that is stored apart grows as its scale shrinks. It is folded in long
+# before either reaches an end of the floating-point range.
 _SMALLEST_SCALE = 1e-60
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import add_squares, node_sums, squared_norm
 from adfs.problem.gaps import Gap, close_gap
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Labels, Matrix, Samples

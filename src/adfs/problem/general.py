@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.finite_sum import FiniteSum, check_sigma
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.problem import Problem
 from adfs.problem.terms import Term

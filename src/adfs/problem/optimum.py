@@ -13,8 +13,8 @@ from adfs.errors import InputError
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
-    from adfs.problem.finite_sum import FiniteSum
     from adfs.algorithms.base import Method
+    from adfs.problem.finite_sum import FiniteSum
 
 _LARGEST_BASIS = 10**8  # numbers in the basis of the rows of a wide problem
 _MOST_STEPS = 10**9  # steps on single samples by a method that takes many passes
@@ -108,6 +108,7 @@ def _run_to_the_end(
         run = run_method(method, solved, None, RunOptions(max_passes=passes, start=run.dual, progress=False))
     if run.outcome == "stopped":
         raise KeyboardInterrupt
+    assert run.dual is not None
     last, point = run.theta[0], run.coef
     if basis is not None:
         last, point = basis @ last, basis @ point
@@ -121,7 +122,9 @@ def _run_to_the_end(
     return chosen if chosen.gap < best.gap or not best.method else best
 
 
-def _certified(problem: FiniteSum, duals: np.ndarray, method: str, theta: np.ndarray | None = None) -> Optimum:
+def _certified(
+    problem: FiniteSum, duals: np.ndarray, method: str, theta: np.ndarray | None = None
+) -> Optimum:
     """Certify the better of θ(s), the point of the dual variables s, and of ``theta``.
 
     At s = wℓ'(Xθ) the gap of θ itself is ‖∇F(θ)‖²/(2σ); that of θ(s) = θ − ∇F(θ)/σ can be κ times larger.

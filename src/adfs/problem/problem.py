@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import get_loss
+from adfs.problem.losses import Loss, get_loss
 from adfs.problem.multinomial import Multinomial
 from adfs.problem.penalties import check_l1
 from adfs.problem.samples import Labels, Matrix, Rows, Samples, ShiftedLabels, label_at, rows_of, sparse
@@ -181,7 +180,7 @@ class Problem(FiniteSum):
 
     def with_ridge_columns(self, columns: np.ndarray) -> Problem:
         """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
-        moved = self._with_data(self._data)
+        moved = self._with_data(self.data)
         moved.ridge_columns = columns
         return moved
 
