@@ -11,7 +11,7 @@ import pytest
 from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem import Problem, losses
-from adfs.problem.logistic import logistic_dual_prox, sigmoid
+from adfs.problem.exponential_losses import logistic_dual_prox, sigmoid
 from adfs.problem.losses import LOSSES, Huber, Loss, get_loss, register_loss
 from loss_cases import CASES, SMOOTH, Expectile, case_id, constants_of
 

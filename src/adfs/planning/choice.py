@@ -74,6 +74,6 @@ def choose(
     ratio = costs[second].work(facts) / work
     reason = f"{number(passes)} passes are predicted, and {number(ratio)} times the work for {second}"
     # Problems on which second derivatives take many rounds are harder still for every other method.
-    if METHODS[best].second_order:
+    if METHODS[best].invariant_to_units:
         return Choice(best, reason, float("inf"), None)
     return Choice(best, reason, PATIENCE * passes, second)

@@ -13,8 +13,8 @@ import numpy as np
 from numba import types
 
 from adfs.compilation import compiled, inlined, overloads
-from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
+    Loss,
     clip_dual,
     conjugate,
     curvature,

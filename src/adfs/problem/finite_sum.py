@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,14 +12,12 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import add_squares, node_sums, squared_norm
 from adfs.problem.gaps import Gap, close_gap
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
+from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Labels, Matrix, Samples
 from adfs.problem.shards import Shard
 from adfs.problem.terms import Term
-
-if TYPE_CHECKING:
-    from adfs.problem.optimum import Optimum
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 
@@ -324,9 +322,17 @@ class FiniteSum(ABC):
 
     # ------------------------------------------------------------------ the rest
 
-    @abstractmethod
     def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Return the minimiser, certified by its relative duality gap; computed once and kept."""
+        """Return the minimiser, certified by its relative duality gap; computed once and kept.
+
+        The methods of the package find it, on one machine: Newton's method or L-BFGS, interior points for
+        losses with kinks, APCG with an ℓ1 term and for general terms. A warning says if ``tol`` was not
+        reached; ``gap`` is what was.
+        """
+        known: Optimum | None = self.__dict__.get("_optimum")
+        if known is None or known.gap > tol:
+            known = self.__dict__["_optimum"] = find_optimum(self, tol)
+        return known
 
     @abstractmethod
     def identity(self) -> tuple[list[object], list[np.ndarray]]:

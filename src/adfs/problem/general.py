@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.finite_sum import FiniteSum, check_sigma
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
 from adfs.problem.multinomial import Multinomial
-from adfs.problem.optimum import Optimum
 from adfs.problem.problem import Problem
 from adfs.problem.terms import Term
 
@@ -228,10 +227,6 @@ class GeneralProblem(FiniteSum):
             rows.append([apart, value, 0.0, 1.0, float(dual @ dual), rounding])
         columns = np.array(rows).reshape(-1, 6).T
         return np.column_stack([self._node_sums(column) for column in columns])
-
-    def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Raise :class:`InputError`: nothing here minimises terms of which only a prox is known."""
-        raise InputError("the optimum of general terms is unknown: record 'gap', 'objective' or 'consensus'")
 
     def __repr__(self) -> str:
         return (

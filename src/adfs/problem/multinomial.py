@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from adfs.compilation import kernel
 from adfs.errors import InputError
-from adfs.problem.loss_base import Loss, entropy_part
+from adfs.problem.losses import Loss, entropy_part, register_loss
 
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
 _SLACK = 2.0**-51
@@ -43,7 +43,8 @@ def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
     return top
 
 
-class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss):
+@register_loss
+class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Loss):
     """Multinomial logistic loss of K margins, labels 0 … K − 1; β = 1/2.
 
     Parameters
@@ -88,6 +89,14 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     def wanted_targets(self) -> str:
         last = f" to {self.n_classes - 1}" if self.n_classes else ""
         return f"labels that are whole numbers from 0{last}"
+
+    @staticmethod
+    def outputs(loss: Multinomial) -> int:
+        return loss.n_classes
+
+    @staticmethod
+    def point_of(loss: Multinomial, numbers: np.ndarray) -> np.ndarray:
+        return numbers
 
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:

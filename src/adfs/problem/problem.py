@@ -12,10 +12,8 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import get_loss
+from adfs.problem.losses import Loss, get_loss
 from adfs.problem.multinomial import Multinomial
-from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import check_l1
 from adfs.problem.samples import Labels, Matrix, Rows, Samples, ShiftedLabels, label_at, rows_of, sparse
 from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
@@ -460,19 +458,6 @@ class Problem(FiniteSum):
     def margin_scales(self) -> np.ndarray:
         """What says how far rounding takes the margins of each node's rows, as `gaps` has it; (n, 5)."""
         return gaps.margin_scales(self.samples, self.active)
-
-    def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Return the minimiser, certified by its relative duality gap; computed once and kept.
-
-        Newton's method in low dimension, Newton with conjugate gradients in high. For losses that are not
-        smooth, an interior-point method in low dimension and dual coordinate ascent in high, each finished by
-        an active-set solve. With several outputs, Newton with conjugate gradients. A warning
-        tells when ``tol`` was not reached; ``gap`` is what was.
-        """
-        known: Optimum | None = self.__dict__.get("_optimum")
-        if known is None or known.gap > tol:
-            known = self.__dict__["_optimum"] = find_optimum(self, tol)
-        return known
 
     def __repr__(self) -> str:
         kind = "sparse" if self.sparse else "dense"

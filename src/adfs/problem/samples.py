@@ -19,14 +19,16 @@ without offsets are compiled as if there were no such thing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import scipy.sparse as sp
 from numba import types
 
 from adfs.compilation import overloads
-from adfs.problem.loss_base import Loss
+
+if TYPE_CHECKING:
+    from adfs.problem.losses import Loss
 
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
 

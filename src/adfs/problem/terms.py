@@ -16,7 +16,7 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.problem import losses
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
 from adfs.problem.samples import Label
 
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
