@@ -71,18 +71,6 @@ def row_norms_squared(rows: Rows, n_rows: int) -> np.ndarray:
 
 
 @compiled
-def rows_are_zero(rows: Rows, chosen: np.ndarray) -> np.ndarray:
-    """Return whether all entries of the rows with these numbers are 0, whatever their squares are."""
-    out = np.ones(chosen.size, dtype=np.bool_)
-    for place in range(chosen.size):
-        start, stop = row_span(rows, chosen[place])
-        for k in range(start, stop):
-            if row_entry(rows, chosen[place], k) != 0.0:
-                out[place] = False
-    return out
-
-
-@compiled
 def node_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the sum of each node's values, row after row, shape (n,)."""
     out = np.zeros(node_starts.size - 1)
@@ -390,15 +378,6 @@ def clip_to_domain(samples: Samples, active: np.ndarray, duals: np.ndarray) -> N
             for k in range(duals.shape[1]):
                 if not math.isnan(duals[j, k]):
                     duals[j, k] = 0.0
-
-
-@compiled
-def loss_values(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
-    """Return ℓ(u_j; y_j), shape (N,)."""
-    out = np.empty(margins.size)
-    for j in range(margins.size):
-        out[j] = value(loss, margins[j], label_at(y, j))
-    return out
 
 
 @compiled

@@ -16,10 +16,10 @@ from adfs.problem.losses import Loss
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Labels, Matrix, Samples
 from adfs.problem.shards import Shard
-from adfs.problem.terms import Term
 
 if TYPE_CHECKING:
     from adfs.problem.optimum import Optimum
+    from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 

@@ -12,16 +12,23 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
+from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import check_l1
-from adfs.problem.samples import Labels, Matrix, Rows, Samples, ShiftedLabels, label_at, rows_of, sparse
+from adfs.problem.samples import (
+    Labels,
+    Matrix,
+    Rows,
+    Samples,
+    ShiftedLabels,
+    batch_smoothness,
+    label_at,
+    rows_of,
+    sparse,
+)
 from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
-from adfs.problem.smoothness import batch_smoothness
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
-
-_WIDE = 16  # entries per row
 
 
 class Problem(FiniteSum):
@@ -217,24 +224,22 @@ class Problem(FiniteSum):
         norms, weights = self.row_norms_squared, self.weights
         outside = (norms < SMALLEST) | (norms > LARGEST)
         chosen = np.flatnonzero(outside)
-        outside[chosen] = ~evaluation.rows_are_zero(self.rows, chosen)
-        self._refuse(outside & (weights > 0.0), name, "has a squared norm that is not a double; scale X")
-        self._refuse((weights > 0.0) & (weights < SMALLEST), name, "has a weight too small to divide by")
+        # Rows of zeros are constants, whatever the sum of their squares is.
+        outside[chosen] = np.asarray((self.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
         with np.errstate(over="ignore", under="ignore"):
             smoothness = weights * norms * min(self.loss.beta, 1.0)
             ratio = smoothness / self.sigma.min()
-        what = "has weight × squared norm / sigma beyond what doubles hold; scale X, the weights or sigma"
-        active = (norms > 0.0) & (weights > 0.0)
-        self._refuse(active & ((smoothness < SMALLEST) | ~np.isfinite(ratio)), name, what)
-
-    @staticmethod
-    def _refuse(bad: np.ndarray, name: Callable[[int], str], what: str) -> None:
-        if bad.any():
-            raise InputError(f"{name(int(np.argmax(bad)))} {what}")
+        unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
+        for bad, what in (
+            (outside, "has a squared norm that is not a double; scale X"),
+            (weights < SMALLEST, "has a weight too small to divide by"),
+            (unusable, "has weight × squared norm / sigma beyond doubles; scale X, the weights or sigma"),
+        ):
+            if (bad & (weights > 0.0)).any():
+                raise InputError(f"{name(int(np.argmax(bad & (weights > 0.0))))} {what}")
 
     # ------------------------------------------------------------------ sizes and constants
-    # What is as long as the data and quickly computed is not kept, as it would double what a sample takes;
-    # but the norms of wide rows are: they are little beside the rows, and a set-up asks for them five times.
+    # Arrays of N numbers are not kept, except the rows' norms, which a set-up needs five times.
 
     @property
     def rows(self) -> Rows:
@@ -273,12 +278,8 @@ class Problem(FiniteSum):
     def row_norms_squared(self) -> np.ndarray:
         """q_ij = ‖x_ij‖², shape (N,)."""
         if self._norms is None:
-            norms = evaluation.row_norms_squared(self.rows, self.n_samples)
-            entries = self.X.nnz if self.sparse else self.X.size
-            if entries < _WIDE * self.n_samples:
-                return norms
-            norms.setflags(write=False)
-            self._norms = norms
+            self._norms = evaluation.row_norms_squared(self.rows, self.n_samples)
+            self._norms.setflags(write=False)
         return self._norms
 
     @cached_property
