@@ -254,7 +254,7 @@ def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 def add_squares(loss_sums: np.ndarray, penalty: WholePenalty, points: np.ndarray) -> np.ndarray:
     """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
-    squares = np.einsum("kd,kd->k", points, points)
+    squares = np.einsum("kd,kd->k", penalty.ridge_part(points), points)
     found = sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * penalty.sigma * squares
     if penalty.l1 is not None:
         found += [penalty.sizes(point) for point in points]

@@ -13,12 +13,12 @@ from adfs.errors import InputError
 from adfs.problem.evaluation import add_squares, node_sums, squared_norm
 from adfs.problem.gaps import Gap, close_gap
 from adfs.problem.losses import Loss
+from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Labels, Matrix, Samples
 from adfs.problem.shards import Shard
 
 if TYPE_CHECKING:
-    from adfs.problem.optimum import Optimum
     from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
@@ -68,6 +68,8 @@ class FiniteSum(ABC):
         λ_i, where every node has a term λ_i‖θ‖₁ too.
     l1_columns : ndarray of shape (d,), or None
         Which entries of θ that term counts, and how much; all alike when None.
+    ridge_columns : ndarray of shape (d,), or None
+        Which entries of θ the nodes' ℓ2 terms count, 1 or 0; all when None.
     tip_shape : tuple of int
         The shape of one term's dual variable.
     loss : Loss
@@ -94,6 +96,7 @@ class FiniteSum(ABC):
     sigma: np.ndarray
     l1: np.ndarray | None = None
     l1_columns: np.ndarray | None = None
+    ridge_columns: np.ndarray | None = None
     dual_shape: tuple[int, ...]
     loss: Loss
     smooth: bool
@@ -172,6 +175,11 @@ class FiniteSum(ABC):
         return ElasticNet(self.l1, np.ones(self.n_features) if self.l1_columns is None else self.l1_columns)
 
     @property
+    def ridge_mask(self) -> np.ndarray:
+        """1 for each entry of θ that the ℓ2 terms count, 0 for the others; (d,), as kernels take it."""
+        return np.ones(self.n_features) if self.ridge_columns is None else self.ridge_columns
+
+    @property
     def whole_penalty(self) -> WholePenalty:
         """The sum of the nodes' own terms."""
         return self.penalty_of(self.total_sigma, None if self.l1 is None else float(self.l1.sum()))
@@ -179,9 +187,9 @@ class FiniteSum(ABC):
     def penalty_of(self, total_sigma: float, total_l1: float | None) -> WholePenalty:
         """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
         if total_l1 is None:
-            return WholePenalty(total_sigma)
+            return WholePenalty(total_sigma, ridge_columns=self.ridge_columns)
         columns = np.ones(self.n_features) if self.l1_columns is None else self.l1_columns
-        return WholePenalty(total_sigma, total_l1 * columns, total_l1)
+        return WholePenalty(total_sigma, total_l1 * columns, total_l1, self.ridge_columns)
 
     @cached_property
     def value_at_zero(self) -> float:
@@ -195,7 +203,7 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            squares = 0.5 * self.total_sigma * squared_norm(theta)
+            squares = 0.5 * self.total_sigma * squared_norm(self.whole_penalty.ridge_part(theta))
             return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
         return add_squares(sums, self.whole_penalty, theta)
 
@@ -316,9 +324,17 @@ class FiniteSum(ABC):
 
     # ------------------------------------------------------------------ the rest
 
-    @abstractmethod
     def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Return the minimiser, certified by its relative duality gap; computed once and kept."""
+        """Return the minimiser, certified by its relative duality gap; computed once and kept.
+
+        The methods of the package find it, on one machine: Newton's method or L-BFGS, interior points for
+        losses with kinks, APCG with an ℓ1 term and for general terms. A warning says if ``tol`` was not
+        reached; ``gap`` is what was.
+        """
+        known: Optimum | None = self.__dict__.get("_optimum")
+        if known is None or known.gap > tol:
+            known = self.__dict__["_optimum"] = find_optimum(self, tol)
+        return known
 
     @abstractmethod
     def identity(self) -> tuple[list[object], list[np.ndarray]]:

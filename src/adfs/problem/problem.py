@@ -14,7 +14,6 @@ from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
 from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import check_l1
 from adfs.problem.samples import (
     Labels,
@@ -186,11 +185,17 @@ class Problem(FiniteSum):
         moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
         return moved
 
+    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
+        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
+        moved = self._with_data(self.data)
+        moved.ridge_columns = columns
+        return moved
+
     def _with_data(self, data: Shard) -> Problem:
         """Return the same problem with other samples in the places of its own."""
         moved = Problem.__new__(Problem)
         moved._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
-        moved.l1, moved.l1_columns = self.l1, self.l1_columns
+        moved.l1, moved.l1_columns, moved.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
         return moved
 
     def _set(
@@ -306,7 +311,7 @@ class Problem(FiniteSum):
         node_starts = np.array([0, self.n_samples], dtype=np.int64)
         whole._set(self.loss, self.data, node_starts, self.total_sigma, self._row_index)
         whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        whole.l1_columns = self.l1_columns
+        whole.l1_columns, whole.ridge_columns = self.l1_columns, self.ridge_columns
         return whole
 
     def with_offset(self, offset: np.ndarray) -> Problem:
@@ -342,7 +347,9 @@ class Problem(FiniteSum):
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
         arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
-        arrays += [one for one in (self.offset, self.l1, self.l1_columns) if one is not None]
+        arrays += [
+            one for one in (self.offset, self.l1, self.l1_columns, self.ridge_columns) if one is not None
+        ]
         return [self.loss], arrays
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
@@ -390,7 +397,7 @@ class Problem(FiniteSum):
 
     def _penalty_gradient(self, theta: np.ndarray) -> np.ndarray:
         whole = self.whole_penalty
-        gradient = whole.sigma * theta
+        gradient = whole.sigma * whole.ridge_part(theta)
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
 
     def margins_at(self, theta: np.ndarray) -> np.ndarray:
@@ -412,7 +419,7 @@ class Problem(FiniteSum):
             data = (self.X.T @ sp.diags_array(curvatures) @ self.X).toarray()
         else:
             data = self.X.T @ (curvatures[:, None] * self.X)
-        return np.asarray(data + self.total_sigma * np.eye(self.n_features))
+        return np.asarray(data + np.diag(self.total_sigma * self.ridge_mask))
 
     # ------------------------------------------------------------------ the dual
 
@@ -452,19 +459,6 @@ class Problem(FiniteSum):
     def margin_scales(self) -> np.ndarray:
         """What says how far rounding takes the margins of each node's rows, as `gaps` has it; (n, 5)."""
         return gaps.margin_scales(self.samples, self.active)
-
-    def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Return the minimiser, certified by its relative duality gap; computed once and kept.
-
-        Newton's method in low dimension, Newton with conjugate gradients in high. For losses that are not
-        smooth, an interior-point method in low dimension and dual coordinate ascent in high, each finished by
-        an active-set solve. With several outputs, Newton with conjugate gradients. A warning
-        tells when ``tol`` was not reached; ``gap`` is what was.
-        """
-        known: Optimum | None = self.__dict__.get("_optimum")
-        if known is None or known.gap > tol:
-            known = self.__dict__["_optimum"] = find_optimum(self, tol)
-        return known
 
     def __repr__(self) -> str:
         kind = "sparse" if self.sparse else "dense"

@@ -24,7 +24,6 @@ from adfs.problem.evaluation import sum_in_order
 from adfs.problem.finite_sum import FiniteSum, check_sigma
 from adfs.problem.logistic import ROOM_ROWS, Multinomial, multinomial_dual_prox
 from adfs.problem.losses import Loss
-from adfs.problem.optimum import Optimum
 from adfs.problem.samples import Label
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -455,9 +454,6 @@ class GeneralProblem(FiniteSum):
             rows.append([apart, value, 0.0, 1.0, float(dual @ dual), rounding])
         columns = np.array(rows).reshape(-1, 6).T
         return np.column_stack([self._node_sums(column) for column in columns])
-
-    def optimum(self, tol: float = 1e-12) -> Optimum:
-        raise InputError("the optimum of general terms is unknown: record 'gap', 'objective' or 'consensus'")
 
     def __repr__(self) -> str:
         return (
