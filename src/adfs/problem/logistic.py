@@ -404,8 +404,10 @@ def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float,
     """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
 
     With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
-    gradient of a strictly convex function of u. Newton's steps go down its squares. ``tip`` (K,) is ζ, and on
-    return s; ``room`` (ROOM_ROWS, K) is room to work in, whose first row holds a guess of u.
+    gradient of a strictly convex function of u. Newton's steps decrease the sum of its squares.
+
+    ``dual`` (K,) is ζ, and on return s. ``room`` (ROOM_ROWS, K) is memory to work in, whose first row holds a
+    guess of u.
     """
     u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
     scale = weight / h - 2.0

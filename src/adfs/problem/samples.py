@@ -256,8 +256,8 @@ class Samples(NamedTuple):
         Labels or targets, with offsets where there are any: read by `label_at`.
     weights : ndarray of shape (N,)
         Sample weights.
-    offsets : ndarray of shape (n + 1,)
-        Node i holds the rows ``offsets[i]:offsets[i + 1]``.
+    node_starts : ndarray of shape (n + 1,)
+        Node i holds the rows ``node_starts[i]:node_starts[i + 1]``.
     """
 
     loss: Loss
