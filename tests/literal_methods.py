@@ -12,8 +12,9 @@ from adfs.algorithms.interior_point import quadratic_pieces
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, lazy_gossip
 from adfs.problem import Problem
-from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
+from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.losses import Loss, derivative
+from adfs.problem.losses import value as loss_value
 from adfs.problem.samples import Label, label_at
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters
 from adfs.theory.baselines import (
@@ -273,7 +274,8 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
     sigma, theta = problem.sigma[node], point / problem.sigma[node]
 
     def value(at: np.ndarray) -> float:
-        return float(loss_values(problem.loss, X @ at, y) @ w + 0.5 * sigma * at @ at - point @ at)
+        values = [loss_value(problem.loss, u, label_at(y, j)) for j, u in enumerate(X @ at)]
+        return float(np.array(values) @ w + 0.5 * sigma * at @ at - point @ at)
 
     for _ in range(1000):
         gradient = X.T @ (w * loss_derivatives(problem.loss, X @ theta, y)) + sigma * theta - point

@@ -45,14 +45,29 @@ class LineLoss(Loss):
 
     r = turn·u + constant, ``turn`` being ±1: ℓ' is turn·a for the best a. A subclass says what it is by a
     static function ``line(loss, b)`` that returns turn, constant, width, low and high. With width 0 it has a
-    kink, and a value and derivative of its own.
+    kink, as here; `SmoothLineLoss` has none.
     """
 
     __slots__ = ()
 
+    curvature_type = "kinks"
+
     @property
     def beta(self) -> float:
         return math.inf
+
+    @staticmethod
+    def value(loss: Loss, u: float, b: float) -> float:
+        turn, constant, _, low, high = line(loss, b)
+        r = constant + turn * u
+        return max(low * r, high * r)
+
+    @staticmethod
+    def derivative(loss: Loss, u: float, b: float) -> float:
+        turn, constant, _, low, high = line(loss, b)
+        r = constant + turn * u
+        # At the kink itself the subgradient 0; adding 0 turns −0 into 0.
+        return turn * (high if r > 0.0 else low) + 0.0 if r != 0.0 else 0.0
 
     @staticmethod
     def curvature(loss: Loss, u: float, b: float) -> float:
@@ -88,6 +103,7 @@ class SmoothLineLoss(LineLoss):
     """A `LineLoss` whose parabola has a width; β = 1/width."""
 
     __slots__ = ()
+    curvature_type = "jumps"
 
     @property
     def beta(self) -> float:
@@ -141,11 +157,11 @@ class Squared(NamedTuple("SquaredParameters", []), LineLoss):
     beta = 1.0
 
     @staticmethod
-    def value(loss: Squared, u: float, b: float) -> float:
+    def value(loss: Loss, u: float, b: float) -> float:
         return 0.5 * (u - b) * (u - b)
 
     @staticmethod
-    def derivative(loss: Squared, u: float, b: float) -> float:
+    def derivative(loss: Loss, u: float, b: float) -> float:
         return u - b
 
     @staticmethod
@@ -250,18 +266,9 @@ class Hinge(NamedTuple("HingeParameters", []), LineLoss):
     name = "hinge"
     task = "classification"
     label = "classes, support vectors"
-    curvature_type = "kinks"
 
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedHinge(width), 1.0
-
-    @staticmethod
-    def value(loss: Hinge, u: float, b: float) -> float:
-        return max(0.0, 1.0 - b * u)
-
-    @staticmethod
-    def derivative(loss: Hinge, u: float, b: float) -> float:
-        return -b if b * u < 1.0 else 0.0
 
     @staticmethod
     def line(loss: Hinge, b: float) -> Line:
@@ -276,19 +283,10 @@ class Absolute(NamedTuple("AbsoluteParameters", []), LineLoss):
     name = "absolute"
     task = "regression"
     label = "numbers, least absolute errors"
-    curvature_type = "kinks"
     translates = True
 
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedQuantile(0.5, width), 2.0  # |r| is twice the pinball loss of the median
-
-    @staticmethod
-    def value(loss: Absolute, u: float, b: float) -> float:
-        return abs(u - b)
-
-    @staticmethod
-    def derivative(loss: Absolute, u: float, b: float) -> float:
-        return 0.0 if u == b else math.copysign(1.0, u - b)
 
     @staticmethod
     def line(loss: Absolute, b: float) -> Line:
@@ -303,7 +301,6 @@ class Quantile(NamedTuple("QuantileParameters", [("quantile", float)]), LineLoss
     name = "quantile"
     task = "regression"
     label = "a quantile of numbers (quantile)"
-    curvature_type = "kinks"
     translates = True
 
     def __new__(cls, quantile: float = 0.5) -> Quantile:
@@ -311,16 +308,6 @@ class Quantile(NamedTuple("QuantileParameters", [("quantile", float)]), LineLoss
 
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedQuantile(self.quantile, width), 1.0
-
-    @staticmethod
-    def value(loss: Quantile, u: float, b: float) -> float:
-        return max(loss.quantile * (b - u), (1.0 - loss.quantile) * (u - b))
-
-    @staticmethod
-    def derivative(loss: Quantile, u: float, b: float) -> float:
-        if u == b:
-            return 0.0
-        return 1.0 - loss.quantile if u > b else -loss.quantile
 
     @staticmethod
     def line(loss: Quantile, b: float) -> Line:

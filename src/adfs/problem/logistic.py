@@ -1,8 +1,9 @@
-"""The multinomial logistic loss: K margins per sample, labels 0 … K − 1.
+"""The logistic loss of two classes, and the multinomial one of K margins per sample and labels 0 … K − 1.
 
-ℓ(u; b) = log Σ_k exp(u_k) − u_b, with the gradient p − e_b for p = softmax(u). So a sample's tip is s =
-w·(p − e_b): entries of at least 0 but for that of the label, and a sum of 0. The entry of the label is
-always computed as minus the sum of the others, which loses no digits where p_b is near 1.
+The multinomial loss is ℓ(u; b) = log Σ_k exp(u_k) − u_b, with the gradient p − e_b for p = softmax(u). The
+dual variable of a sample is s = w·(p − e_b): its entries are at least 0, except that of the label, and sum to
+0. The entry of the label is always computed as minus the sum of the others, which loses no digits where p_b
+is near 1.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from adfs.compilation import kernel
 from adfs.errors import InputError
-from adfs.problem.losses import Loss, entropy_part, register_loss
+from adfs.problem.exponential_losses import (
+    ExponentialLoss,
+    LogisticEquation,
+    bracketed_root,
+    log_one_plus,
+    logistic_dual_prox,
+    sigmoid,
+)
+from adfs.problem.losses import Ends, Loss, clip, entropy_part, register_loss
 
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
 _SLACK = 2.0**-51
@@ -24,6 +33,104 @@ _MOST_STEPS = 200
 _SHORTEST_STEP = 2.0**-60
 #: Rows of K numbers that the prox works in.
 ROOM_ROWS = 5
+
+
+@register_loss
+class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
+    """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
+
+    __slots__ = ()
+    name = "logistic"
+    task = "classification"
+    label = "two or more classes, with probabilities"
+    link = "logit"
+    curvature_type = "continuous"
+    beta = 0.25
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(expit(margins))
+
+    def multiclass(self, n_classes: int) -> Multinomial:
+        return Multinomial(n_classes)
+
+    @staticmethod
+    def value(loss: Logistic, u: float, b: float) -> float:
+        t = b * u
+        return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
+
+    @staticmethod
+    def derivative(loss: Logistic, u: float, b: float) -> float:
+        return -b * sigmoid(-b * u)
+
+    @staticmethod
+    def curvature(loss: Logistic, u: float, b: float) -> float:
+        return sigmoid(u) * sigmoid(-u)
+
+    @staticmethod
+    def conjugate(loss: Logistic, s: float, b: float) -> float:
+        a = -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        entropy = 0.0
+        if a > 0.0:
+            entropy += a * math.log(a)
+        if a < 1.0:
+            entropy += (1.0 - a) * math.log1p(-a)
+        return entropy
+
+    @staticmethod
+    def divergence(loss: Logistic, u: float, s: float, b: float) -> float:
+        # Of the probabilities of the wrong label, −b·s against sigmoid(−b·u). The smaller of the latter and
+        # its complement has all its digits, and so have the differences: they are one another's negative.
+        t, a = b * u, -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        small = math.exp(-abs(t))
+        p = small / (1.0 + small)
+        chance = a if t >= 0.0 else 1.0 - a
+        other = 1.0 - a if t >= 0.0 else a
+        away = chance - p
+        # Logarithms are needed only where the probabilities differ much.
+        log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
+        first = entropy_part(chance, p, away, -abs(t) - log_one)
+        return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
+
+    @staticmethod
+    def domain(loss: Logistic, b: float) -> tuple[float, float]:
+        return (-1.0, 0.0) if b > 0.0 else (0.0, 1.0)
+
+    @staticmethod
+    def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
+        inverse = 1.0 / h
+        return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
+
+    @staticmethod
+    def curvature_over(loss: Logistic, low: float, high: float, b: float) -> float:
+        nearest = clip(0.0, low, high)
+        return sigmoid(nearest) * sigmoid(-nearest)
+
+    @staticmethod
+    def margins_of(loss: Logistic, low: float, high: float, b: float) -> tuple[float, float]:
+        # ℓ' is the probability of +1, less 1 where that is the label.
+        shift = 1.0 if b > 0.0 else 0.0
+        first, last = -math.inf, math.inf
+        if low + shift > 0.0:
+            first = math.log((low + shift) / (1.0 - shift - low)) if low + shift < 1.0 else math.inf
+        if high + shift < 1.0:
+            last = math.log((high + shift) / (1.0 - shift - high)) if high + shift > 0.0 else -math.inf
+        return first, last
+
+    @staticmethod
+    def slope_at_root(loss: Logistic, target: float, c: float, b: float, start: float, ends: Ends) -> float:
+        # c may be below −4 where the sigmoid is flat: the box says where G rises.
+        r = b * target
+        low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
+        low, high = max(low, min(r, r + c)), min(high, max(r, r + c))
+        return -b * bracketed_root(LogisticEquation(c, r), b * start, low, high, False)
+
+
+# --------------------------------------------------------------------------- several classes
 
 
 @kernel
@@ -297,8 +404,10 @@ def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float,
     """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
 
     With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
-    gradient of a strictly convex function of u. Newton's steps go down its squares. ``tip`` (K,) is ζ, and on
-    return s; ``room`` (ROOM_ROWS, K) is room to work in, whose first row holds a guess of u.
+    gradient of a strictly convex function of u. Newton's steps decrease the sum of its squares.
+
+    ``dual`` (K,) is ζ, and on return s. ``room`` (ROOM_ROWS, K) is memory to work in, whose first row holds a
+    guess of u.
     """
     u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
     scale = weight / h - 2.0
