@@ -58,6 +58,7 @@ def write_whole(path: AnyPath, content: Content, *, make_folder: bool = False) -
         if make_folder:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         old = _status(path)
+        # A device or a pipe cannot be replaced, and standard output goes on after this file.
         if old is not None and (_output_handle(old) is not None or _is_special(old)):
             with _open_directly(path, old) as stream:
                 _write(stream, content)
@@ -180,6 +181,7 @@ def check_outputs(
     Each mapping goes from the name of an option or argument (``"FILE"``, ``"--out"``) to its path, None where
     it was not given: the files to read, the files to write, and the folders to write into.
     """
+    # Compare each output with all inputs and with the outputs before it.
     others: list[tuple[str, AnyPath]] = []
     for name, given in inputs.items():
         paths = [given] if isinstance(given, str | os.PathLike) else given or []
@@ -195,6 +197,7 @@ def check_outputs(
                     f"give {name} another name"
                 )
         others.append((name, path))
+    # Then check that each can be written.
     for path in outputs.values():
         if path is not None:
             check_writable(path)
@@ -209,6 +212,7 @@ def _same_file(one: AnyPath, other: AnyPath) -> bool:
         first, second = _status(one), _status(other)
     except OSError:  # opening it will give the reason
         return False
+    # Files that do not exist yet have names only.
     if first is None or second is None:
         return first is second and os.path.realpath(one) == os.path.realpath(other)
     return not _is_special(first) and os.path.samestat(first, second)
@@ -228,12 +232,14 @@ def read_arrays(
     A file may declare any size. The declared sizes are compared with the sizes of the archive's entries, and
     added up, before any array is unpacked. Any defect of the file raises a `ValueError`.
     """
+    # Imported here, because most users of this module read no arrays.
     from numpy.lib import format as npy
 
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
             entries = {name: entry for name, entry in entries.items() if names is None or name in names}
+            # Read the headers first: an array must have the size of its entry, and all of them must fit.
             for name, entry in entries.items():
                 with archive.open(entry) as member:
                     first_version = npy.read_magic(member) == (1, 0)

@@ -34,6 +34,7 @@ SEARCHES = 64
 @compiled
 def _breadth_first(indptr: Ints, neighbours: Ints, source: int, hops: Ints, queue: Ints) -> None:
     """Write the number of hops from ``source`` to every node of a connected graph into ``hops`` (n,)."""
+    # The queue holds the nodes in the order of their discovery, and ends as a list of all nodes.
     hops[:] = -1
     hops[source] = 0
     queue[0] = source
@@ -171,6 +172,7 @@ def resistances(network: Network, method: Literal["auto", "exact", "bound"] = "a
     >>> resistances(Network("cycle:4")).values.round(12).tolist()
     [0.75, 0.75, 0.75, 0.75]
     """
+    # Every refusal comes before the work.
     methods = ("auto", "exact", "bound")
     if method not in methods:
         raise unknown_name("resistance method", method, methods)
@@ -260,6 +262,7 @@ def _bound(network: Network) -> tuple[Floats, float]:
         network.incidence_indptr, network.incidence_neighbours, by_node, edges, products, series
     )
     values = np.minimum(1.0, weights / (weights + series))
+    # t and q of the third bound, as sums over the neighbours of both ends.
     squares = np.bincount(edges.ravel(), weights=np.repeat(weights**2, 2), minlength=network.n_nodes)
     floor = network.second_eigenpair.lower
     t = degrees[edges].sum(axis=1) + 2 * weights

@@ -153,10 +153,12 @@ def _geometric(n: int, radius: float, generator: np.random.Generator) -> Edges:
 
 def _small_world(n: int, neighbours: int, p: float, generator: np.random.Generator) -> Edges:
     """Watts and Strogatz: a ring of near neighbours, each edge's far end redrawn with probability p."""
+    # Every node is linked to the nearest nodes after it on a ring.
     near = np.tile(np.arange(n), neighbours // 2)
     far = (near + np.repeat(np.arange(1, neighbours // 2 + 1), n)) % n
     moved = np.flatnonzero(generator.random(near.size) < p)
     for _ in range(1000):
+        # Draw the far ends of these edges, and again where two edges coincide or an edge is a loop.
         far[moved] = generator.integers(n, size=moved.size)
         low, high = np.minimum(near, far), np.maximum(near, far)
         # Kept edges come first, so that of two equal pairs the redrawn one is drawn again.
@@ -366,6 +368,7 @@ def build_graph(name: str, n_nodes: int | None, seed: int | None) -> tuple[int, 
     sizes = _complete_sizes(family, _parse(family, text), n_nodes)
     separator = "x" if entry.more_sizes else ","
     full_name = f"{family}:{separator.join(f'{s:g}' if isinstance(s, float) else str(s) for s in sizes)}"
+    # Refuse sizes without a graph, and a number of nodes that contradicts them.
     wrong = entry.check(*sizes)
     if wrong:
         raise InputError(f"the network '{full_name}' does not exist: {wrong}")
@@ -390,6 +393,7 @@ def build_graph(name: str, n_nodes: int | None, seed: int | None) -> tuple[int, 
 
 def simple_edges(n: int, edges: Edges) -> Edges:
     """Drop loops and repeats, put the smaller end first, sort."""
+    # One integer per pair, whose order is that of the pairs.
     low, high = edges.min(axis=1), edges.max(axis=1)
     keys = np.unique((low * n + high)[low < high])
     return np.column_stack([keys // n, keys % n]).astype(np.int64)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Matrix = Any  # of NumPy or SciPy; the latter's types cannot say which arrays it takes
 
-#: largest relative asymmetry of an adjacency matrix that is taken for rounding
+#: the largest relative asymmetry of an adjacency matrix that counts as rounding
 ASYMMETRY = 1e-12
 
 
@@ -82,6 +82,7 @@ def read_networkx(graph: networkx.Graph) -> GraphArrays:
         raise InputError(
             "the network is a multigraph: join parallel edges into one, for instance by nx.Graph(graph)"
         )
+    # Numbers of nodes follow the order of their labels.
     names = _order_labels(graph.nodes)
     index = {name: k for k, name in enumerate(names)}
     rows = [(index[a], index[b]) for a, b in graph.edges]
@@ -135,6 +136,7 @@ def read_edge_list(pairs: Sequence[Any] | np.ndarray, n_nodes: int | None) -> Gr
     With ``n_nodes`` and integer ends in 0, …, n_nodes − 1 the nodes are these numbers; otherwise the nodes
     are the labels that occur.
     """
+    # Rows of a NumPy array become lists: the rest is the same for arrays and lists.
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in pairs]
     for k, row in enumerate(rows):
         if isinstance(row, str) or not isinstance(row, Sequence) or len(row) not in (2, 3):
@@ -238,6 +240,7 @@ def check_weights(weights: object, arrays: GraphArrays) -> NDArray[np.float64]:
             f"weights have shape {values.shape} but the network has {len(edges)} edges:"
             " give a number, or one number for each edge in the order of network.edges"
         )
+    # Compared in this direction, so that nan is refused too.
     bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
     if bad.size:
         i, j = edges[bad[0]]

@@ -158,6 +158,7 @@ class Network:
         )
 
     def __hash__(self) -> int:
+        # By content, as `__eq__` compares.
         return hash((self.n_nodes, self._labels, self.edges.tobytes(), self.weights.tobytes()))
 
     # The graph itself
@@ -191,6 +192,7 @@ class Network:
     @cached_property
     def ends(self) -> NDArray[np.int32]:
         """(|E|, 2) int32: :attr:`edges` in half the memory, as compiled loops read them."""
+        # Schedules refuse networks with 2**31 nodes and more.
         values = self.edges.astype(np.int32)
         values.flags.writeable = False
         return values

@@ -108,6 +108,7 @@ def second_eigenpair(
         return EigenPair(float("inf"), np.zeros(1), 0.0, "dense")
     chosen = _choose(network, masses) if method == "auto" else method
     if chosen == "lanczos":
+        # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
         root = np.sqrt(masses)
         inverse_root = scipy.sparse.diags_array(1.0 / root)
         scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
@@ -151,6 +152,7 @@ def _choose(network: Network, masses: Floats) -> str:
         return "dense"
     if factor_cost(network) <= FACTOR_COST_EACH * (network.n_nodes + network.n_edges):
         return "factor"
+    # The diagonal of N^{-1} Lap spans about as many orders of magnitude as its spectrum does.
     rates = network.weighted_degrees / masses
     return "lanczos" if rates.max() <= EVEN_MASSES * rates.min() else "cg"
 
@@ -259,7 +261,7 @@ class _InversePencil:
             top, converged = _lanczos(self._applied, np.zeros_like(self.root), largest=True)
         if not converged:
             raise _not_converged()
-        # one more application smooths the rounding of the sum of Lanczos vectors
+        # One more application removes the rounding of the sum of Lanczos vectors.
         return self._certify(self._centred(self._solve(self.root * self._turned(top))))
 
     def _turned(self, vector: Floats) -> Floats:
@@ -360,6 +362,7 @@ def _lanczos(
         exhausted = beta <= 1e-14 * size
         if steps < min(next_check, max_steps) and not exhausted:
             continue
+        # Checks get rarer, because their cost grows with the number of steps.
         next_check = int(next_check * 1.15) + 4
         at = steps - 1 if largest else 0
         values, vectors = scipy.linalg.eigh_tridiagonal(

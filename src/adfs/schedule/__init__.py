@@ -30,6 +30,7 @@ __all__ = [
     "make_schedule",
 ]
 
+#: The schedules by the names that users write.
 SCHEDULES: dict[str, type[Schedule]] = {cls.kind: cls for cls in (IidSchedule, PoissonSchedule)}
 
 
@@ -61,6 +62,7 @@ def make_schedule(
     >>> sorted(set(schedule.block(0, 100).sample.tolist()))
     [0, 2]
     """
+    # The constructor checks all other arguments.
     if kind not in SCHEDULES:
         raise unknown_name("schedule", kind, SCHEDULES)
     return SCHEDULES[kind](

@@ -75,6 +75,7 @@ class Schedule(abc.ABC):
     samples: AliasTables | None = None
 
     def __post_init__(self) -> None:
+        # Arrays are checked and copied once here: compiled loops trust them.
         n = int(self.n_nodes)
         edges = np.asarray(self.edges).reshape(-1, 2)
         if edges.size and edges.dtype.kind not in "iu":
@@ -95,10 +96,11 @@ class Schedule(abc.ABC):
                 f"but they have {nodes.shape} and {links.shape}"
             )
         total = float(nodes.sum() + links.sum())
-        # Written so that nan fails too.
+        # Compared in this direction, so that nan fails too.
         if not (min(nodes.min(), links.min(initial=0.0)) >= 0.0 and abs(total - 1.0) <= 1e-9):
             raise InputError(f"probabilities must not be negative and must sum to 1, but sum to {total!r}")
         _check_tables(self.samples, nodes)
+        # The fields of a frozen dataclass are set past its own `__setattr__`.
         for field, value in (
             ("seed", check_seed(self.seed)),
             ("n_nodes", n),
@@ -135,6 +137,7 @@ class Schedule(abc.ABC):
         """
         if np.isinf(stop):
             raise InputError("a block must end: give a finite stop, or use windows")
+        # Windows share their memory, and each overwrites the one before.
         return joined([copied(events) for _, events in self.windows(start, stop, nodes)])
 
     def windows(
@@ -170,6 +173,7 @@ class Schedule(abc.ABC):
 
     def _wanted(self, nodes: ArrayLike | None) -> NDArray[np.bool_]:
         """Flag the actors in which one of the nodes takes part; refuse nodes that lack their table."""
+        # The nodes that were asked for; an edge is wanted when one of its ends is.
         chosen = np.ones(self.n_nodes, dtype=np.bool_)
         if nodes is not None:
             numbers = np.atleast_1d(np.asarray(nodes, dtype=np.int64))
@@ -180,6 +184,7 @@ class Schedule(abc.ABC):
                 )
             chosen[:] = False
             chosen[numbers] = True
+        # A process has the tables of its own nodes only. Nodes that never compute need none.
         if self.samples is not None:
             without = chosen & (self.node_probability > 0.0)
             without[self.samples.node_ids] = False
@@ -268,6 +273,7 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
         if sum(block.time.size for block in blocks) >= first:
             break
     time, actor, sample = first_events(joined(blocks), first)
+    # A computation has one node, an exchange the two ends of its edge.
     exchange = actor >= n
     ends = np.column_stack([actor, np.full(actor.size, -1)]).astype(np.int64)
     ends[exchange] = schedule.edges[actor[exchange] - n]

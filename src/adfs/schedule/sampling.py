@@ -222,6 +222,7 @@ class AliasTables:
         node_ids : (k,) array_like of int, optional
             Which nodes these are, where they are not 0, …, k−1.
         """
+        # The compiled builder trusts these arrays, so that every defect is refused here.
         row_weights = np.ascontiguousarray(weights, dtype=np.float64)
         bounds = np.ascontiguousarray(node_starts, dtype=np.int64)
         if row_weights.ndim != 1 or bounds.ndim != 1 or bounds.size == 0:
@@ -230,7 +231,7 @@ class AliasTables:
             raise InputError(f"node_starts must rise from 0 to the number of rows, {row_weights.size}")
         if row_weights.size >= 2**31:
             raise InputError(f"a process can draw from fewer than 2**31 rows, but has {row_weights.size}")
-        # min and max also catch nan, and need no mask as long as the rows.
+        # The minimum and the maximum are nan where an entry is, and need no mask as long as the rows.
         if row_weights.size and not (row_weights.min() >= 0.0 and row_weights.max() < np.inf):
             raise InputError("row weights must be finite and not negative")
         k = bounds.size - 1
@@ -375,6 +376,7 @@ class RoundDraws:
     def window(self, p_gossip: float, rounds: int | None = None) -> RoundWindow:
         """Return an empty window of some rounds, by default of about two thousand samples."""
         tables = self._tables
+        # Nodes without a positive weight never draw.
         places = np.flatnonzero(tables.drawable)
         w = max(1, _WINDOW // max(1, places.size)) if rounds is None else rounds
         return RoundWindow(
