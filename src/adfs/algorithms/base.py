@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 import numpy as np
 
 from adfs.algorithms.method_kernels import EventKernels, Parts
-from adfs.algorithms.retuning import Retuner
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -329,6 +328,9 @@ class Method(ABC, Generic[P]):
         Whether it also runs on losses whose curvature has no bound.
     l1 : bool
         Whether it also runs on problems with an ℓ1 term.
+    stages : str
+        The name of the rule that decides about the stages of a run; without one a run has one stage. The
+        rules are in `adfs.stages`.
     options : tuple of str
         The names of its own options.
     record : type
@@ -348,6 +350,7 @@ class Method(ABC, Generic[P]):
     checks_every_round: ClassVar[bool] = False
     assumes_curvature: ClassVar[bool] = False
     l1: ClassVar[bool] = False
+    stages: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -395,13 +398,6 @@ class Method(ABC, Generic[P]):
         ``total`` is that of a `Gossip`; every process calls it equally often.
         """
         return parameters
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        """Return what decides when a run goes on in a new phase, None for a run in one phase.
-
-        ``choice`` is the choice of parameters as users give it; see `adfs.algorithms.retuning`.
-        """
-        return None
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return what a clock must know of an event or a round.

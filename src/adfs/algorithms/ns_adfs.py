@@ -14,15 +14,11 @@ import numpy as np
 from adfs.algorithms.adfs import AdfsProcess
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
 from adfs.algorithms.method_kernels import EventKernels, fetch_early, fetch_late, register_event_kernels
-from adfs.algorithms.retuning import Retuner
-from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import fma, inlined, kernel
-from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.problem.views import can_be_smoothed
 from adfs.theory import NonSmoothParameters, Parameters
 
 _AHEAD = 6
@@ -260,7 +256,7 @@ class NsAdfs(Method[Any]):
         The paper's non-smooth variant, with α_t in the x-update (erratum 8) and a start that keeps the
         iterates in the domain of the conjugates (erratum 9).
         With ``parameters="smoothing"`` it is ADFS on the loss with rounded kinks, whose width shrinks with
-        the certified gap (`adfs.algorithms.smoothing`).
+        the certified gap (`adfs.stages.smoothing`).
     Guarantee
         Theorem 3: the dual error falls as 1/t², in expectation. None is proven with smoothing, and the gap is
         certified all the same.
@@ -269,6 +265,7 @@ class NsAdfs(Method[Any]):
     name = "ns-adfs"
     kind = "events"
     smooth_only = False
+    stages = "smoothing"
 
     record = NonSmoothParameters
     # Theory offers one choice for this method; "tuned" is what people ask of every other.
@@ -282,16 +279,6 @@ class NsAdfs(Method[Any]):
 
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        if choice != "smoothing":
-            return None
-        if not isinstance(problem, Problem) or not can_be_smoothed(problem.loss):
-            raise InputError(
-                "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
-                f"not {problem.loss_name!r}"
-            )
-        return Smoothing()
 
 
 register_method(NsAdfs())

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _get_feature_names
 from adfs._version import __version__
 from adfs.problem import Loss
 from adfs.runtimes import Cluster
-from adfs.runtimes.run_options import describe
+from adfs.runtimes.options import describe
 
 # A process's own: its nodes, how its rows are split, what it shows, and the cluster, of which it is one.
 _OWN = ("cluster", "partition", "verbose", "n_jobs", "n_nodes")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+import adfs.stages  # noqa: F401  # the rules of runs in stages
 from adfs.files import AnyPath
 from adfs.network import Network
 from adfs.planning import CURVED, Facts, choose

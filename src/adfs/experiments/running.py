@@ -24,6 +24,7 @@ from adfs.runtimes import Grid, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
 from adfs.runtimes.loop import Monitor
+from adfs.stages import may_have_stages
 from adfs.theory import BlockParameters, Parameters, node_sizes
 
 # A run goes on to this share of its target: an accelerated method's error may rise again above it.
@@ -88,7 +89,7 @@ def run_method(
     optimum = problem.optimum().value
     watch = _Watch(report, stop, problem.value_at_zero - optimum, _BEYOND * target, last)
     grid = Grid(first=max(1.0, _FIRST * last), per_decade=comparison.records, unit="events")
-    adapts = method.retuner(problem, entry.parameters) is not None
+    adapts = may_have_stages(method, problem, entry.parameters)
     run = run_one(
         method,
         problem,
