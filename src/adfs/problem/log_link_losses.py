@@ -93,10 +93,6 @@ class Poisson(NamedTuple("PoissonConstants", []), Loss):
     def valid_targets(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(y >= 0.0)
 
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(margins))
-
     @staticmethod
     def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
         logs = np.log(np.where(y > 0.0, y, 1.0))
@@ -198,10 +194,6 @@ class Gamma(NamedTuple("GammaConstants", []), Loss):
 
     def valid_targets(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(y > 0.0)
-
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(margins))
 
     @staticmethod
     def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:

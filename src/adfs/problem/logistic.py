@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-from scipy.special import expit
-
 from adfs.compilation import compiled, fma, inlined
 from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
 from adfs.problem.multinomial import Multinomial
@@ -208,10 +205,6 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
     curvature_type = "continuous"
     likelihood = standard_errors = True
     beta = 0.25
-
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(expit(margins))
 
     def multiclass(self, n_classes: int) -> Multinomial:
         return Multinomial(n_classes)

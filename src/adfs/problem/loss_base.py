@@ -11,6 +11,7 @@ import numpy as np
 
 from adfs.compilation import compiled
 from adfs.errors import InputError
+from adfs.prediction import inverse_link
 
 #: Two margins, the lower one first, and the slopes ℓ' there.
 Ends = tuple[float, float, float, float]
@@ -159,7 +160,7 @@ class Loss:
     @classmethod
     def mean(cls, margins: np.ndarray) -> np.ndarray:
         """Return the inverse link: predictions from margins (N,); probabilities for logit and softmax."""
-        return margins
+        return inverse_link(cls.link, margins)
 
     @property
     def score(self) -> str:

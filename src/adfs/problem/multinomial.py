@@ -11,7 +11,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import softmax
 
 from adfs.compilation import kernel
 from adfs.errors import InputError
@@ -73,10 +72,6 @@ class Multinomial(NamedTuple("MultinomialConstants", [("n_classes", int)]), Loss
     @property
     def n_outputs(self) -> int:
         return self.n_classes
-
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(softmax(margins, axis=1))
 
     def multiclass(self, n_classes: int) -> Multinomial:
         return Multinomial(n_classes)

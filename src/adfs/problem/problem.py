@@ -182,7 +182,7 @@ class Problem(FiniteSum):
 
     def with_ridge_columns(self, columns: np.ndarray) -> Problem:
         """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
-        moved = self._with_data(self._data)
+        moved = self._with_data(self.data)
         moved.ridge_columns = columns
         return moved
 
