@@ -157,7 +157,7 @@ def cases() -> list[tuple[Loss, str, bool]]:
             fits = kind.several_outputs or not loss.several_outputs
             if loss.assumes_curvature:
                 fits &= kind.assumes_curvature
-            elif kind.smooth_only:
+            elif kind.needs_smooth:
                 fits &= loss.smooth
             else:
                 fits &= not loss.smooth

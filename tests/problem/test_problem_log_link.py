@@ -15,7 +15,7 @@ import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.problem import losses
-from adfs.problem.log_link_losses import exponential_root
+from adfs.problem.exponential_losses import exponential_root
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.samples import ShiftedLabel
 from adfs.problem.views import first_curvatures, view_with

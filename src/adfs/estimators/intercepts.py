@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms.base import OnePoint, Process, get_method
+from adfs.algorithms.base import Process, get_method
+from adfs.algorithms.round_process import PrimalProcess
 from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
 from adfs.problem import FiniteSum, Loss, Problem
 from adfs.problem.evaluation import dual_rooms, weighted_row_sums
@@ -215,11 +216,11 @@ class _InterceptFit:
         def certify(
             process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
         ) -> Certificate:
-            if isinstance(process, OnePoint) and enough is not None and not process.stuck:
+            if isinstance(process, PrimalProcess) and enough is not None and not process.exhausted:
                 # A full certificate takes a pass. The gradient says when it is worth it.
                 promised = promised_gap(process, nodes, self.columns) / self.at_zero
                 if promised > enough:
-                    value = process.seen[0] if process.point.any() else nodes.value_at_zero
+                    value = process.value if process.point.any() else nodes.value_at_zero
                     return Certificate(process.point, value, nodes.dual_at_zero, promised)
             theta, duals = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
             if duals is None:

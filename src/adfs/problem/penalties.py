@@ -108,7 +108,7 @@ class WholePenalty:
         return np.asarray(soft(-total, self.l1) / self.sigma)
 
     def apart(self, row_total: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, float, float]:
-        """Return what `close_gap` wants of the penalty at θ and of the tips' total.
+        """Return what `close_gap` wants of the penalty at θ and of the total of the dual variables.
 
         With g the penalty, g(θ) + g*(v) − θᵀv at v = −total is (σ/2)‖θ − θ̂‖² + Σ_k|θ_k|(Λ_k − z_k sign θ_k),
         z being v cut off at ±Λ: nothing cancels. Returned are σ(θ − θ̂), (d,), the ℓ1 term at θ, and the sum.

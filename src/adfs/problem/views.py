@@ -25,11 +25,18 @@ from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.loss_base import Ends, Loss, clip
-from adfs.problem.losses import curvature, derivative, dual_prox, weighted_dual_prox
+from adfs.problem.losses import Ends, Loss, clip, curvature, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
-from adfs.problem.samples import Label, Samples, ShiftedLabel, add_shift, kind_of, label_at, plain_label
-from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.samples import (
+    Label,
+    Samples,
+    ShiftedLabel,
+    add_shift,
+    batch_smoothness,
+    kind_of,
+    label_at,
+    plain_label,
+)
 from adfs.problem.terms import LinearTerm
 
 _ROUNDING = 1e-12  # of a margin, relative to itself and to 1

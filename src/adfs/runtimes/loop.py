@@ -295,7 +295,7 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                     planned = True
                 if outcome is not Outcome.STOPPED:
                     outcome = _verdict(certificate, plan.budget, rows[0]["primal"]) or outcome
-                exhausted = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
+                exhausted = plan.budget.tol is not None and (execution.process.exhausted or certificate.last)
                 # Rounds may take more passes than planned, and so may a run that tried to end.
                 most = plan.budget.passes if plan.unrecorded else None
                 spent = most is not None and rows[-1]["passes"] >= most

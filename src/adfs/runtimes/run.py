@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import EventProcess, Method, OnePoint, Process, Setting, get_method
+from adfs.algorithms.base import EventProcess, Method, Process, Setting, get_method
+from adfs.algorithms.round_process import PrimalProcess
 from adfs.errors import InputError
 from adfs.files import AnyPath, JsonObject
 from adfs.network import Network
@@ -342,11 +343,11 @@ class _Assembly:
         goes by θ alone starts there if it is better than 0.
         """
         total = nodes.add_rows(duals)
-        if not isinstance(process, OnePoint):
+        if not isinstance(process, PrimalProcess):
             return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
         theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.place_at(theta)
+            process.point[:] = theta
         return True
 
     def _checkpoints(
