@@ -129,7 +129,7 @@ def test_whatever_waits_every_node_keeps_the_order_of_its_events(seed: int, ahea
 def test_the_two_halves_of_a_communication_are_the_bits_of_the_whole(name: str) -> None:
     """One process with both nodes, and two with one each that hand over their vectors."""
     rng = np.random.default_rng(0)
-    loss = "logistic" if METHODS[name].smooth_only else "hinge"
+    loss = "logistic" if METHODS[name].needs_smooth else "hinge"
     shards = [(rng.standard_normal((6, 5)), np.where(rng.random(6) < 0.5, 1.0, -1.0)) for _ in range(2)]
     problem, network = adfs.Problem.from_shards(shards, loss, [0.5, 0.7]), adfs.Network("path:2")
     parameters = METHODS[name].parameters(problem, network)

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
-from adfs.planning import CURVED, Facts, choose
+from adfs.planning import Facts, choose
 from memory_cluster import Threads, on_threads
 
 
@@ -21,7 +21,7 @@ def chosen(problem: adfs.Problem, network: str = "path:1", **changes: object) ->
         problem.n_features,
         entries_per_row=problem.entries_per_row,
         n_outputs=problem.n_outputs,
-        curved=problem.loss_name in CURVED,
+        curved=problem.loss.curvature_type == "continuous",
     )
     found = choose(dataclasses.replace(facts, **changes), [adfs.Network(network)], tau=None)
     return found.method, found.reason

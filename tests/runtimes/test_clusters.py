@@ -52,7 +52,7 @@ def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("method", NETWORKED)
 def test_every_method_has_the_bits_of_one_process(method: str, size: int) -> None:
-    loss = "logistic" if METHODS[method].smooth_only else "hinge"
+    loss = "logistic" if METHODS[method].needs_smooth else "hinge"
     case = Case(method=method, loss=loss, max_passes=3.0, record=("gap", "objective", "consensus"))
     expected = stamp(case.simulate())
     assert [stamp(run) for run in run_on_threads(case, size)] == [expected] * size

@@ -423,7 +423,7 @@ def test_general_terms_run_and_are_certified() -> None:
 
     X, y = load_iris(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
-    problem = adfs.GeneralProblem.multinomial(X, y, sigma=0.25, n_nodes=4, partition="random")
+    problem = adfs.Problem(X, y, "multinomial", sigma=0.25, n_nodes=4, partition="random")
     run = adfs.simulate("adfs", problem, NETWORK, tol=1e-7, record=Record(grid=Grid(every=20.0)))
     assert run.converged
     model = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(X, y)

@@ -15,7 +15,7 @@ from adfs.algorithms.dual_gradient import (
     dual_gradients,
     make_solver,
 )
-from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
@@ -123,7 +123,7 @@ class EsdacdProcess(EventProcess):
     """ESDACD in progress over a block of nodes."""
 
     parts: EsdacdParts
-    kernels = register_event_kernels(EsdacdParts, EventKernels(_run, _outgoing, _incoming))
+    kernels = register_kernels(EsdacdParts, EventKernels(_run, _outgoing, _incoming))
 
     def __init__(self, setting: Setting[EsdacdParameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
@@ -182,8 +182,9 @@ class Esdacd(Method[EsdacdParameters]):
         and strongly convex objectives", AISTATS 2019.
     """
 
-    name = "esdacd"
+    name, label = "esdacd", "ESDACD"
     kind = "events"
+    baseline = True
 
     record, process = EsdacdParameters, EsdacdProcess
     choices = MappingProxyType(

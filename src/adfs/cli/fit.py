@@ -210,7 +210,7 @@ def run(
     from adfs.cli.app import TERMINATED
     from adfs.cli.fitting import FitRequest, fit_files
     from adfs.data import ReadOptions
-    from adfs.estimators.base import LOSS_CONSTANTS
+    from adfs.problem.losses import LOSSES
     from adfs.runtimes import RunOptions
 
     options.load_imports(imports)
@@ -236,12 +236,13 @@ def run(
         resume=resume,
         progress=progress,
     )
+    known = LOSSES[loss].parameters() if loss in LOSSES else {}
     constants = {"delta": delta, "quantile": quantile, "width": width, "epsilon": epsilon}
     request = FitRequest(
         files=tuple(files),
         read=ReadOptions(form, label, weight, n_features, index_base, offset=offset),
         loss=loss,
-        constants={name: constants[name] for name in LOSS_CONSTANTS.get(loss.replace("_", "-"), ())},
+        constants={name: number for name, number in constants.items() if name in known},
         C=C,
         alpha=alpha,
         class_weight=class_weight,

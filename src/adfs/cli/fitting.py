@@ -25,7 +25,7 @@ from adfs.cli.options import all_ranks, the_one_for
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
-from adfs.estimators.base import count_nodes
+from adfs.estimators.checks import count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import JsonObject
 from adfs.launching import launched_by_mpi
@@ -82,7 +82,7 @@ class FitRequest:
     @property
     def loss_name(self) -> str:
         """The loss as the registry spells it."""
-        return self.loss.replace("_", "-")
+        return self.loss
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def _task_of(request: FitRequest) -> str:
 
 
 def _estimator(request: FitRequest, task: str) -> Estimator:
-    common: JsonObject = {"loss": request.loss.replace("-", "_"), **request.settings, **request.constants}
+    common: JsonObject = {"loss": request.loss, **request.settings, **request.constants}
     if task == "classification":
         balance, several = request.class_weight, request.multi_class
         return ADFSClassifier(C=request.C or 1.0, class_weight=balance, multi_class=several, **common)

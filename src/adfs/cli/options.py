@@ -178,7 +178,7 @@ def the_one_for(
     from adfs.errors import InputError
     from adfs.problem.losses import LOSSES
 
-    known = LOSSES.get(loss.replace("_", "-"))  # of one that is not, somebody else will tell
+    known = LOSSES.get(loss)  # of one that is not, somebody else will tell
     regression = known is not None and known.task == "regression"
     given, other, right, wrong = (alpha, C, *names[::-1]) if regression else (C, alpha, *names)
     if other is not None:

@@ -15,13 +15,14 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
-from adfs.estimators.intercepts import column_length, rounds_of, solve_with_intercept
-from adfs.estimators.scaling import Columns, column_scales
+from adfs.estimators.intercepts import column_value, rounds_of, solve_with_intercept
 from adfs.estimators.solver import (
     CANDIDATES,
+    Columns,
     LocalData,
     Solver,
     append_column,
+    column_scales,
     joined_frames,
     penalised,
 )
@@ -266,7 +267,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         """Return the rows as a method takes them, and what the intercept's column holds."""
         if not spec.free_intercept:
             return data, 1.0
-        scale = column_length(data, loss, spec.ridge, targets[0], how)
+        scale = column_value(data, loss, spec.ridge, targets[0], how)
         return replace(data, X=append_column(data.X, scale)), scale
 
     first = with_column(solver)

@@ -21,7 +21,7 @@ from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import Problem, get_loss
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
 from adfs.problem.samples import Matrix
 
 if TYPE_CHECKING:

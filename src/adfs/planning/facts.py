@@ -9,13 +9,8 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem import Problem
+from adfs.problem import FiniteSum
 from adfs.theory import NodeSummary, summarize
-
-#: The losses for which QNing is thought of: their curvature has no jumps, and is not nearly one as a narrowly
-#: smoothed hinge's is. With squares it took up to 25 times as many passes as predicted, as its inexact steps
-#: lead it astray.
-CURVED = ("logistic",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +35,8 @@ class Facts:
         Non-zeros per row of sparse data.
     n_outputs : int
     curved : bool
-        Whether the curvature of the loss has no jumps, on which quasi-Newton steps rely.
+        Whether the curvature of the loss is continuous and not constant (QNing took up to 25 times as many
+        passes as predicted with squares).
     own : NodeSummary, optional
         The summary of the nodes that the samples are on already.
 
@@ -82,9 +78,9 @@ class Facts:
         return math.isfinite(self.kappa_s)
 
     @classmethod
-    def of(cls, problem: Problem) -> Facts:
+    def of(cls, problem: FiniteSum) -> Facts:
         """Return the facts of a problem, on however many nodes it is."""
-        if not isinstance(problem, Problem):
+        if not problem.linear:
             raise InputError(
                 "a plan is made for a linear model (adfs.Problem) or for planning.Facts, "
                 f"got {type(problem).__name__}"
@@ -109,7 +105,7 @@ class Facts:
             smoothness=smoothness,
             entries_per_row=problem.entries_per_row,
             n_outputs=problem.n_outputs,
-            curved=problem.loss_name in CURVED,
+            curved=problem.loss.curvature_type == "continuous",
             own=summarize(problem) if problem.n_nodes > 1 else None,
         )
 

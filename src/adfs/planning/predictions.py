@@ -155,7 +155,7 @@ def _fits(name: str, facts: Facts) -> bool:
     if name == "qning" and not facts.curved:
         return False
     # A method for losses that are not smooth is for these: its rate is far worse than a smooth one's.
-    return method.smooth_only if facts.smooth else not method.smooth_only
+    return method.needs_smooth if facts.smooth else not method.needs_smooth
 
 
 def promised_position(name: str, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:

@@ -23,20 +23,10 @@ from numba import types
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
-from adfs.problem.line_losses import (
-    Absolute,
-    EpsilonInsensitive,
-    Hinge,
-    Quantile,
-    SmoothedHinge,
-    SmoothedInsensitive,
-    SmoothedQuantile,
-)
-from adfs.problem.loss_base import Ends, Loss, clip
-from adfs.problem.losses import derivative, dual_prox, weighted_dual_prox
+from adfs.problem.finite_sum import FiniteSum
+from adfs.problem.losses import Ends, Loss, clip, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
-from adfs.problem.samples import Label, Samples, ShiftedLabel, kind_of, plain_label
-from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.samples import Label, Samples, ShiftedLabel, batch_smoothness, kind_of, plain_label
 from adfs.problem.terms import LinearTerm
 
 
@@ -64,7 +54,7 @@ class Boxed(
 
 def can_be_boxed(loss: Loss) -> bool:
     """Whether a loss says what its curvature is over an interval."""
-    return hasattr(type(loss), "curvature_over")
+    return loss.can_be_boxed
 
 
 # --------------------------------------------------------------------------- what kernels call
@@ -157,10 +147,10 @@ class BoxedProblem(Problem):
     are the ends of the intervals, of margins as the loss takes them: with offsets.
     """
 
-    def __init__(self, problem: Problem, margins: np.ndarray) -> None:
+    def __init__(self, problem: FiniteSum, margins: np.ndarray) -> None:
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
-        self._set(problem.loss, problem._data, problem.node_starts, problem.sigma, problem._row_index)
+        self._set(problem.loss, problem.data, problem.node_starts, problem.sigma, problem.row_index)
         self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
@@ -264,22 +254,15 @@ def common_margin(over: float, under: float) -> float:
 
 def can_be_smoothed(loss: Loss) -> bool:
     """Whether `smoothed` knows a loss."""
-    return isinstance(loss, Absolute | Quantile | EpsilonInsensitive | Hinge)
+    return loss.smoothed(1.0) is not None
 
 
-def smoothed(problem: Problem, width: float) -> Problem:
+def smoothed(problem: FiniteSum, width: float) -> Problem:
     """Return the problem with kinks rounded over a width; dual variables keep their domains."""
-    loss, weights = problem.loss, problem.weights
-    found: Loss
-    if isinstance(loss, Hinge):
-        found = SmoothedHinge(width)
-    elif isinstance(loss, EpsilonInsensitive):
-        found = SmoothedInsensitive(loss.epsilon, width)
-    elif isinstance(loss, Absolute):
-        found, weights = SmoothedQuantile(0.5, width), 2.0 * weights
-    else:
-        assert isinstance(loss, Quantile)
-        found = SmoothedQuantile(loss.quantile, width)
+    form = problem.loss.smoothed(width)
+    assert form is not None
+    found, factor = form
+    weights = problem.weights if factor == 1.0 else factor * problem.weights
     return Problem.stacked(
         problem.X, problem.y, weights, problem.node_starts, found, problem.sigma, problem.offset
     )

@@ -302,7 +302,7 @@ class _Loop:
         tol = plan.options.tol
         if outcome is not Outcome.STOPPED:
             outcome = _verdict(certificate, tol, rows[0]["primal"]) or outcome
-        exhausted = tol is not None and (execution.process.stuck or certificate.last)
+        exhausted = tol is not None and (execution.process.exhausted or certificate.last)
         if outcome is None and (exhausted or plan.spent(rows[-1]) or execution.position >= last):
             outcome = Outcome.OUT_OF_BUDGET
         if outcome is None:

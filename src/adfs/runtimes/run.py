@@ -136,7 +136,7 @@ def run_method(
         # A checkpoint of a whole fit is locked by the fit.
         with used_by_one_run(team, options.checkpoint if part_of is None else None):
             begun = time.perf_counter()
-            if problem.steps_below_smoothness and options.parameters in (None, "tuned"):
+            if not problem.linear and options.parameters in (None, "tuned"):
                 problem = problem.with_smoothness_above(smoothness_limit(problem.sigma, net))
             nodes = AllNodes(team, spread, problem)
             tau = _tau(team, problem, options)

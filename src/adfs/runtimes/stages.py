@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from adfs.algorithms.base import Method, OnePoint, Process, Setting
+from adfs.algorithms.base import Method, Process, Setting
+from adfs.algorithms.round_process import PrimalProcess
 from adfs.errors import InputError
 from adfs.files import JsonObject
 from adfs.network import Network
@@ -387,7 +388,7 @@ class Stages:
     def _parameters(self, summary: NodeSummary, choice: object) -> Any:
         """Return the method's parameters; process 0's, as eigenvalues may differ between machines."""
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
-        tau = None if self.problem.steps_below_smoothness else self.tau
+        tau = None if not self.problem.linear else self.tau
         why, method = "to compute the parameters", self.method
         found = self.cluster.attempt(
             why, lambda: method.parameters(summary, self.network, choice=choice, tau=tau)
@@ -422,11 +423,11 @@ class Stages:
         method starts at θ(s) if that is better than 0.
         """
         nodes, total = self.nodes, self.nodes.add_rows(duals)
-        if not isinstance(process, OnePoint):
+        if not isinstance(process, PrimalProcess):
             return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
         theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.place_at(theta)
+            process.point[:] = theta
         return True
 
 

@@ -7,7 +7,6 @@ The public names of ``adfs`` that run something import it.
 from adfs.algorithms.base import Method
 from adfs.errors import InputError
 from adfs.problem import FiniteSum
-from adfs.problem.views import can_be_boxed, can_be_smoothed
 from adfs.runtimes.stages import STAGE_RULES, OneStage, StageRule, rule_for
 from adfs.stages.adaptive import ADAPTIVE, Adaptive
 from adfs.stages.assumptions import Assumptions
@@ -35,7 +34,7 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
     if rule is not None:
         what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
         raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
-    if not problem.linear or not can_be_boxed(problem.samples.loss):
+    if not problem.loss.can_be_boxed:
         raise InputError(
             f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
             f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
@@ -48,7 +47,7 @@ def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
     """Smooth the loss where that was asked for."""
     if choice != "smoothing":
         return None
-    if not problem.linear or not can_be_smoothed(problem.samples.loss):
+    if problem.loss.smoothed(1.0) is None:
         raise InputError(
             "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
             f"not {problem.loss_name!r}"

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_sums, sampling_weights
 from adfs.problem.views import BoxedProblem
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.stages import Stage, StageRule, Stages
-from adfs.stages.boxes import intervals, margins_at
+from adfs.stages.boxes import intervals
 from adfs.theory import BlockParameters, Parameters
 
 #: The names of the choices, and the share of the proven radius that each one takes.
@@ -81,10 +81,10 @@ class Adaptive(StageRule):
         self._stage_gap, self._last_gap, self._used_share, self._estimate_error = numbers[:4]
         self._finished, self._proven = (bool(flag) for flag in numbers[4:])
         self._margins = state.get("margins")
-        return problem if self._margins is None else BoxedProblem(cast(Problem, problem), self._margins)
+        return problem if self._margins is None else BoxedProblem(problem, self._margins)
 
     def prepare(self, problem: FiniteSum) -> None:
-        small = cast(Problem | None, problem.first_samples())
+        small = problem.first_samples()
         if small is not None:
             radius = np.ones(small.n_samples)
             BoxedProblem(small, intervals(small, np.zeros(small.n_features), radius, 1.0, radius))
@@ -108,7 +108,7 @@ class Adaptive(StageRule):
             at = max(2.0 * at, math.ceil(at) + 1.0)
 
     def decide(self, stages: Stages, certificate: Certificate) -> Stage | None:
-        problem, gap = cast(Problem, stages.problem), certificate.gap
+        problem, gap = stages.problem, certificate.gap
         stalled, self._last_gap = gap > _STALLED_SHARE * self._last_gap, gap
         if not _LEAST_GAP < gap < math.inf:
             return None
@@ -134,7 +134,7 @@ class Adaptive(StageRule):
             if stage is not None:
                 return stage
         # Later checks can hardly gain more than exact margins would now.
-        exact = np.repeat(margins_at(problem, certificate.theta)[:, None], 2, axis=1)
+        exact = np.repeat(problem.margins_at(certificate.theta)[:, None], 2, axis=1)
         best = self._estimate_error * self._estimate(stages, BoxedProblem(problem, exact))
         self._finished = self._proven and best > _LEAST_TIME_SHARE * before
         return None
@@ -145,7 +145,7 @@ class Adaptive(StageRule):
         With the proven radius intervals are proven from the start. Others become so when the proven ones,
         which shrink as the gap does, lie inside them.
         """
-        problem = cast(Problem, stages.problem)
+        problem = stages.problem
         none = np.zeros(problem.n_samples, dtype=np.bool_)
         if self._margins is None:
             return none
@@ -156,7 +156,7 @@ class Adaptive(StageRule):
             self._proven = not stages.any(bool((problem.active & ~inside).any()))
         if self._proven:
             return none
-        margins = margins_at(problem, certificate.theta)
+        margins = problem.margins_at(certificate.theta)
         slack = 1e-9 * (1.0 + np.abs(margins))
         return np.asarray((margins < low - slack) | (margins > high + slack))
 
@@ -208,4 +208,4 @@ def _intervals(stages: Stages, certificate: Certificate, share: np.ndarray) -> n
     excess = certificate.absolute_gap
     assert certificate.duals is not None
     radius = _RADIUS_SLACK * math.sqrt(excess / stages.nodes.total_sigma) * share
-    return intervals(cast(Problem, stages.problem), certificate.theta, certificate.duals, excess, radius)
+    return intervals(stages.problem, certificate.theta, certificate.duals, excess, radius)

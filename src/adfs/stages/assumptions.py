@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
-from adfs.problem import FiniteSum, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_sums
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.stages import Stage, StageRule, Stages
@@ -51,11 +50,11 @@ class Assumptions(StageRule):
         self, problem: FiniteSum, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
     ) -> FiniteSum:
         if problem.assumes_curvature:
-            self._beta = first_curvatures(cast(Problem, problem), start, add)
+            self._beta = first_curvatures(problem, start, add)
         return self._boxed(problem)
 
     def _boxed(self, problem: FiniteSum) -> FiniteSum:
-        return problem if self._beta is None else with_curvatures(cast(Problem, problem), self._beta)
+        return problem if self._beta is None else with_curvatures(problem, self._beta)
 
     def checks(self, stages: Stages) -> Iterator[float]:
         """Check a stage at 1/ρ, 1.5/ρ, 2.25/ρ and so on; with an ℓ1 term at 2/ρ, 4/ρ, 6/ρ and so on."""
@@ -92,7 +91,7 @@ class Assumptions(StageRule):
         """Raise the curvatures that are too small at θ; return how many there are in all processes."""
         if self._beta is None:
             return 0.0
-        problem = cast(Problem, stages.problem)
+        problem = stages.problem
         too_large = above_curvatures(problem, theta, self._beta)
         self._beta = np.where(too_large, _CURVATURE_FACTOR * self._beta, self._beta)
         counts = node_sums(too_large.astype(np.float64), problem.node_starts)

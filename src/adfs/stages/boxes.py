@@ -13,20 +13,14 @@ from collections.abc import Callable
 import numpy as np
 
 from adfs.compilation import compiled, overloads
-from adfs.problem import Loss, Problem, evaluation
+from adfs.problem import FiniteSum, Loss, evaluation
 from adfs.problem.losses import curvature
-from adfs.problem.samples import Samples, ShiftedLabels, add_shift, kind_of, label_at, plain_label
+from adfs.problem.samples import Samples, add_shift, kind_of, label_at, plain_label
 from adfs.problem.views import BoxedProblem, common_margin
 
 _MARGIN_ROUNDING = 1e-12  # of a margin, relative to itself and to 1
 _CURVATURE_ROUNDING = 1e-9  # of a curvature, relative
 _FIRST_FACTOR = 2.0  # between the curvatures at the start and the assumed ones
-
-
-def margins_at(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return the margin of each sample with its offset, as the loss takes it; shape (N,)."""
-    margins, labels = problem.X @ theta, problem.labels
-    return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
 
 
 def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
@@ -71,7 +65,7 @@ def _intervals(
 
 
 def intervals(
-    problem: Problem, theta: np.ndarray, duals: np.ndarray, excess: float, radius: np.ndarray
+    problem: FiniteSum, theta: np.ndarray, duals: np.ndarray, excess: float, radius: np.ndarray
 ) -> np.ndarray:
     """Return intervals of margins around those of a certified pair θ (d,) and s (N,); shape (N, 2).
 
@@ -113,7 +107,7 @@ def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: n
 
 
 def first_curvatures(
-    problem: Problem, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
+    problem: FiniteSum, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
     """Return the curvatures that a run assumes first, shape (N,); 0 on constants.
 
@@ -130,14 +124,14 @@ def first_curvatures(
     return _first_curvatures(problem.samples, problem.active, margin, duals)
 
 
-def with_curvatures(problem: Problem, beta: np.ndarray) -> BoxedProblem:
+def with_curvatures(problem: FiniteSum, beta: np.ndarray) -> BoxedProblem:
     """Return the problem with the curvature of each sample's loss bounded by its β_j (N,)."""
     margins = np.empty((problem.n_samples, 2))
     _fill_margins(problem.samples, problem.active, beta, margins)
     return BoxedProblem(problem, margins)
 
 
-def above_curvatures(problem: Problem, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
+def above_curvatures(problem: FiniteSum, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return which samples have a larger curvature at θ than was assumed, shape (N,), bool."""
     found = evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.labels)
     return np.asarray(problem.active & (found > (1.0 + _CURVATURE_ROUNDING) * beta))

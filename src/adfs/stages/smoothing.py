@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from adfs.problem.evaluation import node_maxima, node_sums
 from adfs.problem.views import BoxedProblem, smoothed
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.stages import Stage, StageRule, Stages
-from adfs.stages.boxes import margins_at
 
 
 class _Pace(NamedTuple):
@@ -63,27 +62,26 @@ class Smoothing(StageRule):
     def first_problem(
         self, problem: FiniteSum, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
     ) -> FiniteSum:
-        whole = cast(Problem, problem)
-        losses = whole.loss_sums(np.zeros(whole.n_features))
-        sums = add(np.stack([losses, node_sums(whole.weights, whole.node_starts)], axis=1))
+        losses = problem.loss_sums(np.zeros(problem.n_features))
+        sums = add(np.stack([losses, node_sums(problem.weights, problem.node_starts)], axis=1))
         # The mean loss at θ = 0 is about the distance of margins from their kinks.
         self._first_width = self._width = float(sums[0] / sums[1]) or 1.0
         if start is not None:
             # The width of a run that has come so far: the gap falls about as the square of the width.
-            theta = -add(whole.row_sums(start)) / float(add(whole.sigma[:, None])[0])
-            excess = float(add(whole.gap_parts(start, theta))[0])
+            theta = -add(problem.row_sums(start)) / float(add(problem.sigma[:, None])[0])
+            excess = float(add(problem.gap_parts(start, theta))[0])
             self._width *= min(1.0, math.sqrt(excess / sums[0])) if sums[0] > 0.0 else 1.0
             self._width = max(self._width, _LEAST_WIDTH * self._first_width)
-            margins = self._last_margins = margins_at(whole, theta)
+            margins = self._last_margins = problem.margins_at(theta)
             self._intervals = _around(margins, 2.0 * _LATE.widths * self._width)
-            drawn = node_sums(self._problem(whole).active.astype(np.float64), whole.node_starts)
+            drawn = node_sums(self._problem(problem).active.astype(np.float64), problem.node_starts)
             if add(drawn[:, None])[0] == 0.0:
                 self._intervals = None
-        return self._problem(whole)
+        return self._problem(problem)
 
     def _problem(self, problem: FiniteSum) -> Problem:
         """Return the problem of a stage: smooth, and in boxes if there are intervals."""
-        smooth = smoothed(cast(Problem, problem), self._width)
+        smooth = smoothed(problem, self._width)
         return smooth if self._intervals is None else BoxedProblem(smooth, self._intervals)
 
     def checks(self, stages: Stages) -> Iterator[float]:
@@ -94,9 +92,9 @@ class Smoothing(StageRule):
             number += 1
 
     def decide(self, stages: Stages, certificate: Certificate) -> Stage | None:
-        problem, duals = cast(Problem, stages.problem), certificate.duals
+        problem, duals = stages.problem, certificate.duals
         assert duals is not None
-        margins = margins_at(problem, certificate.theta)
+        margins = problem.margins_at(certificate.theta)
         pace = _EARLY if self._width > _LATE_WIDTH * self._first_width else _LATE
         parts = smoothed(problem, self._width).gap_parts(duals, certificate.theta)
         stages.charge(passes=1.0, sums=2)

@@ -231,7 +231,7 @@ class PointSagaParameters(Record):
     """Point-SAGA on one machine: μ = Σσ_i/N, L = β max wq + μ, N the samples that are more than constants.
 
     ``step`` is Defazio's γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); ``contraction`` is 1 − 1/(1 + μγ),
-    of the measure that :class:`adfs.algorithms.point_saga.PointSaga` names. The table starts with the
+    of the measure that :class:`adfs.algorithms.saga.PointSaga` names. The table starts with the
     gradients at 0, which takes a pass, or with zeros (``zero_table``).
     """
 
