@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsParts,
     CenterProcess,
@@ -24,8 +23,6 @@ from adfs.algorithms.adfs_kernels import (
 )
 from adfs.algorithms.base import EventProcess, Method, Setting, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
-from adfs.algorithms.retuning import Retuner
-from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
@@ -174,23 +171,23 @@ class Adfs(Method[Parameters]):
     several_outputs = True
     unbounded_curvature = True
     l1 = True
+    stages = "adaptive"
 
     record = Parameters
     choices = MappingProxyType(
         {
             "tuned": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
             "paper": lambda problem, network, tau: Parameters.paper(problem, network, tau=tau),
+            # The first stage of a run that adapts its parameters has tuned ones.
             **dict.fromkeys(
-                ADAPTIVE, lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau)
+                ("adaptive", "adaptive-safe"),
+                lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
             ),
         }
     )
 
     def start(self, setting: Setting[Parameters]) -> EventProcess:
         return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return retuner_for(problem, choice)
 
 
 class Apcg(Adfs):
@@ -213,9 +210,7 @@ class Apcg(Adfs):
     warm_starts = False
     kind = "single"
     reference_order = 4
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return retuner_for(problem, None)
+    stages = "assumptions"
 
 
 register_method(Adfs())

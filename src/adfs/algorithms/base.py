@@ -21,7 +21,6 @@ import numpy as np
 
 from adfs.algorithms.costs import Cost, gradient_work, predicted_cost, with_width
 from adfs.algorithms.method_kernels import EventKernels, Parts
-from adfs.algorithms.retuning import Retuner
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -306,6 +305,9 @@ class Method(ABC, Generic[P]):
         Whether a check after a round costs no pass, and its rounds end where rounding does.
     reference_order : float
         Its place in the order in which `Problem.optimum` tries methods; infinite: never.
+    stages : str
+        The name of the rule that decides about the stages of a run; without one a run has one stage. The
+        rules are in `adfs.stages`.
     options : tuple of str
         The names of its own options.
     record : type
@@ -337,6 +339,7 @@ class Method(ABC, Generic[P]):
     baseline: ClassVar[bool] = False
     checks_every_round: ClassVar[bool] = False
     reference_order: ClassVar[float] = math.inf
+    stages: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -380,13 +383,6 @@ class Method(ABC, Generic[P]):
         ``total`` is that of a `Gossip`; every process calls it equally often.
         """
         return parameters
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        """Return the rule that decides when a run begins its next stage; None for a run in one stage.
-
-        ``choice`` is the choice of parameters as users give it; see `adfs.algorithms.retuning`.
-        """
-        return None
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return the work of an event or a round, for the clock.
@@ -458,7 +454,7 @@ class Method(ABC, Generic[P]):
         if problem.assumes_curvature and not self.unbounded_curvature:
             return f"needs a bound of the curvature, which the loss {loss!r} has not"
         if self.needs_smooth and not (problem.smooth or problem.assumes_curvature):
-            return f"needs a smooth loss (smoothed_hinge, huber, smoothed_quantile …) and {loss!r} is not"
+            return f"needs a smooth loss and {loss!r} is not (smoothed_hinge, huber, smoothed_quantile are)"
         return ""
 
     def check(self, problem: FiniteSum, options: Options) -> None:

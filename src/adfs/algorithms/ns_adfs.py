@@ -16,10 +16,7 @@ from adfs.algorithms.adfs import AdfsProcess
 from adfs.algorithms.adfs_kernels import CenterProcess, compute, exchange, run_events
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
-from adfs.algorithms.retuning import Retuner
-from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import fma, inlined, kernel, overloads
-from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
@@ -224,7 +221,7 @@ class NsAdfs(Method[Any]):
         The paper's non-smooth variant, with α_t in the x-update (erratum 8) and a start that keeps the
         iterates in the domain of the conjugates (erratum 9).
         With ``parameters="smoothing"`` it is ADFS on the loss with rounded kinks, whose width shrinks with
-        the certified gap (`adfs.algorithms.smoothing`).
+        the certified gap (`adfs.stages.smoothing`).
     Guarantee
         Theorem 3: the dual error falls as 1/t², in expectation. None is proven with smoothing, and the gap is
         certified all the same.
@@ -236,6 +233,7 @@ class NsAdfs(Method[Any]):
     kind = "events"
     needs_smooth = False
     reference_order = 5
+    stages = "smoothing"
 
     record = NonSmoothParameters
     # Theory offers one choice for this method; "tuned" is what people ask of every other.
@@ -255,16 +253,6 @@ class NsAdfs(Method[Any]):
         size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
         promised = math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
         return float(max(1, math.ceil(self.observed_factor * promised)))
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        if choice != "smoothing":
-            return None
-        if problem.loss.smoothed(1.0) is None:
-            raise InputError(
-                "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
-                f"not {problem.loss_name!r}"
-            )
-        return Smoothing()
 
 
 register_method(NsAdfs())
