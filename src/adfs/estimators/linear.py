@@ -189,7 +189,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         An ``offset`` of the same shape is added.
         """
-        return self._margins(X, self.coef_, offset)
+        return self._margins(X, offset)
 
     def sparsify(self) -> Self:
         """Store ``coef_`` sparse, as scikit-learn's linear classifiers do; predictions stay the same."""
@@ -325,8 +325,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         For the losses ``"poisson"`` and ``"gamma"`` the mean, the exponential of that.
         """
-        check_is_fitted(self)
-        return self._loss().mean(self._margins(X, self.coef_[None, :], offset))
+        margins = self._margins(X, offset)
+        return self._loss().mean(margins)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
