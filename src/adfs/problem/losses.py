@@ -73,12 +73,8 @@ class Loss:
         Whether the likelihood has a dispersion that is estimated from the data.
     expected_curvature : float or None
         The mean of ℓ'' over the targets, where it differs from ℓ''.
-    score : str
-        The name of the score of predictions: ``"accuracy"``, ``"R²"`` or ``"D²"``.
     sklearn_factor : float
         How often scikit-learn's loss of the same name contains this one; its ``C`` is multiplied by it.
-    wanted_targets, advice : str
-        The two halves of the sentence that refuses invalid labels or targets.
 
     Notes
     -----
@@ -202,6 +198,7 @@ class Loss:
         raise NotImplementedError("for losses with a log link")
 
     # ------------------------------------------------------------------ functions that kernels call
+    # They are described at the functions of the same names below.
 
     @staticmethod
     def divergence(loss: Any, u: Any, s: Any, b: float) -> float:
@@ -210,29 +207,24 @@ class Loss:
 
     @staticmethod
     def outputs(loss: Any) -> int:
-        """Return K."""
         return 1
 
     @staticmethod
     def point_of(loss: Any, numbers: np.ndarray) -> Any:
-        """Return the argument of `value` and `conjugate` from an array (K,): the number, or the array."""
         return numbers[0]
 
     @staticmethod
     def write_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> None:
-        """Replace the margins u (K,) by w∇ℓ(u; b)."""
         margins[0] = weight * derivative(loss, margins[0], b)
 
     @staticmethod
     def value_and_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> float:
-        """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
         found = value(loss, margins[0], b)
-        margins[0] = weight * derivative(loss, margins[0], b)
+        write_slope(loss, margins, b, weight)
         return found
 
     @staticmethod
     def clip_dual(loss: Any, dual: np.ndarray, b: float, weight: float) -> None:
-        """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
         low, high = domain(loss, b)
         t = min(max(dual[0], weight * low), weight * high)
         # w·high divided by w may round to just outside: step in by one unit.
@@ -266,20 +258,6 @@ def entropy_part(a: float, p: float, away: float, log_p: float) -> float:
     if a == 0.0:
         return p
     return max(a * (math.log(a) - log_p) - away, 0.0)
-
-
-def positive(loss: str, name: str, number: float) -> float:
-    """Return a loss's constant, checked to be finite and above 0."""
-    if not (math.isfinite(number) and number > 0.0):
-        raise InputError(f"{loss}: {name} must be finite and above 0, got {number!r}")
-    return float(number)
-
-
-def inside(loss: str, quantile: float) -> float:
-    """Return a quantile, checked to lie strictly between 0 and 1."""
-    if not 0.0 < quantile < 1.0:
-        raise InputError(f"{loss}: quantile must lie strictly between 0 and 1, got {quantile!r}")
-    return float(quantile)
 
 
 @compiled
@@ -453,6 +431,15 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
         if constant not in cls.parameters():
             raise unknown_name(f"parameter of the loss {loss!r}", constant, cls.parameters() or {"(none)"})
     return cls(**constants)
+
+
+def describe_losses() -> str:
+    """Return one line for help texts: the registered losses by task, each with its label."""
+    tasks: dict[str, list[str]] = {}
+    for name, cls in sorted(LOSSES.items()):
+        if not cls.several_outputs:  # one that others stand for: the logistic loss with several classes
+            tasks.setdefault(cls.task, []).append(f"{name} ({cls.label})" if cls.label else name)
+    return "; ".join(f"{task}: {', '.join(names)}" for task, names in tasks.items()) + "."
 
 
 def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -129,7 +130,8 @@ class LinearTerm(Term):
     def prox(self, center: np.ndarray, step: float) -> np.ndarray:
         if self.constant:
             return center
-        # Moreau: prox_{γf}(z) = z − γ·prox_{f*/γ}(z/γ), the latter along x.
+        # Moreau: prox_{γf}(z) = z − γ·prox_{f*/γ}(z/γ), and the latter is a multiple of x. The square that
+        # the dual prox of the loss leaves out is added to the inverse step.
         margin = float(self.x @ center)
         inverse_step = step * self.norm_squared + 1.0 / (self.weight * self.loss.beta)
         return center - step * self._scalar_prox(margin, inverse_step) * self.x
@@ -142,9 +144,11 @@ class LinearTerm(Term):
     def conjugate(self, s: np.ndarray) -> float:
         if self.constant:
             return -self.weight * losses.value(self.loss, 0.0, self.label) if not s.any() else np.inf
+        # f* is finite on multiples of x only, and there it is the conjugate of the loss.
         scalar = float(self.x @ s) / self.norm_squared
         if np.linalg.norm(s - scalar * self.x) > _OFF_LINE * np.linalg.norm(s):
             return np.inf
+        # Rounding may have moved the scalar out of the domain: as far as that it is moved back.
         low, high = losses.domain(self.loss, self.label)
         inside = min(max(scalar / self.weight, low), high)
         if abs(scalar / self.weight - inside) > _OUTSIDE:
@@ -257,6 +261,7 @@ class MultinomialLogisticTerm(Term):
     def conjugate(self, s: np.ndarray) -> float:
         if self.constant:
             return -self.value(np.zeros_like(s)) if not s.any() else np.inf
+        # As for one output: multiples of x, within rounding of the domain.
         scaled = self._multiples(s) / self.weight
         if np.linalg.norm(s - self._along(self.weight * scaled)) > _OFF_LINE * np.linalg.norm(s):
             return np.inf
@@ -333,9 +338,11 @@ class GeneralProblem(FiniteSum):
         self.terms = [term for own in terms for term in own]
         self.n_samples, self.n_features = len(self.terms), int(n_features)
         self.dual_shape = (self.n_features,)
+        # A term that keeps the base class's conjugate has none.
         self.certifiable = all(type(term).conjugate is not Term.conjugate for term in self.terms)
         self.node_starts = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
         self.sigma = check_sigma(sigma, len(terms))
+        # A larger L is valid for every term: it only makes the steps shorter.
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
         self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
         if self._smoothness.shape != own.shape or not np.all(self._smoothness >= own):
@@ -343,8 +350,7 @@ class GeneralProblem(FiniteSum):
         self.smooth = bool(np.all(np.isfinite(self._smoothness)))
 
     def _terms_of_nodes(self) -> list[list[Term]]:
-        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return [self.terms[a:b] for a, b in cuts]
+        return [self.terms[a:b] for a, b in pairwise(self.node_starts)]
 
     def with_smoothness_above(self, limit: np.ndarray) -> GeneralProblem:
         # The Moreau form of the dual prox needs a step below L, and near L it would lose its digits.
@@ -370,12 +376,8 @@ class GeneralProblem(FiniteSum):
                     f"a checkpoint must know its problem, and {type(term).__name__} does not say what it is "
                     "made of: define its method `identity`, or run without a checkpoint"
                 )
-            words.append(type(term).__qualname__)
-            for part in parts:
-                if isinstance(part, np.ndarray):
-                    arrays.append(part)
-                else:
-                    words.append(part)
+            words += [type(term).__qualname__, *(part for part in parts if not isinstance(part, np.ndarray))]
+            arrays += [part for part in parts if isinstance(part, np.ndarray)]
         return words, arrays
 
     @property
@@ -419,20 +421,19 @@ class GeneralProblem(FiniteSum):
         return out
 
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
-        nothing = np.zeros(self.n_features)
-        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return np.array([sum_in_order(duals[a:b], nothing) for a, b in cuts])
+        zero = np.zeros(self.n_features)
+        return np.array([sum_in_order(duals[a:b], zero) for a, b in pairwise(self.node_starts)])
 
     def row_total(self, duals: np.ndarray) -> np.ndarray:
         return sum_in_order(self.row_sums(duals), np.zeros(self.n_features))
 
     def _check_certifiable(self) -> None:
-        if not self.certifiable:
-            without = next(type(term) for term in self.terms if type(term).conjugate is Term.conjugate)
-            raise InputError(
-                f"{without.__name__} has no conjugate, without which there is no duality gap: "
-                "define `conjugate`, or run without a tolerance"
-            )
+        for term in self.terms:
+            if type(term).conjugate is Term.conjugate:
+                raise InputError(
+                    f"{type(term).__name__} has no conjugate, without which there is no duality gap: "
+                    "define `conjugate`, or run without a tolerance"
+                )
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         self._check_certifiable()
@@ -444,7 +445,7 @@ class GeneralProblem(FiniteSum):
         self._check_certifiable()
         rows = []
         for term, dual in zip(self.terms, duals, strict=True):
-            if term.constant:
+            if term.constant:  # whose conjugate is finite at 0 only
                 rows.append([math.inf if dual.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0, 0.0])
                 continue
             value, conjugate, product = term.value(theta), term.conjugate(dual), float(dual @ theta)
@@ -456,7 +457,5 @@ class GeneralProblem(FiniteSum):
         return np.column_stack([self._node_sums(column) for column in columns])
 
     def __repr__(self) -> str:
-        return (
-            f"GeneralProblem(n_nodes={self.n_nodes}, n_samples={self.n_samples}, "
-            f"n_features={self.n_features})"
-        )
+        sizes = f"n_nodes={self.n_nodes}, n_samples={self.n_samples}, n_features={self.n_features}"
+        return f"GeneralProblem({sizes})"
