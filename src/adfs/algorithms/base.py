@@ -396,7 +396,7 @@ class Method(ABC, Generic[P]):
         if problem.assumes_curvature and not self.unbounded_curvature:
             return f"needs a bound of the curvature, which the loss {loss!r} has not"
         if self.needs_smooth and not (problem.smooth or problem.assumes_curvature):
-            return f"needs a smooth loss (smoothed_hinge, huber, smoothed_quantile …) and {loss!r} is not"
+            return f"needs a smooth loss and {loss!r} is not (smoothed_hinge, huber, smoothed_quantile are)"
         return ""
 
     def check(self, problem: FiniteSum, options: Options) -> None:

@@ -22,6 +22,7 @@ from adfs.theory import LbfgsParameters, NodeSizes
 
 MEMORY = 20  # steps whose changes of the gradient are kept
 _ARMIJO = 1e-4  # the share of the predicted decrease of F that a step must reach
+_WOLFE = 0.9  # the share of the slope along a direction that may be left after a step
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
 MOST_TRIALS = 40  # per line search
 _VALUE, _KNOWN, _EXHAUSTED = range(3)
@@ -79,7 +80,12 @@ class DescentProcess(PrimalProcess, RoundProcess):
     ----------
     numbers : ndarray of shape (3,)
         F at θ; whether it and the gradient are known; whether rounding prevents any further progress.
+    quasi_newton : bool
+        Whether directions come from gradients alone. Their steps must then also change the slope along the
+        direction enough (Wolfe's condition), which Newton's steps do anyway.
     """
+
+    quasi_newton: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -127,27 +133,40 @@ class DescentProcess(PrimalProcess, RoundProcess):
     def search(self, gossip: Gossip, move: np.ndarray, most_trials: int = MOST_TRIALS) -> bool:
         """Move θ along a direction until F has fallen enough; return whether a step was found.
 
-        The first trial is the full step. Each further one is the minimiser of the parabola through F and its
-        slope at θ and F at the last trial, kept between a hundredth and a half of that trial.
+        The first trial is the full step. After a trial that was too long comes the minimiser of the parabola
+        through F and its slope at θ and F at the trial, kept between a hundredth and a half of it; after one
+        that was too short, four times its length; between two known bounds, their middle.
         """
         before, square = self.value, inner_product(self.gradient, self.gradient)
         slope, length = inner_product(self.gradient, move), 1.0
-        for _ in range(most_trials):
+        short, long = 0.0, math.inf
+        for _ in range(most_trials if slope < 0.0 else 0):
             point = self.point + length * move
             value, gradient = self.evaluate(gossip, point)
-            # Where rounding hides the changes of F, the gradient, which certificates are made of, decides.
-            flat = not -length * slope > _FLAT * abs(before)
-            enough = value <= before + _ARMIJO * length * slope
-            if inner_product(gradient, gradient) < square if flat else enough:
+            after = inner_product(gradient, move)
+            # Where rounding hides the changes of F, its slope along the direction still shows them. Newton's
+            # method takes the gradient, which certificates are made of: it ends where that shrinks no more.
+            if -length * slope > _FLAT * abs(before):
+                too_long = not value <= before + _ARMIJO * length * slope
+            elif self.quasi_newton:
+                too_long = not after <= -_WOLFE * slope
+            elif inner_product(gradient, gradient) < square:
+                too_long = False
+            else:
+                return False
+            too_short = self.quasi_newton and not too_long and after < _WOLFE * slope
+            if not (too_long or too_short):
                 self.numbers[_VALUE], self.gradient[:], self.point[:] = value, gradient, point
                 return True
-            if flat:
-                return False
             self.count_sum(point.size + 1, 1)
-            excess = value - before - length * slope
-            known = math.isfinite(excess) and excess > 0.0
-            parabola = -0.5 * length * length * slope / excess if known else 0.0
-            length = min(max(parabola, 0.01 * length), 0.5 * length)
+            short, long = (short, length) if too_long else (length, long)
+            if short > 0.0:
+                length = 4.0 * length if long == math.inf else 0.5 * (short + long)
+            else:
+                excess = value - before - length * slope
+                known = math.isfinite(excess) and excess > 0.0
+                parabola = -0.5 * length * length * slope / excess if known else 0.0
+                length = min(max(parabola, 0.01 * length), 0.5 * length)
         return False
 
     def _count_pass(self) -> None:
@@ -231,12 +250,12 @@ def _two_loops(
 
 
 @kernel
-def _add_diagonals(samples: Samples, n_outputs: int, out: np.ndarray) -> None:
+def _add_diagonals(samples: Samples, beta: float, n_outputs: int, out: np.ndarray) -> None:
     """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
     rows, width = samples.rows, out.shape[1] // n_outputs
     for i in range(out.shape[0]):
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
-            curvature = samples.weights[j] * samples.loss.beta
+            curvature = beta * samples.weights[j]
             start, stop = row_span(rows, j)
             for output in range(n_outputs):
                 first = np.uint64(output * width)
@@ -264,7 +283,7 @@ class LbfgsProcess(DescentProcess):
 
     def begin(self, gossip: Gossip) -> None:
         out = self.ridge.copy()
-        _add_diagonals(self.samples, self.problem.n_outputs, out)
+        _add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
         diagonal = gossip.total(out)
         # An unpenalised column of zeros has no curvature.
         self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)

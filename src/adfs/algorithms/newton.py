@@ -222,6 +222,8 @@ class HessianRounds(RoundProcess):
 class NewtonProcess(DescentProcess, HessianRounds):
     """Newton's method in progress over a block of nodes, which all hold the same iterate."""
 
+    quasi_newton = False
+
     def begin(self, gossip: Gossip) -> None:
         self.step(gossip)
 
