@@ -17,8 +17,7 @@ import adfs
 from adfs.algorithms import METHODS
 from adfs.errors import AdfsError
 from adfs.estimators.pipeline import ModelSpec, fit_model
-from adfs.estimators.scaling import column_scales
-from adfs.estimators.solver import CANDIDATES, LocalData, Solver
+from adfs.estimators.solver import CANDIDATES, LocalData, Solver, column_scales
 from adfs.problem import Loss, Multinomial
 from adfs.problem.losses import LOSSES, get_loss
 from adfs.runtimes import OneProcess, RunOptions

@@ -16,12 +16,13 @@ import scipy.sparse as sp
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
 from adfs.estimators.intercepts import column_value, rounds_of, solve_with_intercept
-from adfs.estimators.scaling import Columns, column_scales
 from adfs.estimators.solver import (
     CANDIDATES,
+    Columns,
     LocalData,
     Solver,
     append_column,
+    column_scales,
     joined_frames,
     penalised,
 )

@@ -306,10 +306,6 @@ class LogLinkLoss(ExponentialLoss):
     curvature_type = "unbounded"
     beta = math.inf
 
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(margins))
-
     @staticmethod
     def value(loss: Loss, u: float, b: float) -> float:
         # eᵗ − count·t less its value at t = log count.
