@@ -1,20 +1,17 @@
 """Losses of one margin: value, derivative, conjugate and the one-dimensional dual prox.
 
 A loss ℓ(u; b) takes the margin u = xᵀθ of a sample and its label or target b. Each loss is one short class:
-a ``NamedTuple`` of its constants whose functions are static, scalar and written in the Python that numba
-compiles. The generic functions of this module (:func:`value`, :func:`derivative`, …) dispatch on the type of
-the loss, both interpreted and inside compiled kernels, so a loss is written once and a kernel that uses it
-caches on disk.
+a ``NamedTuple`` of its parameters whose functions are static, scalar and written in the Python that numba
+compiles. The functions of this module (:func:`value`, :func:`derivative`, …) dispatch on the class of the
+loss, in Python and in compiled kernels: a loss is written once, and kernels that use it are kept on disk.
 
 The dual prox is that of the strongly convex part removed from the conjugate (β is the smoothness of ℓ)::
 
     dual_prox(ζ, h) = argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)
 
-A label may come with an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.samples`): the dispatch puts it
-into the arguments, and no loss knows of it.
-
-A sample weight w (the term is wℓ) needs no second formula: :func:`weighted_dual_prox` is
-w·dual_prox(ζ/w, h/w).
+A label may have an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.samples`). The dispatch puts it into
+the arguments, so no loss has to know of it. A sample weight w (the term is wℓ) needs no second formula:
+:func:`weighted_dual_prox` is w·dual_prox(ζ/w, h/w).
 """
 
 from __future__ import annotations
@@ -215,17 +212,17 @@ class Loss:
         return numbers[0]
 
     @staticmethod
-    def write_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> None:
+    def write_slope(loss: Any, margins: np.ndarray, b: Any, weight: float) -> None:
         margins[0] = weight * derivative(loss, margins[0], b)
 
     @staticmethod
-    def value_and_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> float:
+    def value_and_slope(loss: Any, margins: np.ndarray, b: Any, weight: float) -> float:
         found = value(loss, margins[0], b)
         write_slope(loss, margins, b, weight)
         return found
 
     @staticmethod
-    def clip_dual(loss: Any, dual: np.ndarray, b: float, weight: float) -> None:
+    def clip_dual(loss: Any, dual: np.ndarray, b: Any, weight: float) -> None:
         low, high = domain(loss, b)
         t = min(max(dual[0], weight * low), weight * high)
         # w·high divided by w may round to just outside: step in by one unit.
@@ -328,17 +325,17 @@ def point_of(loss: Loss, numbers: np.ndarray) -> Any:
     return type(loss).point_of(loss, numbers)
 
 
-def write_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
+def write_slope(loss: Loss, margins: np.ndarray, b: Label, weight: float) -> None:
     """Replace the margins u (K,) by w∇ℓ(u; b)."""
     type(loss).write_slope(loss, margins, b, weight)
 
 
-def value_and_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
+def value_and_slope(loss: Loss, margins: np.ndarray, b: Label, weight: float) -> float:
     """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
     return type(loss).value_and_slope(loss, margins, b, weight)
 
 
-def clip_dual(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
+def clip_dual(loss: Loss, dual: np.ndarray, b: Label, weight: float) -> None:
     """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
     type(loss).clip_dual(loss, dual, b, weight)
 

@@ -28,7 +28,7 @@ from adfs.problem.samples import (
     sparse,
 )
 from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
-from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
+from adfs.problem.terms import LinearTerm
 
 #: Cached properties that do not depend on the offsets of the margins.
 _WITHOUT_OFFSETS = ("active", "kappa", "batch_smoothness")
@@ -50,12 +50,9 @@ class Problem(FiniteSum):
         All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
     y : array-like of shape (N,)
         Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for
-        regression: counts of at least 0 for ``"poisson"``, above 0 for ``"gamma"``, whose xᵀθ is the
-        logarithm of the mean.
+        regression (losses with a log link take targets of at least 0).
     loss : str or Loss
-        ``"logistic"``, ``"squared"``, ``"squared_hinge"``, ``"smoothed_hinge"``, ``"huber"``,
-        ``"smoothed_quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon_insensitive"``,
-        ``"poisson"``, ``"gamma"``, ``"multinomial"``, or an instance with its constants.
+        The name of a registered loss (`adfs.problem.LOSSES`), or an instance with its parameters.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
     n_nodes : int, optional
@@ -75,13 +72,8 @@ class Problem(FiniteSum):
     ----------
     X, y, weights, offset
         The samples, node after node; ``offset`` is None when none was given.
-    node_starts : ndarray of shape (n_nodes + 1,)
-        Node i holds the rows ``node_starts[i]:node_starts[i + 1]``.
-    sigma : ndarray of shape (n_nodes,)
     n_features : int
-        d: the number of columns, times that of outputs.
-    sparse : bool
-        Whether the rows are stored as CSR.
+        d: the number of columns, times that of outputs. `FiniteSum` describes the other attributes.
 
     Examples
     --------
@@ -350,13 +342,13 @@ class Problem(FiniteSum):
         optional = (self.offset, self.l1, self.l1_columns, self.ridge_columns)
         return [self.loss], arrays + [array for array in optional if array is not None]
 
-    def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
+    def term(self, row: int) -> LinearTerm:
         x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
         weight = float(self.weights[row])
-        if self.loss.several_outputs:
-            shift = None if self.offset is None else self.offset[row]
-            return MultinomialLogisticTerm(x, int(self.y[row]), self.n_outputs, weight, shift)
-        return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
+        if not self.loss.several_outputs:
+            return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
+        shift = None if self.offset is None else self.offset[row]
+        return LinearTerm(x, float(self.y[row]), weight, self.loss, shift)
 
     @staticmethod
     def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
