@@ -20,6 +20,7 @@ from typing import Annotated, TextIO
 import typer
 
 from adfs._version import __version__
+from adfs.cli import options
 from adfs.errors import AdfsError
 from adfs.launching import wait_for_rank_0
 
@@ -138,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str], debug: bool) -> int:
     """Run a command; return its exit code, after one sentence where it failed."""
+    if {"-h", "--help"} & set(given[1:]):
+        options.show_losses()
     try:
         code = build()(args=given, prog_name="adfs", standalone_mode=False)
     except (AdfsError, typer.TyperException) as error:

@@ -55,8 +55,7 @@ Loss = Annotated[
     str,
     typer.Option(
         "--loss",
-        help="logistic, squared_hinge, smoothed_hinge, hinge; squared, huber, smoothed_quantile, quantile, "
-        "absolute, epsilon_insensitive, poisson, gamma.",
+        help="A registered loss by name.",  # `show_losses` puts their names here
     ),
 ]
 Nodes = Annotated[
@@ -114,6 +113,13 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Run again what is already 
 IgnoreExtra = Annotated[
     bool, typer.Option("--ignore-extra-features", help="Leave out features that the model does not know.")
 ]
+
+
+def show_losses() -> None:
+    """Put the registered losses into the help of --loss; for help only, as importing them takes a second."""
+    from adfs.problem.losses import describe_losses
+
+    Loss.__metadata__[0].help = describe_losses()  # type: ignore[attr-defined]
 
 
 def load_imports(names: list[str] | None) -> None:
