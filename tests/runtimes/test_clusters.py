@@ -14,7 +14,8 @@ from sklearn.base import clone
 import adfs
 from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.algorithms import METHODS
-from adfs.cli import fitting
+from adfs.cli import fit_files
+from adfs.cli.options import ModelOptions
 from adfs.data import ReadOptions
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
@@ -311,12 +312,10 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
         with cluster:
             try:
                 file = tmp_path / (name if cluster.rank else f"good-{name}")
-                (table,) = fitting._read(cluster, [str(file)], options)
-                request = fitting.FitRequest(("",), loss=loss)
-                task = fitting._task_of(request)
-                y = fitting._labels(cluster, table, [table], task, 4)
-                estimator = fitting._estimator(request, task).set_params(cluster=cluster, network="path")
-                estimator.fit(table.X, y, table.weights)
+                (table,) = fit_files._read(cluster, [str(file)], options)
+                estimator = fit_files._estimator(fit_files.FitRequest(("",), ModelOptions(loss=loss)))
+                y = fit_files._labels(cluster, table, [table], estimator._task, 4)
+                estimator.set_params(cluster=cluster, network="path").fit(table.X, y, table.weights)
             except adfs.InputError as error:
                 return str(error)
             return "not refused"
