@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.adfs_literal import AdfsState
-from adfs.algorithms.round_process import literal_prox_slope
+from adfs.algorithms.interior_point import quadratic_pieces
 from adfs.errors import InputError
-from adfs.network import Network, chebyshev_gossip, lazy_gossip
+from adfs.network import ChebyshevCoefficients, Network, lazy_gossip
 from adfs.problem import Problem
-from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
-from adfs.problem.losses import derivative
-from adfs.problem.samples import label_at
+from adfs.problem.evaluation import loss_curvatures, loss_derivatives
+from adfs.problem.losses import Loss, derivative
+from adfs.problem.losses import value as loss_value
+from adfs.problem.samples import Label, label_at
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters
 from adfs.theory.baselines import (
     AgdParameters,
@@ -272,7 +274,8 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
     sigma, theta = problem.sigma[node], point / problem.sigma[node]
 
     def value(at: np.ndarray) -> float:
-        return float(loss_values(problem.loss, X @ at, y) @ w + 0.5 * sigma * at @ at - point @ at)
+        values = [loss_value(problem.loss, u, label_at(y, j)) for j, u in enumerate(X @ at)]
+        return float(np.array(values) @ w + 0.5 * sigma * at @ at - point @ at)
 
     for _ in range(1000):
         gradient = X.T @ (w * loss_derivatives(problem.loss, X @ theta, y)) + sigma * theta - point
@@ -288,6 +291,27 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
         if decrease <= 1e-24 * scale:
             break
     return np.asarray(theta)
+
+
+def chebyshev_gossip(
+    laplacian: np.ndarray, values: np.ndarray, coefficients: ChebyshevCoefficients
+) -> np.ndarray:
+    """Apply the accelerated gossip P(Lap) of MSDA to Θ, one row per node.
+
+    With W = Lap: a_0 = 1, a_1 = c2, X_0 = Θ, X_1 = c2 (I − c3 W)Θ, then a_{k+1} = 2 c2 a_k − a_{k−1} and
+    X_{k+1} = 2 c2 (I − c3 W) X_k − X_{k−1}; the result is Θ − X_K/a_K. It vanishes at agreement, and on the
+    rest its eigenvalues lie within 2 c1^K/(1 + c1^{2K}) of 1.
+    """
+    if coefficients.rounds == 1:
+        # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
+        return np.asarray(coefficients.step * (laplacian @ values))
+    stretch, step = coefficients.stretch, coefficients.step
+    scale_before, scale = 1.0, stretch
+    before, current = values, stretch * (values - step * (laplacian @ values))
+    for _ in range(coefficients.rounds - 1):
+        before, current = current, 2 * stretch * (current - step * (laplacian @ current)) - before
+        scale_before, scale = scale, 2 * stretch * scale - scale_before
+    return np.asarray(values - current / scale)
 
 
 def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:
@@ -330,3 +354,93 @@ class LiteralEsdacd:
             v[node] -= sign * of_v * change
             y[node] -= sign * of_y * change
         return v, y
+
+
+def literal_prox_slope(loss: Loss, target: float, step: float, b: Label) -> float:
+    """Return ℓ'(u) at the root of u + step·ℓ'(u) = target, by bisection."""
+
+    def excess(u: float) -> float:
+        return u + step * derivative(loss, u, b) - target
+
+    reach = 1.0
+    while excess(target - reach) > 0.0 or excess(target + reach) < 0.0:
+        reach *= 2.0
+    low, high = target - reach, target + reach
+    for _ in range(200):
+        u = 0.5 * (low + high)
+        low, high = (low, u) if excess(u) > 0.0 else (u, high)
+    return derivative(loss, 0.5 * (low + high), b)
+
+
+def literal_dual_pass(
+    problem: Problem, order: np.ndarray, total: float, center: np.ndarray, duals: np.ndarray
+) -> np.ndarray:
+    """Return the dual variables after one pass, by bisection; ``center`` is κz, (d,)."""
+    X = problem.X.toarray() if problem.sparse else problem.X
+    duals = duals.copy()
+    for j in order:
+        weight, label = float(problem.weights[j]), label_at(problem.labels, j)
+        without = X[j] @ (center - X.T @ duals + X[j] * duals[j]) / total
+        share = weight * (X[j] @ X[j]) / total
+        duals[j] = weight * literal_prox_slope(problem.loss, without, share, label)
+    return duals
+
+
+def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
+    """Return θ after some rounds on one machine where whole steps are taken, (d,)."""
+    theta = np.zeros(problem.n_features)
+    for _ in range(rounds):
+        theta = theta - np.linalg.solve(problem.hessian(theta), problem.gradient(theta))
+    return theta
+
+
+def _predicted(X: np.ndarray, matrix: np.ndarray, system: tuple[Any, ...], low: Any, high: Any) -> Any:
+    """Return the changes of distances and forces at the bounds, and of θ, for given new forces."""
+    below, above, to_low, to_high, diagonal, stationary, tied = system
+    right = -stationary + low - to_low - high + to_high
+    turn = np.linalg.solve(matrix, -tied - X.T @ (right / diagonal))
+    move = (right + X @ turn) / diagonal
+    forces = low - to_low - to_low / below * move, high - to_high + to_high / above * move
+    return (move, -move, *forces), turn
+
+
+def _longest(state: tuple[np.ndarray, ...], changes: tuple[np.ndarray, ...]) -> float:
+    """Return the longest step, at most 1, that keeps everything positive."""
+    ratios = [-part[d < 0.0] / d[d < 0.0] for part, d in zip(state, changes, strict=True)]
+    return min(1.0, *(float(ratio.min(initial=1.0)) for ratio in ratios))
+
+
+def literal_interior_point(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the dual variables (N,) and θ (d,) after each step of Mehrotra's method on one machine.
+
+    The quadratic program is cᵀs + sᵀBs/2 + ‖Xᵀs‖²/(2σ) over low ≤ s ≤ high, an s per piece of a conjugate.
+    """
+    pieces = quadratic_pieces(problem)
+    assert pieces is not None
+    X = problem.X[pieces.row].toarray() if problem.sparse else problem.X[pieces.row]
+    sigma, theta = problem.total_sigma, np.zeros(problem.n_features)
+    half = 0.5 * (pieces.high - pieces.low)
+    force = np.full(half.size, 1.0 + float(np.abs(pieces.slope).max()))
+    state: tuple[np.ndarray, ...] = (half, half, force, force)
+    while True:
+        below, above, to_low, to_high = state
+        s = np.where(below < above, pieces.low + below, pieces.high - above)
+        diagonal = pieces.curvature + to_low / below + to_high / above
+        stationary = pieces.slope + pieces.curvature * s - X @ theta - to_low + to_high
+        matrix = X.T @ (X / diagonal[:, None]) + sigma * np.eye(theta.size)
+        system = (*state, diagonal, stationary, sigma * theta + X.T @ s)
+        guess, _ = _predicted(X, matrix, system, 0.0, 0.0)
+        size = _longest(state, guess)
+        ahead = [part + size * change for part, change in zip(state, guess, strict=True)]
+        before, after = below @ to_low + above @ to_high, ahead[0] @ ahead[2] + ahead[1] @ ahead[3]
+        target = before / (2 * s.size) * (after / before) ** 3
+        low, high = (target - guess[0] * guess[2]) / below, (target - guess[1] * guess[3]) / above
+        changes, turn = _predicted(X, matrix, system, low, high)
+        size = 0.995 * _longest(state, changes)
+        state = tuple(part + size * change for part, change in zip(state, changes, strict=True))
+        theta = theta + size * turn
+        total = np.zeros(problem.n_samples)
+        np.add.at(
+            total, pieces.row, np.where(state[0] < state[1], pieces.low + state[0], pieces.high - state[1])
+        )
+        yield total, theta

@@ -16,7 +16,7 @@ from adfs.algorithms import (
     EventProcess,
     Method,
     Setting,
-    register_event_kernels,
+    register_kernels,
     register_method,
 )
 from adfs.compilation import kernel
@@ -92,7 +92,7 @@ def incoming(parts: MeanParts, edge: int, i: int, time: float, own: np.ndarray, 
 
 class MeanProcess(EventProcess):
     parts: MeanParts
-    kernels = register_event_kernels(MeanParts, EventKernels(run, outgoing, incoming))
+    kernels = register_kernels(MeanParts, EventKernels(run, outgoing, incoming))
 
     def __init__(self, setting: Setting[Rates]) -> None:
         problem = setting.problem

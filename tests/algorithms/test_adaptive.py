@@ -258,7 +258,7 @@ def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_pa
     # Stopped before, at and after the first re-tuning, and resumed.
     at = retunings[0]["position"]
     for events in (at - 5.0, at, at + 5.0, None):
-        budget = {"events": events, "passes": None} if events else {}
+        budget = {"events": events, "max_passes": None} if events else {}
         kept = {"checkpoint": tmp_path / "run", "resume": True}
         part = simulate(method, choice, **budget, **kept)
     assert part.coef.tobytes() == whole.coef.tobytes()

@@ -13,8 +13,8 @@ from sklearn.svm import LinearSVC
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
 from adfs.errors import InputError
-from adfs.problem.piecewise import interior_point
 from baseline_cases import drive, make_case, start
+from literal_methods import literal_interior_point
 
 KINKED = ("hinge", "absolute", "epsilon_insensitive")
 
@@ -27,7 +27,7 @@ def diabetes() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("loss", [*KINKED, "smoothed_hinge"])
 def test_its_steps_are_those_of_the_literal_form(loss: str) -> None:
     problem, network = make_case(loss=loss)
-    *_, (duals, theta) = itertools.islice(interior_point(problem.merged()), 5)
+    *_, (duals, theta) = itertools.islice(literal_interior_point(problem.merged()), 5)
     process = drive(start("interior-point", problem, network), 5)
     assert (process.primal() == process.primal()[0]).all()
     np.testing.assert_allclose(process.primal()[0], theta, rtol=1e-8, atol=1e-10)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import adfs
-from adfs.algorithms import METHODS, EventProcess, Setting, register_event_kernels
+from adfs.algorithms import METHODS, EventProcess, Setting, register_kernels
 from adfs.algorithms.method_kernels import execute, fill_message, take_message
 from adfs.compilation import kernel
 from mpi_launch import launch
@@ -72,4 +72,4 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path) -> None:
 
 def test_kernels_need_parts_that_numba_knows() -> None:
     with pytest.raises(adfs.InputError, match="must be a NamedTuple, got list"):
-        register_event_kernels(list, MeanProcess.kernels)
+        register_kernels(list, MeanProcess.kernels)

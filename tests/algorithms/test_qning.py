@@ -10,7 +10,8 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.algorithms import METHODS, Setting
-from adfs.algorithms.qning import QningProcess, dual_pass, literal_dual_pass
+from adfs.algorithms.qning import QningProcess, dual_pass
+from literal_methods import literal_dual_pass
 
 
 def make_problem(loss: str = "logistic", sparse: bool = False, sigma: float = 0.01) -> adfs.Problem:
@@ -72,8 +73,9 @@ def test_bad_steps_make_the_passes_per_step_more() -> None:
     rng = np.random.default_rng(0)
     for number in range(200):
         if number == 40:
-            process.pairs[0] = rng.standard_normal((2, 7)) * [[1.0], [1e-9]]
-            process.counts[0] = 1.0
+            process.pairs.clear()
+            step, change = rng.standard_normal((2, 7)) * [[1.0], [1e-9]]
+            process.pairs.add(step, change * np.sign(step @ change))
         process.round(None)  # type: ignore[arg-type]
     assert process.counts[2] > 1.0
     theta = process.primal()[0]

@@ -44,7 +44,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_through_every_door(name: str, file: str) -> None:
     """Command, estimator and `simulate` solve the same problem; over MPI see `test_mpi_same_bits`."""
-    loss = "logistic" if METHODS[name].smooth_only else "hinge"
+    loss = "logistic" if METHODS[name].needs_smooth else "hinge"
     X, y = data()
     settings: dict[str, Any] = {"n_nodes": 2, "network": "path", "partition": "contiguous"}
     model = adfs.ADFSClassifier(

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mpi
 
 
 def loss_of(method: str) -> str:
-    return "logistic" if METHODS[method].smooth_only else "hinge"
+    return "logistic" if METHODS[method].needs_smooth else "hinge"
 
 
 def all_cases() -> dict[str, dict[str, Any]]:

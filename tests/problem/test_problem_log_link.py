@@ -15,7 +15,7 @@ import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.problem import losses
-from adfs.problem.log_link_losses import exponential_root
+from adfs.problem.exponential_losses import exponential_root
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.samples import ShiftedLabel
 from adfs.problem.views import first_curvatures, view_with
@@ -116,7 +116,7 @@ def test_kernels_have_the_prox_of_the_terms() -> None:
         twin = MeanLagAdfs(graph)
         state = twin.start()
         dual_of_row = np.full(12, -1)
-        dual_of_row[graph.dual_rows] = np.arange(graph.n_duals)
+        dual_of_row[graph.tip_rows] = np.arange(graph.n_tips)
         for end, events in process.schedule.windows(0.0, 400.0):
             process.run(events, 0, events.time.size)
             process.position = end

@@ -11,8 +11,9 @@ import pytest
 from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem import Problem, losses
-from adfs.problem.logistic import logistic_dual_prox, sigmoid
-from adfs.problem.losses import LOSSES, Huber, Loss, get_loss, register_loss
+from adfs.problem.exponential_losses import logistic_dual_prox, sigmoid
+from adfs.problem.line_losses import Huber
+from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
 from loss_cases import CASES, SMOOTH, Expectile, case_id, constants_of
 
 every = pytest.mark.parametrize("loss", CASES, ids=case_id)
@@ -225,15 +226,15 @@ def test_a_loss_by_name_with_its_constants() -> None:
     ("name", "constants", "sentence"),
     [
         ("logstic", {}, "unknown loss 'logstic': did you mean 'logistic'?"),
-        ("huber", {"detla": 1.0}, "unknown constant of the loss 'huber' 'detla': did you mean 'delta'?"),
-        ("logistic", {"delta": 1.0}, "unknown constant of the loss 'logistic' 'delta'"),
+        ("huber", {"detla": 1.0}, "unknown parameter of the loss 'huber' 'detla': did you mean 'delta'?"),
+        ("logistic", {"delta": 1.0}, "unknown parameter of the loss 'logistic' 'delta'"),
         ("huber", {"delta": 0.0}, "huber: delta must be finite and above 0, got 0.0"),
         ("huber", {"delta": math.nan}, "huber: delta must be finite and above 0, got nan"),
         ("smoothed_hinge", {"width": -1.0}, "smoothed_hinge: width must be finite and above 0"),
         ("quantile", {"quantile": 1.0}, "quantile: quantile must lie strictly between 0 and 1, got 1.0"),
         ("smoothed_quantile", {"quantile": math.nan}, "quantile must lie strictly between 0 and 1, got nan"),
         ("epsilon_insensitive", {"epsilon": -0.1}, "epsilon must be finite and at least 0, got -0.1"),
-        (Huber(1.0), {"delta": 2.0}, "constants ['delta'] were given beside a loss that already has its own"),
+        (Huber(1.0), {"delta": 2.0}, "parameters ['delta'] were given beside a loss that already has its"),
         (3, {}, "loss must be a name or a Loss, got int"),
     ],
 )

@@ -92,7 +92,7 @@ def test_the_optimum_is_where_the_shifted_slopes_balance(name: str) -> None:
 
 @pytest.mark.parametrize("name", often(METHODS, "adfs", "dsba"))
 def test_every_method_goes_there(name: str) -> None:
-    problem = with_offset("logistic" if METHODS[name].smooth_only else "hinge")
+    problem = with_offset("logistic" if METHODS[name].needs_smooth else "hinge")
     network = random_network(3, np.random.default_rng(2))
     method = METHODS[name]
     passes = 20_000 if name == "ns-adfs" else 3000

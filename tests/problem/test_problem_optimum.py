@@ -13,9 +13,10 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
-from adfs.problem import Problem, losses, optimum, piecewise
+from adfs.algorithms import METHODS
+from adfs.algorithms.interior_point import quadratic_pieces
+from adfs.problem import Problem, losses, optimum
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.piecewise import dual_ascent, interior_point, polish, quadratic_pieces
 from loss_cases import CASES, FEW, ON_SPARSE_ROWS, SMOOTH, case_id
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -109,48 +110,33 @@ def test_it_is_computed_once() -> None:
 # --------------------------------------------------------------------------- high dimension
 
 
-@pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_high_dimension_smooth(loss: Loss) -> None:
-    X, y = made(loss, 150, 1700, density=0.01)
-    found = assert_certified(Problem(X, y, loss, 0.05, 3))
-    assert found.method in {"newton-cg", "interior-point"}
+@every
+def test_more_features_than_samples(loss: Loss) -> None:
+    X, y = made(loss, 120, 1700, density=0.01)
+    found = assert_certified(Problem(X, y, loss, 0.5, 3))
+    assert found.method in {"newton", "interior-point"}
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_conjugate_gradients_agree_with_the_factorisation(
-    loss: Loss, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lbfgs_agrees_with_newton(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = made(loss, 80, 20)
     direct = Problem(X, y, loss, 0.1).optimum()
-    monkeypatch.setattr(optimum, "_DENSE_DIMENSION", 0)
+    for name in ("newton", "interior-point"):
+        monkeypatch.setattr(type(METHODS[name]), "reference_order", np.inf)
     iterative = assert_certified(Problem(X, y, loss, 0.1))
-    assert direct.method == "newton"
-    assert iterative.method in {"newton-cg", "interior-point"}
+    assert (direct.method, iterative.method) == ("newton", "lbfgs")
     np.testing.assert_allclose(iterative.theta, direct.theta, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("loss", [loss for loss in CASES if not loss.smooth], ids=case_id)
-def test_high_dimension_with_kinks(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = made(loss, 120, 1700, density=0.01)
-    problem = Problem(X, y, loss, 0.5)
-    by_pieces = assert_certified(problem)
-    assert by_pieces.method == "interior-point"
-    # Where no factorisation is affordable, coordinate ascent; what it reaches is what it says.
-    monkeypatch.setattr(piecewise, "_LARGEST_ORDER", 0)
-    ascent = assert_certified(Problem(X, y, loss, 0.5))
-    assert ascent.method == "dual-ascent"
-    assert ascent.value == pytest.approx(by_pieces.value, rel=1e-12)
-
-
-def test_what_cannot_be_reached_is_said() -> None:
+def test_what_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = made(get_loss("absolute"), 60, 30, density=0.2)
     problem = Problem(X, y, "absolute", 1e-3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(piecewise, "_LARGEST_ORDER", 0)
-        patch.setattr(optimum, "_DUAL_ROUNDS", 1)
-        patch.setattr(optimum, "_WORTH_POLISHING", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(METHODS["interior-point"]), "reference_order", np.inf)
+        patch.setattr(optimum, "_MOST_STEPS", 1)
         with pytest.warns(RuntimeWarning, match=r"relative duality gap of .*, not 1\.0e-12; rescale"):
             poor = problem.optimum()
+    assert poor.method == "ns-adfs"
     assert 1e-12 < poor.gap < 1.0
     best = problem.optimum()  # asked again, it is computed again: the first was not good enough
     assert best.gap <= 1e-12
@@ -170,19 +156,6 @@ def test_beyond_double_precision_the_gap_is_still_honest() -> None:
 
 
 # --------------------------------------------------------------------------- the parts
-
-
-@every
-def test_dual_ascent_ascends(loss: Loss) -> None:
-    X, y = made(loss, 40, 5)
-    problem = Problem(X, y, loss, 0.5)
-    s = problem.clip_to_domain(np.zeros(40))
-    values = [problem.dual_objective(s)]
-    for _ in range(5):
-        s = dual_ascent(problem, s, 2)
-        values.append(problem.dual_objective(problem.clip_to_domain(s)))
-    assert np.all(np.diff(values) >= -1e-13 * abs(values[-1]))
-    assert values[-1] <= problem.optimum().value * (1.0 + 1e-13)
 
 
 @pytest.mark.parametrize(
@@ -212,21 +185,6 @@ def test_other_conjugates_have_no_pieces(name: str) -> None:
     X, y = made(get_loss(name), 10, 3)
     problem = Problem(X, np.sign(y), name)
     assert quadratic_pieces(problem) is None
-    assert polish(problem, np.zeros(10)) is None
-    assert list(interior_point(problem)) == []
-
-
-@pytest.mark.parametrize("shape", [(60, 8), (8, 60)])
-def test_interior_point_converges_by_itself(shape: tuple[int, int]) -> None:
-    loss = get_loss("smoothed_hinge", width=0.1)
-    X, y = made(loss, *shape)
-    problem = Problem(X, y, loss, 0.2)
-    gaps = []
-    for s, theta in interior_point(problem):
-        clipped = problem.clip_to_domain(s)
-        np.testing.assert_allclose(s, clipped, rtol=0, atol=1e-15)
-        gaps.append((problem.objective(theta) - problem.dual_objective(clipped)) / problem.value_at_zero)
-    assert min(abs(gap) for gap in gaps[:25]) <= 1e-12
 
 
 # --------------------------------------------------------------------------- other people's solvers

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from adfs.problem import losses
-from adfs.problem.logistic import logistic_dual_prox
+from adfs.problem.exponential_losses import logistic_dual_prox
 from adfs.problem.losses import Loss, get_loss
 from loss_cases import CASES, SMOOTH, case_id, constants_of
 
@@ -127,7 +127,7 @@ class CountedExponentials:
         self.count = 0
         self._solve = logistic_dual_prox.py_func  # type: ignore[attr-defined]
         names = self._solve.__globals__
-        monkeypatch.setitem(names, "_inside_bracket", names["_inside_bracket"].py_func)
+        monkeypatch.setitem(names, "bracketed_root", names["bracketed_root"].py_func)
         monkeypatch.setitem(names, "math", self)
 
     def exp(self, x: float) -> float:

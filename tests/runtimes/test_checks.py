@@ -137,7 +137,7 @@ def test_checks_are_at_fixed_passes_or_after_every_round(method: str) -> None:
 
 SPECTRUM = """
 import numpy as np
-from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.samples import batch_smoothness
 rng = np.random.default_rng(0)
 for d in (40, 200, 700):
     X = rng.standard_normal((1500, d))

@@ -39,7 +39,7 @@ class EverySecondLook(Retuner):
         self.looked += 1
         if self.looked % 2:
             return None
-        look.charge(max_passes=2.0, sums=1)
+        look.charge(passes=2.0, sums=1)
         summary = look.summarize(look.problem)
         constants = look.constants(summary)
         careful = dataclasses.replace(constants, contraction=0.9**self.looked * constants.contraction)

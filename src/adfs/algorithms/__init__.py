@@ -3,17 +3,15 @@
 from adfs.algorithms import (
     adfs,
     adfs_block,
-    agd,
-    dsba,
     esdacd,
-    extra,
+    gradient_methods,
     interior_point,
     lbfgs,
     msda,
     newton,
     ns_adfs,
-    point_saga,
     qning,
+    saga,
 )
 from adfs.algorithms.base import (
     METHODS,
@@ -30,8 +28,7 @@ from adfs.algorithms.base import (
 from adfs.algorithms.method_kernels import (
     EventKernels,
     RoundKernels,
-    register_event_kernels,
-    register_round_kernels,
+    register_kernels,
 )
 from adfs.algorithms.round_process import RoundProcess
 
@@ -49,19 +46,16 @@ __all__ = [
     "Work",
     "adfs",
     "adfs_block",
-    "agd",
-    "dsba",
     "esdacd",
-    "extra",
     "get_method",
+    "gradient_methods",
     "interior_point",
     "lbfgs",
     "msda",
     "newton",
     "ns_adfs",
-    "point_saga",
     "qning",
-    "register_event_kernels",
+    "register_kernels",
     "register_method",
-    "register_round_kernels",
+    "saga",
 ]

@@ -29,13 +29,11 @@ import numpy as np
 from adfs.algorithms.retuning import Look, Phase, Retuner
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_sums, sampling_weights
-from adfs.problem.samples import ShiftedLabels
 from adfs.problem.views import (
     BoxedProblem,
     beyond,
-    can_be_boxed,
     first_curvatures,
     intervals,
     view_with,
@@ -104,12 +102,11 @@ class Adaptive(Retuner):
         self._margins = state.get("margins")
         if self._margins is None:
             return problem
-        assert isinstance(problem, Problem)
         return BoxedProblem(problem, self._margins)
 
     def prepare(self, problem: FiniteSum) -> None:
         small = problem.first_samples()
-        if isinstance(small, Problem):
+        if small is not None:
             radius = np.ones(small.n_samples)
             BoxedProblem(small, intervals(small, np.zeros(small.n_features), radius, 1.0, radius))
 
@@ -140,7 +137,6 @@ class Adaptive(Retuner):
 
     def decide(self, look: Look) -> Phase | None:
         problem = look.problem
-        assert isinstance(problem, Problem)
         stalled, self._looked = look.gap > _STALLED * self._looked, look.gap
         if not _LEAST_GAP < look.gap < math.inf:
             return None
@@ -163,11 +159,11 @@ class Adaptive(Retuner):
             if phase is not None:
                 return phase
         # What a radius of 0 would give is about the best that later looks may find.
-        point = BoxedProblem(problem, np.repeat(_margins(problem, look.theta)[:, None], 2, axis=1))
+        point = BoxedProblem(problem, np.repeat(problem.margins_at(look.theta)[:, None], 2, axis=1))
         self._over = self._proven and self._bias * self._estimate(look, point) > _HOPED * before
         return None
 
-    def _outside(self, look: Look, problem: Problem) -> np.ndarray:
+    def _outside(self, look: Look, problem: FiniteSum) -> np.ndarray:
         """Return which margins have left their intervals; nobody asks once these are proven.
 
         They are from the start with the proven radius, and else as soon as the proven intervals, which shrink
@@ -182,12 +178,12 @@ class Adaptive(Retuner):
             self._proven = not look.any(bool((problem.active & ~inside).any()))
         if self._proven:
             return nothing
-        margins = _margins(problem, look.theta)
+        margins = problem.margins_at(look.theta)
         slack = 1e-9 * (1.0 + np.abs(margins))
         return np.asarray((margins < self._margins[:, 0] - slack) | (margins > self._margins[:, 1] + slack))
 
     @staticmethod
-    def _intervals(look: Look, problem: Problem, share: np.ndarray) -> np.ndarray:
+    def _intervals(look: Look, problem: FiniteSum, share: np.ndarray) -> np.ndarray:
         """Return intervals of margins with some share of the proven radius each; shape (N, 2)."""
         radius = _SLACK * math.sqrt(look.excess / look.total_sigma) * share
         return intervals(problem, look.theta, look.duals, look.excess, radius)
@@ -242,13 +238,6 @@ def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([np.minimum(low, high), high], axis=1)
 
 
-def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return xᵀθ of each sample with its offset, as the loss takes it; shape (N,)."""
-    labels = problem.labels
-    margins = problem.X @ theta
-    return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
-
-
 class Assumptions(Retuner):
     """Checks what constants rest on at certificates, and corrects it."""
 
@@ -274,14 +263,12 @@ class Assumptions(Retuner):
         self, problem: FiniteSum, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
     ) -> FiniteSum:
         if problem.assumes_curvature:
-            assert isinstance(problem, Problem)
             self._beta = first_curvatures(problem, start, total)
         return self._view(problem)
 
     def _view(self, problem: FiniteSum) -> FiniteSum:
         if self._beta is None:
             return problem
-        assert isinstance(problem, Problem)
         return view_with(problem, self._beta)
 
     def looks(self, parameters: Any, summary: NodeSummary) -> Iterator[float]:
@@ -314,7 +301,6 @@ class Assumptions(Retuner):
 
     def _double(self, look: Look, beta: np.ndarray) -> float:
         """Double the curvatures of samples whose margins are beyond; return how many there are anywhere."""
-        assert isinstance(look.problem, Problem)
         found = beyond(look.problem, look.theta, beta)
         here = node_sums(found.astype(np.float64), look.problem.node_starts)
         self._beta = np.where(found, _MORE * beta, beta)
@@ -331,7 +317,7 @@ def retuner_for(problem: FiniteSum, choice: object) -> Retuner | None:
         return Assumptions(l1=problem.l1 is not None)
     if not adapts:
         return None
-    if not isinstance(problem, Problem) or not can_be_boxed(problem.loss):
+    if not problem.loss.can_be_boxed:
         raise InputError(
             f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
             f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"

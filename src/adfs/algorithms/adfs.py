@@ -13,6 +13,7 @@ import numpy as np
 from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsParts,
+    CenterProcess,
     adfs_constants,
     adfs_parts,
     center_iterate,
@@ -22,7 +23,7 @@ from adfs.algorithms.adfs_kernels import (
     run_events,
 )
 from adfs.algorithms.base import EventProcess, Method, Setting, register_method
-from adfs.algorithms.method_kernels import EventKernels, register_event_kernels
+from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.algorithms.retuning import Retuner
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
@@ -30,11 +31,11 @@ from adfs.schedule import Events
 from adfs.theory import Parameters
 
 
-class AdfsProcess(EventProcess):
+class AdfsProcess(CenterProcess, EventProcess):
     """ADFS in progress over a block of nodes."""
 
     parts: AdfsParts
-    kernels = register_event_kernels(AdfsParts, EventKernels(run_events, center_iterate, receive))
+    kernels = register_kernels(AdfsParts, EventKernels(run_events, center_iterate, receive))
 
     def __init__(self, setting: Setting[Parameters]) -> None:
         problem, parameters, block = setting.problem, setting.parameters, setting.block
@@ -54,18 +55,9 @@ class AdfsProcess(EventProcess):
     def dual(self) -> np.ndarray:
         return dual_scalars(self.parts, self.position, -1.0).reshape(self._duals_shape)
 
-    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
-        # The imaginary parts are the lags: zero, so that x, v and their mean are all there.
-        self.state.duals[...] = np.ravel(duals)
-        self.state.centers[...] = centers
-        return True
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.state._asdict()
-
 
 class GeneralAdfsProcess(EventProcess):
-    """ADFS in progress on terms with a prox of their own: interpreted, d-dimensional tips.
+    """ADFS in progress on terms with a prox of their own: interpreted, d numbers per dual variable.
 
     The steps are those of :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`, without copying the whole state
     at every event.
@@ -153,7 +145,7 @@ class GeneralAdfsProcess(EventProcess):
         return True
 
     def arrays(self) -> dict[str, np.ndarray]:
-        names = ("mean", "lag", "time", "tip_mean", "tip_lag", "tip_time")
+        names = ("mean", "lag", "time", "dual_mean", "dual_lag", "dual_time")
         return {name: getattr(self, name) for name in names}
 
 
@@ -174,11 +166,13 @@ class Adfs(Method[Parameters]):
         sums", arXiv 1905.11394.
     """
 
-    name = "adfs"
+    name, label = "adfs", "ADFS"
+    warm_starts = True
+    observed_factor = 0.6
     kind: ClassVar[str] = "events"
-    general = True
+    general_terms = True
     several_outputs = True
-    assumes_curvature = True
+    unbounded_curvature = True
     l1 = True
 
     record = Parameters
@@ -215,9 +209,10 @@ class Apcg(Adfs):
         application to regularized empirical risk minimization", SIAM Journal on Optimization, 2015.
     """
 
-    name = "apcg"
+    name, label = "apcg", "APCG"
+    warm_starts = False
     kind = "single"
-    general = False
+    reference_order = 4
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         return retuner_for(problem, None)

@@ -15,6 +15,7 @@ from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsConstants,
     AdfsParts,
+    CenterProcess,
     adfs_parts,
     center_iterates,
     compute,
@@ -23,9 +24,9 @@ from adfs.algorithms.adfs_kernels import (
     node_constants,
 )
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
-from adfs.algorithms.method_kernels import RoundKernels, fetch_early, fetch_late, register_round_kernels
+from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.retuning import Retuner
-from adfs.algorithms.round_process import LocalRounds
+from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -44,9 +45,6 @@ class BlockParts(NamedTuple):
     mixing: float
 
 
-_AHEAD = 6
-
-
 @inlined
 def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
     """One sample at every node that has any, while the rows of the rounds to come are fetched."""
@@ -54,10 +52,10 @@ def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
     r = t - window.bounds[0]
     last = window.starts[window.gossips.size]
     for e in range(window.starts[r], window.starts[r + 1]):
-        if e + 2 * _AHEAD < last:
-            fetch_early(samples, state.duals, window.samples[e + 2 * _AHEAD])
+        if e + 2 * AHEAD < last:
+            fetch_early(samples, state.duals, window.samples[e + 2 * AHEAD])
             fetch_late(
-                samples.rows, state.centers, slot, ends, window.actors[e + _AHEAD], window.samples[e + _AHEAD]
+                samples.rows, state.centers, slot, ends, window.actors[e + AHEAD], window.samples[e + AHEAD]
             )
         compute(parts, np.uint64(window.nodes[e]), np.uint64(window.samples[e]), t + 1.0)
 
@@ -104,10 +102,10 @@ def _end(parts: BlockParts, t: int, pulls: np.ndarray) -> int:
     return t + 1
 
 
-class AdfsBlockProcess(LocalRounds):
+class AdfsBlockProcess(CenterProcess, RoundProcess):
     """Block-synchronous ADFS in progress over a block of nodes."""
 
-    kernels = register_round_kernels(BlockParts, RoundKernels(_begin, _end))
+    kernels = register_kernels(BlockParts, RoundKernels(_begin, _end))
 
     def __init__(self, setting: Setting[BlockParameters]) -> None:
         super().__init__(setting, setting.network.laplacian())
@@ -150,14 +148,6 @@ class AdfsBlockProcess(LocalRounds):
     def dual(self) -> np.ndarray:
         return dual_scalars(self.parts.adfs, self.position, -1.0)
 
-    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
-        self.state.duals[...] = duals
-        self.state.centers[...] = centers
-        return True
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.state._asdict()
-
 
 class AdfsBlock(Method[BlockParameters]):
     """Block-synchronous ADFS: every node computes one sample, or all gossip once, at each step.
@@ -171,9 +161,11 @@ class AdfsBlock(Method[BlockParameters]):
         2005.10675.
     """
 
-    name = "adfs-block"
+    name, label = "adfs-block", "block ADFS"
+    warm_starts = True
+    observed_factor = 0.6
     kind = "rounds"
-    assumes_curvature = True
+    unbounded_curvature = True
     l1 = True
 
     record, process = BlockParameters, AdfsBlockProcess

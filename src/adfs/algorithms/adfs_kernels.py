@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 
-from adfs.algorithms.base import block_slots
-from adfs.algorithms.method_kernels import fetch_early, fetch_late
+from adfs.algorithms.base import Process, block_slots
+from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_late
 from adfs.compilation import compiled, fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
+from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.losses import outputs
-from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.samples import (
     Rows,
@@ -163,8 +163,13 @@ def decay(parts: AdfsParts, i: int | np.uint64, time: float) -> float:
     return scale  # type: ignore[no-any-return]
 
 
-def compute(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
-    """One computation: the block's node i, its sample at row j (unsigned, so that no index is wrapped)."""
+def compute(parts: Any, i: np.uint64, j: np.uint64, time: float) -> None:
+    """Do one computation: the block's node i, its sample at row j (unsigned, so that no index is wrapped)."""
+    raise NotImplementedError("compiled code only")
+
+
+def exchange(parts: Any, edge: int, time: float) -> None:
+    """Do one communication between two nodes of the block."""
     raise NotImplementedError("compiled code only")
 
 
@@ -307,14 +312,14 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
 def _compute(
     parts: types.Type, i: types.Type, j: types.Type, time: types.Type
 ) -> Callable[..., object] | None:
+    if kind_of(parts) is not AdfsParts:  # another method registers its own
+        return None
     samples = parts.types[parts.fields.index("samples")]
     loss = kind_of(samples.types[samples.fields.index("loss")])
     return _compute_several if getattr(loss, "several_outputs", False) else _compute_one
 
 
-@inlined
-def exchange(parts: AdfsParts, edge: int, time: float) -> None:
-    """One communication between two nodes of the block."""
+def _exchange(parts: AdfsParts, edge: int, time: float) -> None:
     constants, state = parts.constants, parts.state
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
@@ -326,6 +331,9 @@ def exchange(parts: AdfsParts, edge: int, time: float) -> None:
     lag = ((1.0 - mixing) / scale_i, (1.0 - mixing) / scale_j)
     pair = (state.centers[i], state.centers[j])
     _exchange_vectors(pair, half, inverse, step, 0.5 * (1.0 + mixing), lag, constants.penalty, (i, j))
+
+
+overloads(exchange)(lambda parts, edge, time: _exchange if kind_of(parts) is AdfsParts else None)
 
 
 @kernel
@@ -384,21 +392,22 @@ def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, o
         center[k] = complex(fma(-to_mean, change, center[k].real), fma(-to_lag, change, center[k].imag))
 
 
-_AHEAD = 6
-
-
 @kernel
 def run_events(
-    parts: AdfsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
+    parts: Any, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
-    """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
+    """Execute events first … last − 1 by `compute` and `exchange`, of ADFS or of NS-ADFS.
+
+    Stop before an event that needs a node of another block, and return its index.
+    """
     samples, constants, state = parts.samples, parts.constants, parts.state
     slot, ends = constants.slot, constants.ends
     n = slot.size
     for t in range(first, last):
-        if t + 2 * _AHEAD < last:
-            fetch_early(samples, state.duals, drawn[t + 2 * _AHEAD])
-            fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
+        if t + 2 * AHEAD < last:
+            fetch_early(samples, state.duals, drawn[t + 2 * AHEAD])
+            fetch_late(samples.rows, state.centers, slot, ends, actors[t + AHEAD], drawn[t + AHEAD])
+        # Actors below n are nodes, which compute; the others are edges, which communicate.
         actor = actors[t]
         if actor < n:
             compute(parts, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
@@ -430,3 +439,15 @@ def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, rea
     side = (-0.5 if read == "x" else 0.5) * lag[:, None]
     iterate = state.centers.real + side * state.centers.imag
     return np.asarray(shrink_rows(constants.penalty, iterate) * constants.nodes[:, 0, None])
+
+
+class CenterProcess(Process):
+    """A process whose state has complex ``duals`` and ``centers``: x, v and their mean agree at its start."""
+
+    state: Any
+
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
+        # The imaginary parts, which say how far v is from x, are zero.
+        self.state.duals[...] = np.ravel(duals)
+        self.state.centers[...] = centers
+        return True

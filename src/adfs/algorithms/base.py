@@ -1,15 +1,12 @@
-"""What an algorithm is to a runtime: how it starts, what an event or a round does, what its iterate is.
+"""The contract between methods and runtimes: how a method starts, what an event or a round does.
 
-A *method* is the description that users pick by name; a *process* is a run of it in progress over a block of
-nodes: all of them in the simulator, some of them on each rank of a cluster. Recording, stopping, progress,
-checkpoints, clocks and messages live in the runtimes, once, and never in an algorithm.
+A *method* is the description that users pick by name: what it can solve, its constants, its cost. A *process*
+is a run of it in progress over a block of nodes: all nodes in a simulation, some of them on each rank of a
+cluster. Recording, stopping, checkpoints, clocks and messages are the runtimes' work, never a method's.
 
-Two kinds of process, one source each for every runtime:
-
-- :class:`EventProcess`: executes the events of a schedule, and turns one communication into an outgoing and
-  an incoming vector;
-- `adfs.algorithms.round_process.RoundProcess`: all nodes go from round to round together, with a product by a
-  gossip matrix that the runtime supplies.
+There are two kinds of process. An :class:`EventProcess` executes the events of a schedule, and turns one
+communication into an outgoing and an incoming vector. In a `adfs.algorithms.round_process.RoundProcess` all
+nodes go from round to round together, with products by a gossip matrix or sums over all nodes.
 """
 
 from __future__ import annotations
@@ -22,18 +19,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import numpy as np
 
+from adfs.algorithms.costs import Cost, gradient_work, predicted_cost, with_width
 from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.algorithms.retuning import Retuner
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.schedule import AliasTables, Events, Schedule, make_schedule
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes, NodeSummary
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    #: The type of a method's constants; what is said of any method leaves it out.
+    #: The type of a method's constants; annotations that hold for any method leave it out.
     P = TypeVar("P", default=Any)
     C_co = TypeVar("C_co", default=Any, covariant=True)
 else:
@@ -41,13 +39,14 @@ else:
 
     P, C_co = TypeVar("P"), TypeVar("C_co", covariant=True)
 
-
 #: A method's own options, as users give them.
 Options: TypeAlias = Mapping[str, Any]
+#: The data of the nodes, or the few numbers per node that constants are made of.
+Source: TypeAlias = FiniteSum | NodeSummary
 
 
 class Work(NamedTuple):
-    """What a process has done so far: samples processed, messages sent, and the numbers in them."""
+    """The work of a process so far: samples processed, messages sent, and the numbers in them."""
 
     computations: int
     messages: int
@@ -56,16 +55,14 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EventEffort:
-    """What a clock must know of an event-driven method, besides its schedule.
-
-    A computation of the schedule takes one sample at its node.
+    """The work of an event, for the clock; a computation of the schedule takes one sample at its node.
 
     Attributes
     ----------
     before_exchange : ndarray of shape (n,)
-        Samples that an end of a communication goes through before it sends.
+        Samples that an end of a communication processes before it sends.
     at_start : int
-        Samples that each node goes through before the first event.
+        Samples that each node processes before the first event.
     """
 
     before_exchange: np.ndarray
@@ -74,21 +71,21 @@ class EventEffort:
 
 @dataclass(frozen=True, eq=False)
 class RoundEffort:
-    """What a clock must know of a round.
+    """The work of a round, for the clock.
 
     Attributes
     ----------
     samples : ndarray of shape (n,)
-        Samples that each node goes through.
+        Samples that each node processes.
     exchanges : int
         Products with the gossip matrix, one after another.
     hops : int
-        Messages one after another of a sum over all nodes, for which all wait.
+        Messages, one after another, of the sums over all nodes; every node waits for them.
     gossip_first : bool
         Whether the nodes exchange before they compute.
     gossip_probability : float, optional
-        With this chance, by the coin that all nodes share, a round is its exchanges alone, and otherwise its
-        samples alone. None: every round has both.
+        With this probability a round has its exchanges alone, otherwise its samples alone; all nodes share
+        the coin. None: every round has both.
     """
 
     samples: np.ndarray
@@ -100,21 +97,21 @@ class RoundEffort:
 
 @dataclass(frozen=True)
 class Setting(Generic[C_co]):
-    """What a method starts from.
+    """The inputs of a process.
 
     Attributes
     ----------
     problem : FiniteSum
-        The block's own nodes and samples.
+        The nodes and samples of the block.
     network : Network
-        The whole network.
+        The network of all nodes.
     parameters : object
-        The method's constants, for the whole network.
+        The method's constants, for all nodes.
     seed : int
     schedule : str
         ``"iid"`` or ``"poisson"``, for event-driven methods.
     nodes : ndarray, optional
-        Which nodes of the network the block holds, in the order of the problem; all when None.
+        The numbers of the block's nodes in the network, in the order of the problem; None: all nodes.
     options : mapping
         The method's own options.
     """
@@ -136,16 +133,16 @@ class Setting(Generic[C_co]):
 class Process(ABC):
     """A run in progress over a block of nodes.
 
-    ``position`` says how far it is: the schedule's time for event-driven methods, the number of rounds for
-    others. ``work`` is what has been done so far.
+    ``position`` is the schedule's time for event-driven methods, the number of rounds for others.
 
     Attributes
     ----------
-    at_iterate : bool
-        Whether the iterate is better than the point that the dual variables stand for, and to be certified.
+    certify_iterate : bool
+        Whether certificates are of the nodes' mean iterate. By default they are of θ(s), the point that
+        belongs to the dual variables s.
     """
 
-    at_iterate: ClassVar[bool] = False
+    certify_iterate: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.position = 0.0
@@ -153,78 +150,41 @@ class Process(ABC):
 
     @abstractmethod
     def primal(self, read: str = "x") -> np.ndarray:
-        """Return each node's iterate at the current position, shape (k, d).
-
-        ``read`` is ``"x"`` or ``"v"`` where both exist.
-        """
+        """Return each node's iterate, (k, d); ``read`` is "x", or "v" where a method has both."""
 
     def dual(self) -> np.ndarray | None:
-        """Return the tips at the current position, a copy, shape (N, *tip_shape), where a method has them."""
+        """Return a copy of the dual variables, (N, *dual_shape); None for a method without them."""
         return None
 
     def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
-        """Put a run at position 0 at a dual point; return whether this kind can start elsewhere than at 0.
+        """Start at a dual point instead of at 0; return whether this kind of process can.
 
         Parameters
         ----------
-        tips : ndarray of shape (N, *tip_shape)
+        duals : ndarray of shape (N, *dual_shape)
             Inside their domains.
         centers : ndarray of shape (k, d)
-            With the tips they must sum to 0 over all nodes.
+            Together with the rows times the duals they must sum to 0 over all nodes.
         """
         return False
 
     @property
     def can_be_placed(self) -> bool:
-        """Whether `place` is for this kind."""
+        """Whether this kind of process can start at a dual point."""
         return type(self).place is not Process.place
 
     @property
-    def stuck(self) -> bool:
-        """Whether rounding lets the method go no further, in every process alike."""
+    def exhausted(self) -> bool:
+        """Whether rounding prevents any further progress; the same in every process."""
         return False
 
-    @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the whole state as named arrays, not copies: checkpoints save and resumed runs fill them."""
-
-
-class OnePoint(Process):
-    """A process whose nodes all hold the same θ; dual variables follow from it, s = wℓ'(xᵀθ).
-
-    It is certified at that θ, where the gap is ‖∇F‖²/(2Σσ).
-
-    Attributes
-    ----------
-    problem : FiniteSum
-        This process's nodes.
-    """
-
-    problem: FiniteSum
-
-    @property
-    @abstractmethod
-    def point(self) -> np.ndarray:
-        """θ, shape (d,), not a copy."""
-
-    @property
-    @abstractmethod
-    def seen(self) -> tuple[float, np.ndarray]:
-        """F and ∇F (d,) there as far as they are known, in every process alike; zeros if not."""
-
-    def primal(self, read: str = "x") -> np.ndarray:
-        return np.tile(self.point, (self.problem.n_nodes, 1))
-
-    def dual(self) -> np.ndarray | None:
-        return self.problem.clip_to_domain(self.problem.slopes(self.point), in_place=True)
-
-    def place_at(self, theta: np.ndarray) -> None:
-        """Put a run at position 0 at θ (d,)."""
-        self.point[:] = theta
+        """Return the state as named arrays, not copies: checkpoints save them, resumed runs fill them."""
+        return dict(self.state._asdict())  # type: ignore[attr-defined]
 
 
 class EventConstants(Protocol):
-    """What a schedule needs of a method's constants: how often nodes and edges act."""
+    """How often nodes and edges act: what a schedule needs of a method's constants."""
 
     @property
     def node_probability(self) -> np.ndarray: ...
@@ -234,10 +194,10 @@ class EventConstants(Protocol):
 
 
 class EventProcess(Process):
-    """Executes events of a schedule, in any order that is valid for every node.
+    """Executes the events of a schedule, in any order that is valid for every node.
 
-    A method says what an event does by three compiled functions (``kernels``) of one named tuple (``parts``);
-    one without them defines `run`, `outgoing` and `incoming` itself and runs interpreted.
+    A method defines an event by three compiled functions (``kernels``) of one named tuple (``parts``). A
+    method without them defines `run`, `outgoing` and `incoming` itself and runs interpreted.
 
     Attributes
     ----------
@@ -245,12 +205,9 @@ class EventProcess(Process):
     ends : ndarray of shape (|E|, 2)
         The two nodes of each edge.
     slot : ndarray of shape (n,)
-        The place of each node in the block, −1 when it lives elsewhere.
+        The place of each node in the block, −1 when another process holds it.
     message_length : int
         Numbers in one message.
-    kernels : EventKernels or None
-    parts : tuple
-        A named tuple of all that the kernels need.
     """
 
     kernels: ClassVar[EventKernels | None] = None
@@ -289,46 +246,66 @@ class EventProcess(Process):
         return self.kernels
 
     def run(self, events: Events, first: int, last: int) -> int:
-        """Execute events first … last − 1 and return ``last``.
-
-        Or stop before a communication with a node of another block, and return its index.
-        """
+        """Execute events first … last − 1; stop before one with a node of another block; return its index."""
         return self._own_kernels().run(self.parts, *events, first, last)
 
     def outgoing(self, edge: int, time: float) -> np.ndarray:
-        """Return what the block's end of an edge sends at a communication, shape (message_length,)."""
+        """Return the message of the block's end of an edge at a communication, shape (message_length,)."""
         out = np.empty(self.message_length)
         self._own_kernels().outgoing(self.parts, self.end(edge), time, out)
         return out
 
     def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
-        """Finish that communication at the block's end, from what it sent and what it received."""
+        """Finish that communication at the block's end, from the messages that it sent and received."""
         self._own_kernels().incoming(self.parts, edge, self.end(edge), time, own, message)
 
 
-Source = FiniteSum | NodeSummary
+def block_slots(network: Network, block: np.ndarray) -> np.ndarray:
+    """Return the place of each node in a block, −1 where it is not in it; shape (n,), int32."""
+    slot = np.full(network.n_nodes, -1, dtype=np.int32)
+    slot[block] = np.arange(block.size)
+    return slot
 
 
 class Method(ABC, Generic[P]):
-    """A method users pick by name.
+    """A method that users pick by name.
 
     Attributes
     ----------
     name : str
+    label : str
+        The name in tables and figures.
     kind : str
         ``"events"``, ``"rounds"``, or ``"single"`` for methods that run on one machine with all the data.
-    smooth_only : bool
+    needs_smooth : bool
         Whether it needs a smooth loss.
-    general : bool
-        Whether it also runs on general terms.
-    several_outputs : bool
-        Whether it also runs on models with several outputs.
+    needs_sums : bool
+        Whether its rounds take sums over all nodes, for which all nodes wait.
+    invariant_to_units : bool
+        Whether its iterates do not depend on the units of the features.
+    primal : bool
+        Whether it works on θ, and its dual variables follow from θ.
+    general_terms, several_outputs, l1, unbounded_curvature : bool
+        Whether it also runs on terms with a prox of their own, on models with several outputs, with an ℓ1
+        term, on losses whose curvature has no bound.
+    unpenalised_columns : bool
+        Whether it also takes columns without an ℓ2 term (`adfs.problem.Problem.with_ridge_columns`).
+    warm_starts : bool
+        Whether it can start from a point of an earlier run.
+    needs_network : bool
+        Whether it needs at least two nodes.
+    solves_locally : bool
+        Whether a node solves a problem of its own in each step, which the idealised clock counts as one pass.
+    observed_factor : float
+        Events (or rounds) × contraction that divide the certified gap by e in runs; theory promises 1.
+    by_gradients : bool
+        Whether a pass computes the gradient of every row, instead of one sample after another.
+    baseline : bool
+        Whether it is there to compare others with; messages do not propose it.
     checks_every_round : bool
-        Whether it knows F and its gradient after each round, so that a check costs no pass.
-    assumes_curvature : bool
-        Whether it also runs on losses whose curvature has no bound.
-    l1 : bool
-        Whether it also runs on problems with an ℓ1 term.
+        Whether a check after a round costs no pass, and its rounds end where rounding does.
+    reference_order : float
+        Its place in the order in which `Problem.optimum` tries methods; infinite: never.
     options : tuple of str
         The names of its own options.
     record : type
@@ -341,13 +318,25 @@ class Method(ABC, Generic[P]):
     """
 
     name: ClassVar[str]
+    label: ClassVar[str]
     kind: ClassVar[str]
-    smooth_only: ClassVar[bool] = True
-    general: ClassVar[bool] = False
+    needs_smooth: ClassVar[bool] = True
+    needs_sums: ClassVar[bool] = False
+    invariant_to_units: ClassVar[bool] = False
+    primal: ClassVar[bool] = False
+    general_terms: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
-    checks_every_round: ClassVar[bool] = False
-    assumes_curvature: ClassVar[bool] = False
     l1: ClassVar[bool] = False
+    unbounded_curvature: ClassVar[bool] = False
+    unpenalised_columns: ClassVar[bool] = False
+    warm_starts: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
+    solves_locally: ClassVar[bool] = False
+    observed_factor: ClassVar[float] = 1.0
+    by_gradients: ClassVar[bool] = False
+    baseline: ClassVar[bool] = False
+    checks_every_round: ClassVar[bool] = False
+    reference_order: ClassVar[float] = math.inf
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
@@ -376,67 +365,114 @@ class Method(ABC, Generic[P]):
     def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
         """Return the position at which about this many passes over the data have been made.
 
-        By default a round is a pass, and an event one sample, as often as the constants say how often nodes
-        act.
+        By default a round is a pass. An event is one sample, as often as the constants make nodes act.
         """
         acting = getattr(parameters, "node_probability", None)
         return passes if acting is None else passes * float(sizes.n_samples.sum()) / float(acting.sum())
 
     def adapt(self, parameters: P, options: Options) -> P:
-        """Return the constants with the method's own options put in; a run calls it, once.
-
-        Options that do not touch them change nothing.
-        """
+        """Return the constants with the method's own options put in; a run calls it once."""
         return parameters
 
     def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
-        """Return named constants made better by sums over the data of all nodes; a run calls it, once.
+        """Return named constants improved by sums over the data of all nodes; a run calls it once.
 
         ``total`` is that of a `Gossip`; every process calls it equally often.
         """
         return parameters
 
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        """Return what decides when a run goes on in a new phase, None for a run in one phase.
+        """Return the rule that decides when a run begins its next stage; None for a run in one stage.
 
         ``choice`` is the choice of parameters as users give it; see `adfs.algorithms.retuning`.
         """
         return None
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
-        """Return what a clock must know of an event or a round.
+        """Return the work of an event or a round, for the clock.
 
-        By default a computation takes one sample and a communication nothing but its messages; a round is a
-        pass over each node's samples and one exchange.
+        By default a computation takes one sample and a communication its messages alone; a round is a pass
+        over each node's samples and one exchange.
         """
         if self.kind == "rounds":
             return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
 
+    # ------------------------------------------------------------------ what it costs
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        """Whether the method suits a problem on so many nodes, as far as facts tell."""
+        if n_nodes > 1 if self.kind == "single" else self.needs_network and n_nodes == 1:
+            return False
+        if (facts.n_outputs > 1 and not self.several_outputs) or (facts.l1 and not self.l1):
+            return False
+        if facts.unbounded:
+            return self.unbounded_curvature
+        # The rate of a method for kinked losses is far worse than that of a smooth one.
+        return self.needs_smooth == facts.smooth
+
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
+        """Return the predicted computations and messages to a certified relative gap of ``tol``."""
+        return predicted_cost(self, facts, network, tol, tau)
+
+    def planned_parameters(self, facts: Facts, summary: NodeSummary, network: Network, tau: float) -> P:
+        """Return the constants of a run, from what is known without the data."""
+        constants: P = with_width(self.parameters(summary, network, tau=tau), facts)
+        return constants
+
+    def predicted_position(self, parameters: P, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        """Return the events or rounds to a certified relative gap of ``tol``; infinite if nothing tells."""
+        contraction = float(getattr(parameters, "contraction", 0.0))
+        if not (facts.smooth and contraction > 0.0):
+            return math.inf
+        return float(max(1, math.ceil(self.observed_factor * math.log(1.0 / tol) / contraction)))
+
+    def messages_of(self, parameters: P, summary: NodeSummary, network: Network) -> float:
+        """Return the messages per event or round."""
+        effort = self.effort(parameters, summary, network)
+        if isinstance(effort, EventEffort):
+            return 2.0 * float(getattr(parameters, "edge_probability", np.zeros(1)).sum())
+        chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
+        sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+        return 2.0 * network.n_edges * effort.exchanges * chance + sums
+
+    def row_work(self, facts: Facts) -> float:
+        """Return what a row costs per pass, in steps of ADFS."""
+        return gradient_work(facts) if self.by_gradients else 1.0
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        """Return the work besides the passes, in steps of ADFS."""
+        return 0.0
+
+    def obstacle(self, problem: FiniteSum) -> str:
+        """Return why the method cannot run on a problem, as the rest of a sentence; empty if it can."""
+        loss = problem.loss_name
+        if not problem.linear and not self.general_terms:
+            return "takes linear models (adfs.Problem) and no general terms"
+        if problem.n_outputs > 1 and not self.several_outputs:
+            return f"takes one output per sample and the loss {loss!r} has {problem.n_outputs}"
+        if problem.l1 is not None and not self.l1:
+            return "takes no l1 term (elastic net)"
+        if problem.ridge_columns is not None and not self.unpenalised_columns:
+            return "takes no columns without a penalty"
+        if problem.assumes_curvature and not self.unbounded_curvature:
+            return f"needs a bound of the curvature, which the loss {loss!r} has not"
+        if self.needs_smooth and not (problem.smooth or problem.assumes_curvature):
+            return f"needs a smooth loss (smoothed_hinge, huber, smoothed_quantile …) and {loss!r} is not"
+        return ""
+
     def check(self, problem: FiniteSum, options: Options) -> None:
         """Raise :class:`InputError` unless the method can run on a problem with these options."""
-        loss, trouble = problem.loss_name, ""
-        smooth = problem.smooth or problem.assumes_curvature
-        if problem.l1 is not None and not smooth:
+        if problem.l1 is not None and not (problem.smooth or problem.assumes_curvature):
             raise InputError(
-                f"an l1 term (elastic net) needs a smooth loss and {loss!r} is not; use a smoothed one "
-                "(smoothed_hinge, huber, smoothed_quantile), or no l1 term"
+                f"an l1 term (elastic net) needs a smooth loss and {problem.loss_name!r} is not; use a "
+                "smoothed one (smoothed_hinge, huber, smoothed_quantile), or no l1 term"
             )
-        if not problem.linear and not self.general:
-            trouble = "takes linear models (adfs.Problem); general terms run with 'adfs'"
-        elif problem.n_outputs > 1 and not self.several_outputs:
-            trouble = f"takes one output per sample and the loss {loss!r} has {problem.n_outputs}; "
-            trouble += "use 'adfs', or 'apcg' on one machine"
-        elif problem.l1 is not None and not self.l1:
-            trouble = "takes no l1 term (elastic net); use 'adfs', 'adfs-block', or 'apcg' on one machine"
-        elif problem.assumes_curvature and not self.assumes_curvature:
-            trouble = f"needs a bound of the curvature, which the loss {loss!r} has not; "
-            trouble += "use 'adfs' or 'adfs-block'"
-        elif self.smooth_only and not smooth:
-            trouble = f"needs a smooth loss and {loss!r} is not; use 'ns-adfs', or a smoothed loss "
-            trouble += "(smoothed_hinge, huber, smoothed_quantile)"
-        if trouble:
-            raise InputError(f"method {self.name!r} {trouble}")
+        obstacle = self.obstacle(problem)
+        if obstacle:
+            others = [other for other in METHODS.values() if not (other.baseline or other.obstacle(problem))]
+            names = [f"{one.name!r}{' (one machine)' if one.kind == 'single' else ''}" for one in others]
+            raise InputError(f"method {self.name!r} {obstacle}; use {' or '.join(names)}")
         self.check_options(options)
 
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
@@ -445,13 +481,6 @@ class Method(ABC, Generic[P]):
             if option not in self.options:
                 known = (*self.options, *also)
                 raise unknown_name(f"option of {self.name!r}", option, known or ("(none)",))
-
-
-def block_slots(network: Network, block: np.ndarray) -> np.ndarray:
-    """Return the place of each node in a block, −1 where it is not in it; shape (n,), int32."""
-    slot = np.full(network.n_nodes, -1, dtype=np.int32)
-    slot[block] = np.arange(block.size)
-    return slot
 
 
 METHODS: dict[str, Method] = {}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.hessian_kernels import inner_product
+from adfs.algorithms.method_kernels import inner_product
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import curvature, derivative

@@ -1,42 +1,128 @@
-"""Interior points for losses with kinks: Mehrotra's method, every node summing what its own samples say.
+"""Interior points for losses with kinks: Mehrotra's method, every node summing over its own samples.
 
-The dual of such a loss is a quadratic program with bounds (`adfs.problem.piecewise`), one or two pieces per
-sample. A step solves σθ + Xᵀs = 0 and the conditions of the pieces together, which comes down to a matrix of
-d × d numbers: the sum over the nodes of XᵀD⁻¹X, as in Newton's method.
+The dual minimises Σ w ℓ*(s_j/w) + ‖Σ s_j x_j‖²/(2σ), σ = Σ σ_i. Losses with kinks have conjugates that are a
+line or a parabola on each side of 0 inside an interval, which makes it a quadratic program with bounds:
+cᵀs + sᵀBs/2 + ‖Xᵀs‖²/(2σ) over low ≤ s ≤ high, with the slopes c and the curvatures B, diagonal.
+A step solves σθ + Xᵀs = 0 and the conditions of the pieces together, which comes down to a matrix of d × d
+numbers: the sum over the nodes of XᵀD⁻¹X, as in Newton's method.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import Setting, register_method
-from adfs.algorithms.newton import HessianMethod, HessianRounds
+from adfs.algorithms.newton import HessianMethod, HessianRounds, row_margins
 from adfs.algorithms.round_process import Gossip
-from adfs.compilation import kernel
-from adfs.errors import InputError
-from adfs.problem import Problem
-from adfs.problem.evaluation import node_sums
-from adfs.problem.piecewise import Walls, quadratic_pieces
-from adfs.problem.samples import Rows, row_column, row_entry, row_span
+from adfs.compilation import compiled
+from adfs.problem import FiniteSum
+from adfs.problem.evaluation import loss_domains, node_sums
+from adfs.problem.losses import Loss, conjugate
+from adfs.problem.samples import Labels, label_at, label_rows
 from adfs.theory.baselines import InteriorPointParameters
 
-_SHARE = 0.995  # of the way to the first bound met
-_SHORTEST, _SMALLEST = 1e-10, 1e-200  # steps and distances below which rounding is all there is
-_BEGUN, _STUCK = range(2)
+_SHARE = 0.995  # of the way to the first bound that a step meets
+_SHORTEST, _SMALLEST = 1e-10, 1e-200  # steps and distances below which only rounding is left
 _PASSES = 6  # over the rows per round, besides the products of the Hessian
+_BEGUN, _EXHAUSTED = range(2)
 
 
-@kernel
-def fill_products(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
-    """Write x_jᵀv of each row, (N,)."""
-    for j in range(out.size):
-        start, stop = row_span(rows, j)
-        total = 0.0
-        for k in range(start, stop):
-            total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
-        out[j] = total
+class Pieces(NamedTuple):
+    """Where the terms' conjugates wℓ*(·/w) are slope·s + curvature·s²/2 + constant: one entry per piece.
+
+    ``row`` is the sample, ``low`` and ``high`` the ends of the piece.
+    """
+
+    row: np.ndarray
+    slope: np.ndarray
+    curvature: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@compiled
+def _conjugates(loss: Loss, s: np.ndarray, y: Labels) -> np.ndarray:
+    """Return ℓ* of each sample, (N,)."""
+    out = np.empty(s.size)
+    for j in range(s.size):
+        out[j] = conjugate(loss, s[j], label_at(y, j))
+    return out
+
+
+def quadratic_pieces(problem: FiniteSum) -> Pieces | None:
+    """Return the pieces of conjugates that are a parabola or a line on each side of 0; None for others.
+
+    A conjugate with a kink at 0 has two pieces. Its minimiser needs at most one of them away from 0.
+    """
+    if not problem.linear or problem.n_outputs > 1:
+        return None
+    rows = np.flatnonzero(problem.active)
+    y, weights = label_rows(problem.samples.y, rows), problem.samples.weights[rows]
+    loss = problem.samples.loss
+    low, high = loss_domains(loss, y, rows.size)
+    if not np.all(np.isfinite(low) & np.isfinite(high) & (low <= 0.0) & (high >= 0.0)):
+        return None
+    left, right = _fit_side(loss, y, low), _fit_side(loss, y, high)
+    if left is None or right is None:
+        return None
+    slopes, curvatures = np.array([left[0], right[0]]), np.array([left[1], right[1]]) / weights
+    rounding = 1e-12 * (1.0 + np.abs(slopes).sum(axis=0))
+    differ = (np.abs(slopes[1] - slopes[0]) > rounding) | (np.abs(curvatures[1] - curvatures[0]) > rounding)
+    kinked = differ & (low < 0.0) & (high > 0.0)
+    # An entry per sample, fitted on the upper side unless it has none; another for the lower side of a kink.
+    side = (high > 0.0).astype(np.int64)
+    every = np.arange(rows.size)
+    low, high = weights * low, weights * high
+    return Pieces(
+        np.append(rows, rows[kinked]),
+        np.append(slopes[side, every], slopes[0, kinked]),
+        np.append(curvatures[side, every], curvatures[0, kinked]),
+        np.append(np.where(kinked, 0.0, low), low[kinked]),
+        np.append(high, np.zeros(int(kinked.sum()))),
+    )
+
+
+def _fit_side(loss: Loss, y: Labels, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the slope at 0 and the curvature of ℓ* between 0 and ``end``, or None when it is no parabola."""
+    points = [_conjugates(loss, share * end, y) for share in (0.25, 0.5, 0.75, 1.0)]
+    length = np.where(end == 0.0, 1.0, end)
+    rounding = 1e-14 * (sum(np.abs(point) for point in points) + np.abs(end))
+    second = points[0] - 2.0 * points[1] + points[2]
+    second = np.where(np.abs(second) > rounding, second, 0.0)
+    third = points[3] - 3.0 * points[2] + 3.0 * points[1] - points[0]
+    if not np.all(np.abs(third) <= 8.0 * rounding):
+        return None
+    curvature = second / (0.25 * length) ** 2
+    return (points[2] - points[0]) / (0.5 * length) - 0.5 * curvature * length, curvature
+
+
+class Walls(NamedTuple):
+    """Distances s − low and high − s, kept apart because s loses them near a bound, and the forces there."""
+
+    below: np.ndarray
+    above: np.ndarray
+    to_low: np.ndarray
+    to_high: np.ndarray
+
+    def products(self) -> np.ndarray:
+        """Return what is 0 at the optimum, of each piece."""
+        return np.asarray(self.below * self.to_low + self.above * self.to_high)
+
+    def along(self, direction: Walls, size: float) -> Walls:
+        """Return where a step in a direction ends."""
+        return Walls(*(part + size * change for part, change in zip(self, direction, strict=True)))
+
+    def longest_step(self, direction: Walls) -> float:
+        """Return how far one may go along a direction before a part vanishes, at most 1."""
+        size = 1.0
+        for part, change in zip(self, direction, strict=True):
+            shrinking = change < 0.0
+            if shrinking.any():
+                size = min(size, float(np.min(-part[shrinking] / change[shrinking])))
+        return size
 
 
 class InteriorPointProcess(HessianRounds):
@@ -53,18 +139,12 @@ class InteriorPointProcess(HessianRounds):
         Whether the first round has begun; and whether rounding lets it go no further.
     """
 
-    at_iterate = True
+    certify_iterate = True
 
     def __init__(self, setting: Setting[InteriorPointParameters]) -> None:
         super().__init__(setting)
-        problem = setting.problem
-        assert isinstance(problem, Problem)
-        pieces = quadratic_pieces(problem)
-        if pieces is None:
-            raise InputError(
-                "method 'interior-point' is for losses made of lines and parabolas with bounded slopes "
-                f"(hinge, absolute, quantile …), and {problem.loss_name!r} is not; use 'newton' or 'adfs'"
-            )
+        problem, pieces = setting.problem, quadratic_pieces(setting.problem)
+        assert pieces is not None, "`check` has refused other losses"
         # An entry for each active row comes first, then one for the lower side of those with a kink at 0.
         first = int(np.count_nonzero(problem.active))
         shape = (1 if pieces.row.size == first else 2, problem.n_samples)
@@ -102,8 +182,8 @@ class InteriorPointProcess(HessianRounds):
         return {"theta": self.theta, "margins": self.margins, "walls": self.walls, "state": self.state}
 
     @property
-    def stuck(self) -> bool:
-        return bool(self.state[_STUCK])
+    def exhausted(self) -> bool:
+        return bool(self.state[_EXHAUSTED])
 
     def _duals(self) -> np.ndarray:
         """Return the tip of each piece, from the end it is nearer to."""
@@ -117,7 +197,7 @@ class InteriorPointProcess(HessianRounds):
             self._given, self.theta[:] = None, 0.0
             steepest = -gossip.least(-float(np.abs(self.slope).max(initial=0.0)))
             self.walls[2:, self.present] = 1.0 + steepest
-        if not self.stuck:
+        if not self.exhausted:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # where only rounding is left
                 self._step(gossip)
         self.position += 1.0
@@ -128,9 +208,9 @@ class InteriorPointProcess(HessianRounds):
         stationary = self.slope + self.curvature * s - self.margins - at.to_low + at.to_high
         stiffness = self.curvature + at.to_low / at.below + at.to_high / at.above
         inverse = np.where(present, 1.0 / np.where(present, stiffness, 1.0), 0.0)
-        hessian, d = self._hessian(gossip, inverse.sum(axis=0)), self.theta.size
-        self._count_sum(d * (d + 1) // 2, 0)
-        own = self.problem.row_sums(s.sum(axis=0)) + self.problem.sigma[:, None] * self.theta
+        hessian, d = self.sum_hessian(gossip, inverse.sum(axis=0)), self.theta.size
+        self.count_sum(d * (d + 1) // 2, 0)
+        own = self.problem.row_sums(s.sum(axis=0)) + self.ridge * self.theta
         counts = present.sum(axis=0).astype(np.float64)
         *tied, total, count = self._sum(gossip, own, at.products().sum(axis=0), counts)
         mean = total / max(2.0 * count, 1.0)
@@ -139,9 +219,9 @@ class InteriorPointProcess(HessianRounds):
             """Return the direction in which forces become ``low`` and ``high``, those of θ and of margins."""
             right = -stationary + low - at.to_low - high + at.to_high
             pull = self._sum(gossip, self.problem.row_sums((inverse * right).sum(axis=0)))
-            turn = self._solved(gossip, hessian, np.asarray(tied) + pull)
+            turn = self.solve(gossip, hessian, np.asarray(tied) + pull)
             along = np.empty_like(self.margins)
-            fill_products(self.samples.rows, turn, along)
+            row_margins(self.samples.rows, turn, along)
             move = inverse * (right + along)
             d_low = low - at.to_low - at.to_low / at.below * move
             d_high = high - at.to_high + at.to_high / at.above * move
@@ -164,7 +244,7 @@ class InteriorPointProcess(HessianRounds):
         smallest = gossip.least(min(float(part.min(where=present, initial=np.inf)) for part in after))
         self.work = self.work._replace(computations=self.work.computations + _PASSES * self.problem.n_samples)
         if not (size > _SHORTEST and smallest > _SMALLEST and np.isfinite(turn).all()):
-            self.state[_STUCK] = 1.0
+            self.state[_EXHAUSTED] = 1.0
             return
         self.walls[:] = after
         self.theta += size * turn
@@ -174,12 +254,12 @@ class InteriorPointProcess(HessianRounds):
         """Return sums over all nodes of one vector per node (k, d) and of numbers per sample (N,)."""
         columns = [node_sums(each, self.problem.node_starts) for each in numbers]
         values = np.column_stack([vectors, *columns])
-        self._count_sum(values.shape[1], values.shape[1])
+        self.count_sum(values.shape[1], values.shape[1])
         return np.asarray(gossip.total(np.ascontiguousarray(values)))
 
     def _longest(self, gossip: Gossip, at: Walls, direction: Walls) -> float:
         """Return how far one may go along a direction before a part vanishes, at most 1."""
-        self._count_sum(1, 1)
+        self.count_sum(1, 1)
         return gossip.least(at.longest_step(direction))
 
 
@@ -201,13 +281,23 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
         Mehrotra, "On the implementation of a primal-dual interior point method", 1992.
     """
 
-    name = "interior-point"
-    smooth_only = False
+    name, label = "interior-point", "Interior point"
+    needs_smooth = False
+    reference_order = 2
 
     record, process = InteriorPointParameters, InteriorPointProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: InteriorPointParameters.theory(problem, network)}
     )
+
+    def obstacle(self, problem: FiniteSum) -> str:
+        trouble = super().obstacle(problem)
+        if trouble or quadratic_pieces(problem) is not None:
+            return trouble
+        return (
+            "is for losses made of lines and parabolas with bounded slopes (hinge, absolute, quantile …) "
+            f"and {problem.loss_name!r} is not"
+        )
 
 
 register_method(InteriorPoint())

@@ -1,104 +1,61 @@
-"""L-BFGS: a gradient summed over the nodes per round, and directions from the last few of them."""
+"""L-BFGS: one gradient, summed over the nodes, per step; and the line search that Newton's method shares."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.base import Method, OnePoint, RoundEffort, Setting, register_method
-from adfs.algorithms.hessian_kernels import inner_product
-from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
-from adfs.algorithms.round_process import LocalRounds
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.method_kernels import inner_product
+from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins, fill_table, read_table, table_strides
 from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
-from adfs.theory import LbfgsParameters, NodeSizes
+from adfs.theory import Facts, LbfgsParameters, NodeSizes, NodeSummary
 
-PAIRS = 20
-_ARMIJO, _WOLFE = 1e-4, 0.9
+MEMORY = 20  # steps whose changes of the gradient are kept
+_ARMIJO = 1e-4  # the share of the predicted decrease of F that a step must reach
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
-_MOST_TRIES = 40
-# What a search along a direction remembers: F and its slope at the last point that was taken, how much of the
-# direction is tried, the parts known to be too short and too long, and the number of tries. Then: how many
-# pairs there are, where the next goes, whether the scales have come, and whether it can go no further.
-_VALUE, _SLOPE, _PART, _SHORT, _LONG, _TRIES, _PAIRS, _NEXT, _BEGUN, _STUCK = range(10)
+MOST_TRIALS = 40  # per line search
+_VALUE, _KNOWN, _EXHAUSTED = range(3)
 
 
-class LbfgsParts(NamedTuple):
-    """All that the kernels below need.
+@kernel
+def node_values(
+    samples: Samples,
+    ridge: np.ndarray,
+    theta: np.ndarray,
+    margins: np.ndarray,
+    tables: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write ∇f_i(θ) and f_i(θ) for each node, ``out`` (k, d + 1).
 
-    ``points`` (3, d) holds where F is looked at next, the last point that was taken and the direction from
-    there; ``slopes`` (2, d) the gradient at the latter and what the features are scaled by; ``pairs``
-    (2, m, d) steps and what the gradient changed by over them; ``products`` (2, m) theirs and room; ``room``
-    (K,) margins; ``tables`` (2, d) those of the point and the gradient.
+    ``ridge`` (k, d) has σ_i, or 0 in columns without a penalty. ``margins`` (K,) has room for the margins of
+    a sample, ``tables`` (2, d) for θ and the gradient in the order in which the rows read them fastest.
     """
-
-    samples: Samples
-    sigma: np.ndarray
-    beta: float
-    points: np.ndarray
-    slopes: np.ndarray
-    pairs: np.ndarray
-    products: np.ndarray
-    search: np.ndarray
-    room: np.ndarray
-    tables: np.ndarray
-
-
-@kernel
-def _begin(parts: LbfgsParts, t: int, last: int, out: np.ndarray) -> int:
-    if t < last and parts.search[_BEGUN] == 0.0:
-        _fill_scales(parts, out)
-    elif t < last:
-        _fill_gradients(parts, out)
-    return t
-
-
-@kernel
-def _fill_scales(parts: LbfgsParts, out: np.ndarray) -> None:
-    """Write the diagonal of each node's largest Hessian, Σ_j wβx² + σ per feature."""
-    samples = parts.samples
-    width = parts.points.shape[1]
-    for i in range(out.shape[0]):
-        for k in range(width):
-            out[i, k] = parts.sigma[i]
-        out[i, width] = 0.0
-        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
-            factor = samples.weights[j] * parts.beta
-            start, stop = row_span(samples.rows, j)
-            for output in range(parts.room.size):
-                first = np.uint64(output * (width // parts.room.size))
-                for k in range(start, stop):
-                    entry = row_entry(samples.rows, j, k)
-                    out[i, first + row_column(samples.rows, j, k)] += factor * entry * entry
-
-
-@kernel
-def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
-    """Write ∇f_i and f_i at the point to look at, (k, d + 1)."""
-    samples, margins = parts.samples, parts.room
-    theta, loss = parts.points[0], samples.loss
     width, rows = theta.size, samples.rows
     feature, output = table_strides(rows, width // margins.size, margins.size)
-    square = inner_product(theta, theta)
-    table, pull = parts.tables[0], parts.tables[1]
+    table, gradient = tables[0], tables[1]
     fill_table(rows, theta, margins.size, table)
     for i in range(out.shape[0]):
         for k in range(width):
-            pull[k] = parts.sigma[i] * table[k]
+            gradient[k] = 0.0
         total, carry = 0.0, 0.0
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
             label, weight = plain_label(samples.y, j), samples.weights[j]
             fill_margins(rows, j, table, margins)
             add_shift(samples.y, j, 1.0, margins)
-            # Summed with what rounding takes: near the optimum F hardly changes.
-            term = weight * value_and_slope(loss, margins, label, weight) - carry
+            # Compensated summation: near the optimum F changes in its last digits only. The call leaves
+            # the slopes of the sample in ``margins``.
+            term = weight * value_and_slope(samples.loss, margins, label, weight) - carry
             following = total + term
             carry = (following - total) - term
             total = following
@@ -106,177 +63,226 @@ def _fill_gradients(parts: LbfgsParts, out: np.ndarray) -> None:
             for number in range(margins.size):
                 first, factor = np.uint64(number) * output, margins[number]
                 for k in range(start, stop):
-                    pull[first + row_column(rows, j, k) * feature] += factor * row_entry(rows, j, k)
-        read_table(rows, pull, margins.size, out[i])
-        out[i, width] = total + 0.5 * parts.sigma[i] * square
+                    gradient[first + row_column(rows, j, k) * feature] += factor * row_entry(rows, j, k)
+        read_table(rows, gradient, margins.size, out[i])
+        square = 0.0
+        for k in range(width):
+            out[i, k] += ridge[i, k] * theta[k]
+            square += ridge[i, k] * theta[k] * theta[k]
+        out[i, width] = total + 0.5 * square
+
+
+class DescentProcess(PrimalProcess, RoundProcess):
+    """A method that moves θ along descent directions, as far as a line search on F finds.
+
+    Attributes
+    ----------
+    numbers : ndarray of shape (3,)
+        F at θ; whether it and the gradient are known; whether rounding prevents any further progress.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        d = self.problem.n_features
+        self.point, self.gradient, self.numbers = np.zeros(d), np.zeros(d), np.zeros(3)
+        self._room = np.empty(self.problem.n_outputs), np.empty((2, d))
+
+    @property
+    def value(self) -> float:
+        return float(self.numbers[_VALUE])
+
+    @property
+    def exhausted(self) -> bool:
+        return bool(self.numbers[_EXHAUSTED])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"point": self.point, "gradient": self.gradient, "numbers": self.numbers}
+
+    def round(self, gossip: Gossip) -> None:
+        if not self.numbers[_KNOWN]:
+            self.numbers[_VALUE], self.gradient[:] = self.evaluate(gossip, self.point)
+            self.numbers[_KNOWN] = 1.0
+            self.begin(gossip)
+        elif not self.exhausted:
+            self.step(gossip)
+        else:  # a pass of the budget, without any effect
+            self._count_pass()
+        self.position += 1.0
+
+    def begin(self, gossip: Gossip) -> None:
+        """Finish the first round, once F and its gradient are known at the start."""
+
+    @abstractmethod
+    def step(self, gossip: Gossip) -> None:
+        """Do one round: find a direction, and search along it."""
+
+    def evaluate(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return F and ∇F at a point, summed over the nodes of all processes."""
+        out = np.empty((self.problem.n_nodes, point.size + 1))
+        node_values(self.samples, self.ridge, point, *self._room, out)
+        total = np.asarray(gossip.total(out))
+        self._count_pass()
+        return float(total[-1]), np.ascontiguousarray(total[:-1])
+
+    def search(self, gossip: Gossip, move: np.ndarray, most_trials: int = MOST_TRIALS) -> bool:
+        """Move θ along a direction until F has fallen enough; return whether a step was found.
+
+        The first trial is the full step. Each further one is the minimiser of the parabola through F and its
+        slope at θ and F at the last trial, kept between a hundredth and a half of that trial.
+        """
+        before, square = self.value, inner_product(self.gradient, self.gradient)
+        slope, length = inner_product(self.gradient, move), 1.0
+        for _ in range(most_trials):
+            point = self.point + length * move
+            value, gradient = self.evaluate(gossip, point)
+            # Where rounding hides the changes of F, the gradient, which certificates are made of, decides.
+            flat = not -length * slope > _FLAT * abs(before)
+            enough = value <= before + _ARMIJO * length * slope
+            if inner_product(gradient, gradient) < square if flat else enough:
+                self.numbers[_VALUE], self.gradient[:], self.point[:] = value, gradient, point
+                return True
+            if flat:
+                return False
+            self.count_sum(point.size + 1, 1)
+            excess = value - before - length * slope
+            known = math.isfinite(excess) and excess > 0.0
+            parabola = -0.5 * length * length * slope / excess if known else 0.0
+            length = min(max(parabola, 0.01 * length), 0.5 * length)
+        return False
+
+    def _count_pass(self) -> None:
+        self.work = self.work._replace(computations=self.work.computations + self.samples_per_round)
+
+    def stop(self) -> None:
+        """Note that rounding prevents any further progress."""
+        self.numbers[_EXHAUSTED] = 1.0
+
+
+class CurvaturePairs:
+    """The last steps and the changes of the gradient over them: the inverse Hessian of L-BFGS.
+
+    Attributes
+    ----------
+    pairs : ndarray of shape (2, memory, d)
+        The steps and the changes, each new pair in the place of the oldest.
+    products : ndarray of shape (2, memory)
+        Step times change, and room for the factors of a multiplication.
+    places : ndarray of shape (2,), int64
+        The number of pairs, and the place of the next one.
+    """
+
+    def __init__(self, memory: int, d: int) -> None:
+        self.pairs, self.products = np.zeros((2, memory, d)), np.zeros((2, memory))
+        self.places = np.zeros(2, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.places[0])
+
+    def clear(self) -> None:
+        """Forget all pairs."""
+        self.places[:] = 0
+
+    def add(self, step: np.ndarray, change: np.ndarray, noise: float = 0.0) -> None:
+        """Keep a pair, unless its curvature is below the noise, relative to its lengths."""
+        product, memory = inner_product(step, change), self.products.shape[1]
+        if product > noise * math.sqrt(inner_product(step, step) * inner_product(change, change)):
+            place = self.places[1]
+            self.pairs[0, place], self.pairs[1, place], self.products[0, place] = step, change, product
+            self.places[:] = min(self.places[0] + 1, memory), (place + 1) % memory
+
+    def multiply(self, vector: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
+        """Return the inverse Hessian times a vector; without pairs it is the diagonal (d,)."""
+        out = vector.copy()
+        _two_loops(self.pairs, self.products, self.places, diagonal, out)
+        return out
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the state as named arrays, not copies."""
+        return {"pairs": self.pairs, "products": self.products, "places": self.places}
 
 
 @kernel
-def _end(parts: LbfgsParts, t: int, heard: np.ndarray) -> int:
-    search, gradient = parts.search, heard[0, :-1]
-    if search[_BEGUN] == 0.0:
-        search[_BEGUN] = 1.0
-        for k in range(gradient.size):
-            parts.slopes[1, k] = 1.0 / gradient[k] if gradient[k] > 0.0 else 1.0
-        return t
-    if search[_STUCK] == 0.0:
-        verdict = _judge(search, heard[0, -1], gradient, parts.points[2])
-        if verdict == 0:
-            _take(parts, heard[0, -1], gradient)
-        else:
-            _try_another(parts, verdict)
-    return t + 1
-
-
-@kernel
-def _judge(search: np.ndarray, found: float, gradient: np.ndarray, move: np.ndarray) -> int:
-    """Return 0 for a point that is good enough, 1 for one too far and −1 for one not far enough."""
-    part, slope = search[_PART], search[_SLOPE]
-    if part == 0.0:  # nothing to compare with
-        return 0
-    after = inner_product(gradient, move)
-    # Where F no longer tells the points apart its slope along the direction still does.
-    flat = -part * slope <= _FLAT * abs(search[_VALUE])
-    if not (after <= -_WOLFE * slope if flat else found <= search[_VALUE] + _ARMIJO * part * slope):
-        return 1
-    return -1 if after < _WOLFE * slope else 0
-
-
-@kernel
-def _take(parts: LbfgsParts, found: float, gradient: np.ndarray) -> None:
-    """Take the point: keep the pair, and find the next direction and the point a whole step along it."""
-    search, slopes = parts.search, parts.slopes
-    point, anchor = parts.points[0], parts.points[1]
-    if search[_PART] > 0.0:
-        place = int(search[_NEXT])
-        step, change = parts.pairs[0, place], parts.pairs[1, place]
-        for k in range(point.size):
-            step[k] = point[k] - anchor[k]
-            change[k] = gradient[k] - slopes[0, k]
-        product = inner_product(step, change)
-        if product > 0.0:
-            parts.products[0, place] = product
-            search[_NEXT] = (place + 1) % parts.pairs.shape[1]
-            search[_PAIRS] = min(search[_PAIRS] + 1.0, float(parts.pairs.shape[1]))
-    for k in range(point.size):
-        anchor[k], slopes[0, k] = point[k], gradient[k]
-    search[_VALUE] = found
-    _set_out(parts)
-
-
-@kernel
-def _set_out(parts: LbfgsParts) -> None:
-    """Find the direction at the last point that was taken, and go a whole step along it."""
-    search, gradient = parts.search, parts.slopes[0]
-    point, anchor, move = parts.points[0], parts.points[1], parts.points[2]
-    _find_direction(parts)
-    search[_SLOPE] = inner_product(gradient, move)
-    search[_PART], search[_SHORT], search[_LONG], search[_TRIES] = 1.0, 0.0, math.inf, 0.0
-    if not search[_SLOPE] < 0.0:
-        search[_STUCK] = 1.0
-        return
-    for k in range(point.size):
-        point[k] = anchor[k] + move[k]
-
-
-@kernel
-def _find_direction(parts: LbfgsParts) -> None:
-    """Write −H∇F, H the inverse Hessian that the pairs tell of: the two loops over them."""
-    steps, changes, products = parts.pairs[0], parts.pairs[1], parts.products[0]
-    move, gradient, scales, along = parts.points[2], parts.slopes[0], parts.slopes[1], parts.products[1]
-    count, room = int(parts.search[_PAIRS]), products.size
-    newest = int(parts.search[_NEXT]) - 1
-    for k in range(move.size):
-        move[k] = -gradient[k]
+def _two_loops(
+    pairs: np.ndarray, products: np.ndarray, places: np.ndarray, diagonal: np.ndarray, out: np.ndarray
+) -> None:
+    """Multiply ``out`` by the inverse Hessian, in place: from the newest pair to the oldest, and back."""
+    steps, changes, factors = pairs[0], pairs[1], products[1]
+    count, newest, memory = places[0], places[1] - 1, factors.size
     for number in range(count):
-        place = (newest - number) % room
-        along[place] = inner_product(steps[place], move) / products[place]
-        for k in range(move.size):
-            move[k] -= along[place] * changes[place, k]
-    factor = 1.0
+        place = (newest - number) % memory
+        factors[place] = inner_product(steps[place], out) / products[0, place]
+        for k in range(out.size):
+            out[k] -= factors[place] * changes[place, k]
+    # Between the loops the diagonal, scaled so that it has the curvature of the newest pair.
+    scale = 1.0
     if count > 0:
-        place = newest % room
+        place = newest % memory
         squares = 0.0
-        for k in range(move.size):
-            squares += changes[place, k] * changes[place, k] * scales[k]
-        factor = products[place] / squares if squares > 0.0 else 1.0
-    for k in range(move.size):
-        move[k] *= factor * scales[k]
+        for k in range(out.size):
+            squares += changes[place, k] * changes[place, k] * diagonal[k]
+        scale = products[0, place] / squares if squares > 0.0 else 1.0
+    for k in range(out.size):
+        out[k] *= scale * diagonal[k]
     for number in range(count - 1, -1, -1):
-        place = (newest - number) % room
-        back = along[place] - inner_product(changes[place], move) / products[place]
-        for k in range(move.size):
-            move[k] += back * steps[place, k]
+        place = (newest - number) % memory
+        factor = factors[place] - inner_product(changes[place], out) / products[0, place]
+        for k in range(out.size):
+            out[k] += factor * steps[place, k]
 
 
 @kernel
-def _try_another(parts: LbfgsParts, verdict: int) -> None:
-    """Go elsewhere along the direction; forget the pairs where it leads nowhere, and stop without any."""
-    search = parts.search
-    point, anchor, move = parts.points[0], parts.points[1], parts.points[2]
-    search[_TRIES] += 1.0
-    if search[_TRIES] >= _MOST_TRIES:
-        for k in range(point.size):
-            point[k] = anchor[k]
-        if search[_PAIRS] == 0.0:
-            search[_STUCK] = 1.0
-            return
-        search[_PAIRS], search[_NEXT] = 0.0, 0.0
-        _set_out(parts)
-        return
-    search[_LONG if verdict > 0 else _SHORT] = search[_PART]
-    if search[_LONG] < math.inf:
-        shrink = 0.25 if search[_SHORT] == 0.0 else 0.5
-        search[_PART] = search[_SHORT] + shrink * (search[_LONG] - search[_SHORT])
-    else:
-        search[_PART] *= 4.0
-    for k in range(point.size):
-        point[k] = anchor[k] + search[_PART] * move[k]
+def _add_diagonals(samples: Samples, n_outputs: int, out: np.ndarray) -> None:
+    """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
+    rows, width = samples.rows, out.shape[1] // n_outputs
+    for i in range(out.shape[0]):
+        for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
+            curvature = samples.weights[j] * samples.loss.beta
+            start, stop = row_span(rows, j)
+            for output in range(n_outputs):
+                first = np.uint64(output * width)
+                for k in range(start, stop):
+                    entry = row_entry(rows, j, k)
+                    out[i, first + row_column(rows, j, k)] += curvature * entry * entry
 
 
-class LbfgsProcess(OnePoint, LocalRounds):
-    """L-BFGS in progress over a block of nodes, which all hold the same iterate."""
+class LbfgsProcess(DescentProcess):
+    """L-BFGS in progress over a block of nodes, which all hold the same iterate.
 
-    kernels = register_round_kernels(LbfgsParts, RoundKernels(_begin, _end))
-    parts: LbfgsParts
-    sums = True
+    Attributes
+    ----------
+    diagonal : ndarray of shape (d,)
+        The inverse of the diagonal of the largest Hessian: the inverse Hessian before there are pairs.
+    """
 
     def __init__(self, setting: Setting[LbfgsParameters]) -> None:
         super().__init__(setting)
-        d = self.problem.n_features
-        self.message_shape = (self.problem.n_nodes, d + 1)
-        self.parts = LbfgsParts(
-            self.samples,
-            self.problem.sigma,
-            float(self.samples.loss.beta),
-            np.zeros((3, d)),
-            np.zeros((2, d)),
-            np.zeros((2, PAIRS, d)),
-            np.zeros((2, PAIRS)),
-            np.zeros(10),
-            np.empty(self.problem.n_outputs),
-            np.empty((2, d)),
-        )
-
-    @property
-    def point(self) -> np.ndarray:
-        return np.asarray(self.parts.points[1])
-
-    def place_at(self, theta: np.ndarray) -> None:
-        self.parts.points[:2] = theta
+        self.pairs = CurvaturePairs(MEMORY, self.problem.n_features)
+        self.diagonal = np.ones(self.problem.n_features)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {
-            name: getattr(self.parts, name) for name in ("points", "slopes", "pairs", "products", "search")
-        }
+        return super().arrays() | self.pairs.arrays() | {"diagonal": self.diagonal}
 
-    @property
-    def seen(self) -> tuple[float, np.ndarray]:
-        return float(self.parts.search[_VALUE]), self.parts.slopes[0]
+    def begin(self, gossip: Gossip) -> None:
+        out = self.ridge.copy()
+        _add_diagonals(self.samples, self.problem.n_outputs, out)
+        diagonal = gossip.total(out)
+        # An unpenalised column of zeros has no curvature.
+        self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)
+        self._count_gradient()
 
-    @property
-    def stuck(self) -> bool:
-        return bool(self.parts.search[_STUCK])
+    def step(self, gossip: Gossip) -> None:
+        point, gradient = self.point.copy(), self.gradient.copy()
+        self._count_gradient()
+        while not self.search(gossip, self.pairs.multiply(-gradient, self.diagonal)):
+            # The pairs may lead nowhere. Without any, the direction is as good as rounding permits.
+            if not len(self.pairs):
+                self.stop()
+                return
+            self.pairs.clear()
+        self.pairs.add(self.point - point, self.gradient - gradient)
+
+    def _count_gradient(self) -> None:
+        self.count_sum(self.point.size + 1, self.point.size + 1)
 
 
 class Lbfgs(Method[LbfgsParameters]):
@@ -286,7 +292,7 @@ class Lbfgs(Method[LbfgsParameters]):
         min_θ F(θ), smooth and strongly convex, with one output or several.
     Algorithm
         θ ← θ − t·B∇F, B from the last 20 steps by BFGS, starting from the diagonal of the largest Hessian;
-        t by the conditions of Armijo and Wolfe. A round is one look at F and ∇F.
+        t = 1 or a shorter step that a line search on F finds. A round is a step, most often one gradient.
     Guarantee
         F decreases at every step; what theory promises of the rate is far below what is seen.
 
@@ -295,15 +301,32 @@ class Lbfgs(Method[LbfgsParameters]):
         Liu and Nocedal, "On the limited memory BFGS method for large scale optimization", 1989.
     """
 
-    name = "lbfgs"
+    name, label = "lbfgs", "L-BFGS"
+    warm_starts = True
+    by_gradients = True
     kind: ClassVar[str] = "rounds"
+    needs_sums = True
+    primal = True
     several_outputs = True
+    unpenalised_columns = True
     checks_every_round = True
+    reference_order = 3
 
     record, process = LbfgsParameters, LbfgsProcess
     choices = MappingProxyType(
         {"theory": lambda problem, network, tau: LbfgsParameters.theory(problem, network)}
     )
+
+    def predicted_position(
+        self, parameters: LbfgsParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Once the Hessian is scaled to a diagonal of ones, λ_max is at most the number of entries of a row;
+        # columns of sparse rows are then nearly orthogonal. Rounds lie between the root of the condition
+        # number and its logarithm: a cube root matched ten runs within a factor of three.
+        condition = facts.kappa_b
+        if facts.entries_per_row is not None:
+            condition = min(condition, 1.0 + facts.entries_per_row)
+        return 0.3 * math.log(1.0 / tol) * math.cbrt(condition)
 
     def effort(self, parameters: LbfgsParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)

@@ -1,17 +1,14 @@
-"""How compiled code calls the kernels of a method, whichever it is.
+"""Compiled code that methods share: calls of kernels, loops over rounds, work on rows, prefetching.
 
-A method's events or rounds are a few compiled functions of one named tuple, its *parts*. The table below says
-which functions belong to which named tuple, so that a compiled loop can call them on any of them, those of
-methods from outside the package too.
+A method's events or rounds are a few compiled functions of one named tuple, its *parts*. The table below maps
+the named tuple to the functions, so that a compiled loop can call those of any method, also of methods from
+outside the package.
 
-- Events: three functions. The exchange of messages over MPI calls `execute`, `fill_message` and
+- Events have three functions. The exchange of messages over MPI calls `execute`, `fill_message` and
   `take_message`.
-- Rounds: two. `begin` goes on until it needs the product of values with the gossip matrix, `end` takes that
-  product. With all nodes in one process `run_rounds` is one compiled loop over both; between several, `go_on`
-  is one call from a product to the next.
-
-And fetching ahead, which several methods do: the samples of coming events are asked of the memory before they
-are needed.
+- Rounds have two. `begin` goes on until it needs the product of values with the gossip matrix, `end` takes
+  that product. With all nodes in one process `run_rounds` is one compiled loop over both; between several,
+  `go_on` is one call from a product to the next.
 """
 
 from __future__ import annotations
@@ -24,9 +21,25 @@ from numba import types
 
 from adfs.compilation import inlined, kernel, overloads, prefetch
 from adfs.errors import InputError
-from adfs.problem.losses import outputs
-from adfs.problem.samples import DenseRows, Rows, Samples, ShiftedLabels, SparseRows, kind_of
+from adfs.problem.losses import Loss, derivative, dual_prox, outputs
+from adfs.problem.samples import (
+    DenseRows,
+    Label,
+    Rows,
+    Samples,
+    ShiftedLabels,
+    SparseRows,
+    kind_of,
+    label_at,
+    row_column,
+    row_entry,
+    row_span,
+)
 from adfs.problem.views import Boxed
+
+AHEAD = 6  # events between the prefetch of a row and its use
+_LINE = 64  # bytes in a cache line
+_MOST_LINES = 8  # of a row; after these the processor's own prefetcher has recognised the pattern
 
 
 @kernel
@@ -70,8 +83,8 @@ class RoundKernels(NamedTuple):
         ``begin(parts, t, last, out) -> int``: go on from round t until a product is needed, write its values
         to ``out`` (k, d), and return its round; or return ``last`` when that comes first.
     end : callable
-        ``end(parts, t, heard) -> int``: go on with the product ``heard`` (k, d), which may be used up; return
-        t + 1, or t when the round needs a further product.
+        ``end(parts, t, received) -> int``: go on with the product ``received`` (k, d), which may be
+        overwritten; return t + 1, or t when the round needs a further product.
     """
 
     begin: Callable[..., int]
@@ -84,101 +97,46 @@ Kernels = TypeVar("Kernels", EventKernels, RoundKernels)
 _KERNELS: dict[type, EventKernels | RoundKernels] = {}
 
 
-def _register(parts: type, kernels: Kernels) -> Kernels:
+def register_kernels(parts: type, kernels: Kernels) -> Kernels:
+    """Register the kernels that belong to a named tuple of parts, and return them.
+
+    Parameters
+    ----------
+    parts : type
+        A ``NamedTuple`` of arrays, numbers and further named tuples, one for each method.
+    kernels : EventKernels or RoundKernels
+        Made with `adfs.compilation.kernel`.
+    """
     if not (issubclass(parts, tuple) and hasattr(parts, "_fields")):
         raise InputError(f"the parts of a method must be a NamedTuple, got {parts.__name__}")
     _KERNELS[parts] = kernels
     return kernels
 
 
-def register_event_kernels(parts: type, kernels: EventKernels) -> EventKernels:
-    """Say which kernels belong to a named tuple of parts, and return them.
+def _calls_kernel(name: str) -> Callable[..., Any]:
+    """Return a function that compiled code calls with a method's parts; it runs their kernel of that name."""
 
-    Parameters
-    ----------
-    parts : type
-        A ``NamedTuple`` of arrays, numbers and further named tuples, one for each method.
-    kernels : EventKernels
-        Made with `adfs.compilation.kernel`.
-    """
-    return _register(parts, kernels)
+    def target(parts: Parts, *arguments: object) -> Any:
+        raise NotImplementedError("compiled code only")
 
+    def choose(parts: types.Type, *arguments: types.Type) -> Callable[..., object] | None:
+        kind = kind_of(parts)
+        registered = None if kind is None else _KERNELS.get(kind)
+        if registered is None:
+            return None
+        run = getattr(registered, name)
+        # A function around the kernel: numba would compile the kernel itself anew, with references counted.
+        return lambda parts, *arguments: run(parts, *arguments)  # noqa: PLW0108
 
-def register_round_kernels(parts: type, kernels: RoundKernels) -> RoundKernels:
-    """Say which kernels belong to a named tuple of parts, as `register_event_kernels` does."""
-    return _register(parts, kernels)
-
-
-def execute(
-    parts: Parts, times: np.ndarray, actors: np.ndarray, samples: np.ndarray, first: int, last: int
-) -> int:
-    """Execute events by the kernel of these parts."""
-    raise NotImplementedError("compiled code only")
+    overloads(target)(choose)
+    return target
 
 
-def fill_message(parts: Parts, i: int, time: float, out: np.ndarray) -> None:
-    """Write what the block's node i sends, by the kernel of these parts."""
-    raise NotImplementedError("compiled code only")
-
-
-def take_message(parts: Parts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
-    """Finish a communication at the block's node i, by the kernel of these parts."""
-    raise NotImplementedError("compiled code only")
-
-
-def _begin(parts: Parts, t: int, last: int, out: np.ndarray) -> int:
-    raise NotImplementedError("compiled code only")
-
-
-def _end(parts: Parts, t: int, heard: np.ndarray) -> int:
-    raise NotImplementedError("compiled code only")
-
-
-Call = Callable[..., object]
-
-
-def _calling(parts: types.Type, name: str, make: Callable[[Call], Call]) -> Call | None:
-    """Return what numba compiles for a call of that kernel, None where the argument is no method's parts.
-
-    ``make`` gives a function that closes over the kernel, a constant to numba: the kernel itself in its place
-    would be compiled anew, with references counted.
-    """
-    kind = kind_of(parts)
-    found = None if kind is None else _KERNELS.get(kind)
-    return None if found is None else make(getattr(found, name))
-
-
-# ruff: disable[PLW0108]
-overloads(execute)(
-    lambda parts, times, actors, samples, first, last: _calling(
-        parts,
-        "run",
-        lambda run: (
-            lambda parts, times, actors, samples, first, last: run(parts, times, actors, samples, first, last)
-        ),
-    )
-)
-overloads(fill_message)(
-    lambda parts, i, time, out: _calling(
-        parts, "outgoing", lambda write: lambda parts, i, time, out: write(parts, i, time, out)
-    )
-)
-overloads(take_message)(
-    lambda parts, edge, i, time, own, other: _calling(
-        parts,
-        "incoming",
-        lambda take: lambda parts, edge, i, time, own, other: take(parts, edge, i, time, own, other),
-    )
-)
-overloads(_begin)(
-    lambda parts, t, last, out: _calling(
-        parts, "begin", lambda begin: lambda parts, t, last, out: begin(parts, t, last, out)
-    )
-)
-overloads(_end)(
-    lambda parts, t, heard: _calling(parts, "end", lambda end: lambda parts, t, heard: end(parts, t, heard))
-)
-# ruff: enable[PLW0108]
+execute = _calls_kernel("run")
+fill_message = _calls_kernel("outgoing")
+take_message = _calls_kernel("incoming")
+_begin = _calls_kernel("begin")
+_end = _calls_kernel("end")
 
 
 # --------------------------------------------------------------------------- loops over rounds
@@ -223,32 +181,73 @@ def run_rounds(
 
     ``sums`` says that a product is the sum over all nodes instead; ``room`` is two arrays (n, d).
     """
-    out, heard = room
+    out, received = room
     products = 0
     while True:
         t = _begin(parts, t, last, out)
         if t >= last:
             return products
         if sums:
-            _totals(out, heard)
+            _totals(out, received)
         else:
-            row_products(rows, out, heard)
+            row_products(rows, out, received)
         products += 1
-        t = _end(parts, t, heard)
+        t = _end(parts, t, received)
 
 
 @kernel
-def go_on(parts: Parts, t: int, last: int, out: np.ndarray, heard: np.ndarray, came: bool) -> int:
-    """Take the product of round t if it ``came``, and go on until the next one is needed, as `begin` does."""
-    if came:
-        t = _end(parts, t, heard)
-    return _begin(parts, t, last, out)
+def go_on(parts: Parts, t: int, last: int, out: np.ndarray, received: np.ndarray, arrived: bool) -> int:
+    """Take the product of round t if it ``arrived``; go on until the next one is needed, as `begin` does."""
+    if arrived:
+        t = _end(parts, t, received)
+    return int(_begin(parts, t, last, out))
 
 
-# --------------------------------------------------------------------------- fetching ahead
+# --------------------------------------------------------------------------- work on rows and vectors
 
-_LINE = 64  # bytes in a cache line
-_MOST_LINES = 8  # beyond this the processor's own prefetcher has seen the pattern
+
+@kernel
+def inner_product(a: np.ndarray, b: np.ndarray) -> float:
+    """Return aᵀb, summed in order: the same bits on every machine."""
+    total = 0.0
+    for k in range(a.size):
+        total += a[k] * b[k]
+    return total
+
+
+@kernel
+def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: np.ndarray) -> None:
+    """Write ∇f_i(θ_i) = Σ_j w_ij ℓ'(x_ijᵀθ_i) x_ij + σ_iθ_i for each node, ``theta`` and ``out`` (k, d)."""
+    rows, node_starts = samples.rows, samples.node_starts
+    for i in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = sigma[i] * theta[i, k]
+        for j in range(node_starts[i], node_starts[i + 1]):
+            start, stop = row_span(rows, j)
+            margin = 0.0
+            for k in range(start, stop):
+                margin += row_entry(rows, j, k) * theta[i, row_column(rows, j, k)]
+            pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
+            for k in range(start, stop):
+                out[i, row_column(rows, j, k)] += pull * row_entry(rows, j, k)
+
+
+@inlined
+def prox_slope(loss: Loss, beta: float, target: float, step: float, b: Label, start: float) -> float:
+    """Return ℓ'(u) at the root of u + step·ℓ'(u) = target: the prox of any smooth ℓ, through its dual."""
+    h = 1.0 / (step + 1.0 / beta)
+    return dual_prox(loss, target * h, h, b, start)
+
+
+@inlined
+def extrapolate(now: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
+    """Write 2·now − before, all (k, d)."""
+    for i in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[i, k] = 2.0 * now[i, k] - before[i, k]
+
+
+# --------------------------------------------------------------------------- prefetching
 
 
 def fetch_early(samples: Samples, duals: np.ndarray, j: int) -> None:

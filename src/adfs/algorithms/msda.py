@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
+from adfs.algorithms.costs import position_after_local_solves
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
-from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
-from adfs.algorithms.round_process import LocalRounds
+from adfs.algorithms.method_kernels import RoundKernels, register_kernels
+from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import MsdaParameters
 
 
@@ -57,7 +58,7 @@ def _begin(parts: MsdaParts, t: int, last: int, out: np.ndarray) -> int:
 
 
 @kernel
-def _end(parts: MsdaParts, t: int, heard: np.ndarray) -> int:
+def _end(parts: MsdaParts, t: int, received: np.ndarray) -> int:
     """Take one product of `adfs.network.chebyshev_gossip`; after the last one, move."""
     stretch, step, rounds, dual_step, momentum = parts.constants
     stage, current, before = parts.stage, parts.current, parts.before
@@ -66,34 +67,34 @@ def _end(parts: MsdaParts, t: int, heard: np.ndarray) -> int:
         stage[1], stage[2] = stretch, 1.0
     else:
         stage[1], stage[2] = 2.0 * stretch * stage[1] - stage[2], stage[1]
-    for i in range(heard.shape[0]):
-        for k in range(heard.shape[1]):
+    for i in range(received.shape[0]):
+        for k in range(received.shape[1]):
             if rounds == 1.0:  # c2 may be infinite
-                heard[i, k] = step * heard[i, k]
+                received[i, k] = step * received[i, k]
             elif stage[0] == 0.0:
                 before[i, k] = theta[i, k]
-                current[i, k] = stretch * (theta[i, k] - step * heard[i, k])
+                current[i, k] = stretch * (theta[i, k] - step * received[i, k])
             else:
-                following = 2.0 * stretch * (current[i, k] - step * heard[i, k]) - before[i, k]
+                following = 2.0 * stretch * (current[i, k] - step * received[i, k]) - before[i, k]
                 before[i, k] = current[i, k]
                 current[i, k] = following
     stage[0] += 1.0
     if stage[0] < rounds:
         return t
     stage[0] = 0.0
-    for i in range(heard.shape[0]):
-        for k in range(heard.shape[1]):
-            pull = heard[i, k] if rounds == 1.0 else theta[i, k] - current[i, k] / stage[1]
+    for i in range(received.shape[0]):
+        for k in range(received.shape[1]):
+            pull = received[i, k] if rounds == 1.0 else theta[i, k] - current[i, k] / stage[1]
             following = point[i, k] - dual_step * pull
             point[i, k] = (1.0 + momentum) * following - momentum * gossiped[i, k]
             gossiped[i, k] = following
     return t + 1
 
 
-class MsdaProcess(LocalRounds):
+class MsdaProcess(RoundProcess):
     """MSDA in progress over a block of nodes; ``point`` is x, ``gossiped`` is y."""
 
-    kernels = register_round_kernels(MsdaParts, RoundKernels(_begin, _end))
+    kernels = register_kernels(MsdaParts, RoundKernels(_begin, _end))
 
     def __init__(self, setting: Setting[MsdaParameters]) -> None:
         super().__init__(setting, setting.network.laplacian())
@@ -141,8 +142,12 @@ class Msda(Method[MsdaParameters]):
         distributed optimization in networks", ICML 2017.
     """
 
-    name = "msda"
+    name, label = "msda", "MSDA"
+    needs_network = True
+    solves_locally = True
+    observed_factor = 0.21
     kind = "rounds"
+    baseline = True
     options = ("rounds",)
 
     record, process = MsdaParameters, MsdaProcess
@@ -155,6 +160,13 @@ class Msda(Method[MsdaParameters]):
 
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
+
+    def predicted_position(
+        self, parameters: MsdaParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Every node has solved its own problem once after a round.
+        promised = super().predicted_position(parameters, facts, summary, tol)
+        return position_after_local_solves(promised, 1.0, facts, summary, tol)
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

@@ -1,230 +1,154 @@
-"""Newton's method: Hessians and gradients summed over the nodes, steps shortened where F asks for it."""
+"""Newton's method: Hessians and gradients summed over the nodes, steps shortened where F asks for it.
+
+Every entry of a Hessian is summed over a node's rows in their order, each product rounded once (`fma`): dense
+and CSR copies of the same rows give the same bits, and so does any split over processes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from scipy.linalg import lapack
 
-from adfs.algorithms.base import (
-    Method,
-    OnePoint,
-    RoundEffort,
-    Setting,
-    Work,
-    register_method,
-)
-from adfs.algorithms.hessian_kernels import fill_hessian, fill_values, inner_product, small_newton_move
-from adfs.algorithms.round_process import Gossip, RoundProcess, no_gossip
-from adfs.errors import InputError
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.costs import matrix_work
+from adfs.algorithms.lbfgs import DescentProcess
+from adfs.algorithms.round_process import Gossip, RoundProcess
+from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, get_loss
-from adfs.problem.evaluation import loss_slopes
-from adfs.theory import NewtonParameters, NodeSizes
+from adfs.problem import FiniteSum, Samples, get_loss
+from adfs.problem.evaluation import loss_curvatures, loss_slopes
+from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
+from adfs.theory import Facts, NewtonParameters, NodeSizes, NodeSummary
 from adfs.threads import single_threaded
 
 MOST_FEATURES = 5000
-_BAND_NUMBERS = 2**22  # of all nodes' Hessians at once: a band of rows after the other
-_ARMIJO = 1e-4
-_FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
-_FEW_FEATURES = 64
-_FEW_TRIES, _MOST_TRIES = 4, 40
+_BAND_NUMBERS = 2**22  # in the bands of all nodes' Hessians that are summed at once
+_FEW_TRIALS = 4  # after which a step that has a safe alternative is given up
 _RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-4, 1.0)
-_VALUE, _KNOWN, _STUCK = range(3)
+# Tiles of a Hessian that stay in the caches: columns, rows, and samples that are added at once.
+_TILE_COLUMNS, _TILE_ROWS, _TILE_SAMPLES = 256, 64, 256
 _SQUARED = get_loss("squared")
 
 
-def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Return −H⁻¹∇F from the upper triangle of H (d, d), whatever the units of the features; shape (d,).
+@kernel
+def row_margins(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
+    """Write x_jᵀv of each row, (N,)."""
+    for j in range(out.size):
+        start, stop = row_span(rows, j)
+        total = 0.0
+        for k in range(start, stop):
+            total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
+        out[j] = total
 
-    H is scaled to a diagonal of ones, which no choice of units changes. Where it is not positive definite to
-    rounding, a small multiple of the identity is added: the step is then shorter, and the next one goes on.
+
+@kernel
+def fill_hessian(
+    samples: Samples,
+    ridge: np.ndarray,
+    curvatures: np.ndarray,
+    first: int,
+    last: int,
+    band: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write rows first … last − 1 of each node's Hessian, from its diagonal on, one row after the other.
+
+    ``ridge`` (k, d) is added to the diagonals, ``curvatures`` (N,) are wℓ'' of the samples. ``band`` has room
+    for one node's rows, (last − first, d); ``out`` is (k, numbers in these rows).
     """
-    if gradient.size <= _FEW_FEATURES:
-        return small_newton_move(hessian, gradient, _RIDGES)
-    return lapack_newton_move(hessian, gradient)
+    d = band.shape[1]
+    for i in range(out.shape[0]):
+        for a in range(band.shape[0]):
+            for b in range(d):
+                band[a, b] = 0.0
+            band[a, first + a] = ridge[i, first + a]
+        _add_products(
+            samples.rows, curvatures, samples.node_starts[i], samples.node_starts[i + 1], first, last, band
+        )
+        place = 0
+        for a in range(band.shape[0]):
+            for b in range(first + a, d):
+                out[i, place] = band[a, b]
+                place += 1
 
 
-@single_threaded
-def lapack_newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Return the same for any number of features."""
-    diagonal = np.diagonal(hessian)
-    scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
-    scaled = scale[:, None] * hessian * scale
-    for ridge in _RIDGES:
-        ridged = scaled + ridge * np.eye(gradient.size) if ridge > 0.0 else scaled
-        factor, failed = lapack.dpotrf(ridged, lower=0, clean=0)
-        if not failed:
-            solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
-            return np.asarray(-scale * solved)
-    return np.asarray(-scale * scale * gradient)
+def _add_products(
+    rows: Rows, curvatures: np.ndarray, start: int, stop: int, first: int, last: int, band: np.ndarray
+) -> None:
+    """Add Σ_j c_j x_j x_jᵀ over rows start … stop − 1 to ``band``: Hessian rows first … last − 1."""
+    raise NotImplementedError("compiled code only")
 
 
-def literal_newton(problem: Problem, rounds: int) -> np.ndarray:
-    """Return θ after some rounds on one machine where whole steps are taken, (d,)."""
-    theta = np.zeros(problem.n_features)
-    for _ in range(rounds):
-        theta = theta - np.linalg.solve(problem.hessian(theta), problem.gradient(theta))
-    return theta
+overloads(_add_products)(
+    lambda rows, curvatures, start, stop, first, last, band: (
+        _add_sparse if kind_of(rows) is SparseRows else _add_dense
+    )
+)
 
 
-class HessianRounds(RoundProcess):
-    """Rounds in which a matrix of d × d numbers is summed over the nodes, and one process solves with it."""
-
-    def __init__(self, setting: Setting[NewtonParameters]) -> None:
-        super().__init__()
-        assert isinstance(setting.problem, Problem)
-        self.problem, self.samples = setting.problem, setting.problem.samples
-        n, d = setting.network.n_nodes, self.problem.n_features
-        self.gossip_matrix = no_gossip(n)
-        block = setting.block
-        # One process solves for the direction of all: another machine's last digits may differ.
-        self.leader = int(np.argmin(block)) if block.min() == 0 else None
-        self.others = int(np.count_nonzero(block))
-        self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
-        self._upper = [np.arange(d) >= np.arange(first, last)[:, None] for first, last in self._bands]
-
-    def _count_sum(self, up: int, down: int) -> None:
-        """Add a sum over all nodes, up a spanning tree and down again: numbers that all but its root send."""
-        work = self.work
-        numbers = work.numbers + self.others * (up + down)
-        self.work = Work(work.computations, work.messages + 2 * self.others, numbers)
-
-    def _hessian(self, gossip: Gossip, curves: np.ndarray) -> np.ndarray:
-        """Return Σ_i (σ_iI + Σ_j c_j x_j x_jᵀ) from its diagonal on, where the leader is; (d, d)."""
-        d, k = self.problem.n_features, self.problem.n_nodes
-        hessian = np.zeros((d, d) if self.leader is not None else (0, 0))
-        for (first, last), upper in zip(self._bands, self._upper, strict=True):
-            out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
-            room = np.empty((last - first, d))
-            fill_hessian(self.samples, self.problem.sigma, curves, first, last, room, out)
-            band = gossip.total(out)
-            if self.leader is not None:
-                hessian[first:last][upper] = band
-        return hessian
-
-    def _solved(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return −H⁻¹·gradient, which the leader finds, everywhere; (d,)."""
-        news = np.zeros((self.problem.n_nodes, gradient.size))
-        if self.leader is not None:
-            news[self.leader] = newton_move(hessian, gradient)
-        return np.asarray(gossip.total(news))
+def _add_sparse(
+    rows: SparseRows, curvatures: np.ndarray, start: int, stop: int, first: int, last: int, band: np.ndarray
+) -> None:
+    for j in range(start, stop):
+        if curvatures[j] == 0.0:
+            continue
+        begin, end = rows.indptr[j], rows.indptr[j + 1]
+        for k in range(begin, end):
+            a = rows.indices[k]
+            if first <= a < last:
+                factor = curvatures[j] * rows.data[k]
+                for m in range(k, end):
+                    b = rows.indices[m]
+                    band[a - first, b] = fma(factor, rows.data[m], band[a - first, b])
 
 
-class NewtonProcess(OnePoint, HessianRounds):
-    """Newton's method in progress over a block of nodes, which all hold the same iterate.
+def _add_dense(
+    rows: DenseRows, curvatures: np.ndarray, start: int, stop: int, first: int, last: int, band: np.ndarray
+) -> None:
+    x, c, d = rows.values, curvatures, band.shape[1]
+    whole = stop - (stop - start) % 4
+    # Tiles that stay in the caches; in each the rows of the data come in their order.
+    for block in range(start, whole, _TILE_SAMPLES):
+        for top in range(first, last, _TILE_ROWS):
+            for left in range(top, d, _TILE_COLUMNS):
+                right = min(left + _TILE_COLUMNS, d)
+                for j in range(block, min(block + _TILE_SAMPLES, whole), 4):
+                    for a in range(top, min(top + _TILE_ROWS, last)):
+                        begin = max(a, left)
+                        _add_four(
+                            (c[j] * x[j, a], x[j, begin:right]),
+                            (c[j + 1] * x[j + 1, a], x[j + 1, begin:right]),
+                            (c[j + 2] * x[j + 2, a], x[j + 2, begin:right]),
+                            (c[j + 3] * x[j + 3, a], x[j + 3, begin:right]),
+                            band[a - first, begin:right],
+                        )
+    for j in range(whole, stop):
+        for a in range(first, last):
+            factor = c[j] * x[j, a]
+            for b in range(a, d):
+                band[a - first, b] = fma(factor, x[j, b], band[a - first, b])
 
-    Attributes
-    ----------
-    theta, gradient : ndarray of shape (d,)
-        The iterate, and ∇F there.
-    curves : ndarray of shape (N,)
-        wℓ'' of the samples there.
-    state : ndarray of shape (3,)
-        F there; whether that and the above are known; and whether rounding lets it go no further.
+
+Multiple = tuple[float, np.ndarray]
+
+
+@inlined
+def _add_four(first: Multiple, second: Multiple, third: Multiple, fourth: Multiple, out: np.ndarray) -> None:
+    """Add multiples of four pieces of rows, one after the other: each sum is loaded and stored once for all.
+
+    With eight the compiler finds too many arrays that might overlap, and no longer uses vectors.
     """
-
-    problem: Problem
-
-    def __init__(self, setting: Setting[NewtonParameters]) -> None:
-        super().__init__(setting)
-        self.theta, self.gradient = np.zeros(self.problem.n_features), np.zeros(self.problem.n_features)
-        self.curves = np.zeros(self.problem.n_samples)
-        self.state = np.zeros(3)
-
-    @property
-    def point(self) -> np.ndarray:
-        return self.theta
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"theta": self.theta, "gradient": self.gradient, "curves": self.curves, "state": self.state}
-
-    @property
-    def seen(self) -> tuple[float, np.ndarray]:
-        return float(self.state[_VALUE]), self.gradient
-
-    @property
-    def stuck(self) -> bool:
-        return bool(self.state[_STUCK])
-
-    def round(self, gossip: Gossip) -> None:
-        if not self.state[_KNOWN] or self.stuck:
-            self.state[_VALUE], self.gradient[:] = self._look(gossip, self.theta)
-            self.state[_KNOWN] = 1.0
-        beta = float(self.samples.loss.beta)
-        bounded = math.isfinite(beta)
-        tries = _FEW_TRIES if bounded else _MOST_TRIES
-        found = self.stuck or self._step(gossip, self._direction(gossip), tries)
-        if not found and bounded:
-            # Where few samples bend, Newton's step is far too long.
-            self.curves[:] = self._parabolas(beta)
-            found = self._step(gossip, self._direction(gossip), _MOST_TRIES)
-        if not found:
-            self.state[_STUCK] = 1.0
-        self.position += 1.0
-
-    def _parabolas(self, beta: float) -> np.ndarray:
-        """Return the curvatures (N,) of parabolas that touch the losses at θ and lie above: no step too long.
-
-        Those of a loss of residuals r are ℓ'(r)/r, as in iterated least squares, or β, which is never less.
-        """
-        samples = self.samples
-        widest = beta * samples.weights
-        if not samples.loss.translates:
-            return widest
-        slopes = loss_slopes(samples, self.theta).ravel()
-        residuals = loss_slopes(samples._replace(loss=_SQUARED), self.theta).ravel()
-        ratio = np.divide(slopes, residuals, out=np.full_like(slopes, beta), where=residuals != 0.0)
-        return np.asarray(np.clip(samples.weights * ratio, 0.0, widest))
-
-    def _look(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return F and ∇F at a point, and keep the curvatures there."""
-        problem, d = self.problem, point.size
-        head = np.empty((problem.n_nodes, d + 1))
-        fill_values(self.samples, problem.sigma, point, self.curves, head)
-        total = np.asarray(gossip.total(head))
-        self.work = self.work._replace(computations=self.work.computations + problem.n_samples)
-        return float(total[d]), np.ascontiguousarray(total[:d])
-
-    def _step(self, gossip: Gossip, move: np.ndarray, tries: int) -> bool:
-        """Go along a direction as far as F falls enough; return whether it was found to within some tries.
-
-        What is tried after a whole step is where a parabola through what is known of F has its least value.
-        """
-        before, square = float(self.state[_VALUE]), inner_product(self.gradient, self.gradient)
-        slope, part = inner_product(self.gradient, move), 1.0
-        for _ in range(tries):
-            point = self.theta + part * move
-            value, gradient = self._look(gossip, point)
-            flat = not -part * slope > _FLAT * abs(before)
-            # Where F no longer tells points apart, the gradient, which certificates are made of, still does.
-            if (
-                inner_product(gradient, gradient) < square
-                if flat
-                else value <= before + _ARMIJO * part * slope
-            ):
-                self.state[_VALUE], self.gradient[:], self.theta[:] = value, gradient, point
-                return True
-            if flat:
-                self.state[_STUCK] = 1.0
-                return True
-            self._count_sum(point.size + 1, 1)
-            above = value - before - part * slope
-            least = -0.5 * part * part * slope / above if math.isfinite(above) and above > 0.0 else 0.0
-            part = min(max(least, 0.01 * part), 0.5 * part)
-        return False
-
-    def _direction(self, gossip: Gossip) -> np.ndarray:
-        """Return the direction that the leader finds from the Hessian of all nodes, (d,)."""
-        d = self.theta.size
-        # F and ∇F go up along with the Hessian at the same point.
-        self._count_sum(d * (d + 1) // 2 + d + 1, d)
-        return self._solved(gossip, self._hessian(gossip, self.curves), self.gradient)
+    for b in range(out.size):
+        total = fma(first[0], first[1][b], out[b])
+        total = fma(second[0], second[1][b], total)
+        total = fma(third[0], third[1][b], total)
+        out[b] = fma(fourth[0], fourth[1][b], total)
 
 
 def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
@@ -244,6 +168,101 @@ def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
     return [*bands, (first, d)]
 
 
+@single_threaded
+def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Return −H⁻¹∇F from the upper triangle of H (d, d), whatever the units of the features; shape (d,).
+
+    H is scaled to a diagonal of ones, which no choice of units changes. Where it is not positive definite to
+    rounding, a small multiple of the identity is added: the step is then shorter, and the next one goes on.
+    """
+    diagonal = np.diagonal(hessian)
+    scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
+    scaled = scale[:, None] * hessian * scale
+    for ridge in _RIDGES:
+        ridged = scaled + ridge * np.eye(gradient.size) if ridge > 0.0 else scaled
+        factor, failed = lapack.dpotrf(ridged, lower=0, clean=0)
+        if not failed:
+            solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
+            return np.asarray(-scale * solved)
+    return np.asarray(-scale * scale * gradient)
+
+
+class HessianRounds(RoundProcess):
+    """Rounds in which a matrix of d × d numbers is summed over the nodes, and one process solves with it."""
+
+    def __init__(self, setting: Setting[NewtonParameters]) -> None:
+        super().__init__(setting)
+        n, d = setting.network.n_nodes, self.problem.n_features
+        # The process of node 0 solves for all: the last digits of another machine may differ.
+        self._leader = int(np.argmin(setting.block)) if setting.block.min() == 0 else None
+        self._bands = hessian_bands(d, max(d, _BAND_NUMBERS // n))
+        self._upper = [np.arange(d) >= np.arange(first, last)[:, None] for first, last in self._bands]
+
+    def sum_hessian(self, gossip: Gossip, curvatures: np.ndarray) -> np.ndarray:
+        """Return the upper triangle of Σ_i (σ_iI + Σ_j c_j x_j x_jᵀ), (d, d), where node 0 is."""
+        d, k = self.problem.n_features, self.problem.n_nodes
+        hessian = np.zeros((d, d) if self._leader is not None else (0, 0))
+        # One band of rows after another, so that the Hessians of many nodes need not fit in memory.
+        for (first, last), upper in zip(self._bands, self._upper, strict=True):
+            out = np.empty((k, (last - first) * (2 * d - first - last + 1) // 2))
+            band = np.empty((last - first, d))
+            fill_hessian(self.samples, self.ridge, curvatures, first, last, band, out)
+            total = gossip.total(out)
+            if self._leader is not None:
+                hessian[first:last][upper] = total
+        return hessian
+
+    def solve(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return −H⁻¹·gradient in every process, (d,); the process of node 0 computes it."""
+        moves = np.zeros((self.problem.n_nodes, gradient.size))
+        if self._leader is not None:
+            moves[self._leader] = newton_move(hessian, gradient)
+        return np.asarray(gossip.total(moves))
+
+
+class NewtonProcess(DescentProcess, HessianRounds):
+    """Newton's method in progress over a block of nodes, which all hold the same iterate."""
+
+    def begin(self, gossip: Gossip) -> None:
+        self.step(gossip)
+
+    def step(self, gossip: Gossip) -> None:
+        samples, beta = self.samples, float(self.samples.loss.beta)
+        margins = np.empty(samples.weights.size)
+        row_margins(samples.rows, self.point, margins)
+        curvatures = samples.weights * loss_curvatures(samples.loss, margins, samples.y)
+        if not math.isfinite(beta):
+            found = self.search(gossip, self._direction(gossip, curvatures))
+        else:
+            found = self.search(gossip, self._direction(gossip, curvatures), _FEW_TRIALS)
+            # Where the curvature of few samples is not 0, Newton's step can be far too long.
+            found = found or self.search(gossip, self._direction(gossip, self._safe_curvatures(beta)))
+        if not found:
+            self.stop()
+
+    def _safe_curvatures(self, beta: float) -> np.ndarray:
+        """Return the curvatures (N,) of parabolas that touch the losses at θ and lie above them.
+
+        With them no step is too long. For a loss of residuals r they are ℓ'(r)/r, as in iterated least
+        squares; for others β, which is never less.
+        """
+        samples = self.samples
+        widest = beta * samples.weights
+        if not samples.loss.translates:
+            return widest
+        slopes = loss_slopes(samples, self.point).ravel()
+        residuals = loss_slopes(samples._replace(loss=_SQUARED), self.point).ravel()
+        ratio = np.divide(slopes, residuals, out=np.full_like(slopes, beta), where=residuals != 0.0)
+        return np.asarray(np.clip(samples.weights * ratio, 0.0, widest))
+
+    def _direction(self, gossip: Gossip, curvatures: np.ndarray) -> np.ndarray:
+        """Return −H⁻¹∇F for the Hessian with these curvatures of the samples, (d,)."""
+        d = self.point.size
+        # F and ∇F go up the tree along with the Hessian at the same point.
+        self.count_sum(d * (d + 1) // 2 + d + 1, d)
+        return self.solve(gossip, self.sum_hessian(gossip, curvatures), self.gradient)
+
+
 Constants = TypeVar("Constants", bound=NewtonParameters)
 
 
@@ -251,21 +270,38 @@ class HessianMethod(Method[Constants]):
     """A method in rounds that sum a matrix of d × d numbers over the nodes."""
 
     kind: ClassVar[str] = "rounds"
+    needs_sums = True
+    invariant_to_units = True
+    primal = True
+    unpenalised_columns = True
+    warm_starts = True
+    by_gradients = True
     checks_every_round = True
 
-    def check(self, problem: FiniteSum, options: Mapping[str, Any]) -> None:
-        super().check(problem, options)
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.n_features <= MOST_FEATURES
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        return position * matrix_work(facts, network.n_nodes)
+
+    def predicted_position(
+        self, parameters: Constants, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # One Newton step solves a quadratic problem.
+        return 1.0 if facts.quadratic else parameters.rounds_to(tol)
+
+    def obstacle(self, problem: FiniteSum) -> str:
         if problem.n_features > MOST_FEATURES:
-            others = "'lbfgs' or 'adfs'" if problem.smooth else "'ns-adfs'"
-            raise InputError(
-                f"method {self.name!r} forms a matrix of {problem.n_features} × {problem.n_features} numbers "
-                f"here, and takes at most {MOST_FEATURES} features; use {others}"
+            return (
+                f"forms a matrix of {problem.n_features} × {problem.n_features} numbers here, and takes at "
+                f"most {MOST_FEATURES} features"
             )
+        return super().obstacle(problem)
 
     def refine(
         self, parameters: Constants, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
     ) -> Constants:
-        """Put in d, which the summary of the nodes does not tell."""
+        """Put in d, which the summary of the nodes does not have."""
         return dataclasses.replace(parameters, n_features=problem.n_features)
 
     def position_of(self, parameters: Constants, sizes: NodeSizes, passes: float) -> float:
@@ -288,8 +324,9 @@ class Newton(HessianMethod[NewtonParameters]):
         matter.
     """
 
-    name = "newton"
-    assumes_curvature = True  # it asks for none
+    name, label = "newton", "Newton"
+    unbounded_curvature = True
+    reference_order = 1
 
     record, process = NewtonParameters, NewtonProcess
     choices = MappingProxyType(

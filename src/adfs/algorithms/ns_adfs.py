@@ -6,30 +6,29 @@ u = A_t(x − v).
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess
+from adfs.algorithms.adfs_kernels import CenterProcess, compute, exchange, run_events
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
-from adfs.algorithms.method_kernels import EventKernels, fetch_early, fetch_late, register_event_kernels
+from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.smoothing import Smoothing
-from adfs.compilation import fma, inlined, kernel
+from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
-from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.problem.views import can_be_smoothed
-from adfs.theory import NonSmoothParameters, Parameters
-
-_AHEAD = 6
+from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
+from adfs.theory import Facts, NodeSummary, NonSmoothParameters, Parameters
 
 
 class NsState(NamedTuple):
-    """``centers`` (n, d) hold v + i·u of each centre, and ``tips`` (N,) the same as multiples of each row."""
+    """``centers`` (n, d) hold v + i·u of each centre, ``duals`` (N,) the same as multiples of each row."""
 
     centers: np.ndarray
     duals: np.ndarray
@@ -89,11 +88,16 @@ def _coefficients(constants: NsConstants, time: float) -> tuple[float, float]:
     return (2.0 * shifted + 1.0) * constants.quarter, (shifted + 1.0) * (shifted + 1.0) * constants.quarter
 
 
-@inlined
-def _compute(
-    samples: Samples, constants: NsConstants, state: NsState, i: np.uint64, j: np.uint64, time: float
-) -> None:
-    """One computation: node at slot i, its sample at row j."""
+class NsParts(NamedTuple):
+    """All that the kernels below need."""
+
+    samples: Samples
+    constants: NsConstants
+    state: NsState
+
+
+def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
+    samples, constants, state = parts.samples, parts.constants, parts.state
     rows = samples.rows
     increment, weight_after = _coefficients(constants, time)
     start, stop = row_span(rows, j)
@@ -124,9 +128,8 @@ def _compute(
         center[column] = complex(pair.real - change * entry, pair.imag - to_u * entry)
 
 
-@inlined
-def _exchange(constants: NsConstants, state: NsState, edge: int, time: float) -> None:
-    """One communication between two nodes of the block."""
+def _exchange(parts: NsParts, edge: int, time: float) -> None:
+    constants, state = parts.constants, parts.state
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
     increment, weight_after = _coefficients(constants, time)
@@ -155,38 +158,8 @@ def _exchange_vectors(
         second[k] = complex(b.real + change, fma(ratio, change, b.imag))
 
 
-class NsParts(NamedTuple):
-    """All that the kernels below need."""
-
-    samples: Samples
-    constants: NsConstants
-    state: NsState
-
-
-@kernel
-def ns_run_events(
-    parts: NsParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
-) -> int:
-    """Execute events first … last − 1.
-
-    Stop before one that needs a node of another block, and return how far it got.
-    """
-    samples, constants, state = parts.samples, parts.constants, parts.state
-    slot, ends = constants.slot, constants.ends
-    n = slot.size
-    for t in range(first, last):
-        if t + 2 * _AHEAD < last:
-            fetch_early(samples, state.duals, drawn[t + 2 * _AHEAD])
-            fetch_late(samples.rows, state.centers, slot, ends, actors[t + _AHEAD], drawn[t + _AHEAD])
-        actor = actors[t]
-        if actor < n:
-            _compute(samples, constants, state, np.uint64(slot[actor]), np.uint64(drawn[t]), times[t])
-        else:
-            edge = actor - n
-            if slot[ends[edge, 0]] < 0 or slot[ends[edge, 1]] < 0:
-                return t
-            _exchange(constants, state, edge, times[t])
-    return last
+overloads(compute)(lambda parts, i, j, time: _compute if kind_of(parts) is NsParts else None)
+overloads(exchange)(lambda parts, edge, time: _exchange if kind_of(parts) is NsParts else None)
 
 
 @kernel
@@ -217,11 +190,11 @@ def ns_receive(parts: NsParts, edge: int, i: int, time: float, own: np.ndarray, 
         center[k] = complex(center[k].real - side * change, fma(-side * ratio, change, center[k].imag))
 
 
-class NsAdfsProcess(EventProcess):
+class NsAdfsProcess(CenterProcess, EventProcess):
     """NS-ADFS in progress over a block of nodes."""
 
     parts: NsParts
-    kernels = register_event_kernels(NsParts, EventKernels(ns_run_events, ns_outgoing, ns_receive))
+    kernels = register_kernels(NsParts, EventKernels(run_events, ns_outgoing, ns_receive))
 
     def __init__(self, setting: Setting[NonSmoothParameters]) -> None:
         problem = setting.problem
@@ -243,15 +216,6 @@ class NsAdfsProcess(EventProcess):
     def dual(self) -> np.ndarray:
         return np.asarray(self.state.duals.real + self._shift("x") * self.state.duals.imag)
 
-    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
-        # The imaginary parts, which are u, start at zero.
-        self.state.duals[...] = duals
-        self.state.centers[...] = centers
-        return True
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.state._asdict()
-
 
 class NsAdfs(Method[Any]):
     """NS-ADFS: ADFS for losses that need not be smooth, such as the hinge or the absolute loss.
@@ -266,9 +230,12 @@ class NsAdfs(Method[Any]):
         certified all the same.
     """
 
-    name = "ns-adfs"
+    name, label = "ns-adfs", "NS-ADFS"
+    warm_starts = True
+    observed_factor = 0.65
     kind = "events"
-    smooth_only = False
+    needs_smooth = False
+    reference_order = 5
 
     record = NonSmoothParameters
     # Theory offers one choice for this method; "tuned" is what people ask of every other.
@@ -283,10 +250,16 @@ class NsAdfs(Method[Any]):
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
 
+    def predicted_position(self, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t); ‖λ*‖² is about Σ s²‖x‖²/μ², and Δ_0 is 1.
+        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
+        promised = math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
+        return float(max(1, math.ceil(self.observed_factor * promised)))
+
     def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
         if choice != "smoothing":
             return None
-        if not isinstance(problem, Problem) or not can_be_smoothed(problem.loss):
+        if problem.loss.smoothed(1.0) is None:
             raise InputError(
                 "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
                 f"not {problem.loss_name!r}"

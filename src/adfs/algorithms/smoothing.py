@@ -18,7 +18,6 @@ import numpy as np
 from adfs.algorithms.retuning import Look, Phase, Retuner
 from adfs.problem import FiniteSum, Problem
 from adfs.problem.evaluation import node_maxima, node_sums
-from adfs.problem.samples import ShiftedLabels
 from adfs.problem.views import BoxedProblem, smoothed
 from adfs.theory import NodeSummary
 
@@ -28,12 +27,6 @@ from adfs.theory import NodeSummary
 _EARLY, _LATE = (0.5, 0.7, 4.0), (0.3, 0.3, 5.0)
 _LATE_FROM = 0.01
 _LEAST = 1e-14  # of the first width
-
-
-def _margins(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return the margins as the loss takes them, shape (N,)."""
-    margins, labels = problem.X @ theta, problem.labels
-    return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
 
 
 class Smoothing(Retuner):
@@ -61,7 +54,6 @@ class Smoothing(Retuner):
     def first_view(
         self, problem: FiniteSum, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
     ) -> FiniteSum:
-        assert isinstance(problem, Problem)
         losses = problem.loss_sums(np.zeros(problem.n_features))
         sums = total(np.stack([losses, node_sums(problem.weights, problem.node_starts)], axis=1))
         # The mean loss at θ = 0 is about how far margins are from their kinks.
@@ -73,7 +65,7 @@ class Smoothing(Retuner):
             excess = float(total(problem.gap_parts(start, theta))[0])
             self._width *= min(1.0, math.sqrt(excess / sums[0])) if sums[0] > 0.0 else 1.0
             self._width = max(self._width, _LEAST * self._first)
-            self._before = _margins(problem, theta)
+            self._before = problem.margins_at(theta)
             reach = 2.0 * _LATE[2] * self._width
             self._intervals = np.column_stack([self._before - reach, self._before + reach])
             drawn = node_sums(self._view(problem).active.astype(np.float64), problem.node_starts)
@@ -82,7 +74,6 @@ class Smoothing(Retuner):
         return self._view(problem)
 
     def _view(self, problem: FiniteSum) -> Problem:
-        assert isinstance(problem, Problem)
         view = smoothed(problem, self._width)
         return view if self._intervals is None else BoxedProblem(view, self._intervals)
 
@@ -95,8 +86,7 @@ class Smoothing(Retuner):
 
     def decide(self, look: Look) -> Phase | None:
         problem = look.problem
-        assert isinstance(problem, Problem)
-        margins = _margins(problem, look.theta)
+        margins = problem.margins_at(look.theta)
         shrink, share, widths = _EARLY if self._width > _LATE_FROM * self._first else _LATE
         parts = smoothed(problem, self._width).gap_parts(look.duals, look.theta)
         look.charge(passes=1.0, sums=2)

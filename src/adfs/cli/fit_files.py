@@ -68,6 +68,13 @@ class FitRequest:
         """How the files are read."""
         return ReadOptions(**dataclasses.asdict(self.reading))
 
+    def options(self) -> JsonObject:
+        """Return the values by their options, so that ranks can report the option in which they differ."""
+        names = option_names()
+        records = self.model, self.reading, self.nodes, self.limits
+        values = {names[name]: value for record in records for name, value in vars(record).items()}
+        return values | {"FILE": self.files, "--cv": self.cv, "the grid": self.grid}
+
     @property
     def run(self) -> RunOptions:
         """The options of each run."""
@@ -112,7 +119,7 @@ def fit_files(request: FitRequest, finish: Finish) -> int:
 def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exception]) -> int:
     """Fit, and return the exit code of ``finish`` in process 0; its error, if any, goes to ``errors``."""
     with sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
-        cluster.same({"the command line": repr(request)})
+        cluster.same(request.options())
         estimator, _ = cluster.attempt("at the start", lambda: (_estimator(request), request.read))
         tables, nodes, network = _read_files(cluster, request)
         table, parts = stack(tables)
@@ -398,7 +405,7 @@ def _summary(request: FitRequest, model: FittedModel, n_samples: int, offset: st
     options = request.model
     regression = model.classes is None
     n_nodes = model.node_coef.shape[1]
-    constants = getattr(LOSSES[options.loss], "_fields", ())  # delta of the Huber loss, and so on
+    constants = LOSSES[options.loss].parameters()  # delta of the Huber loss, and so on
     # Of several classes the run with the largest gap is reported.
     worst = max(model.runs, key=lambda run: run.gap)
     return {

@@ -198,14 +198,14 @@ def _rate_facts(
     problem: Problem, network: Network, chosen: Parameters, tau: float
 ) -> list[tuple[str, float, str]]:
     """Return the name, the value and the description of each rate; without one it is for ``--json`` only."""
+    from adfs.algorithms import get_method
     from adfs.planning import Facts
-    from adfs.planning.predictions import FORMULAS
     from adfs.theory import LbfgsParameters, NewtonParameters, summarize, theorem4_step_time
 
     summary, events = summarize(problem), 1.0 / chosen.contraction
     largest = float(summary.n_samples.max())
     newton, lbfgs = NewtonParameters.theory(problem, network), LbfgsParameters.theory(problem, network)
-    lbfgs_rounds = FORMULAS["lbfgs"].rounds(Facts.of_summary(summary, problem.n_features), 1e-8)
+    lbfgs_rounds = get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position
     passes = events * chosen.p_comp / problem.n_samples
     time = events * theorem4_step_time(chosen, network, tau).nu
     newton_round, lbfgs_round = newton.row_effort * largest + newton.hops * tau, largest + lbfgs.hops * tau

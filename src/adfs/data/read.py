@@ -288,7 +288,7 @@ def format_of(path: Path) -> str:
     return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raise for names that are not those of files on a disk."""
     if name == "-":
         raise InputError("standard input (-) is not read; save it to a file first")
@@ -301,7 +301,7 @@ def _check_name(name: str) -> None:
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
     """Read one file; `align` decides afterwards whether columns of LIBSVM text count from 0 or 1."""
     options = options or ReadOptions()
-    _check_name(os.fspath(path))
+    check_name(os.fspath(path))
     path = Path(path)
     form = format_of(path) if options.form == "auto" else options.form
     if form == "libsvm":

@@ -54,14 +54,8 @@ _INFERRED = (
     "dispersion_",
 )
 
-# The constants each loss takes, by the name of the estimator's parameter.
-LOSS_CONSTANTS = {
-    "huber": ("delta",),
-    "quantile": ("quantile",),
-    "smoothed_quantile": ("quantile", "width"),
-    "smoothed_hinge": ("width",),
-    "epsilon_insensitive": ("epsilon",),
-}
+#: The parameters of losses that estimators take as their own; others are given with an instance of the loss.
+LOSS_PARAMETERS = ("delta", "quantile", "width", "epsilon")
 
 
 def positive(value: Any, name: str) -> float:
@@ -379,7 +373,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
                 raise unknown_name(f"{self._task} loss", self.loss, known)
             constants = {
-                key: float(getattr(self, key)) for key in LOSS_CONSTANTS.get(name, ()) if hasattr(self, key)
+                key: float(getattr(self, key))
+                for key in LOSSES[name].parameters()
+                if key in LOSS_PARAMETERS and hasattr(self, key)
             }
             chosen = get_loss(name, **constants)
         if chosen.task != self._task:

@@ -199,15 +199,13 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         if self.multi_class not in _MULTI_CLASS:
             raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
         softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
-        if loss.name != "logistic" and softmax is None:
+        if loss.multiclass(2) is None and softmax is None:
             softmax = False
-        if softmax and loss.name != "logistic":
+        if softmax and loss.multiclass(2) is None:
             raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
-        # scikit-learn's squared hinge has no ½ and ours has.
-        factor = 2.0 if loss.name == "squared_hinge" else 1.0
         return ModelSpec(
             loss=loss,
-            data_weight=positive(self.C, "C") * factor,
+            data_weight=positive(self.C, "C") * loss.sklearn_factor,
             intercept=bool(self.fit_intercept),
             intercept_scaling=self.intercept_scaling,
             standardize=bool(self.standardize),

@@ -189,7 +189,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
 
     def _score_name(self) -> str:
         loss = self.best_estimator_._loss()
-        return "accuracy" if loss.task == "classification" else "D²" if loss.link == "log" else "R²"
+        return loss.score
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw the mean score, and each fold's, against the weight."""
@@ -264,8 +264,7 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
         self.estimator = estimator
 
     def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
-        factor = 2.0 if spec.loss.name == "squared_hinge" else 1.0
-        return replace(spec, data_weight=value * factor)
+        return replace(spec, data_weight=value * spec.loss.sklearn_factor)
 
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the decision values of the model fitted to all rows."""

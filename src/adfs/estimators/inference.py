@@ -17,21 +17,15 @@ from scipy.special import ndtr, ndtri
 
 from adfs.errors import InputError
 from adfs.estimators.solver import LocalData, Solver, append_column, row_products
-from adfs.problem import Loss
+from adfs.problem import LOSSES, Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
-from adfs.problem.samples import labels_of, rows_of
+from adfs.problem.samples import gram_matrices, labels_of, rows_of
 from adfs.problem.shards import as_rows
-from adfs.problem.smoothness import gram_matrices
 from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Losses that say how the targets are distributed, so that their curvature is the information, and the
-#: function of the mean that xᵀθ + b is.
-_LINKS = {"logistic": "logit", "squared": "identity", "poisson": "log", "gamma": "log"}
-_DISPERSED = ("squared", "gamma")  # whose variance is the data's to tell
-_WITH_ERRORS = (*_LINKS, "huber")
 _NO_INFORMATION = 1e-12  # an eigenvalue of the scaled information that passes for 0
 _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
@@ -42,10 +36,9 @@ def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
         raise RefusalError(
             "inference=True wants l1_ratio=0: coefficients that an l1 term puts to 0 have no standard errors"
         )
-    if loss.name not in _WITH_ERRORS:
-        raise RefusalError(
-            f"the loss {loss.name!r} has no standard errors: they are for {', '.join(_WITH_ERRORS)}"
-        )
+    if not loss.standard_errors:
+        known = ", ".join(name for name, other in LOSSES.items() if other.standard_errors)
+        raise RefusalError(f"the loss {loss.name!r} has no standard errors: they are for {known}")
     if softmax:
         raise RefusalError(
             "softmax models (multi_class='multinomial', or more than two classes) have no standard errors: "
@@ -59,7 +52,7 @@ class Inference:
 
     Attributes
     ----------
-    loss : str
+    loss : Loss
     estimate : ndarray of shape (m,)
         The numbers themselves.
     covariance, robust : ndarray of shape (m, m)
@@ -75,7 +68,7 @@ class Inference:
         What to know when reading the standard errors.
     """
 
-    loss: str
+    loss: Loss
     estimate: np.ndarray = field(repr=False)
     covariance: np.ndarray = field(repr=False)
     robust: np.ndarray = field(repr=False)
@@ -101,12 +94,12 @@ class Inference:
     def header(self, *, robust: bool) -> dict[str, str]:
         """Return what stands above the table."""
         weighted = "" if self.n_weighted == self.n_rows else f", of weight {self.n_weighted:g} together"
-        sandwich = robust or self.loss not in _LINKS
+        sandwich = robust or not self.loss.likelihood
         return {
-            **({"link": _LINKS[self.loss]} if self.loss in _LINKS else {}),
+            **({"link": self.loss.link} if self.loss.likelihood else {}),
             "rows": f"{self.n_rows}{weighted}",
             "df residuals": f"{self.n_weighted - self.estimate.size:g}",
-            **({"dispersion": f"{self.dispersion:.6g}"} if self.loss in _DISPERSED else {}),
+            **({"dispersion": f"{self.dispersion:.6g}"} if self.loss.dispersed else {}),
             "std err": "robust (sandwich, HC0)" if sandwich else "not robust",
         }
 
@@ -136,25 +129,26 @@ def infer(
         bends = weights * loss_curvatures(loss, margins, labels)
         squares = weights * loss_derivatives(loss, margins, labels) ** 2
         observed, scores = (_gram(X, values, data, solver) for values in (bends, squares))
-    # The Gamma loss's curvature depends on the target; its expectation is 1.
-    information = _gram(X, weights, data, solver) if loss.name == "gamma" else observed
+    # The curvature may depend on the target; the information is its expectation.
+    expected = loss.expected_curvature
+    information = observed if expected is None else _gram(X, expected * weights, data, solver)
     count, total, misfit = solver.totals([np.ones_like(weights), weights, squares], data.node_starts)
-    if loss.name in _DISPERSED and total <= theta.size:
+    if loss.dispersed and total <= theta.size:
         raise RefusalError(
             f"{total:g} samples leave no dispersion to estimate beside {theta.size} coefficients; "
             "there are standard errors for more samples only"
         )
-    dispersion = float(misfit / (total - theta.size)) if loss.name in _DISPERSED else 1.0
+    dispersion = float(misfit / (total - theta.size)) if loss.dispersed else 1.0
     if all(np.isfinite(values).all() for values in (theta, information, observed, scores)):
         inverse = _inverse(information, penalty)
         bread = inverse if information is observed else _inverse(observed, penalty)
         robust = bread @ scores @ bread
-        covariance = dispersion * inverse @ information @ inverse if loss.name in _LINKS else robust
+        covariance = dispersion * inverse @ information @ inverse if loss.likelihood else robust
         notes = _notes(loss, information, covariance, penalty, dispersion)
     else:
         covariance = robust = np.full((theta.size, theta.size), np.nan)
         notes = ("coefficients that are not finite, or so large that sums are not, have no standard errors",)
-    return Inference(loss.name, theta, covariance, robust, dispersion, int(count), float(total), notes)
+    return Inference(loss, theta, covariance, robust, dispersion, int(count), float(total), notes)
 
 
 def _sizes(information: np.ndarray, penalty: np.ndarray) -> np.ndarray:
@@ -188,7 +182,7 @@ def _notes(
     found = []
     size = _sizes(information, penalty)
     scaled = information / np.outer(size, size)
-    if loss.name not in _LINKS:
+    if not loss.likelihood:
         found.append(f"the loss {loss.name!r} is no likelihood: all standard errors are robust ones")
     roots = np.linalg.eigvalsh(scaled)
     rank = int((roots > _NO_INFORMATION * roots[-1]).sum())
@@ -200,7 +194,7 @@ def _notes(
     else:
         free = dispersion * np.diag(np.linalg.inv(scaled)) / size**2
         taken = 1.0 - np.sqrt(np.diag(covariance) / np.where(free > 0.0, free, 1.0))
-        if loss.name in _LINKS and taken.max() > _NOTABLE:
+        if loss.likelihood and taken.max() > _NOTABLE:
             found.append(
                 f"the penalty makes standard errors smaller than those of a fit without it, by up to "
                 f"{100 * taken.max():.0f} %: penalise less to compare with other programs"

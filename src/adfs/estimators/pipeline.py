@@ -15,10 +15,9 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
-from adfs.estimators.intercepts import column_length, rounds_of, solve_with_intercept
+from adfs.estimators.intercepts import column_value, solve_with_intercept
 from adfs.estimators.scaling import Columns, column_scales
 from adfs.estimators.solver import (
-    CANDIDATES,
     LocalData,
     Solver,
     append_column,
@@ -258,15 +257,14 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         data = replace(data, X=append_column(data.X, spec.intercept_scaling))
     weights = spec.ridge, spec.l1
     # Classes share the method, the rows and what is known of them; targets and offsets are their own.
-    rounds = rounds_of(CANDIDATES) if spec.free_intercept else {}
     if solver.method == "auto":
-        solver = solver.settled(loss, *solver.choose(data, loss, weights, targets[0], rounds))
+        solver = solver.choose(data, loss, weights, targets[0], spec.free_intercept)
 
     def with_column(how: Solver) -> tuple[LocalData, float]:
         """Return the rows as a method takes them, and what the intercept's column holds."""
         if not spec.free_intercept:
             return data, 1.0
-        scale = column_length(data, loss, spec.ridge, targets[0], how)
+        scale = column_value(data, loss, spec.ridge, targets[0], how)
         return replace(data, X=append_column(data.X, scale)), scale
 
     first = with_column(solver)

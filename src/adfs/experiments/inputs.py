@@ -17,13 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
+from adfs.data.read import check_name
 from adfs.data.table import labels_for
 from adfs.errors import InputError, unknown_name
 from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import Problem, get_loss
-from adfs.problem.loss_base import Loss
+from adfs.problem.losses import Loss
 from adfs.problem.samples import Matrix
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def with_paths(table: TomlTable, base: Path) -> JsonObject:
         source = data.get("source")
         values["data"] = dict(data)
         if isinstance(source, str) and is_data_file(source):
+            check_name(source)  # before an address looks like a path
             values["data"]["source"] = str(base / source)
     if isinstance(graph, str) and is_graph_file(graph):
         values["network"] = str(base / graph)

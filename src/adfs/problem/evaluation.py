@@ -1,7 +1,7 @@
 """Sums over the samples of each node, compiled.
 
-Every sum runs over one node's rows in their order, and a caller adds the nodes' sums in the order of the
-nodes: the figures a process computes for its own nodes are then the same bits wherever the others live.
+Every sum runs over one node's rows in their order, and callers add the nodes' sums in the order of the nodes.
+The bits of a node's sum therefore do not depend on the process that computes it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numba import types
 
 from adfs.compilation import compiled, inlined, overloads
-from adfs.problem.loss_base import Loss
 from adfs.problem.losses import (
+    Loss,
     clip_dual,
     conjugate,
     curvature,
@@ -45,6 +45,7 @@ from adfs.problem.samples import (
 @inlined
 def two_sum(total: float, term: float) -> tuple[float, float]:
     """Return the rounded sum and what rounding took from it."""
+    # Knuth's two-sum: exact whatever the order of the sizes of total and term is.
     found = total + term
     back = found - total
     return found, (total - (found - back)) + (term - back)
@@ -67,18 +68,6 @@ def row_norms_squared(rows: Rows, n_rows: int) -> np.ndarray:
             entry = row_entry(rows, j, k)
             total += entry * entry
         out[j] = total
-    return out
-
-
-@compiled
-def rows_are_zero(rows: Rows, chosen: np.ndarray) -> np.ndarray:
-    """Return whether all entries of the rows with these numbers are 0, whatever their squares are."""
-    out = np.ones(chosen.size, dtype=np.bool_)
-    for place in range(chosen.size):
-        start, stop = row_span(rows, chosen[place])
-        for k in range(start, stop):
-            if row_entry(rows, chosen[place], k) != 0.0:
-                out[place] = False
     return out
 
 
@@ -106,7 +95,7 @@ def node_maxima(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
 def sampling_weights(
     smoothness: np.ndarray, active: np.ndarray, node_starts: np.ndarray, sigma: np.ndarray
 ) -> np.ndarray:
-    """Return what a node's rows are drawn in proportion to: √(1 + L_ij/σ_i), 0 on inactive rows; shape (N,).
+    """Return the weights of the rows in a node's draws: √(1 + L_ij/σ_i), 0 on inactive rows; shape (N,).
 
     Where L is infinite (the loss is not smooth) the draw is uniform over the active rows.
     """
@@ -118,8 +107,9 @@ def sampling_weights(
     return out
 
 
-# θ and sums of rows are laid out output by output. Beside sparse rows with several outputs the loops below
-# use a *table* that is laid out feature by feature: what an entry of a row meets then stands side by side.
+# θ and sums of rows are laid out output by output. For sparse rows with several outputs the loops below use
+# a *table* that is laid out feature by feature: the K numbers that an entry of a row multiplies are then
+# neighbours in memory.
 
 
 def table_strides(rows: Rows, width: int, n_outputs: int) -> tuple[int, int]:
@@ -159,17 +149,13 @@ def fill_margins(rows: Rows, j: int, table: np.ndarray, out: np.ndarray) -> None
     """Write the margins x_jᵀθ_k of row j, one per output k; ``table`` is that of θ."""
     start, stop = row_span(rows, j)
     feature, output = table_strides(rows, table.size // out.size, out.size)
-    # A sum in order waits for each addition; those of five outputs do not wait for each other. The last five
-    # may be among those before.
+    # A sum in order waits for each addition, but the sums of five outputs do not wait for each other. The
+    # last group of five may overlap the one before it: the same numbers are then written twice.
     for group in range(0, out.size if out.size >= 5 else 0, 5):
         first = min(group, out.size - 5)
         a = np.uint64(first) * output
-        b, c, d, e = (
-            a + output,
-            a + np.uint64(2) * output,
-            a + np.uint64(3) * output,
-            a + np.uint64(4) * output,
-        )
+        b, c = a + output, a + np.uint64(2) * output
+        d, e = a + np.uint64(3) * output, a + np.uint64(4) * output
         at_a, at_b, at_c, at_d, at_e = 0.0, 0.0, 0.0, 0.0, 0.0
         for k in range(start, stop):
             entry, column = row_entry(rows, j, k), row_column(rows, j, k) * feature
@@ -180,12 +166,13 @@ def fill_margins(rows: Rows, j: int, table: np.ndarray, out: np.ndarray) -> None
             at_e += entry * table[e + column]
         out[first], out[first + 1], out[first + 2] = at_a, at_b, at_c
         out[first + 3], out[first + 4] = at_d, at_e
-    for alone in range(0 if out.size < 5 else out.size, out.size):
-        begin = np.uint64(alone) * output
+    # Fewer than five outputs: one after the other.
+    for number in range(0 if out.size < 5 else out.size, out.size):
+        begin = np.uint64(number) * output
         margin = 0.0
         for k in range(start, stop):
             margin += row_entry(rows, j, k) * table[begin + row_column(rows, j, k) * feature]
-        out[alone] = margin
+        out[number] = margin
 
 
 @inlined
@@ -227,6 +214,7 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
         for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             margins[:] = 0.0
+            # One walk over the row for all points: the inner loop is over neighbours in memory.
             for k in range(start, stop):
                 entry = row_entry(rows, j, k)
                 column = row_column(rows, j, k)
@@ -266,7 +254,7 @@ def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 def add_squares(loss_sums: np.ndarray, penalty: WholePenalty, points: np.ndarray) -> np.ndarray:
     """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
-    squares = np.einsum("kd,kd->k", points, points)
+    squares = np.einsum("kd,kd->k", penalty.ridge_part(points), points)
     found = sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * penalty.sigma * squares
     if penalty.l1 is not None:
         found += [penalty.sizes(point) for point in points]
@@ -284,7 +272,7 @@ def squared_norm(vector: np.ndarray) -> float:
 
 @inlined
 def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.ndarray) -> None:
-    """Add the tip's K multiples of row j to a table (K·p,), and what rounding takes to ``carry``."""
+    """Add s xᵀ of row j and its dual variable s (K,) to a table (K·p,), and the rounding to ``carry``."""
     start, stop = row_span(rows, j)
     feature, output = table_strides(rows, table.size // dual.size, dual.size)
     for number in range(dual.size):
@@ -297,7 +285,7 @@ def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.
 
 @compiled
 def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
-    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p).
+    """Return Σ_j s_j x_jᵀ for each node, ``duals`` (N, K), laid out output by output; shape (n, K·p).
 
     Right to the rounding of its terms, however many they are.
     """
@@ -331,13 +319,15 @@ def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n
             _add_row(rows, j, duals[j], table, carry)
             start, stop = row_span(rows, j)
             entries += stop - start
+        # A node with many entries: add the whole table.
         if entries * count >= n_features:
             for place in range(n_features):
                 total[place] += finish_sum(table[place], carry[place])
                 table[place] = 0.0
                 carry[place] = 0.0
             continue
-        # Only the columns this node touched; one met again adds the zero left there.
+        # A node with few entries: add the columns that it has. A column that comes again adds the zero that
+        # the first time has left there.
         for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             for number in range(count):
@@ -353,10 +343,9 @@ def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n
 
 @compiled
 def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``tips`` (N, K); shape (n,).
+    """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``duals`` (N, K); shape (n,).
 
-    An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0); a row without weight has no other
-    point in its domain.
+    An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0) and infinite elsewhere.
     """
     loss, node_starts, y, weights = samples.loss, samples.node_starts, samples.y, samples.weights
     n = node_starts.size - 1
@@ -393,15 +382,6 @@ def clip_to_domain(samples: Samples, active: np.ndarray, duals: np.ndarray) -> N
 
 
 @compiled
-def loss_values(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
-    """Return ℓ(u_j; y_j), shape (N,)."""
-    out = np.empty(margins.size)
-    for j in range(margins.size):
-        out[j] = value(loss, margins[j], label_at(y, j))
-    return out
-
-
-@compiled
 def loss_derivatives(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
     """Return ℓ'(u_j; y_j), shape (N,)."""
     out = np.empty(margins.size)
@@ -421,7 +401,7 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 @compiled
 def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return how far each tip is from the nearer end of its domain, w where there is none; shape (N,)."""
+    """Return the distance of each dual variable to the nearer end of its domain, w where there is none; (N,)."""
     out = np.zeros(duals.size)
     for j in range(duals.size):
         if weights[j] > 0.0:

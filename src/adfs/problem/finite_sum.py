@@ -12,12 +12,14 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem.evaluation import add_squares, node_sums, squared_norm
 from adfs.problem.gaps import Gap, close_gap
+from adfs.problem.losses import Loss
+from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
-from adfs.problem.samples import Samples
-from adfs.problem.terms import Term
+from adfs.problem.samples import Labels, Matrix, Samples
+from adfs.problem.shards import Shard
 
 if TYPE_CHECKING:
-    from adfs.problem.optimum import Optimum
+    from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 
@@ -50,37 +52,41 @@ def check_count(n_nodes: object) -> int:
 class FiniteSum(ABC):
     """Minimise F(θ) = Σ_i [ Σ_j f_ij(θ) + (σ_i/2)‖θ‖² ] over nodes i and their terms j.
 
-    A term has a *tip*, its dual variable: ``tip_shape`` numbers each, () for a number. Sums run over a
-    node's terms in their order and then over the nodes in theirs: what a process computes for its own nodes
-    has the same bits wherever the others live.
+    Every term has a dual variable: an array of the shape ``dual_shape``, () for a number. Sums run over a
+    node's terms in their order and then over the nodes in theirs, so that the bits of a node's sums do not
+    depend on the process that computes them.
 
     Attributes
     ----------
     n_samples, n_features, n_outputs : int
         N, the number of terms of all nodes together; d, the dimension of θ; K, the margins of a sample.
-    offsets : ndarray of shape (n_nodes + 1,)
-        Node i holds the terms ``offsets[i]:offsets[i + 1]``.
+    node_starts : ndarray of shape (n_nodes + 1,)
+        Node i holds the terms ``node_starts[i]:node_starts[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
         σ_i.
     l1 : ndarray of shape (n_nodes,), or None
         λ_i, where every node has a term λ_i‖θ‖₁ too.
     l1_columns : ndarray of shape (d,), or None
         Which entries of θ that term counts, and how much; all alike when None.
-    tip_shape : tuple of int
+    ridge_columns : ndarray of shape (d,), or None
+        Which entries of θ the nodes' ℓ2 terms count, 1 or 0; all when None.
+    dual_shape : tuple of int
         The shape of one term's dual variable.
-    loss_name : str
-        The name of the loss, ``"general"`` for terms with a prox of their own.
+    loss : Loss
+        The loss of the samples; one named ``"general"``, which offers nothing, for terms with their own prox.
     smooth, certifiable : bool
-        Whether all terms have Lipschitz gradients, and whether all have conjugates, so that a duality gap can
-        be told.
+        Whether all terms have Lipschitz gradients, and whether all have conjugates, without which there is no
+        duality gap.
+    linear : bool
+        Whether the terms are losses of linear functions of θ. The methods under "samples of linear models"
+        raise :class:`InputError` on other terms, whose dual steps must also stay below L: see
+        `with_smoothness_above`.
+    sparse : bool
+        Whether the rows are stored as CSR.
     entries_per_row : float or None
         The mean number of non-zeros per row, None where rows are dense.
-    linear : bool
-        Whether the terms are losses of linear functions of θ, which `samples` gives.
-    steps_below_smoothness : bool
-        Whether a dual step must be below L; see `with_smoothness_above`.
-    assumes_curvature : bool
-        Whether terms have a curvature without a bound, so that a run assumes one for each of them.
+    X, y, weights, offset
+        The samples of a linear model, node after node.
     """
 
     n_samples: int
@@ -90,16 +96,30 @@ class FiniteSum(ABC):
     sigma: np.ndarray
     l1: np.ndarray | None = None
     l1_columns: np.ndarray | None = None
+    ridge_columns: np.ndarray | None = None
     dual_shape: tuple[int, ...]
-    loss_name: str
+    loss: Loss
     smooth: bool
     certifiable: bool = True
-    entries_per_row: float | None = None
     linear: bool = True
-    steps_below_smoothness: bool = False
-    assumes_curvature: bool = False
+    sparse: bool = False
+    entries_per_row: float | None = None
+    X: Matrix
+    y: np.ndarray
+    weights: np.ndarray
+    offset: np.ndarray | None = None
 
     # ------------------------------------------------------------------ sizes and constants
+
+    @property
+    def loss_name(self) -> str:
+        """The name of the loss."""
+        return self.loss.name
+
+    @property
+    def assumes_curvature(self) -> bool:
+        """Whether terms have a curvature without a bound, so that a run assumes one for each of them."""
+        return self.loss.assumes_curvature
 
     @property
     def n_nodes(self) -> int:
@@ -155,6 +175,11 @@ class FiniteSum(ABC):
         return ElasticNet(self.l1, np.ones(self.n_features) if self.l1_columns is None else self.l1_columns)
 
     @property
+    def ridge_mask(self) -> np.ndarray:
+        """1 for each entry of θ that the ℓ2 terms count, 0 for the others; (d,), as kernels take it."""
+        return np.ones(self.n_features) if self.ridge_columns is None else self.ridge_columns
+
+    @property
     def whole_penalty(self) -> WholePenalty:
         """The sum of the nodes' own terms."""
         return self.penalty_of(self.total_sigma, None if self.l1 is None else float(self.l1.sum()))
@@ -162,9 +187,9 @@ class FiniteSum(ABC):
     def penalty_of(self, total_sigma: float, total_l1: float | None) -> WholePenalty:
         """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
         if total_l1 is None:
-            return WholePenalty(total_sigma)
+            return WholePenalty(total_sigma, ridge_columns=self.ridge_columns)
         columns = np.ones(self.n_features) if self.l1_columns is None else self.l1_columns
-        return WholePenalty(total_sigma, total_l1 * columns, total_l1)
+        return WholePenalty(total_sigma, total_l1 * columns, total_l1, self.ridge_columns)
 
     @cached_property
     def value_at_zero(self) -> float:
@@ -178,7 +203,7 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            squares = 0.5 * self.total_sigma * squared_norm(theta)
+            squares = 0.5 * self.total_sigma * squared_norm(self.whole_penalty.ridge_part(theta))
             return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
         return add_squares(sums, self.whole_penalty, theta)
 
@@ -192,17 +217,17 @@ class FiniteSum(ABC):
 
     @abstractmethod
     def slopes(self, theta: np.ndarray) -> np.ndarray:
-        """Return the tips of ∇f_ij(θ), which are feasible whatever θ is; shape (N, *tip_shape)."""
+        """Return the dual variables of ∇f_ij(θ), which are feasible whatever θ is; shape (N, *dual_shape)."""
 
     # ------------------------------------------------------------------ the dual
 
     @abstractmethod
     def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        """Move tips (N, *tip_shape) into the domains of the conjugates, against rounding."""
+        """Move dual variables (N, *dual_shape) into the domains of the conjugates, against rounding."""
 
     @abstractmethod
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
-        """Return each node's sum of its tips as vectors of θ's space, shape (n, d)."""
+        """Return each node's sum of its dual variables as vectors of θ's space, shape (n, d)."""
 
     @abstractmethod
     def row_total(self, duals: np.ndarray) -> np.ndarray:
@@ -210,32 +235,32 @@ class FiniteSum(ABC):
 
     @abstractmethod
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
-        """Return each node's Σ_j f*_ij at the tips, shape (n,); infinite outside the domain."""
+        """Return each node's Σ_j f*_ij at the dual variables, shape (n,); infinite outside the domain."""
 
     @abstractmethod
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 6).
+        """Return what each node contributes to F(θ) − D(s), as `gaps.close_gap` takes it; (n, 6).
 
         ``slack`` bounds what margins are off by besides their rounding.
         """
 
     def primal_from_dual(self, duals: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,).
+        """Return θ = −Σ s / Σ σ_i, the primal point of the dual variables; shape (d,).
 
-        With an ℓ1 term, soft(−Σ tips, Σ λ_i) / Σ σ_i.
+        With an ℓ1 term, soft(−Σ s, Σ λ_i) / Σ σ_i.
         """
         return self.whole_penalty.minimizer(self.row_total(duals))
 
     def dual_objective(self, duals: np.ndarray) -> float:
-        """Return D = −Σ f*_ij − ‖Σ tips‖²/(2 Σ σ_i), at most F(θ) for every θ.
+        """Return D = −Σ f*_ij − ‖Σ s‖²/(2 Σ σ_i), at most F(θ) for every θ.
 
-        It is −∞ where a tip lies outside its domain: see `clip_to_domain`.
+        It is −∞ where a dual variable lies outside its domain: see `clip_to_domain`.
         """
         theta = self.primal_from_dual(duals)
         return float(-self.conjugate_sums(duals).sum() - 0.5 * self.total_sigma * squared_norm(theta))
 
     def duality_gap(self, duals: np.ndarray, *, relative: bool = True) -> float:
-        """Return F(θ(tips)) − D(tips), divided by F(0) unless told otherwise; it certifies how good θ is.
+        """Return F(θ(s)) − D(s), divided by F(0) unless told otherwise; it certifies how good θ is.
 
         F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
         is.
@@ -246,20 +271,70 @@ class FiniteSum(ABC):
         return float(gap / scale)
 
     def gap_at(self, duals: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
-        """Return F(θ) − D(tips) and its ends, from `row_total` of the tips."""
+        """Return F(θ) − D(s) and its ends, from `row_total` of the dual variables."""
         residual, *l1 = self.whole_penalty.apart(row_total, theta)
         return close_gap(self.gap_parts(duals, theta), theta, residual, self.total_sigma, *l1)
 
-    # ------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------ samples of linear models
+
+    def _no_rows(self) -> InputError:
+        return InputError("general terms have no rows: only linear models (adfs.Problem) have samples")
+
+    @property
+    def data(self) -> Shard:
+        """The samples of all nodes, one after the other."""
+        raise self._no_rows()
 
     @property
     def samples(self) -> Samples:
-        """The samples in the form that kernels take, for linear models."""
-        raise InputError("general terms have no rows: only linear models (adfs.Problem) have samples")
+        """The samples in the form that kernels take."""
+        raise self._no_rows()
 
-    @abstractmethod
+    @property
+    def labels(self) -> Labels:
+        """The labels or targets in the form that kernels take, with the offsets of the margins."""
+        raise self._no_rows()
+
+    @property
+    def row_index(self) -> np.ndarray:
+        """Where each row stood in the X that was given, shape (N,)."""
+        raise self._no_rows()
+
+    @property
+    def row_norms_squared(self) -> np.ndarray:
+        """q_ij = ‖x_ij‖², shape (N,)."""
+        raise self._no_rows()
+
+    @property
+    def margin_scales(self) -> np.ndarray:
+        """The scales that bound the rounding of the margins, see `gaps.margin_scales`; shape (n, 5)."""
+        raise self._no_rows()
+
+    def margins_at(self, theta: np.ndarray) -> np.ndarray:
+        """Return the margins x_ijᵀθ with their offsets, as the loss takes them; shape (N,)."""
+        raise self._no_rows()
+
+    def hessian(self, theta: np.ndarray) -> np.ndarray:
+        """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
+        raise self._no_rows()
+
+    def with_sparse_rows(self: Sum) -> Sum:
+        """Return the same problem with its rows stored as CSR; terms without rows stay as they are."""
+        return self
+
+    # ------------------------------------------------------------------ the rest
+
     def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Return the minimiser, certified by its relative duality gap; computed once and kept."""
+        """Return the minimiser, certified by its relative duality gap; computed once and kept.
+
+        The methods of the package find it, on one machine: Newton's method or L-BFGS, interior points for
+        losses with kinks, APCG with an ℓ1 term and for general terms. A warning says if ``tol`` was not
+        reached; ``gap`` is what was.
+        """
+        known: Optimum | None = self.__dict__.get("_optimum")
+        if known is None or known.gap > tol:
+            known = self.__dict__["_optimum"] = find_optimum(self, tol)
+        return known
 
     @abstractmethod
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
@@ -282,7 +357,7 @@ class FiniteSum(ABC):
     def with_smoothness_above(self: Sum, limit: np.ndarray) -> Sum:
         """Return the same problem with L raised to 1.05·limit (one per node) where it is at most that.
 
-        Any larger L is valid. Only where `steps_below_smoothness`: others are returned as they are.
+        Any larger L is valid. Linear models need none, and are returned as they are.
         """
         return self
 

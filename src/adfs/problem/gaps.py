@@ -1,6 +1,6 @@
 """The duality gap: a sum of terms of at least 0, and what rounding can hide.
 
-For any θ and tips s with θ̂ = −Σ x s/Σσ,
+For any θ and dual variables s with θ̂ = −Σ x s/Σσ,
 
     F(θ) − D(s) = Σ_j [wℓ(u_j) + wℓ*(s_j/w) − u_j s_j] + (Σσ/2)‖θ − θ̂‖²,    u_j = x_jᵀθ:
 
@@ -98,7 +98,7 @@ def gap_parts(
     ----------
     samples : Samples
     active : ndarray of shape (N,)
-    tips : ndarray of shape (N, K)
+    duals : ndarray of shape (N, K)
     theta : ndarray of shape (K·p,)
     beta : float
         The loss's smoothness.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adfs.compilation import compiled, overloads
+from adfs.compilation import compiled
 from adfs.errors import InputError
-from adfs.problem.loss_base import Loss, clip, inside, positive
-from adfs.problem.samples import kind_of
+from adfs.problem.losses import Loss, clip, compiled_by_class, inside, positive, register_loss
 
 
 @compiled
@@ -33,12 +32,12 @@ def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> fl
 Line = tuple[float, float, float, float, float]
 
 
-def line_of(loss: Loss, b: float) -> Line:
+def line(loss: Loss, b: float) -> Line:
     """Return the constants of a `LineLoss` at a label."""
     return type(loss).line(loss, b)  # type: ignore[attr-defined, no-any-return]
 
 
-overloads(line_of)(lambda loss, b: getattr(kind_of(loss), "line", None))
+compiled_by_class(line)
 
 
 class LineLoss(Loss):
@@ -46,14 +45,29 @@ class LineLoss(Loss):
 
     r = turn·u + constant, ``turn`` being ±1: ℓ' is turn·a for the best a. A subclass says what it is by a
     static function ``line(loss, b)`` that returns turn, constant, width, low and high. With width 0 it has a
-    kink, and a value and derivative of its own.
+    kink, as here; `SmoothLineLoss` has none.
     """
 
     __slots__ = ()
 
+    curvature_type = "kinks"
+
     @property
     def beta(self) -> float:
         return math.inf
+
+    @staticmethod
+    def value(loss: Loss, u: float, b: float) -> float:
+        turn, constant, _, low, high = line(loss, b)
+        r = constant + turn * u
+        return max(low * r, high * r)
+
+    @staticmethod
+    def derivative(loss: Loss, u: float, b: float) -> float:
+        turn, constant, _, low, high = line(loss, b)
+        r = constant + turn * u
+        # At the kink itself the subgradient 0; adding 0 turns −0 into 0.
+        return turn * (high if r > 0.0 else low) + 0.0 if r != 0.0 else 0.0
 
     @staticmethod
     def curvature(loss: Loss, u: float, b: float) -> float:
@@ -61,7 +75,7 @@ class LineLoss(Loss):
 
     @staticmethod
     def conjugate(loss: Loss, s: float, b: float) -> float:
-        turn, constant, width, low, high = line_of(loss, b)
+        turn, constant, width, low, high = line(loss, b)
         a = turn * s
         if a < low or a > high:
             return math.inf
@@ -69,19 +83,19 @@ class LineLoss(Loss):
 
     @staticmethod
     def divergence(loss: Loss, u: float, s: float, b: float) -> float:
-        turn, constant, width, low, high = line_of(loss, b)
+        turn, constant, width, low, high = line(loss, b)
         return box_divergence(constant + turn * u, turn * s, width, low, high)
 
     @staticmethod
     def domain(loss: Loss, b: float) -> tuple[float, float]:
-        turn, _, _, low, high = line_of(loss, b)
+        turn, _, _, low, high = line(loss, b)
         if turn > 0.0:
             return low, high
         return 0.0 - high, 0.0 - low  # the negatives, and 0 for 0
 
     @staticmethod
     def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
-        turn, constant, _, low, high = line_of(loss, b)
+        turn, constant, _, low, high = line(loss, b)
         return turn * clip(turn * zeta + h * constant, low, high)
 
 
@@ -89,38 +103,39 @@ class SmoothLineLoss(LineLoss):
     """A `LineLoss` whose parabola has a width; β = 1/width."""
 
     __slots__ = ()
+    curvature_type = "jumps"
 
     @property
     def beta(self) -> float:
-        return 1.0 / line_of(self, 1.0)[2]
+        return 1.0 / line(self, 1.0)[2]
 
     @staticmethod
     def value(loss: Loss, u: float, b: float) -> float:
-        turn, constant, width, low, high = line_of(loss, b)
+        turn, constant, width, low, high = line(loss, b)
         r = constant + turn * u
         a = clip(r / width, low, high)
         return a * r - 0.5 * width * a * a
 
     @staticmethod
     def derivative(loss: Loss, u: float, b: float) -> float:
-        turn, constant, width, low, high = line_of(loss, b)
+        turn, constant, width, low, high = line(loss, b)
         return turn * clip((constant + turn * u) / width, low, high)
 
     @staticmethod
     def curvature(loss: Loss, u: float, b: float) -> float:
-        turn, constant, width, low, high = line_of(loss, b)
+        turn, constant, width, low, high = line(loss, b)
         return 1.0 / width if low < (constant + turn * u) / width < high else 0.0
 
     @staticmethod
     def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
-        turn, constant, width, bottom, top = line_of(loss, b)
+        turn, constant, width, bottom, top = line(loss, b)
         first, last = (bottom, top) if turn > 0.0 else (-top, -bottom)
         center = -turn * constant
         return 1.0 / width if low < center + width * last and high > center + width * first else 0.0
 
     @staticmethod
     def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
-        turn, constant, width, bottom, top = line_of(loss, b)
+        turn, constant, width, bottom, top = line(loss, b)
         least, most = (bottom, top) if turn > 0.0 else (-top, -bottom)
         center = -turn * constant
         first = -math.inf if low <= least else center + width * min(low, most)
@@ -128,21 +143,25 @@ class SmoothLineLoss(LineLoss):
         return first, last
 
 
-class Squared(NamedTuple("SquaredConstants", []), LineLoss):
+@register_loss
+class Squared(NamedTuple("SquaredParameters", []), LineLoss):
     """Squared loss ½(u − b)²; β = 1."""
 
     __slots__ = ()
     name = "squared"
     task = "regression"
+    label = "numbers, least squares"
+    curvature_type = "constant"
+    likelihood = standard_errors = dispersed = True
     translates = True
     beta = 1.0
 
     @staticmethod
-    def value(loss: Squared, u: float, b: float) -> float:
+    def value(loss: Loss, u: float, b: float) -> float:
         return 0.5 * (u - b) * (u - b)
 
     @staticmethod
-    def derivative(loss: Squared, u: float, b: float) -> float:
+    def derivative(loss: Loss, u: float, b: float) -> float:
         return u - b
 
     @staticmethod
@@ -158,12 +177,15 @@ class Squared(NamedTuple("SquaredConstants", []), LineLoss):
         return zeta - h * b
 
 
-class SquaredHinge(NamedTuple("SquaredHingeConstants", []), SmoothLineLoss):
+@register_loss
+class SquaredHinge(NamedTuple("SquaredHingeParameters", []), SmoothLineLoss):
     """Squared hinge ½max(0, 1 − b·u)², labels ±1; β = 1 (scikit-learn's has no ½)."""
 
     __slots__ = ()
     name = "squared_hinge"
     task = "classification"
+    label = "classes, support vectors with a squared hinge"
+    sklearn_factor = 2.0  # scikit-learn's squared hinge has no ½
 
     @staticmethod
     def line(loss: SquaredHinge, b: float) -> Line:
@@ -175,12 +197,14 @@ class SquaredHinge(NamedTuple("SquaredHingeConstants", []), SmoothLineLoss):
         return 0.5 * slack * slack  # infinite where slack² is too large, and not inf − inf
 
 
-class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), SmoothLineLoss):
+@register_loss
+class SmoothedHinge(NamedTuple("SmoothedHingeParameters", [("width", float)]), SmoothLineLoss):
     """Hinge whose kink is a parabola of the given width, labels ±1; β = 1/width."""
 
     __slots__ = ()
     name = "smoothed_hinge"
     task = "classification"
+    label = "classes, support vectors with a rounded hinge (width)"
 
     def __new__(cls, width: float = 0.5) -> SmoothedHinge:
         return super().__new__(cls, positive("smoothed_hinge", "width", width))
@@ -190,12 +214,15 @@ class SmoothedHinge(NamedTuple("SmoothedHingeConstants", [("width", float)]), Sm
         return -b, 1.0, loss.width, 0.0, 1.0
 
 
-class Huber(NamedTuple("HuberConstants", [("delta", float)]), SmoothLineLoss):
+@register_loss
+class Huber(NamedTuple("HuberParameters", [("delta", float)]), SmoothLineLoss):
     """Huber loss: ½r² for |r| ≤ δ and δ|r| − δ²/2 beyond, r = u − b; β = 1."""
 
     __slots__ = ()
     name = "huber"
     task = "regression"
+    label = "numbers with outliers (delta)"
+    standard_errors = True
     translates = True
 
     def __new__(cls, delta: float = 1.0) -> Huber:
@@ -206,14 +233,16 @@ class Huber(NamedTuple("HuberConstants", [("delta", float)]), SmoothLineLoss):
         return 1.0, -b, 1.0, -loss.delta, loss.delta
 
 
+@register_loss
 class SmoothedQuantile(
-    NamedTuple("SmoothedQuantileConstants", [("quantile", float), ("width", float)]), SmoothLineLoss
+    NamedTuple("SmoothedQuantileParameters", [("quantile", float), ("width", float)]), SmoothLineLoss
 ):
     """Pinball loss of a quantile in (0, 1), its kink smoothed by ``width``; β = 1/width."""
 
     __slots__ = ()
     name = "smoothed_quantile"
     task = "regression"
+    label = "a quantile of numbers, its kink rounded (quantile, width)"
     translates = True
 
     def __new__(cls, quantile: float = 0.5, width: float = 0.5) -> SmoothedQuantile:
@@ -229,79 +258,71 @@ class SmoothedQuantile(
 # --------------------------------------------------------------------------- with kinks
 
 
-class Hinge(NamedTuple("HingeConstants", []), LineLoss):
+@register_loss
+class Hinge(NamedTuple("HingeParameters", []), LineLoss):
     """Hinge max(0, 1 − b·u), labels ±1; not smooth."""
 
     __slots__ = ()
     name = "hinge"
     task = "classification"
+    label = "classes, support vectors"
 
-    @staticmethod
-    def value(loss: Hinge, u: float, b: float) -> float:
-        return max(0.0, 1.0 - b * u)
-
-    @staticmethod
-    def derivative(loss: Hinge, u: float, b: float) -> float:
-        return -b if b * u < 1.0 else 0.0
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedHinge(width), 1.0
 
     @staticmethod
     def line(loss: Hinge, b: float) -> Line:
         return -b, 1.0, 0.0, 0.0, 1.0
 
 
-class Absolute(NamedTuple("AbsoluteConstants", []), LineLoss):
+@register_loss
+class Absolute(NamedTuple("AbsoluteParameters", []), LineLoss):
     """Absolute loss |u − b|; not smooth."""
 
     __slots__ = ()
     name = "absolute"
     task = "regression"
+    label = "numbers, least absolute errors"
     translates = True
 
-    @staticmethod
-    def value(loss: Absolute, u: float, b: float) -> float:
-        return abs(u - b)
-
-    @staticmethod
-    def derivative(loss: Absolute, u: float, b: float) -> float:
-        return 0.0 if u == b else math.copysign(1.0, u - b)
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedQuantile(0.5, width), 2.0  # |r| is twice the pinball loss of the median
 
     @staticmethod
     def line(loss: Absolute, b: float) -> Line:
         return 1.0, -b, 0.0, -1.0, 1.0
 
 
-class Quantile(NamedTuple("QuantileConstants", [("quantile", float)]), LineLoss):
+@register_loss
+class Quantile(NamedTuple("QuantileParameters", [("quantile", float)]), LineLoss):
     """Pinball loss q·max(0, b − u) + (1 − q)·max(0, u − b) of a quantile q in (0, 1); not smooth."""
 
     __slots__ = ()
     name = "quantile"
     task = "regression"
+    label = "a quantile of numbers (quantile)"
     translates = True
 
     def __new__(cls, quantile: float = 0.5) -> Quantile:
         return super().__new__(cls, inside("quantile", quantile))
 
-    @staticmethod
-    def value(loss: Quantile, u: float, b: float) -> float:
-        return max(loss.quantile * (b - u), (1.0 - loss.quantile) * (u - b))
-
-    @staticmethod
-    def derivative(loss: Quantile, u: float, b: float) -> float:
-        if u == b:
-            return 0.0
-        return 1.0 - loss.quantile if u > b else -loss.quantile
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedQuantile(self.quantile, width), 1.0
 
     @staticmethod
     def line(loss: Quantile, b: float) -> Line:
         return 1.0, -b, 0.0, -loss.quantile, 1.0 - loss.quantile
 
 
-class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", float)]), Loss):
+@register_loss
+class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon", float)]), Loss):
     """ε-insensitive loss max(0, |u − b| − ε); not smooth."""
 
     __slots__ = ()
     name = "epsilon_insensitive"
     task = "regression"
+    label = "numbers, support vectors (epsilon)"
+    curvature_type = "kinks"
     translates = True
     beta = math.inf
 
@@ -309,6 +330,9 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
         if not (math.isfinite(epsilon) and epsilon >= 0.0):
             raise InputError(f"epsilon_insensitive: epsilon must be finite and at least 0, got {epsilon!r}")
         return super().__new__(cls, float(epsilon))
+
+    def smoothed(self, width: float) -> tuple[Loss, float]:
+        return SmoothedInsensitive(self.epsilon, width), 1.0
 
     @staticmethod
     def value(loss: EpsilonInsensitive, u: float, b: float) -> float:
@@ -345,12 +369,11 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveConstants", [("epsilon", 
     @staticmethod
     def dual_prox(loss: EpsilonInsensitive, zeta: float, h: float, b: float, start: float) -> float:
         s = zeta - h * b
-        shrunk = math.copysign(max(0.0, abs(s) - h * loss.epsilon), s)
-        return clip(shrunk, -1.0, 1.0)
+        return math.copysign(clip(abs(s) - h * loss.epsilon, 0.0, 1.0), s)
 
 
 class SmoothedInsensitive(
-    NamedTuple("SmoothedInsensitiveConstants", [("epsilon", float), ("width", float)]), Loss
+    NamedTuple("SmoothedInsensitiveParameters", [("epsilon", float), ("width", float)]), Loss
 ):
     """The ε-insensitive loss with its kinks at ±ε rounded over ``width``; β = 1/width."""
 
@@ -384,15 +407,8 @@ class SmoothedInsensitive(
             return math.inf
         return b * s + loss.epsilon * abs(s) + 0.5 * loss.width * s * s
 
-    @staticmethod
-    def domain(loss: SmoothedInsensitive, b: float) -> tuple[float, float]:
-        return -1.0, 1.0
-
-    @staticmethod
-    def dual_prox(loss: SmoothedInsensitive, zeta: float, h: float, b: float, start: float) -> float:
-        s = zeta - h * b
-        size = clip(abs(s) - h * loss.epsilon, 0.0, 1.0)
-        return size if s > 0.0 else -size
+    domain = staticmethod(EpsilonInsensitive.domain)
+    dual_prox = staticmethod(EpsilonInsensitive.dual_prox)
 
     @staticmethod
     def curvature_over(loss: SmoothedInsensitive, low: float, high: float, b: float) -> float:

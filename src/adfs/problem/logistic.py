@@ -1,204 +1,58 @@
-"""The logistic loss, and its scalar equation, solved by a safeguarded Newton method that stops by itself."""
+"""The logistic loss of two classes, and the multinomial one of K margins per sample and labels 0 … K − 1.
+
+The multinomial loss is ℓ(u; b) = log Σ_k exp(u_k) − u_b, with the gradient p − e_b for p = softmax(u). The
+dual variable of a sample is s = w·(p − e_b): its entries are at least 0, except that of the label, and sum to
+0. The entry of the label is always computed as minus the sum of the others, which loses no digits where p_b
+is near 1.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from adfs.compilation import compiled, fma, inlined
-from adfs.problem.loss_base import Ends, Loss, clip, entropy_part
+import numpy as np
+from scipy.special import expit, softmax
 
-# A Newton step of length Δ leaves an error below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
-_HALF_THIRD_ORDER = 0.04811252243246881
-_ROUNDING = 2.0**-52
-# For c > 0, a Newton step of length u corrected to the fourth order leaves an error below u⁵/4 up to u = ¼,
-# and less than 0.4 of the distance up to u = 1.
-_LONGEST_CORRECTED = 1.0
-_LAST_STEP = 9e-4  # u⁵/4 is below rounding, and so is what the Taylor series of p leaves out
-_MOST_SHORT_STEPS = 6
-_MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
+from adfs.compilation import kernel
+from adfs.errors import InputError
+from adfs.problem.exponential_losses import (
+    ExponentialLoss,
+    LogisticEquation,
+    bracketed_root,
+    log_one_plus,
+    logistic_dual_prox,
+    sigmoid,
+)
+from adfs.problem.losses import Ends, Loss, clip, entropy_part, register_loss
 
-
-@compiled
-def sigmoid(t: float) -> float:
-    """Return 1/(1 + exp(−t)) without overflow at either tail."""
-    small = math.exp(-abs(t))
-    return 1.0 / (1.0 + small) if t >= 0.0 else small / (1.0 + small)
-
-
-@compiled
-def log_one_plus(small: float) -> float:
-    """Return log(1 + small) for a number in [0, 1], with all digits.
-
-    The C library's log1p branches on the size of its argument, which a processor cannot guess here.
-    """
-    one = 1.0 + small
-    return math.log(one) + (small - (one - 1.0)) / one
+_OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
+_SLACK = 2.0**-51
+_SHORT_MOVE = 1e-9  # its square is below rounding
+_MOST_STEPS = 200
+_SHORTEST_STEP = 2.0**-60
+#: Rows of K numbers that the prox works in.
+ROOM_ROWS = 5
 
 
-@inlined
-def _corrected(step: float, curve: float, p: float, spread: float) -> float:
-    """Return the root's distance to the fourth order in a Newton step: the series of G reversed.
-
-    ``curve`` is c·p(1 − p)/G'. The k-th derivative of G, k > 1, over k!·G' is ``curve`` times that of −p over
-    k!·p(1 − p), a polynomial in p.
-    """
-    odd = 1.0 - 2.0 * p
-    second = -0.5 * curve * odd
-    third = curve * (1.0 - 6.0 * spread) * (1.0 / 6.0)
-    fourth = -curve * odd * (1.0 - 12.0 * spread) * (1.0 / 24.0)
-    square = second * second
-    by_cube = 2.0 * square - third
-    by_fourth = 5.0 * second * (third - square) - fourth
-    return step * fma(step, fma(step, fma(step, by_fourth, by_cube), -second), 1.0)
-
-
-@inlined
-def _moved(p: float, spread: float, step: float) -> float:
-    """Return sigmoid(−t) at t + step, from p = sigmoid(−t) and ``spread`` = p(1 − p)."""
-    odd = 1.0 - 2.0 * p
-    fourth = odd * (1.0 - 12.0 * spread) * (1.0 / 24.0)
-    third = (1.0 - 6.0 * spread) * (1.0 / 6.0)
-    series = fma(-step, fma(-step, fma(-step, fourth, third), 0.5 * odd), 1.0)
-    return min(max(fma(-spread * step, series, p), 0.0), 1.0)
-
-
-@compiled
-def logistic_dual_prox(r: float, c: float, start: float) -> float:
-    """Return p = sigmoid(−t) at the root of G(t) = t − c·sigmoid(−t) − r.
-
-    Parameters
-    ----------
-    r, c : float
-        Constants of the equation; c > −4, so that G increases and its root is unique, between r and r + c.
-    start : float
-        A guess of t. Near the solution of the whole problem the sample's margin is one.
-
-    Returns
-    -------
-    float
-        p in [0, 1]; the dual coordinate of a sample with label b is −b·p.
-
-    Notes
-    -----
-    Newton's method. The derivatives of a sigmoid are polynomials in it, so a short step is corrected to the
-    fourth order without another exponential: from a guess within 0.2 of the root, two do. A guess from which
-    Newton's step is long is left to `_inside_bracket`. The iteration stops when the error left by the step
-    just computed is below rounding; p then moves along with t by its own Taylor series, which spares a last
-    exponential.
-    """
-    if c > 0.0:
-        t = start
-        for _ in range(_MOST_SHORT_STEPS):
-            small = math.exp(-abs(t))
-            one = 1.0 + small
-            ratio = 1.0 / one
-            spread = small * ratio * ratio
-            inverse = 1.0 / fma(one, one, c * small)
-            # p and c·p, each times 1 + small
-            above = t >= 0.0
-            p = (small if above else 1.0) * ratio
-            step = fma(r - t, one, c * small if above else c) * (one * inverse)
-            length = abs(step)
-            if not length <= _LONGEST_CORRECTED:
-                break
-            step = _corrected(step, c * small * inverse, p, spread)
-            if length <= _LAST_STEP:
-                return _moved(p, spread, step)
-            t += step
-    return _inside_bracket(r, c, start)
-
-
-@compiled
-def _inside_bracket(r: float, c: float, start: float) -> float:
-    """Return what `logistic_dual_prox` does, from any guess and for any c > −4.
-
-    For c > 0 the sign of G(0) tells on which side of 0, its point of inflection, the root lies; on that side
-    Newton climbs from the end of the bracket nearer to 0 without ever passing the root, so a step that leaves
-    the bracket is cut there (unguarded Newton cycles once c is large). For c < 0 the bracket is shorter
-    than 4, and it is bisected whenever a step leaves it or does not halve the one before (G is nearly flat
-    when c is near −4). It also stops when G is below the rounding of its own terms.
-    """
-    low = min(r, r + c)
-    high = max(r, r + c)
-    if c > 0.0:
-        if r + 0.5 * c > 0.0:
-            low = max(low, 0.0)
-        else:
-            high = min(high, 0.0)
-    t = min(max(start, low), high)
-    previous = 2.0 * (high - low)  # the first step may be as long as the bracket
-    p = 0.5
-    for _ in range(_MOST_STEPS):
-        small = math.exp(-abs(t))
-        ratio = 1.0 / (1.0 + small)
-        p = small * ratio if t >= 0.0 else ratio
-        spread = small * ratio * ratio
-        g = t - c * p - r
-        if abs(g) <= 2.0 * _ROUNDING * (abs(t) + abs(c) * p + abs(r)):
-            return p
-        if g > 0.0:
-            high = t
-        else:
-            low = t
-        slope = 1.0 + c * spread
-        step = -g / slope
-        if _HALF_THIRD_ORDER * abs(c) * step * step <= _ROUNDING * slope and abs(step) < _LAST_STEP:
-            return _moved(p, spread, step)
-        moved = min(max(t + step, low), high)
-        if c <= 0.0 and (moved != t + step or 2.0 * abs(step) > previous):
-            moved = 0.5 * (low + high)
-        if moved == t:
-            return p
-        previous = abs(moved - t)
-        t = moved
-    return p
-
-
-@compiled
-def logistic_prox_between(r: float, c: float, start: float, low: float, high: float) -> float:
-    """Return p = sigmoid(−t) at the root of G(t) = t − c·sigmoid(−t) − r between two ends of which G has 0.
-
-    As `_inside_bracket`, for any c with which G rises from ``low`` to ``high``, where its root is: c may be
-    below −4 where the sigmoid is flat. The bracket is bisected whenever a step leaves it or does not halve.
-    """
-    low, high = max(low, min(r, r + c)), min(high, max(r, r + c))
-    t = min(max(start, low), high)
-    previous = 2.0 * (high - low)
-    p = 0.5
-    for _ in range(_MOST_STEPS):
-        small = math.exp(-abs(t))
-        ratio = 1.0 / (1.0 + small)
-        p = small * ratio if t >= 0.0 else ratio
-        spread = small * ratio * ratio
-        g = t - c * p - r
-        if abs(g) <= 2.0 * _ROUNDING * (abs(t) + abs(c) * p + abs(r)):
-            return p
-        if g > 0.0:
-            high = t
-        else:
-            low = t
-        slope = 1.0 + c * spread
-        step = -g / slope if slope > 0.0 else 0.0
-        if _HALF_THIRD_ORDER * abs(c) * step * step <= _ROUNDING * slope and 0.0 < abs(step) < _LAST_STEP:
-            return _moved(p, spread, step)
-        moved = t + step
-        if not low < moved < high or 2.0 * abs(step) > previous or step == 0.0:
-            moved = 0.5 * (low + high)
-        if moved in (t, low, high):
-            return p
-        previous = abs(moved - t)
-        t = moved
-    return p
-
-
-class Logistic(NamedTuple("LogisticConstants", []), Loss):
+@register_loss
+class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
     """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
 
     __slots__ = ()
     name = "logistic"
     task = "classification"
+    label = "two or more classes, with probabilities"
+    link = "logit"
+    curvature_type = "continuous"
     beta = 0.25
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(expit(margins))
+
+    def multiclass(self, n_classes: int) -> Multinomial:
+        return Multinomial(n_classes)
 
     @staticmethod
     def value(loss: Logistic, u: float, b: float) -> float:
@@ -237,7 +91,7 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
         chance = a if t >= 0.0 else 1.0 - a
         other = 1.0 - a if t >= 0.0 else a
         away = chance - p
-        # The logarithms are for what is far apart.
+        # Logarithms are needed only where the probabilities differ much.
         log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
         first = entropy_part(chance, p, away, -abs(t) - log_one)
         return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
@@ -268,15 +122,330 @@ class Logistic(NamedTuple("LogisticConstants", []), Loss):
         return first, last
 
     @staticmethod
-    def prox_in_box(
-        loss: Logistic, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends
-    ) -> float:
-        # The derivative rises along the box; in terms of the margin it is u + cℓ'(u) − ζ/h.
-        inverse = 1.0 / h
-        c, target = inverse - 1.0 / beta, zeta * inverse
-        if ends[0] + c * ends[2] >= target:
-            return ends[2]
-        if ends[1] + c * ends[3] <= target:
-            return ends[3]
+    def slope_at_root(loss: Logistic, target: float, c: float, b: float, start: float, ends: Ends) -> float:
+        # c may be below −4 where the sigmoid is flat: the box says where G rises.
+        r = b * target
         low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
-        return clip(-b * logistic_prox_between(b * target, c, b * start, low, high), ends[2], ends[3])
+        low, high = max(low, min(r, r + c)), min(high, max(r, r + c))
+        return -b * bracketed_root(LogisticEquation(c, r), b * start, low, high, False)
+
+
+# --------------------------------------------------------------------------- several classes
+
+
+@kernel
+def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
+    """Write softmax(u) to ``p``, which may be u itself, and return the place of its largest entry."""
+    top = 0
+    for k in range(u.size):
+        if u[k] > u[top]:
+            top = k
+    largest = u[top]
+    total = 0.0
+    for k in range(u.size):
+        p[k] = math.exp(u[k] - largest)
+        total += p[k]
+    for k in range(u.size):
+        p[k] /= total
+    return top
+
+
+@register_loss
+class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Loss):
+    """Multinomial logistic loss of K margins, labels 0 … K − 1; β = 1/2.
+
+    Parameters
+    ----------
+    n_classes : int
+        K; 0 for as many as a problem's labels ask for.
+    """
+
+    __slots__ = ()
+    name = "multinomial"
+    task = "multiclass"
+    label = "several classes, with probabilities"
+    several_outputs = True
+    link = "softmax"
+    advice = "number your classes first"
+    curvature_type = "continuous"
+    likelihood = True
+    beta = 0.5  # the largest eigenvalue that diag(p) − ppᵀ can have
+
+    def __new__(cls, n_classes: int = 0) -> Multinomial:
+        if n_classes != int(n_classes) or n_classes < 0:
+            raise InputError(
+                f"multinomial: n_classes must be a whole number of at least 1, got {n_classes!r}"
+            )
+        return super().__new__(cls, int(n_classes))
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_classes
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        return np.asarray(softmax(margins, axis=1))
+
+    def multiclass(self, n_classes: int) -> Multinomial:
+        return Multinomial(n_classes)
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray((y == np.floor(y)) & (y >= 0.0) & (y < (self.n_classes or math.inf)))
+
+    @property
+    def wanted_targets(self) -> str:
+        last = f" to {self.n_classes - 1}" if self.n_classes else ""
+        return f"labels that are whole numbers from 0{last}"
+
+    @staticmethod
+    def outputs(loss: Multinomial) -> int:
+        return loss.n_classes
+
+    @staticmethod
+    def point_of(loss: Multinomial, numbers: np.ndarray) -> np.ndarray:
+        return numbers
+
+    @staticmethod
+    def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
+        label = int(b)
+        top = 0
+        for k in range(u.size):
+            if u[k] > u[top]:
+                top = k
+        others = 0.0
+        for k in range(u.size):
+            if k != top:
+                others += math.exp(u[k] - u[top])
+        return float(math.log1p(others) + (u[top] - u[label]))
+
+    @staticmethod
+    def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
+        # Σ p log p for p = s + e_label in the simplex.
+        label = int(b)
+        entropy = 0.0
+        total = 0.0
+        for k in range(s.size):
+            if k != label:
+                if s[k] < 0.0:
+                    return math.inf
+                total += s[k]
+                if s[k] > 0.0:
+                    entropy += s[k] * math.log(s[k])
+        # Not a comparison with 1 + s, whose digits are gone where s is small.
+        if not abs(total + s[label]) <= _OUTSIDE or total > 1.0 + _OUTSIDE:
+            return math.inf
+        if s[label] > -1.0:
+            entropy += (1.0 + s[label]) * math.log1p(s[label])
+        return entropy
+
+    @staticmethod
+    def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
+        # Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u).
+        label = int(b)
+        top = 0
+        for k in range(u.size):
+            if u[k] > u[top]:
+                top = k
+        # What the other entries leave of 1 is the label's, with all its digits: a sum with its own rounding.
+        left, carry, others = 1.0, 0.0, 0.0
+        total = 0.0
+        for k in range(u.size):
+            if k != top:
+                total += math.exp(u[k] - u[top])
+            if k != label:
+                if s[k] < 0.0:
+                    return math.inf
+                following = left - s[k]
+                back = following - left
+                carry += (left - (following - back)) - (s[k] + back)
+                left = following
+                others += s[k]
+        left += carry
+        if left < -_OUTSIDE or not abs(others + s[label]) <= _OUTSIDE:
+            return math.inf
+        left = max(left, 0.0)
+        log_total = math.log1p(total)
+        total += 1.0
+        out = 0.0
+        away_top = 0.0  # the largest probability is 1 less the others
+        for k in range(u.size):
+            if k != top:
+                a = s[k] if k != label else left
+                p = math.exp(u[k] - u[top]) / total
+                away_top -= a - p
+                out += entropy_part(a, p, a - p, u[k] - u[top] - log_total)
+        return out + entropy_part(s[top] if top != label else left, 1.0 / total, away_top, -log_total)
+
+    @staticmethod
+    def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
+        label = int(b)
+        _probabilities(margins, margins)
+        total = 0.0
+        for k in range(margins.size):
+            if k != label:
+                margins[k] *= weight
+                total += margins[k]
+        margins[label] = -total
+
+    @staticmethod
+    def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
+        # One exponential per class for both.
+        label = int(b)
+        top = 0
+        for k in range(margins.size):
+            if margins[k] > margins[top]:
+                top = k
+        highest, away, others = margins[top], margins[top] - margins[label], 0.0
+        for k in range(margins.size):
+            margins[k] = math.exp(margins[k] - highest)
+            if k != top:
+                others += margins[k]
+        share, total = weight / (1.0 + others), 0.0
+        for k in range(margins.size):
+            if k != label:
+                margins[k] *= share
+                total += margins[k]
+        margins[label] = -total
+        return float(math.log1p(others) + away)
+
+    @staticmethod
+    def clip_dual(loss: Multinomial, dual: np.ndarray, b: float, weight: float) -> None:
+        # s/w + e_label goes to the nearest point of the simplex.
+        label = int(b)
+        total = 0.0
+        inside = True
+        for k in range(dual.size):
+            if k != label:
+                inside = inside and dual[k] >= 0.0
+                total += dual[k]
+        if math.isnan(total + dual[label]):
+            return  # of a run that diverged: nothing is made of it
+        # Below w by more than the sum's rounding: what is certified lies inside, not a digit outside.
+        most = weight * (1.0 - _SLACK * dual.size)
+        if inside and total <= most and abs(total + dual[label]) <= _OUTSIDE * weight:
+            dual[label] = -total
+            return
+        # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
+        # negative stay so under the next, which is larger.
+        shift = -math.inf
+        counted = dual.size + 1
+        while True:
+            excess = -1.0
+            count = 0
+            for k in range(dual.size):
+                if dual[k] / weight + (1.0 if k == label else 0.0) > shift:
+                    excess += dual[k] / weight + (1.0 if k == label else 0.0)
+                    count += 1
+            if count == counted:
+                break
+            counted = count
+            shift = excess / count
+        total = 0.0
+        for k in range(dual.size):
+            if k != label:
+                dual[k] = weight * max(dual[k] / weight - shift, 0.0)
+                total += dual[k]
+        if total > most:
+            shrink, total = (most - weight * _SLACK * dual.size) / total, 0.0
+            for k in range(dual.size):
+                if k != label:
+                    dual[k] *= shrink
+                    total += dual[k]
+        dual[label] = -total
+
+
+@kernel
+def _residual(
+    u: np.ndarray, p: np.ndarray, target: np.ndarray, label: int, scale: float, out: np.ndarray
+) -> float:
+    """Write u + scale·(p − e_label) − target to ``out`` and return the sum of its squares."""
+    others = 0.0
+    for k in range(u.size):
+        if k != label:
+            others += p[k]
+    total = 0.0
+    for k in range(u.size):
+        slope = p[k] if k != label else -others
+        out[k] = u[k] + scale * slope - target[k]
+        total += out[k] * out[k]
+    return total
+
+
+@kernel
+def _newton_move(p: np.ndarray, top: int, scale: float, residual: np.ndarray, move: np.ndarray) -> float:
+    """Write x with (I + scale·(diag p − ppᵀ))x = −residual to ``move``; return its largest entry.
+
+    All entries but that of the largest probability are eliminated by D_k = 1 + scale·p_k, which is above 0
+    because p_k ≤ 1/2 and scale > −2. A 2 × 2 system in x_top and τ = p·x is left, whose determinant p_top +
+    D_top Σ' p_k/D_k is written without the difference that it is for a positive scale.
+    """
+    shares = 0.0
+    pulls = 0.0
+    for k in range(p.size):
+        if k != top:
+            weight = p[k] / (1.0 + scale * p[k])
+            shares += weight
+            pulls -= weight * residual[k]
+    own = 1.0 + scale * p[top]
+    determinant = p[top] + own * shares
+    at_top = -residual[top]
+    move[top] = (at_top * (p[top] + shares) + scale * p[top] * pulls) / determinant
+    mean = (own * pulls + p[top] * at_top) / determinant
+    largest = abs(move[top])
+    for k in range(p.size):
+        if k != top:
+            move[k] = (scale * p[k] * mean - residual[k]) / (1.0 + scale * p[k])
+            largest = max(largest, abs(move[k]))
+    return float(largest)
+
+
+@kernel
+def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float, room: np.ndarray) -> None:
+    """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
+
+    With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
+    gradient of a strictly convex function of u. Newton's steps decrease the sum of its squares.
+
+    ``dual`` (K,) is ζ, and on return s. ``room`` (ROOM_ROWS, K) is memory to work in, whose first row holds a
+    guess of u.
+    """
+    u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
+    scale = weight / h - 2.0
+    for k in range(dual.size):
+        dual[k] /= h
+    top = _probabilities(u, p)
+    error = _residual(u, p, dual, label, scale, residual)
+    largest = _newton_move(p, top, scale, residual, move)
+    for _ in range(_MOST_STEPS):
+        if largest <= _SHORT_MOVE:
+            break
+        size = 1.0
+        following = math.inf
+        while size > _SHORTEST_STEP:
+            for k in range(u.size):
+                trial[k] = u[k] + size * move[k]
+            top = _probabilities(trial, p)
+            following = _residual(trial, p, dual, label, scale, residual)
+            if following < error:
+                break
+            size *= 0.5
+        if not following < error:
+            # No step is shorter: rounding. Back to where p was the best.
+            top = _probabilities(u, p)
+            _residual(u, p, dual, label, scale, residual)
+            _newton_move(p, top, scale, residual, move)
+            break
+        error = following
+        for k in range(u.size):
+            u[k] = trial[k]
+        largest = _newton_move(p, top, scale, residual, move)
+    # The last move to first order in p itself: added to u it would be rounded away, and C may be large.
+    mean = 0.0
+    for k in range(p.size):
+        mean += p[k] * move[k]
+    total = 0.0
+    for k in range(p.size):
+        if k != label:
+            dual[k] = weight * max(0.0, p[k] * (1.0 + (move[k] - mean)))
+            total += dual[k]
+    dual[label] = -total

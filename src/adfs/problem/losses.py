@@ -22,39 +22,282 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import types
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
-from adfs.problem.line_losses import (
-    Absolute,
-    EpsilonInsensitive,
-    Hinge,
-    Huber,
-    Quantile,
-    SmoothedHinge,
-    SmoothedQuantile,
-    Squared,
-    SquaredHinge,
-)
-from adfs.problem.log_link_losses import Gamma, Poisson
-from adfs.problem.logistic import Logistic
-from adfs.problem.loss_base import Loss
-from adfs.problem.multinomial import Multinomial
 from adfs.problem.samples import Label, ShiftedLabel, kind_of
 
+#: Two margins, the lower one first, and the slopes ℓ' there.
+Ends = tuple[float, float, float, float]
+
+_SERIES_BELOW = 0.125  # relative differences below which the entropy is a series
 _ROUNDING = 8.0 * float(np.finfo(np.float64).eps)  # of value, conjugate and product, relative to their sizes
 
 
+class Loss:
+    """A loss ℓ(u; b) of a margin u and a label or target b.
+
+    A loss is a class that derives from a ``NamedTuple`` of its parameters and from this class. Everything
+    that other parts of the package must know of a loss is an attribute or a method of the class, so a new
+    loss is one class: register it with :func:`adfs.problem.register_loss`, or pass an instance.
+
+    Attributes
+    ----------
+    name : str
+        The name users type.
+    task : str
+        ``"classification"`` (labels −1 and +1), ``"multiclass"`` (labels 0 … K − 1) or ``"regression"``.
+    label : str
+        A few words for help texts: what the loss is for.
+    beta : float
+        Smoothness β = sup ℓ''; ``inf`` when the loss is not smooth.
+    curvature_type : str
+        How ℓ'' behaves: ``"constant"``, ``"continuous"`` (never 0 and without jumps), ``"jumps"`` (between 0
+        and β, say), ``"kinks"`` (ℓ' jumps) or ``"unbounded"`` (it exists and has no bound: runs then assume a
+        bound for every sample).
+    translates : bool
+        Whether the loss depends on u − b alone. An offset of the margin can then be subtracted from b.
+    several_outputs : bool
+        Whether a sample has more than one margin, ``n_outputs`` of them.
+    link : str
+        Which function of the mean the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
+    likelihood : bool
+        Whether the loss is a negative log-likelihood, so that its curvature is the information.
+    standard_errors : bool
+        Whether standard errors are available: those of the likelihood, or robust ones only.
+    dispersed : bool
+        Whether the likelihood has a dispersion that is estimated from the data.
+    expected_curvature : float or None
+        The mean of ℓ'' over the targets, where it differs from ℓ''.
+    score : str
+        The name of the score of predictions: ``"accuracy"``, ``"R²"`` or ``"D²"``.
+    sklearn_factor : float
+        How often scikit-learn's loss of the same name contains this one; its ``C`` is multiplied by it.
+    wanted_targets, advice : str
+        The two halves of the sentence that refuses invalid labels or targets.
+
+    Notes
+    -----
+    A subclass defines the static functions ``value(loss, u, b)``, ``derivative(loss, u, b)``,
+    ``curvature(loss, u, b)``, ``conjugate(loss, s, b)`` (``inf`` outside its domain), ``domain(loss, b)`` and
+    ``dual_prox(loss, zeta, h, b, start)``, where ``start`` is a guess of the margin at the solution that an
+    iterative prox may use.
+
+    It may define ``divergence(loss, u, s, b)``, which is ℓ(u; b) + ℓ*(s; b) − us without cancellation, and
+    infinite outside the domain. Certificates are then accurate to the last digits. Without it the difference
+    is computed, and a bound of its rounding is added.
+
+    For parameters that adapt during a run (`adfs.problem.views`) it defines ``curvature_over(loss, low, high,
+    b)``, the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first
+    margin with ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' takes other
+    values than 0 and β, it also defines ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox
+    with another β over a box. A loss of unbounded curvature defines all of these, and ``flatter(loss, beta,
+    b)``, the interval of margins on which ℓ'' is at most β.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    task: ClassVar[str]
+    label: ClassVar[str] = ""
+    curvature_type: ClassVar[str] = "jumps"
+    translates: ClassVar[bool] = False
+    several_outputs: ClassVar[bool] = False
+    link: ClassVar[str] = "identity"
+    likelihood: ClassVar[bool] = False
+    standard_errors: ClassVar[bool] = False
+    dispersed: ClassVar[bool] = False
+    expected_curvature: ClassVar[float | None] = None
+    sklearn_factor: ClassVar[float] = 1.0
+    curvature_over: ClassVar[Callable[..., float] | None] = None
+
+    # ------------------------------------------------------------------ smoothness
+
+    @property
+    def beta(self) -> float:
+        """β = sup ℓ'', ``inf`` when the loss is not smooth."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how smooth it is: define `beta`")
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss has a Lipschitz derivative."""
+        return math.isfinite(self.beta)
+
+    @property
+    def assumes_curvature(self) -> bool:
+        """Whether ℓ'' exists without a bound, so that runs assume one for every sample."""
+        return self.curvature_type == "unbounded"
+
+    @property
+    def can_be_boxed(self) -> bool:
+        """Whether the loss has `curvature_over`, so that parameters can adapt to the samples' margins."""
+        return self.curvature_over is not None
+
+    def smoothed(self, width: float) -> tuple[Loss, float] | None:
+        """Return the loss with its kinks rounded over a width, and the factor of its weights.
+
+        None where there is no such form. The domains of the dual variables stay the same.
+        """
+        return None
+
+    def typical_curvature(self, mean_target: float) -> float:
+        """Return the size of ℓ'' at the margins of a fit to targets with this mean."""
+        return self.beta if self.smooth else 1.0
+
+    # ------------------------------------------------------------------ parameters and labels
+
+    @classmethod
+    def parameters(cls) -> dict[str, object]:
+        """Return the parameters with their defaults, ``inspect.Parameter.empty`` where there is none."""
+        signature = inspect.signature(cls.__new__)
+        return {one.name: one.default for one in list(signature.parameters.values())[1:]}
+
+    @property
+    def n_outputs(self) -> int:
+        """K, the number of margins of a sample."""
+        return 1
+
+    def multiclass(self, n_classes: int) -> Loss | None:
+        """Return the loss of one model for several classes; None where each class needs its own model."""
+        return None
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        """Return which finite labels or targets the loss takes, shape (N,), bool."""
+        return np.abs(y) == 1.0 if self.task == "classification" else np.ones(y.shape, dtype=bool)
+
+    @property
+    def wanted_targets(self) -> str:
+        """What labels or targets must be."""
+        return "labels −1 and +1" if self.task == "classification" else "finite targets"
+
+    @property
+    def advice(self) -> str:
+        """The end of the sentence that refuses other labels or targets."""
+        own = self.task == "classification"
+        return "map your labels to ±1 first" if own else "leave such rows out, or take another loss"
+
+    # ------------------------------------------------------------------ predictions
+
+    @classmethod
+    def mean(cls, margins: np.ndarray) -> np.ndarray:
+        """Return the inverse link: predictions from margins (N,); probabilities for logit and softmax."""
+        return margins
+
+    @property
+    def score(self) -> str:
+        """The name of the score of predictions."""
+        return "R²" if self.task == "regression" else "accuracy"
+
+    @staticmethod
+    def unit_deviances(y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
+        """Return the deviance of each target from its predicted mean; R² and D² are 1 less their ratios."""
+        return np.asarray((y - means) ** 2)
+
+    @staticmethod
+    def level_parts(y: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the summands, to be weighted, of the numerator and denominator of a log link's best mean."""
+        raise NotImplementedError("for losses with a log link")
+
+    # ------------------------------------------------------------------ functions that kernels call
+
+    @staticmethod
+    def divergence(loss: Any, u: Any, s: Any, b: float) -> float:
+        """Return ℓ(u; b) + ℓ*(s; b) − us with a bound of its rounding added."""
+        return _with_rounding(value(loss, u, b), conjugate(loss, s, b), u * s)
+
+    @staticmethod
+    def outputs(loss: Any) -> int:
+        """Return K."""
+        return 1
+
+    @staticmethod
+    def point_of(loss: Any, numbers: np.ndarray) -> Any:
+        """Return the argument of `value` and `conjugate` from an array (K,): the number, or the array."""
+        return numbers[0]
+
+    @staticmethod
+    def write_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> None:
+        """Replace the margins u (K,) by w∇ℓ(u; b)."""
+        margins[0] = weight * derivative(loss, margins[0], b)
+
+    @staticmethod
+    def value_and_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> float:
+        """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
+        found = value(loss, margins[0], b)
+        margins[0] = weight * derivative(loss, margins[0], b)
+        return found
+
+    @staticmethod
+    def clip_dual(loss: Any, dual: np.ndarray, b: float, weight: float) -> None:
+        """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
+        low, high = domain(loss, b)
+        t = min(max(dual[0], weight * low), weight * high)
+        # w·high divided by w may round to just outside: step in by one unit.
+        if t / weight > high or t / weight < low:
+            t *= 1.0 - 2.0**-52
+        dual[0] = t
+
+
+# --------------------------------------------------------------------------- scalar pieces that losses share
+
+
+@compiled
+def clip(s: float, lo: float, hi: float) -> float:
+    """Return the point of [lo, hi] nearest to s."""
+    return min(max(s, lo), hi)
+
+
+@compiled
+def entropy_part(a: float, p: float, away: float, log_p: float) -> float:
+    """Return a·log(a/p) − a + p, at least 0, from ``away`` = a − p and log p.
+
+    Near a = p it is a series in v = away/(a + p), because log(a/p) = 2(v + v³/3 + v⁵/5 + …).
+    """
+    total = a + p
+    v = away / total if total > 0.0 else 0.0
+    if abs(v) < _SERIES_BELOW:
+        z = v * v
+        tail = 1.0 / 11.0 + z * (1.0 / 13.0 + z * (1.0 / 15.0 + z * (1.0 / 17.0 + z * (1.0 / 19.0))))
+        series = 1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0 + z * (1.0 / 9.0 + z * tail)))
+        return away * v + 2.0 * a * v * z * series
+    if a == 0.0:
+        return p
+    return max(a * (math.log(a) - log_p) - away, 0.0)
+
+
+def positive(loss: str, name: str, number: float) -> float:
+    """Return a loss's constant, checked to be finite and above 0."""
+    if not (math.isfinite(number) and number > 0.0):
+        raise InputError(f"{loss}: {name} must be finite and above 0, got {number!r}")
+    return float(number)
+
+
+def inside(loss: str, quantile: float) -> float:
+    """Return a quantile, checked to lie strictly between 0 and 1."""
+    if not 0.0 < quantile < 1.0:
+        raise InputError(f"{loss}: quantile must lie strictly between 0 and 1, got {quantile!r}")
+    return float(quantile)
+
+
+@compiled
+def _with_rounding(value: float, conjugate: float, product: float) -> float:
+    if conjugate == math.inf:
+        return math.inf
+    rounding = _ROUNDING * (abs(value) + abs(conjugate) + abs(product))
+    return max(value + conjugate - product, 0.0) + rounding
+
+
+# --------------------------------------------------------------------------- dispatch on the class of a loss
+# Python code and kernels call these functions. Each is the static function of the same name of the loss's
+# class; where the label has an offset of the margin, the offset is put into the arguments first.
+
+
 def _own(loss: Loss, b: Label, function: str) -> Callable[..., Any]:
-    """Return the loss's own function, or that with the label's offset put in."""
-    if isinstance(b, ShiftedLabel):
-        return _WITH_SHIFT[function]
-    default = (_difference,) if function == "divergence" else ()
-    return getattr(type(loss), function, *default)
+    """Return the function of the loss's class that Python code calls."""
+    return _WITH_SHIFT[function] if isinstance(b, ShiftedLabel) else getattr(type(loss), function)
 
 
 def value(loss: Loss, u: float | np.ndarray, b: Label) -> float:
@@ -78,7 +321,7 @@ def conjugate(loss: Loss, s: float | np.ndarray, b: Label) -> float:
 
 
 def divergence(loss: Loss, u: float | np.ndarray, s: float | np.ndarray, b: Label) -> float:
-    """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0: without cancellation, or at most its rounding too large."""
+    """Return ℓ(u; b) + ℓ*(s; b) − us, at least 0 and never below the exact value by more than its digits."""
     return float(_own(loss, b, "divergence")(loss, u, s, b))
 
 
@@ -93,25 +336,32 @@ def dual_prox(loss: Loss, zeta: float, h: float, b: Label, start: float) -> floa
     return float(_own(loss, b, "dual_prox")(loss, zeta, h, b, start))
 
 
-@compiled
-def _with_rounding(value: float, conjugate: float, product: float) -> float:
-    if conjugate == math.inf:
-        return math.inf
-    rounding = _ROUNDING * (abs(value) + abs(conjugate) + abs(product))
-    return max(value + conjugate - product, 0.0) + rounding
+# Of one output or several: margins and dual variables are arrays of K numbers, whatever K is.
 
 
-def _difference(loss: Loss, u: float, s: float, b: float) -> float:
-    return _with_rounding(value(loss, u, b), conjugate(loss, s, b), u * s)
+def outputs(loss: Loss) -> int:
+    """Return K, the number of margins of a sample."""
+    return loss.n_outputs
 
 
-def _chosen(
-    loss: types.Type, b: types.Type, function: str, *default: Callable[..., object]
-) -> Callable[..., object] | None:
-    """Return what numba compiles: the loss's own function, or that with the label's offset put in."""
-    if kind_of(b) is ShiftedLabel:
-        return _WITH_SHIFT[function]
-    return getattr(kind_of(loss), function, *(default or (None,)))
+def point_of(loss: Loss, numbers: np.ndarray) -> Any:
+    """Return the argument of `value` and `conjugate` from an array (K,): the number, or the array."""
+    return type(loss).point_of(loss, numbers)
+
+
+def write_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
+    """Replace the margins u (K,) by w∇ℓ(u; b)."""
+    type(loss).write_slope(loss, margins, b, weight)
+
+
+def value_and_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
+    """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
+    return type(loss).value_and_slope(loss, margins, b, weight)
+
+
+def clip_dual(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
+    """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
+    type(loss).clip_dual(loss, dual, b, weight)
 
 
 _WITH_SHIFT: dict[str, Callable[..., object]] = {
@@ -126,13 +376,22 @@ _WITH_SHIFT: dict[str, Callable[..., object]] = {
     ),
 }
 
-overloads(value)(lambda loss, u, b: _chosen(loss, b, "value"))
-overloads(derivative)(lambda loss, u, b: _chosen(loss, b, "derivative"))
-overloads(curvature)(lambda loss, u, b: _chosen(loss, b, "curvature"))
-overloads(conjugate)(lambda loss, s, b: _chosen(loss, b, "conjugate"))
-overloads(divergence)(lambda loss, u, s, b: _chosen(loss, b, "divergence", _difference))
-overloads(domain)(lambda loss, b: _chosen(loss, b, "domain"))
-overloads(dual_prox)(lambda loss, zeta, h, b, start: _chosen(loss, b, "dual_prox"))
+
+def compiled_by_class(function: Callable[..., object]) -> None:
+    """Let compiled calls of a function use the static function of that name of the first argument's class."""
+    name = function.__name__
+
+    def choose(loss: types.Type, *others: types.Type) -> Callable[..., object] | None:
+        shifted = any(kind_of(other) is ShiftedLabel for other in others)
+        return _WITH_SHIFT[name] if shifted else getattr(kind_of(loss), name, None)
+
+    overloads(function)(choose)
+
+
+_DISPATCHED: tuple[Callable[..., object], ...] = (value, derivative, curvature, conjugate, divergence, domain)
+_DISPATCHED += (dual_prox, outputs, point_of, write_slope, value_and_slope, clip_dual)
+for _function in _DISPATCHED:
+    compiled_by_class(_function)
 
 
 @compiled
@@ -154,86 +413,6 @@ def weighted_conjugate_prox(
     return weighted_dual_prox(loss, zeta * shrink, h * shrink, b, weight, start)
 
 
-# --------------------------------------------------------------------------- one output or several
-# Kernels that hold a sample's margins or its tip as an array of K numbers, whatever K is.
-
-
-def outputs(loss: Loss) -> int:
-    """Return K, the number of margins that the loss takes."""
-    return loss.n_outputs
-
-
-def point_of(loss: Loss, numbers: np.ndarray) -> float | np.ndarray:
-    """Return what `value` and `conjugate` of this loss take, from an array (K,): the number or the array."""
-    return numbers if loss.several_outputs else float(numbers[0])
-
-
-def write_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
-    """Replace the margins u (K,) by w∇ℓ(u; b)."""
-    raise NotImplementedError("compiled code only")
-
-
-def value_and_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
-    """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
-    raise NotImplementedError("compiled code only")
-
-
-def clip_dual(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
-    """Move a tip s (K,) so that s/w lies in the domain of ℓ*(·; b), in place."""
-    raise NotImplementedError("compiled code only")
-
-
-def _several(loss: types.Type) -> bool:
-    return bool(getattr(kind_of(loss), "several_outputs", False))
-
-
-@overloads(outputs)
-def _outputs(loss: types.Type) -> Callable[..., object]:
-    return (lambda loss: loss.n_classes) if _several(loss) else (lambda loss: 1)
-
-
-@overloads(point_of)
-def _point_of(loss: types.Type, numbers: types.Type) -> Callable[..., object]:
-    return (lambda loss, numbers: numbers) if _several(loss) else (lambda loss, numbers: numbers[0])
-
-
-@overloads(write_slope)
-def _write_slope(
-    loss: types.Type, margins: types.Type, b: types.Type, weight: types.Type
-) -> Callable[..., object] | None:
-    def one(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
-        margins[0] = weight * derivative(loss, margins[0], b)
-
-    return _chosen(loss, b, "write_slope", one)
-
-
-@overloads(value_and_slope)
-def _value_and_slope(
-    loss: types.Type, margins: types.Type, b: types.Type, weight: types.Type
-) -> Callable[..., object] | None:
-    def one(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
-        found = value(loss, margins[0], b)
-        margins[0] = weight * derivative(loss, margins[0], b)
-        return found
-
-    return _chosen(loss, b, "value_and_slope", one)
-
-
-@overloads(clip_dual)
-def _clip_dual(
-    loss: types.Type, dual: types.Type, b: types.Type, weight: types.Type
-) -> Callable[..., object] | None:
-    def one(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
-        low, high = domain(loss, b)
-        t = min(max(dual[0], weight * low), weight * high)
-        # w·high divided by w may round to just outside: step in by one unit.
-        if t / weight > high or t / weight < low:
-            t *= 1.0 - 2.0**-52
-        dual[0] = t
-
-    return _chosen(loss, b, "clip_tip", one)
-
-
 # --------------------------------------------------------------------------- registry
 
 LOSSES: dict[str, type[Loss]] = {}
@@ -249,24 +428,6 @@ def register_loss(cls: type[Loss]) -> type[Loss]:
     return cls
 
 
-for _cls in (
-    Logistic,
-    Squared,
-    SquaredHinge,
-    SmoothedHinge,
-    Huber,
-    SmoothedQuantile,
-    Hinge,
-    Absolute,
-    Quantile,
-    EpsilonInsensitive,
-    Poisson,
-    Gamma,
-    Multinomial,
-):
-    register_loss(_cls)
-
-
 def get_loss(loss: str | Loss, **constants: float) -> Loss:
     """Return a loss from its name and constants, or the loss itself.
 
@@ -280,39 +441,26 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
     if isinstance(loss, Loss):
         if constants:
             raise InputError(
-                f"constants {sorted(constants)} were given beside a loss that already has its own"
+                f"parameters {sorted(constants)} were given beside a loss that already has its own"
             )
         return loss
     if not isinstance(loss, str):
         raise InputError(f"loss must be a name or a Loss, got {type(loss).__name__}")
-    name = loss
-    if name not in LOSSES:
+    if loss not in LOSSES:
         raise unknown_name("loss", loss, LOSSES)
-    cls = LOSSES[name]
+    cls = LOSSES[loss]
     for constant in constants:
-        allowed = set(inspect.signature(cls.__new__).parameters) - {"cls", "_cls"}
-        if constant not in allowed:
-            raise unknown_name(f"constant of the loss {name!r}", constant, allowed or {"(none)"})
+        if constant not in cls.parameters():
+            raise unknown_name(f"parameter of the loss {loss!r}", constant, cls.parameters() or {"(none)"})
     return cls(**constants)
 
 
 def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:
     """Raise :class:`InputError` unless the labels or targets fit the loss."""
-    if loss.task == "classification":
-        bad, wanted, advice = np.abs(y) != 1.0, "labels −1 and +1", "map your labels to ±1 first"
-    elif loss.link == "log":
-        counts = loss.name == "poisson"
-        bad, wanted = (y < 0.0, "counts of at least 0") if counts else (y <= 0.0, "targets above 0")
-        advice = "leave such rows out, or take another loss"
-    elif isinstance(loss, Multinomial):
-        bad = (y != np.floor(y)) | (y < 0.0) | (y >= (loss.n_classes or math.inf))
-        wanted = "labels that are whole numbers from 0"
-        wanted += f" to {loss.n_classes - 1}" if loss.n_classes else ""
-        advice = "number your classes first"
-    else:
-        return
-    if bad.any():
-        row = int(np.argmax(bad))
+    valid = loss.valid_targets(y)
+    if not valid.all():
+        row = int(np.argmin(valid))
         raise InputError(
-            f"{where}: the loss {loss.name!r} wants {wanted}, and row {row} has another one; {advice}"
+            f"{where}: the loss {loss.name!r} wants {loss.wanted_targets}, and row {row} has another one; "
+            f"{loss.advice}"
         )

@@ -74,7 +74,7 @@ def _weighted_sizes(weights: np.ndarray, theta: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class WholePenalty:
-    """(σ/2)‖θ‖² + Σ_k Λ_k|θ_k|, the sum over all nodes.
+    """(σ/2) Σ_k r_k θ_k² + Σ_k Λ_k|θ_k|, the sum over all nodes.
 
     Attributes
     ----------
@@ -83,30 +83,38 @@ class WholePenalty:
         Λ_k = c_k Σλ_i, where there is an ℓ1 term.
     total_l1 : float
         Σλ_i.
+    ridge_columns : ndarray of shape (d,), or None
+        r_k: 1, and 0 for a column without a penalty; all 1 when None.
     """
 
     sigma: float
     l1: np.ndarray | None = None
     total_l1: float = 0.0
+    ridge_columns: np.ndarray | None = None
+
+    def ridge_part(self, theta: np.ndarray) -> np.ndarray:
+        """Return θ (…, d) with 0 in the columns without a penalty: σ times it is the ridge's gradient."""
+        return theta if self.ridge_columns is None else theta * self.ridge_columns
 
     def sizes(self, theta: np.ndarray) -> float:
         """Return the ℓ1 term at θ (d,)."""
         return 0.0 if self.l1 is None else _weighted_sizes(self.l1, np.ascontiguousarray(theta))
 
     def minimizer(self, row_total: np.ndarray) -> np.ndarray:
-        """Return θ̂, the minimiser of the penalty + θᵀ(row total); shape (d,)."""
+        """Return θ̂, the minimiser of the penalty + θᵀ(row total); 0 in unpenalised columns; (d,)."""
+        total = self.ridge_part(row_total)
         if self.l1 is None:
-            return np.asarray(-row_total / self.sigma)
-        return np.asarray(soft(-row_total, self.l1) / self.sigma)
+            return np.asarray(-total / self.sigma)
+        return np.asarray(soft(-total, self.l1) / self.sigma)
 
     def apart(self, row_total: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, float, float]:
-        """Return what `close_gap` wants of the penalty at θ and of the tips' total.
+        """Return what `close_gap` wants of the penalty at θ and of the total of the dual variables.
 
         With g the penalty, g(θ) + g*(v) − θᵀv at v = −total is (σ/2)‖θ − θ̂‖² + Σ_k|θ_k|(Λ_k − z_k sign θ_k),
         z being v cut off at ±Λ: nothing cancels. Returned are σ(θ − θ̂), (d,), the ℓ1 term at θ, and the sum.
         """
         if self.l1 is None:
-            return row_total + self.sigma * theta, 0.0, 0.0
+            return self.ridge_part(row_total + self.sigma * theta), 0.0, 0.0
         cut = np.clip(-row_total, -self.l1, self.l1)
         extra = float(np.abs(theta) @ (self.l1 - cut * np.sign(theta)))
         return self.sigma * (theta - self.minimizer(row_total)), self.sizes(theta), extra

@@ -12,17 +12,25 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import get_loss
-from adfs.problem.multinomial import Multinomial
-from adfs.problem.optimum import Optimum, find_optimum
+from adfs.problem.logistic import Multinomial
+from adfs.problem.losses import Loss, get_loss
 from adfs.problem.penalties import check_l1
-from adfs.problem.samples import Labels, Matrix, Rows, Samples, label_at, rows_of, sparse
-from adfs.problem.shards import Shard, check_offset, make_shard, split, stack_shards
-from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.samples import (
+    Labels,
+    Matrix,
+    Rows,
+    Samples,
+    ShiftedLabels,
+    batch_smoothness,
+    label_at,
+    rows_of,
+    sparse,
+)
+from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
 from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
 
-_WIDE = 16  # entries per row
+#: Cached properties that do not depend on the offsets of the margins.
+_WITHOUT_OFFSETS = ("active", "kappa", "batch_smoothness")
 
 
 class Problem(FiniteSum):
@@ -66,8 +74,8 @@ class Problem(FiniteSum):
     ----------
     X, y, weights, offset
         The samples, node after node; ``offset`` is None when none was given.
-    offsets : ndarray of shape (n_nodes + 1,)
-        Node i holds the rows ``offsets[i]:offsets[i + 1]``.
+    node_starts : ndarray of shape (n_nodes + 1,)
+        Node i holds the rows ``node_starts[i]:node_starts[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
     n_features : int
         d: the number of columns, times that of outputs.
@@ -134,7 +142,7 @@ class Problem(FiniteSum):
         Examples
         --------
         >>> shards = [([[1.0]], [0.5]), ([[2.0], [3.0]], [1.0, 2.0], [1.0, 0.0])]
-        >>> Problem.from_shards(shards, loss="squared", sigma=[1.0, 2.0]).offsets.tolist()
+        >>> Problem.from_shards(shards, loss="squared", sigma=[1.0, 2.0]).node_starts.tolist()
         [0, 1, 3]
         """
         chosen = get_loss(loss)
@@ -169,23 +177,29 @@ class Problem(FiniteSum):
         sigma: float | Sequence[float] | np.ndarray,
         offset: np.ndarray | None = None,
     ) -> Problem:
-        """Build a problem from rows that stand node after node, node i at ``offsets[i]:offsets[i + 1]``."""
+        """Build a problem from rows that are sorted by node; see the attribute ``node_starts``."""
         problem = cls.__new__(cls)
         problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(node_starts), sigma, None)
         return problem
 
     def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
         """Return the same problem with terms λ_i Σ_k c_k|θ_k|; ``columns`` has c (d,), 1 when left out."""
-        moved = self._with_data(self._data)
-        moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
-        return moved
+        changed = self._with_data(self.data)
+        changed.l1, changed.l1_columns = check_l1(l1, self.n_nodes), columns
+        return changed
+
+    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
+        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
+        changed = self._with_data(self.data)
+        changed.ridge_columns = columns
+        return changed
 
     def _with_data(self, data: Shard) -> Problem:
         """Return the same problem with other samples in the places of its own."""
-        moved = Problem.__new__(Problem)
-        moved._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
-        moved.l1, moved.l1_columns = self.l1, self.l1_columns
-        return moved
+        changed = Problem.__new__(Problem)
+        changed._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
+        changed.l1, changed.l1_columns, changed.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
+        return changed
 
     def _set(
         self, loss: Loss, data: Shard, node_starts: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
@@ -195,19 +209,15 @@ class Problem(FiniteSum):
             loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
             if loss.n_classes < counted:
                 raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
-        self.loss, self.loss_name, self.smooth = loss, loss.name, loss.smooth
-        self.assumes_curvature = loss.assumes_curvature
+        self.loss, self.smooth = loss, loss.smooth
         self.n_samples, self.n_outputs = int(data.y.size), loss.n_outputs
         self.n_features = int(data.X.shape[1]) * loss.n_outputs
         self.dual_shape = (loss.n_outputs,) if loss.several_outputs else ()
-        self.X: Matrix = data.X
+        self.X, self.y, self.weights, self.offset = data
         self.sparse = sparse(data.X)
         self.entries_per_row = data.X.nnz / max(1, self.n_samples) if self.sparse else None
-        self.y = data.y
-        self.weights = data.weights
-        self.offset = data.offset
         self.node_starts = node_starts
-        self._row_index = row_index  # None: as they were given
+        self._row_index = row_index  # None: the rows are in the order in which they were given
         self._norms: np.ndarray | None = None
         self.sigma = check_sigma(sigma, node_starts.size - 1)
         for array in (self.y, self.weights, self.offset, self.node_starts, self.sigma):
@@ -219,24 +229,22 @@ class Problem(FiniteSum):
         norms, weights = self.row_norms_squared, self.weights
         outside = (norms < SMALLEST) | (norms > LARGEST)
         chosen = np.flatnonzero(outside)
-        outside[chosen] = ~evaluation.rows_are_zero(self.rows, chosen)
-        self._refuse(outside & (weights > 0.0), name, "has a squared norm that is not a double; scale X")
-        self._refuse((weights > 0.0) & (weights < SMALLEST), name, "has a weight too small to divide by")
+        # Rows of zeros are constants, whatever the sum of their squares is.
+        outside[chosen] = np.asarray((self.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
         with np.errstate(over="ignore", under="ignore"):
             smoothness = weights * norms * min(self.loss.beta, 1.0)
             ratio = smoothness / self.sigma.min()
-        what = "has weight × squared norm / sigma beyond what doubles hold; scale X, the weights or sigma"
-        active = (norms > 0.0) & (weights > 0.0)
-        self._refuse(active & ((smoothness < SMALLEST) | ~np.isfinite(ratio)), name, what)
-
-    @staticmethod
-    def _refuse(bad: np.ndarray, name: Callable[[int], str], what: str) -> None:
-        if bad.any():
-            raise InputError(f"{name(int(np.argmax(bad)))} {what}")
+        unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
+        for bad, what in (
+            (outside, "has a squared norm that is not a double; scale X"),
+            (weights < SMALLEST, "has a weight too small to divide by"),
+            (unusable, "has weight × squared norm / sigma beyond doubles; scale X, the weights or sigma"),
+        ):
+            if (bad & (weights > 0.0)).any():
+                raise InputError(f"{name(int(np.argmax(bad & (weights > 0.0))))} {what}")
 
     # ------------------------------------------------------------------ sizes and constants
-    # What is as long as the data and quickly computed is not kept, as it would double what a sample takes;
-    # but the norms of wide rows are: they are little beside the rows, and a set-up asks for them five times.
+    # Arrays of N numbers are not kept, except the rows' norms, which a set-up needs five times.
 
     @property
     def rows(self) -> Rows:
@@ -251,17 +259,18 @@ class Problem(FiniteSum):
     @cached_property
     def labels(self) -> Labels:
         """The labels or targets in the form kernels take, with the offsets of the margins."""
-        return self._data.labels(self.loss)
+        return self.data.labels(self.loss)
 
     @property
-    def _data(self) -> Shard:
+    def data(self) -> Shard:
+        """The samples of all nodes, one after the other."""
         return Shard(self.X, self.y, self.weights, self.offset)
 
     @cached_property
     def shards(self) -> list[Shard]:
         """What each node holds, as views (copies of the index arrays when sparse)."""
         cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return [self._data.take(slice(a, b)) for a, b in cuts]
+        return [self.data.take(slice(a, b)) for a, b in cuts]
 
     @property
     def row_index(self) -> np.ndarray:
@@ -274,12 +283,8 @@ class Problem(FiniteSum):
     def row_norms_squared(self) -> np.ndarray:
         """q_ij = ‖x_ij‖², shape (N,)."""
         if self._norms is None:
-            norms = evaluation.row_norms_squared(self.rows, self.n_samples)
-            entries = self.X.nnz if self.sparse else self.X.size
-            if entries < _WIDE * self.n_samples:
-                return norms
-            norms.setflags(write=False)
-            self._norms = norms
+            self._norms = evaluation.row_norms_squared(self.rows, self.n_samples)
+            self._norms.setflags(write=False)
         return self._norms
 
     @cached_property
@@ -302,21 +307,20 @@ class Problem(FiniteSum):
     def merged(self) -> Problem:
         if self.n_nodes == 1:
             return self
-        whole = Problem.__new__(Problem)
-        node_starts = np.array([0, self.n_samples], dtype=np.int64)
-        whole._set(self.loss, self._data, node_starts, self.total_sigma, self._row_index)
-        whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        whole.l1_columns = self.l1_columns
-        return whole
+        merged = self._with_data(self.data)
+        merged.node_starts = np.array([0, self.n_samples], dtype=np.int64)
+        merged.sigma = check_sigma(self.total_sigma, 1)
+        merged.l1 = None if self.l1 is None else np.array([self.l1.sum()])
+        return merged
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
         checked = check_offset(offset, self.n_samples, self.loss, "")
-        moved = self._with_data(self._data._replace(offset=checked))
-        for name in ("active", "kappa", "batch_smoothness"):  # which offsets do not change
-            if name in self.__dict__:
-                moved.__dict__[name] = self.__dict__[name]
-        return moved
+        changed = self._with_data(self.data._replace(offset=checked))
+        # Offsets do not change these, which take a pass over the rows each.
+        known = {name: self.__dict__[name] for name in _WITHOUT_OFFSETS if name in self.__dict__}
+        changed.__dict__.update(known)
+        return changed
 
     def first_samples(self) -> Problem | None:
         first = [shard.take(slice(1)) for shard in self.shards]
@@ -334,13 +338,16 @@ class Problem(FiniteSum):
             )
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
-        return self._with_data(self._data._replace(X=X)).with_l1(self.l1)
+        return self._with_data(self.data._replace(X=X)).with_l1(self.l1)
+
+    def with_sparse_rows(self) -> Problem:
+        return self if self.sparse else self._with_data(self.data._replace(X=as_rows(sp.csr_array(self.X))))
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
         arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
-        arrays += [one for one in (self.offset, self.l1, self.l1_columns) if one is not None]
-        return [self.loss], arrays
+        optional = (self.offset, self.l1, self.l1_columns, self.ridge_columns)
+        return [self.loss], arrays + [array for array in optional if array is not None]
 
     def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
         x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
@@ -387,8 +394,13 @@ class Problem(FiniteSum):
 
     def _penalty_gradient(self, theta: np.ndarray) -> np.ndarray:
         whole = self.whole_penalty
-        gradient = whole.sigma * theta
+        gradient = whole.sigma * whole.ridge_part(theta)
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
+
+    def margins_at(self, theta: np.ndarray) -> np.ndarray:
+        """Return the margins with their offsets, as the loss takes them; shape (N,)."""
+        margins, labels = self.X @ theta, self.labels
+        return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
@@ -396,20 +408,14 @@ class Problem(FiniteSum):
             raise InputError(f"the loss {self.loss.name!r} has several outputs: no Hessian is formed")
         theta = self._checked(theta, "theta", self.n_features)
         curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.labels)
-        return self.curvature_matrix(curvatures)
-
-    def curvature_matrix(self, curvatures: np.ndarray) -> np.ndarray:
-        """Return Σ b_j x_j x_jᵀ + Σ σ_i·I for the samples' curvatures b (N,), dense, shape (d, d)."""
-        if self.sparse:
-            data = (self.X.T @ sp.diags_array(curvatures) @ self.X).toarray()
-        else:
-            data = self.X.T @ (curvatures[:, None] * self.X)
-        return np.asarray(data + self.total_sigma * np.eye(self.n_features))
+        products = self.X.T @ (sp.diags_array(curvatures) @ self.X)
+        dense = products.toarray() if self.sparse else products
+        return np.asarray(dense + np.diag(self.total_sigma * self.ridge_mask))
 
     # ------------------------------------------------------------------ the dual
 
     def _checked_duals(self, duals: np.ndarray) -> np.ndarray:
-        """Return tips (N, *tip_shape) as kernels take them, (N, K)."""
+        """Return dual variables (N, *dual_shape) as kernels take them, (N, K)."""
         out = np.ascontiguousarray(duals, dtype=np.float64)
         if out.shape != (self.n_samples, *self.dual_shape):
             raise InputError(f"s must have shape {(self.n_samples, *self.dual_shape)}, got {out.shape}")
@@ -444,19 +450,6 @@ class Problem(FiniteSum):
     def margin_scales(self) -> np.ndarray:
         """What says how far rounding takes the margins of each node's rows, as `gaps` has it; (n, 5)."""
         return gaps.margin_scales(self.samples, self.active)
-
-    def optimum(self, tol: float = 1e-12) -> Optimum:
-        """Return the minimiser, certified by its relative duality gap; computed once and kept.
-
-        Newton's method in low dimension, Newton with conjugate gradients in high. For losses that are not
-        smooth, an interior-point method in low dimension and dual coordinate ascent in high, each finished by
-        an active-set solve. With several outputs, Newton with conjugate gradients. A warning
-        tells when ``tol`` was not reached; ``gap`` is what was.
-        """
-        known: Optimum | None = self.__dict__.get("_optimum")
-        if known is None or known.gap > tol:
-            known = self.__dict__["_optimum"] = find_optimum(self, tol)
-        return known
 
     def __repr__(self) -> str:
         kind = "sparse" if self.sparse else "dense"

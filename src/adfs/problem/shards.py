@@ -14,8 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError, unknown_name
-from adfs.problem.loss_base import Loss
-from adfs.problem.losses import check_labels
+from adfs.problem.losses import Loss, check_labels
 from adfs.problem.samples import Labels, Matrix, labels_of, sparse
 
 _LARGEST = 1e150  # can be squared

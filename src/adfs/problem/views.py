@@ -24,20 +24,19 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem import evaluation
-from adfs.problem.line_losses import (
-    Absolute,
-    EpsilonInsensitive,
-    Hinge,
-    Quantile,
-    SmoothedHinge,
-    SmoothedInsensitive,
-    SmoothedQuantile,
-)
-from adfs.problem.loss_base import Ends, Loss, clip
-from adfs.problem.losses import curvature, derivative, dual_prox, weighted_dual_prox
+from adfs.problem.finite_sum import FiniteSum
+from adfs.problem.losses import Ends, Loss, clip, curvature, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
-from adfs.problem.samples import Label, Samples, ShiftedLabel, add_shift, kind_of, label_at, plain_label
-from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.samples import (
+    Label,
+    Samples,
+    ShiftedLabel,
+    add_shift,
+    batch_smoothness,
+    kind_of,
+    label_at,
+    plain_label,
+)
 from adfs.problem.terms import LinearTerm
 
 _ROUNDING = 1e-12  # of a margin, relative to itself and to 1
@@ -69,7 +68,7 @@ class Boxed(
 
 def can_be_boxed(loss: Loss) -> bool:
     """Whether a loss says what its curvature is over an interval."""
-    return hasattr(type(loss), "curvature_over")
+    return loss.can_be_boxed
 
 
 # --------------------------------------------------------------------------- what kernels call
@@ -183,7 +182,7 @@ def _intervals(
 
 
 def intervals(
-    problem: Problem, theta: np.ndarray, duals: np.ndarray, excess: float, radius: np.ndarray
+    problem: FiniteSum, theta: np.ndarray, duals: np.ndarray, excess: float, radius: np.ndarray
 ) -> np.ndarray:
     """Return intervals of margins around those of a certified pair θ (d,) and s (N,); shape (N, 2).
 
@@ -213,10 +212,10 @@ class BoxedProblem(Problem):
     are the ends of the intervals, of margins as the loss takes them: with offsets.
     """
 
-    def __init__(self, problem: Problem, margins: np.ndarray) -> None:
+    def __init__(self, problem: FiniteSum, margins: np.ndarray) -> None:
         if not can_be_boxed(problem.loss):
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
-        self._set(problem.loss, problem._data, problem.node_starts, problem.sigma, problem._row_index)
+        self._set(problem.loss, problem.data, problem.node_starts, problem.sigma, problem.row_index)
         self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
@@ -346,7 +345,7 @@ def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: n
 
 
 def first_curvatures(
-    problem: Problem, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
+    problem: FiniteSum, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
     """Return the curvatures to begin with, shape (N,); 0 on constants.
 
@@ -362,14 +361,14 @@ def first_curvatures(
     return _first_curvatures(problem.samples, problem.active, margin, duals)
 
 
-def view_with(problem: Problem, beta: np.ndarray) -> BoxedProblem:
+def view_with(problem: FiniteSum, beta: np.ndarray) -> BoxedProblem:
     """Return the problem with each sample's loss as smooth as its β_j says."""
     margins = np.empty((problem.n_samples, 2))
     _fill_margins(problem.samples, problem.active, beta, margins)
     return BoxedProblem(problem, margins)
 
 
-def beyond(problem: Problem, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
+def beyond(problem: FiniteSum, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return at which samples the curvature at θ is above what was assumed, shape (N,), bool."""
     found = evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.labels)
     return np.asarray(problem.active & (found > (1.0 + _SLACK) * beta))
@@ -380,22 +379,15 @@ def beyond(problem: Problem, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
 
 def can_be_smoothed(loss: Loss) -> bool:
     """Whether `smoothed` knows a loss."""
-    return isinstance(loss, Absolute | Quantile | EpsilonInsensitive | Hinge)
+    return loss.smoothed(1.0) is not None
 
 
-def smoothed(problem: Problem, width: float) -> Problem:
+def smoothed(problem: FiniteSum, width: float) -> Problem:
     """Return the problem with kinks rounded over a width; dual variables keep their domains."""
-    loss, weights = problem.loss, problem.weights
-    found: Loss
-    if isinstance(loss, Hinge):
-        found = SmoothedHinge(width)
-    elif isinstance(loss, EpsilonInsensitive):
-        found = SmoothedInsensitive(loss.epsilon, width)
-    elif isinstance(loss, Absolute):
-        found, weights = SmoothedQuantile(0.5, width), 2.0 * weights
-    else:
-        assert isinstance(loss, Quantile)
-        found = SmoothedQuantile(loss.quantile, width)
+    form = problem.loss.smoothed(width)
+    assert form is not None
+    found, factor = form
+    weights = problem.weights if factor == 1.0 else factor * problem.weights
     return Problem.stacked(
         problem.X, problem.y, weights, problem.node_starts, found, problem.sigma, problem.offset
     )

@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from adfs.algorithms.base import OnePoint, Process
+from adfs.algorithms.base import Process
 from adfs.algorithms.qning import dual_pass
+from adfs.algorithms.round_process import PrimalProcess
 from adfs.problem.evaluation import add_squares, squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
-from adfs.problem.problem import Problem
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.recording import Record
@@ -114,7 +114,6 @@ class AllNodes:
     def margin_scales(self) -> np.ndarray:
         """What says how far rounding takes the margins of each node's rows, (n, 5), collected once."""
         if self._scales is None:
-            assert isinstance(self.problem, Problem)
             self._scales = self.collect(self.problem.margin_scales)
         return self._scales
 
@@ -168,17 +167,17 @@ def certify(
         An earlier lower bound of F*.
     """
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
-    if isinstance(process, OnePoint):
+    if isinstance(process, PrimalProcess):
         duals = None
         # What rounding does to a loss without a bound of its curvature only the rows tell.
-        quick = problem.certifiable and problem.smooth and not process.stuck
+        quick = problem.certifiable and problem.smooth and not process.exhausted
         if enough is not None and quick and promised_gap(process, nodes) > enough * nodes.scale:
             return certify_by_gradient(process, nodes, lower)
     else:
         duals = process.dual() if problem.certifiable else None
     own: np.ndarray | None = None
     # With an ℓ1 term the iterates do not tell the centres.
-    direct = not process.at_iterate and penalty.l1 is None
+    direct = not process.certify_iterate and penalty.l1 is None
     if duals is not None and enough is not None and direct:
         duals = _inside(process, duals, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
@@ -193,7 +192,7 @@ def certify(
         duals = _inside(process, duals, problem)
         total = nodes.add_rows(duals)
         theta = penalty.minimizer(total)
-        if process.at_iterate:
+        if process.certify_iterate:
             theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
     else:
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
@@ -208,21 +207,20 @@ def certify(
     return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower, own)
 
 
-def promised_gap(process: OnePoint, nodes: AllNodes, lengths: np.ndarray | None = None) -> float:
+def promised_gap(process: PrimalProcess, nodes: AllNodes, lengths: np.ndarray | None = None) -> float:
     """Return the gap that ∇F promises, ‖∇F‖²/(2Σσ), rounding not counted; infinite without a ∇F.
 
     ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
     """
-    _, gradient = process.seen
-    square = squared_norm(gradient if lengths is None else lengths * gradient)
+    square = squared_norm(process.gradient if lengths is None else lengths * process.gradient)
     if square == 0.0 and process.position == 0.0:
         return np.inf
     return square / (2.0 * nodes.total_sigma)
 
 
-def certify_by_gradient(process: OnePoint, nodes: AllNodes, lower: float) -> Certificate:
+def certify_by_gradient(process: PrimalProcess, nodes: AllNodes, lower: float) -> Certificate:
     """Certify the θ of a process that goes by it from F and ∇F, which it has: no message, no rows."""
-    theta, (value, gradient) = process.point, process.seen
+    theta, value, gradient = process.point, process.value, process.gradient
     if not gradient.any() and not theta.any():  # F(0) − D(0) is known before the first gradient
         value, lower = nodes.value_at_zero, max(lower, nodes.dual_at_zero)
         rounding = _gradient_rounding(nodes, theta, value)[1]
@@ -239,7 +237,6 @@ def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tupl
     them by βδ. A node adds up its rows one after the other.
     """
     problem = nodes.problem
-    assert isinstance(problem, Problem)
     beta, square, scales = problem.loss.beta, squared_norm(theta), nodes.margin_scales
     excess, rows = max(value - nodes.dual_at_zero, 0.0), float(scales[:, 0].sum())
     margins = float(margin_rounding(scales, beta, square).sum())
@@ -253,7 +250,7 @@ def can_be_closed(process: Process, nodes: AllNodes) -> bool:
     """Whether `certify_after_pass` is for a process: dual variables of one smooth loss, which it can take."""
     problem = nodes.problem
     known = problem.linear and problem.smooth and not problem.assumes_curvature and not problem.dual_shape
-    return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.at_iterate)
+    return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.certify_iterate)
 
 
 def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, number: int) -> Certificate:

@@ -41,7 +41,7 @@ from adfs.runtimes.delays import (
 from adfs.runtimes.result import Consultation, History, Run
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
-from adfs.schedule.rounds import round_coin
+from adfs.schedule.sampling import round_coin
 from adfs.theory import NodeSizes, node_sizes
 
 _LONGEST_WALK = 2.0**48

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.schedule.philox import DOMAIN_COMPUTATION_TIME, DOMAIN_MESSAGE_TIME, check_seed, philox, seed_key
+from adfs.schedule.philox import Domain, check_seed, philox, seed_key
 
 #: τ where nobody gives one: the time of a message in the paper's experiments.
 DEFAULT_TAU = 5.0
@@ -29,8 +29,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _11 = np.uint64(11)
 _ONE = np.uint64(1)
-_COMPUTATION = np.uint64(DOMAIN_COMPUTATION_TIME)
-_MESSAGE = np.uint64(DOMAIN_MESSAGE_TIME)
+_COMPUTATION = np.uint64(Domain.COMPUTATION_TIME)
+_MESSAGE = np.uint64(Domain.MESSAGE_TIME)
 
 
 class Straggler(NamedTuple):

@@ -191,16 +191,10 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
     cluster.same({"the loss": problem.loss_name})
     _refuse_empty(cluster.gather(problem.n_samples, "to compare the data"))
     width = max([n_features or 0, *cluster.gather(problem.n_features, "to compare the data")])
-    as_csr = cluster.any(isinstance(problem, Problem) and problem.sparse, "to compare the data")
+    as_csr = cluster.any(problem.sparse, "to compare the data")
 
     def fit() -> FiniteSum:
-        found = problem
-        if as_csr and isinstance(problem, Problem) and not problem.sparse:
-            rows, loss = sp.csr_array(problem.X), problem.loss
-            found = Problem.stacked(
-                rows, problem.y, problem.weights, problem.node_starts, loss, problem.sigma, problem.offset
-            ).with_l1(problem.l1, problem.l1_columns)
-        return found.widened(width)
+        return (problem.with_sparse_rows() if as_csr else problem).widened(width)
 
     return cluster.attempt("to compare the data", fit)
 

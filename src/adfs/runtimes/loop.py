@@ -238,14 +238,16 @@ class Plan:
         ending, budget = progress.ending, self.budget
         if ending is None or ending.outcome is Outcome.STOPPED:
             return False
-        if ending.outcome is Outcome.CONVERGED:
-            return budget.tol is not None and ending.certificate.gap <= budget.tol
+        converged = ending.outcome is Outcome.CONVERGED
+        if converged and (budget.tol is None or ending.certificate.gap > budget.tol):
+            return False
+        if ending.planned and (converged or ending.outcome is Outcome.DIVERGED or ending.exhausted):
+            return True
+        # A larger budget would not have had the run checked here, whatever the check found.
         passes = progress.rows[-1]["passes"]
         spent = self.unrecorded and budget.passes is not None and passes >= budget.passes
         late = budget.seconds is not None and progress.seconds >= budget.seconds
-        return (
-            ending.outcome is Outcome.DIVERGED or ending.exhausted or position >= self.last or spent or late
-        )
+        return position >= self.last or spent or late
 
 
 def _within_range(gap: float, tol: float, failed: float) -> bool:
@@ -287,15 +289,16 @@ def run_loop(execution: Execution, plan: Plan, monitor: Monitor, progress: Progr
                 if planned and execution.can_ascend and plan.tries_ascent(rows, certificate.gap):
                     certificate, outcome = pace.try_to_end(certificate, plan)
                     planned = outcome is None
-                progress.note(certificate)
                 if not rows or rows[-1]["position"] < execution.position:
                     rows.append(_row(execution, plan, certificate, progress.seconds))
                     monitor.update(rows[-1])
                 else:
                     planned = True
+                if planned:  # a larger budget would not have had the run checked elsewhere
+                    progress.note(certificate)
                 if outcome is not Outcome.STOPPED:
                     outcome = _verdict(certificate, plan.budget, rows[0]["primal"]) or outcome
-                exhausted = plan.budget.tol is not None and (execution.process.stuck or certificate.last)
+                exhausted = plan.budget.tol is not None and (execution.process.exhausted or certificate.last)
                 # Rounds may take more passes than planned, and so may a run that tried to end.
                 most = plan.budget.passes if plan.unrecorded else None
                 spent = most is not None and rows[-1]["passes"] >= most

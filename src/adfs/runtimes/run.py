@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import EventProcess, Method, OnePoint, Process, Setting, get_method
+from adfs.algorithms.base import EventProcess, Method, Process, Setting, get_method
+from adfs.algorithms.round_process import PrimalProcess
 from adfs.errors import InputError
 from adfs.files import AnyPath, JsonObject
 from adfs.network import Network
@@ -226,7 +227,7 @@ class _Assembly:
     def run(self, monitor: Monitor | None) -> Run:
         """Put the run together, go through it, and tell what came out."""
         cluster, options, begun = self.cluster, self.options, time.perf_counter()
-        if self.problem.steps_below_smoothness and options.parameters in (None, "tuned"):
+        if not self.problem.linear and options.parameters in (None, "tuned"):
             limit = smoothness_limit(self.problem.sigma, self.network)
             self.problem = self.problem.with_smoothness_above(limit)
         nodes = AllNodes(cluster, self.placement, self.problem)
@@ -241,7 +242,7 @@ class _Assembly:
         if start is not None:
             self.place(process, view.clip_to_domain(start), nodes)
         phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
-        checkpoints, process, progress = self._checkpoints(setting, process, phases)
+        checkpoints, process, progress = self._checkpoints(setting, process, phases, start)
         execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
         plan = self._plan(summary, constants)
         if phases is not None:
@@ -302,7 +303,7 @@ class _Assembly:
     def _constants(self, summary: NodeSummary, choice: object) -> object:
         """Return the method's constants; process 0's, as eigenvalues may differ between machines."""
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
-        used = None if self.problem.steps_below_smoothness else self.tau
+        used = self.tau if self.problem.linear else None
 
         why = "to compute the parameters"
         found = self.cluster.attempt(
@@ -342,20 +343,22 @@ class _Assembly:
         goes by θ alone starts there if it is better than 0.
         """
         total = nodes.add_rows(duals)
-        if not isinstance(process, OnePoint):
+        if not isinstance(process, PrimalProcess):
             return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
         theta = nodes.penalty.minimizer(total)
         if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.place_at(theta)
+            process.point[:] = theta
         return True
 
     def _checkpoints(
-        self, setting: Setting, process: Process, phases: Phases | None
+        self, setting: Setting, process: Process, phases: Phases | None, initial: np.ndarray | None
     ) -> tuple[Checkpoints | None, Process, Progress]:
         """Return where checkpoints go, the process, and how far an earlier run was."""
         if self.options.checkpoint is None:
             return None, process, Progress()
-        also = () if phases is None else (phases.retuner.words(),)
+        also: tuple[object, ...] = () if phases is None else (phases.retuner.words(),)
+        if initial is not None:  # a later part of a fit starts where the part before it ended
+            also = (*also, describe(initial))
         mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting, *also))
         checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark, self.part_of)
         checkpoints.start()

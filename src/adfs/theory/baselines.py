@@ -231,7 +231,7 @@ class PointSagaParameters(Record):
     """Point-SAGA on one machine: μ = Σσ_i/N, L = β max wq + μ, N the samples that are more than constants.
 
     ``step`` is Defazio's γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); ``contraction`` is 1 − 1/(1 + μγ),
-    of the measure that :class:`adfs.algorithms.point_saga.PointSaga` names. The table starts with the
+    of the measure that :class:`adfs.algorithms.saga.PointSaga` names. The table starts with the
     gradients at 0, which takes a pass, or with zeros (``zero_table``).
     """
 
@@ -288,14 +288,6 @@ class QningParameters(Record):
         sigma = float(summary.sigma.sum())
         mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
         return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
-
-    @staticmethod
-    def passes_beside(adfs: float) -> float:
-        """Return about how many passes it takes where ADFS takes so many on one node.
-
-        What trials found, and no theorem: half where those are few, a tenth where they are many.
-        """
-        return min(0.5 * adfs, 10.0 + 0.1 * adfs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Nesterov's accelerated gradient method: on one machine, or with the gradients summed over the nodes."""
+"""The gradient methods: Nesterov's, alone or with the gradients summed over the nodes, and EXTRA."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
-from adfs.algorithms.method_kernels import RoundKernels, register_round_kernels
-from adfs.algorithms.round_process import LocalRounds, node_gradients
+from adfs.algorithms.method_kernels import RoundKernels, extrapolate, node_gradients, register_kernels
+from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
-from adfs.network import Network
+from adfs.network import Network, lazy_gossip
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.samples import row_column, row_entry, row_span
-from adfs.theory import NodeSizes
-from adfs.theory.baselines import AgdParameters, largest_eigenvalue
+from adfs.theory import Facts, NodeSizes, NodeSummary
+from adfs.theory.baselines import AgdParameters, ExtraParameters, largest_eigenvalue
 
 
 class AgdParts(NamedTuple):
@@ -31,14 +31,14 @@ class AgdParts(NamedTuple):
 
 
 @kernel
-def _begin(parts: AgdParts, t: int, last: int, out: np.ndarray) -> int:
+def _agd_begin(parts: AgdParts, t: int, last: int, out: np.ndarray) -> int:
     if t < last:
         node_gradients(parts.samples, parts.sigma, parts.ahead, out)
     return t
 
 
 @kernel
-def _end(parts: AgdParts, t: int, total: np.ndarray) -> int:
+def _agd_end(parts: AgdParts, t: int, total: np.ndarray) -> int:
     theta, ahead = parts.theta, parts.ahead
     for i in range(total.shape[0]):
         for k in range(total.shape[1]):
@@ -48,10 +48,10 @@ def _end(parts: AgdParts, t: int, total: np.ndarray) -> int:
     return t + 1
 
 
-class AgdProcess(LocalRounds):
+class AgdProcess(RoundProcess):
     """Accelerated gradient descent in progress over a block of nodes, which all hold the same iterate."""
 
-    kernels = register_round_kernels(AgdParts, RoundKernels(_begin, _end))
+    kernels = register_kernels(AgdParts, RoundKernels(_agd_begin, _agd_end))
     sums = True
 
     def __init__(self, setting: Setting[AgdParameters]) -> None:
@@ -100,8 +100,12 @@ class Agd(Method[AgdParameters]):
         Nesterov, "Introductory lectures on convex optimization", 2004, section 2.2.
     """
 
-    name = "agd"
+    name: ClassVar[str] = "agd"
+    observed_factor = 0.3
+    by_gradients = True
+    label: ClassVar[str] = "AGD"
     kind: ClassVar[str] = "single"
+    baseline = True
 
     record, process = AgdParameters, AgdProcess
     choices = MappingProxyType(
@@ -123,6 +127,13 @@ class Agd(Method[AgdParameters]):
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
 
+    def planned_parameters(
+        self, facts: Facts, summary: NodeSummary, network: Network, tau: float
+    ) -> AgdParameters:
+        # As `refine` does it, with the smoothness that the facts have.
+        parameters = super().planned_parameters(facts, summary, network, tau)
+        return parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
+
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
 
@@ -133,9 +144,106 @@ class DistributedAgd(Agd):
     A round waits for the slowest node, then for 2·diameter messages one after another.
     """
 
-    name = "dagd"
+    name, label = "dagd", "distributed AGD"
     kind = "rounds"
+    needs_sums = True
 
 
 register_method(Agd())
 register_method(DistributedAgd())
+
+
+# --------------------------------------------------------------------------- EXTRA
+
+
+class ExtraParts(NamedTuple):
+    """All that the kernels below need.
+
+    Attributes
+    ----------
+    now, before, gradient : (k, d)
+        The iterate, the one before, and the gradient there.
+    room : (k, d)
+    """
+
+    samples: Samples
+    sigma: np.ndarray
+    step: float
+    now: np.ndarray
+    before: np.ndarray
+    gradient: np.ndarray
+    room: np.ndarray
+
+
+@kernel
+def _extra_begin(parts: ExtraParts, t: int, last: int, out: np.ndarray) -> int:
+    if t < last:
+        extrapolate(parts.now, parts.before, out)
+    return t
+
+
+@kernel
+def _extra_end(parts: ExtraParts, t: int, received: np.ndarray) -> int:
+    now, before, gradient, found = parts.now, parts.before, parts.gradient, parts.room
+    node_gradients(parts.samples, parts.sigma, now, found)
+    for i in range(received.shape[0]):
+        for k in range(received.shape[1]):
+            following = received[i, k] - parts.step * (found[i, k] - gradient[i, k])
+            before[i, k] = now[i, k]
+            now[i, k] = following
+            gradient[i, k] = found[i, k]
+    return t + 1
+
+
+class ExtraProcess(RoundProcess):
+    """EXTRA in progress over a block of nodes."""
+
+    kernels = register_kernels(ExtraParts, RoundKernels(_extra_begin, _extra_end))
+
+    def __init__(self, setting: Setting[ExtraParameters]) -> None:
+        parameters: ExtraParameters = setting.parameters
+        super().__init__(setting, lazy_gossip(setting.network, parameters.laplacian_max))
+        # From x = x before = 0 and a gradient before of 0, the general step is the paper's first one.
+        self.now, self.before, self.gradient, room = (np.zeros(self.message_shape) for _ in range(4))
+        step = float(parameters.step)
+        self.parts = ExtraParts(
+            self.samples, self.problem.sigma, step, self.now, self.before, self.gradient, room
+        )
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return self.now.copy()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"now": self.now, "before": self.before, "gradient": self.gradient}
+
+
+class Extra(Method[ExtraParameters]):
+    """EXTRA: gradient descent with gossip, made exact by the difference of two steps.
+
+    Problem
+        min_θ Σ_i f_i(θ), each f_i smooth and strongly convex.
+    Algorithm
+        x⁺⁺ = (I + W)x⁺ − (I + W)/2·x − α(∇f(x⁺) − ∇f(x)), W = I − Lap/λ_max, α = 1/(2 max M_i).
+    Guarantee
+        The squared error shrinks by 1 − min(σ_min/(2 max M_i), γ/2) per round.
+
+    References
+    ----------
+        Shi, Ling, Wu, Yin, "EXTRA: an exact first-order algorithm for decentralized consensus
+        optimization", SIAM Journal on Optimization, 2015.
+    """
+
+    name, label = "extra", "EXTRA"
+    needs_network = True
+    observed_factor = 0.13
+    by_gradients = True
+    kind = "rounds"
+    baseline = True
+
+    record, process = ExtraParameters, ExtraProcess
+    choices = MappingProxyType(
+        {"theory": lambda problem, network, tau: ExtraParameters.theory(problem, network)}
+    )
+
+
+register_method(Extra())

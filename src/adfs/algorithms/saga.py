@@ -1,0 +1,379 @@
+"""The methods with a table of past gradients: Point-SAGA on one machine, and DSBA over a network.
+
+A step is the prox of one sample. The table has one scalar per sample, the slope of its loss when it was last
+drawn.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from adfs.algorithms.base import (
+    EventEffort,
+    EventProcess,
+    Method,
+    Options,
+    RoundEffort,
+    Setting,
+    Work,
+    register_method,
+)
+from adfs.algorithms.method_kernels import (
+    EventKernels,
+    RoundKernels,
+    extrapolate,
+    prox_slope,
+    register_kernels,
+)
+from adfs.algorithms.round_process import RoundProcess
+from adfs.compilation import kernel
+from adfs.network import Network, lazy_gossip
+from adfs.problem import Samples
+from adfs.problem.samples import label_at, row_column, row_entry, row_span
+from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
+from adfs.theory import NodeSizes
+from adfs.theory.baselines import DsbaParameters, PointSagaParameters
+
+# The part of Point-SAGA's iterate that is stored apart grows as its scale shrinks. It is folded in long
+# before either reaches an end of the floating-point range.
+_SMALLEST_SCALE = 1e-60
+
+
+class PointSagaState(NamedTuple):
+    """The variables.
+
+    Attributes
+    ----------
+    vectors : (d, 2)
+        p and ḡ, interleaved; the iterate is x = a·p + b·ḡ, so that a sample costs its non-zeros although ḡ
+        and the ℓ2 term move all of x at every step. ḡ is the mean of the table's gradients.
+    scales : (2,)
+        a and b.
+    table : (N,)
+        Each sample's wℓ' when it was last drawn; before, at 0, or none.
+    """
+
+    vectors: np.ndarray
+    scales: np.ndarray
+    table: np.ndarray
+
+
+class PointSagaConstants(NamedTuple):
+    """The smoothness of the loss, the step γ, the strong convexity μ of a term, and N."""
+
+    beta: float
+    step: float
+    curvature: float
+    n_terms: int
+
+
+class PointSagaParts(NamedTuple):
+    """All that the kernel below needs."""
+
+    samples: Samples
+    constants: PointSagaConstants
+    state: PointSagaState
+
+
+@kernel
+def _point_saga_run(
+    parts: PointSagaParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
+) -> int:
+    """Take the steps of the samples drawn[first], …, drawn[last − 1]."""
+    loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
+    beta, step, curvature, n_terms = parts.constants
+    state = parts.state
+    shrink = 1.0 / (1.0 + step * curvature)
+    vectors = state.vectors
+    a, b = state.scales[0], state.scales[1]
+    for t in range(first, last):
+        j = drawn[t]
+        start, stop = row_span(rows, j)
+        along = 0.0
+        along_mean = 0.0
+        norm = 0.0
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            column = row_column(rows, j, k)
+            along += entry * vectors[column, 0]
+            along_mean += entry * vectors[column, 1]
+            norm += entry * entry
+        margin = a * along + b * along_mean
+        known = state.table[j]
+        target = (margin + step * (known * norm - along_mean)) * shrink
+        bend = step * weights[j] * norm * shrink
+        found = weights[j] * prox_slope(loss, beta, target, bend, label_at(y, j), margin)
+        change = found - known
+        state.table[j] = found
+        a *= shrink
+        b = (b - step) * shrink
+        to_mean = change / n_terms
+        # x⁺ = (x − γḡ − γ·change·x_j)/(1 + γμ), written with the new ḡ
+        to_own = -(b * to_mean + step * shrink * change) / a
+        for k in range(start, stop):
+            entry = row_entry(rows, j, k)
+            column = row_column(rows, j, k)
+            vectors[column, 0] += to_own * entry
+            vectors[column, 1] += to_mean * entry
+        if a < _SMALLEST_SCALE:
+            for k in range(vectors.shape[0]):
+                vectors[k, 0] *= a
+            a = 1.0
+    state.scales[0] = a
+    state.scales[1] = b
+    return last
+
+
+class PointSagaProcess(EventProcess):
+    """Point-SAGA in progress: every event of the one node's schedule is a step."""
+
+    kernels = register_kernels(PointSagaParts, EventKernels(_point_saga_run))
+
+    def __init__(self, setting: Setting[PointSagaParameters]) -> None:
+        problem, parameters = setting.problem, setting.parameters
+        super().__init__(setting, problem.active.astype(np.float64))
+        self.parameters, samples = parameters, problem.samples
+        self.state = PointSagaState(
+            np.zeros((problem.n_features, 2)), np.array([1.0, 0.0]), np.zeros(problem.n_samples)
+        )
+        constants = PointSagaConstants(
+            samples.loss.beta, parameters.step, parameters.curvature, parameters.n_terms
+        )
+        self.parts = PointSagaParts(samples, constants, self.state)
+        if not parameters.zero_table:
+            slopes = problem.slopes(np.zeros(problem.n_features))
+            self.state.table[...] = np.where(problem.active, slopes, 0.0)
+            self.state.vectors[:, 1] = problem.row_total(self.state.table) / parameters.n_terms
+            self.work = Work(problem.n_samples, 0, 0)
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return np.asarray(self.state.vectors @ self.state.scales)[None, :]
+
+
+class PointSaga(Method[PointSagaParameters]):
+    """Point-SAGA: the variance-reduced proximal method that is accelerated by itself, on one machine.
+
+    Problem
+        min_θ Σ_j w_j ℓ(x_jᵀθ; y_j) + (Σσ_i/2)‖θ‖² with a smooth loss, all samples in one place.
+    Algorithm
+        z = x + γ(φ_j − ḡ); x⁺ = prox_{γf_j}(z), f_j a sample's loss and a share (μ/2)‖θ‖² of the ℓ2 term;
+        φ_j ← the loss's gradient at x⁺. Defazio's table has the gradients of f_j, ours the losses' part
+        alone: one number per sample. It starts with the gradients at 0, as its paper has it (a pass,
+        which is counted); ``parameters="zero-table"`` starts with zeros, which is quicker where most
+        samples end up with a small gradient.
+    Guarantee
+        With s = μγ, ℓ = L − μ and a = γ² + 2γ(1 + s)/ℓ, the expectation of
+        (1 + s)²‖x − x*‖² + a Σ_j ‖φ_j − φ_j*‖² shrinks by max(1/(1 + s)², 1 − 2(1 + s)/(N(γℓ + 2(1 + s))))
+        per sample, which is at most 1/(1 + s) with Defazio's γ: his rate holds for this table too.
+
+        Why: less its value at the optimum, (1 + s)x⁺ + γφ_j⁺ = x + γ(φ_j − ḡ). Square both sides. On the
+        right the mean over j is at most ‖x − x*‖² + γ²/N Σ ‖φ_j − φ_j*‖², on the left the inner product is at
+        least ‖φ_j⁺ − φ_j*‖²/ℓ, and one entry of the table in N is replaced. γ solves Nγ²Lμ + (N − 1)γμ = 1,
+        from which 1 − (N − 3)s − (N − 2)s² ≥ 2s(1 + s) ≥ 0: that is the comparison with 1/(1 + s).
+
+    References
+    ----------
+        Defazio, "A simple practical accelerated method for finite sums", NeurIPS 2016.
+    """
+
+    name, label = "point-saga", "Point-SAGA"
+    kind = "single"
+    baseline = True
+
+    record, process = PointSagaParameters, PointSagaProcess
+    choices = MappingProxyType(
+        {
+            "theory": lambda problem, network, tau: PointSagaParameters.theory(problem, network),
+            "zero-table": lambda problem, network, tau: PointSagaParameters.theory(
+                problem, network, zero_table=True
+            ),
+        }
+    )
+
+    def position_of(self, parameters: PointSagaParameters, sizes: NodeSizes, passes: float) -> float:
+        return max(0.0, passes - (0.0 if parameters.zero_table else 1.0)) * float(sizes.n_samples.sum())
+
+    def effort(self, parameters: PointSagaParameters, sizes: NodeSizes, network: Network) -> EventEffort:
+        first = 0 if parameters.zero_table else int(sizes.n_samples.sum())
+        return EventEffort(np.zeros(network.n_nodes, dtype=np.int64), at_start=first)
+
+
+register_method(PointSaga())
+
+
+# --------------------------------------------------------------------------- DSBA
+
+
+class DsbaState(NamedTuple):
+    """The variables of a block of nodes.
+
+    Attributes
+    ----------
+    now, before : (k, d)
+        z and the one before.
+    table : (N,)
+        φ: each sample's wℓ' when it was last drawn; 0 before.
+    last_row, last_change : (k,)
+        The sample each node drew last (−1: none), and by how much its table entry moved then.
+    """
+
+    now: np.ndarray
+    before: np.ndarray
+    table: np.ndarray
+    last_row: np.ndarray
+    last_change: np.ndarray
+
+
+class DsbaParts(NamedTuple):
+    """All that the kernels below need; ``sizes`` (k,) are the samples that a node draws from."""
+
+    samples: Samples
+    sigma: np.ndarray
+    sizes: np.ndarray
+    beta: float
+    step: float
+    window: RoundWindow
+    state: DsbaState
+
+
+@kernel
+def _dsba_begin(parts: DsbaParts, t: int, last: int, out: np.ndarray) -> int:
+    if t < last:
+        extrapolate(parts.state.now, parts.state.before, out)
+    return t
+
+
+@kernel
+def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
+    """One round of every node: ``mixed`` (k, d) holds (I + W)/2·(2z − z before) and is used up."""
+    loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
+    sigma, sizes, step, state = parts.sigma, parts.sizes, parts.step, parts.state
+    window = parts.window
+    if not window.bounds[0] <= t < window.bounds[1]:
+        draw_rounds(window, t)
+    draw = window.starts[t - window.bounds[0]]
+    drawn_up_to = window.starts[t - window.bounds[0] + 1]
+    d = mixed.shape[1]
+    for i in range(mixed.shape[0]):
+        m = float(sizes[i])
+        shrink = 1.0 / (1.0 + step * sigma[i])
+        psi = mixed[i]
+        for k in range(d):
+            psi[k] += step * sigma[i] * state.now[i, k]
+        row = state.last_row[i]
+        if row >= 0:
+            push = step * (m - 1.0) * state.last_change[i]
+            start, stop = row_span(rows, row)
+            for k in range(start, stop):
+                psi[row_column(rows, row, k)] += push * row_entry(rows, row, k)
+        j = np.int64(-1)
+        if draw < drawn_up_to and window.nodes[draw] == i:
+            j = window.samples[draw]
+            draw += 1
+        change = 0.0
+        if j >= 0:
+            known = state.table[j]
+            start, stop = row_span(rows, j)
+            along = 0.0
+            guess = 0.0
+            norm = 0.0
+            for k in range(start, stop):
+                entry = row_entry(rows, j, k)
+                column = row_column(rows, j, k)
+                along += entry * psi[column]
+                guess += entry * state.now[i, column]
+                norm += entry * entry
+            target = (along + step * m * known * norm) * shrink
+            curvature = step * m * weights[j] * norm * shrink
+            found = prox_slope(loss, parts.beta, target, curvature, label_at(y, j), guess)
+            change = weights[j] * found - known
+            state.table[j] = known + change
+            for k in range(start, stop):
+                psi[row_column(rows, j, k)] -= step * m * change * row_entry(rows, j, k)
+        for k in range(d):
+            state.before[i, k] = state.now[i, k]
+            state.now[i, k] = psi[k] * shrink
+        state.last_row[i] = j
+        state.last_change[i] = change
+    return t + 1
+
+
+class DsbaProcess(RoundProcess):
+    """DSBA in progress over a block of nodes."""
+
+    kernels = register_kernels(DsbaParts, RoundKernels(_dsba_begin, _dsba_end))
+
+    def __init__(self, setting: Setting[DsbaParameters]) -> None:
+        problem, parameters = setting.problem, setting.parameters
+        super().__init__(setting, lazy_gossip(setting.network, parameters.laplacian_max))
+        self.step = float(parameters.step)
+        k, d = problem.n_nodes, problem.n_features
+        self.state = DsbaState(
+            np.zeros((k, d)),
+            np.zeros((k, d)),
+            np.zeros(problem.n_samples),
+            np.full(k, -1, dtype=np.int64),
+            np.zeros(k),
+        )
+        sizes = np.bincount(problem.node_of_row[problem.active], minlength=k)
+        tables = AliasTables.build(
+            problem.active.astype(np.float64), problem.node_starts, node_ids=setting.block
+        )
+        self.draws = RoundDraws(setting.seed, tables)
+        self.samples_per_round = int(np.count_nonzero(tables.drawable))
+        beta = self.samples.loss.beta
+        self.parts = DsbaParts(
+            self.samples, problem.sigma, sizes, beta, self.step, self.draws.window(0.0), self.state
+        )
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return self.state.now.copy()
+
+
+class Dsba(Method[DsbaParameters]):
+    """DSBA: variance-reduced stochastic backward steps with gossip.
+
+    Problem
+        min_θ Σ_i [Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖²] with a smooth loss.
+    Algorithm
+        z⁺ = (I + W)/2·(2z − z before) − α(difference of the SAGA estimates of two rounds), the newer
+        one taken at z⁺: a prox of one sample. Step 1/(24L) times ``step_factor``: 4 by default, as in
+        the paper of ADFS; 1 is the theory's.
+    Guarantee
+        At factor 1 the squared error shrinks by 1 − min(γ/24, σ_min/(48L), 1/(3m)) per round in expectation.
+
+    References
+    ----------
+        Shen, Mokhtari, Zhou, Zhao, Qian, "Towards more efficient stochastic decentralized learning:
+        faster convergence and sparse communication", ICML 2018.
+    """
+
+    name, label = "dsba", "DSBA"
+    needs_network = True
+    observed_factor = 0.12
+    kind = "rounds"
+    baseline = True
+    options = ("step_factor",)
+
+    record, process = DsbaParameters, DsbaProcess
+    choices = MappingProxyType(
+        {
+            "paper": lambda problem, network, tau: DsbaParameters.theory(problem, network, step_factor=4.0),
+            "theory": lambda problem, network, tau: DsbaParameters.theory(problem, network),
+        }
+    )
+
+    def adapt(self, parameters: DsbaParameters, options: Options) -> DsbaParameters:
+        return parameters.scaled(options["step_factor"]) if "step_factor" in options else parameters
+
+    def position_of(self, parameters: DsbaParameters, sizes: NodeSizes, passes: float) -> float:
+        return passes * float(sizes.n_samples.sum()) / float(np.count_nonzero(sizes.n_active > 0))
+
+    def effort(self, parameters: DsbaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)
+
+
+register_method(Dsba())
