@@ -204,7 +204,7 @@ BAD = {
     "text target": (
         "c.csv",
         content(b"a,y\n1,no\n2,yes\n"),
-        "a regression wants numbers",
+        "a regression needs numbers",
         ["--loss", "squared"],
     ),
 }

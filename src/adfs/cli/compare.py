@@ -108,6 +108,7 @@ def run(
     from adfs.experiments import run_comparison, write_folder
     from adfs.experiments.runner import RunsInterruptedError
 
+    # A wrong format of the traces is reported now, not after hours of running.
     if traces not in ("csv", "parquet"):
         raise unknown_name("format of traces", traces, ("csv", "parquet"))
     if traces == "parquet" and find_spec("pyarrow") is None:
@@ -131,6 +132,7 @@ def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptio
     from adfs.errors import InputError
     from adfs.experiments import Comparison, read_comparison
 
+    # Only the options that were given override the file.
     table = {name: value for name, value in asdict(comparison).items() if value is not None}
     source = {name: value for name, value in asdict(data).items() if value is not None}
     if source:
@@ -143,6 +145,7 @@ def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptio
         raise InputError("--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer")
     else:
         described = Comparison.from_table(table, base=Path.cwd())
+    # Importing runs code, so the command reports it.
     if described.imports:
         print(f"adfs: imports {', '.join(described.imports)}", file=sys.stderr)
     try:
@@ -205,23 +208,23 @@ def reproduce(
 
     folder = out or Path("reproduce-quick" if quick else "reproduce")
     try:
-        found = run_paper(which, folder, quick=quick, seeds=seeds, **runner.settings())
+        reproduction = run_paper(which, folder, quick=quick, seeds=seeds, **runner.settings())
     except RunsInterruptedError as stopped:
         return _report_interruption(stopped)
-    for name, results in found.results.items():
+    for name, results in reproduction.results.items():
         _show_times(results)
         print(f"{folder / name / 'report.html'}\n")
-    if not found.table.empty:
+    if not reproduction.table.empty:
         print("Table 1: idealised time to divide the error by e; predictions leave constants out")
-        print(table_text(found.table).to_string())
+        print(table_text(reproduction.table).to_string())
         print(
             "\nTheorem 4: time per step on the clock of its proof, and its bound where its assumption holds"
         )
-        print(step_time_text(found.step_times).to_string(index=False))
+        print(step_time_text(reproduction.step_times).to_string(index=False))
         print()
-    if found.findings:
+    if reproduction.findings:
         print("Claims" + (", on scaled-down settings" if quick else ""))
-        for finding in found.findings:
+        for finding in reproduction.findings:
             print(f"  {finding.verdict:<14} {finding.text}\n{'':17}{finding.detail}")
     if which == "all":
         print(f"\n{folder / 'index.html'}")

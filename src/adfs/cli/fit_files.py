@@ -150,8 +150,8 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
                             tell_ending(cluster, request.limits.checkpoint, ending)
             except (AdfsError, OSError) as error:  # raised after the other ranks have ended in order
                 errors.append(error)
-            codes, told = zip(*cluster.gather([code, bool(signals)], "to end the fit"), strict=True)
-        return TERMINATED if codes[0] == INTERRUPTED and any(told) else int(codes[0])
+            codes, signalled = zip(*cluster.gather([code, bool(signals)], "to end the fit"), strict=True)
+        return TERMINATED if codes[0] == INTERRUPTED and any(signalled) else int(codes[0])
 
 
 # --------------------------------------------------------------------------- the estimator
@@ -318,7 +318,7 @@ def _labels(cluster: Cluster, table: Table, tables: Sequence[Table], task: str, 
         if table.y is None:
             raise InputError(f"{table.source} has no labels")
         if task == "regression" and table.y.dtype.kind == "U":
-            raise InputError(f"{table.source}: the labels are text, a regression wants numbers")
+            raise InputError(f"{table.source}: the labels are text, a regression needs numbers")
         return table.y
 
     y = cluster.attempt("to compare the labels", check)
@@ -354,13 +354,10 @@ def _warn_of_different_labels(cluster: Cluster, tables: Sequence[Table], classes
     everywhere = [entry for part in cluster.gather(here, "to compare the labels") for entry in part]
     if classes.size > 2 and len({tuple(labels) for _, labels in everywhere}) > 1:
         shown = "; ".join(
-            f"{name} has {', '.join(_plain(label) for label in labels)}" for name, labels in everywhere[:4]
+            f"{name} has {', '.join(map(str, _plain_classes(np.array(labels))))}"
+            for name, labels in everywhere[:4]
         )
         cluster.say(f"the files hold different labels, {classes.size} classes together: {shown}")
-
-
-def _plain(label: object) -> str:
-    return f"{label:g}" if isinstance(label, float) else str(label)
 
 
 # --------------------------------------------------------------------------- the results

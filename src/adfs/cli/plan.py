@@ -120,7 +120,7 @@ def run(
         return 0
     if tau is None:
         tau = DEFAULT_TAU if choices.tau is None else choices.tau
-    found = plan(
+    result = plan(
         source,
         nodes=counts,
         network=choices.network or GRAPHS,
@@ -132,13 +132,13 @@ def run(
         seed=seed,
     )
     if out is not None:
-        found.save_page(out)
+        result.save_page(out)
     if figure is not None:
-        options.save_figure(figure, found.plot())
+        options.save_figure(figure, result.plot())
     if as_json:
-        print(found.to_json(), end="")
+        print(result.to_json(), end="")
     else:
-        _show(found)
+        _show(result)
     return 0
 
 
@@ -195,11 +195,11 @@ def _source(
     return problem
 
 
-def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[float | None, float | None]:
+def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[float | None, float | None]:
     """Return the seconds of a sample and τ, None if not measured; nan on ranks other than 0."""
     from adfs.runtimes.timing import step_seconds
 
-    if not wanted:
+    if not asked_for:
         return None, None
     width, mean = source.n_features, source.entries_per_row
     entries = None if mean is None else max(1, round(mean))
@@ -209,38 +209,38 @@ def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[flo
 
     with options.all_ranks() as world:
         rank = world.Get_rank()
-        found = bench_network(world, (width,), entries=entries)
+        measured = bench_network(world, (width,), entries=entries)
     if rank != 0:
         return math.nan, None
     import numpy as np
 
-    return float(np.median(found.step)), float(found.tau[0])
+    return float(np.median(measured.step)), float(measured.tau[0])
 
 
-def _show(found: Plan) -> None:
+def _show(result: Plan) -> None:
     """Print the facts, each method at its best, and the recommendation."""
     from rich.console import Console
     from rich.table import Table
 
     from adfs.pages import number
 
-    facts = found.facts
+    facts = result.facts
     print(
         f"N = {facts.n_samples:,}, d = {facts.n_features:,}, κ_s = {number(facts.kappa_s)}, "
-        f"κ_b = {number(facts.kappa_b)}, τ = {found.tau:.4g}"
+        f"κ_b = {number(facts.kappa_b)}, τ = {result.tau:.4g}"
     )
     # A file or a pipe takes all columns; a screen of fewer than 110 characters takes all but the last three.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    heads = found.heads
+    heads = result.heads
     kept = len(heads) if console.width >= 110 else len(heads) - 3
     table = Table(box=None, pad_edge=False)
     for head in heads[:kept]:
         table.add_column(head, justify="left" if head in ("method", "network") else "right", no_wrap=True)
-    for row in found.best_of_each():
-        table.add_row(*found.cells(row)[:kept], style="bold" if row is found.best else None)
+    for row in result.best_of_each():
+        table.add_row(*result.cells(row)[:kept], style="bold" if row is result.best else None)
     console.print(table)
     print()
-    for sentence in found.sentences():
+    for sentence in result.sentences():
         print(sentence)
 
 
@@ -286,15 +286,15 @@ def net_bench(bench: BenchOptions, as_json: options.Json = False) -> int:
     widths = tuple(sorted(bench.numbers)) if bench.numbers else WIDTHS
     with options.all_ranks(bench.deadline) as world:
         rank = world.Get_rank()
-        found = bench_network(world, widths, entries=bench.entries, deadline=bench.deadline)
+        measured = bench_network(world, widths, entries=bench.entries, deadline=bench.deadline)
     if rank != 0:
         return 0
-    table = found.table()
+    table = measured.table()
     if as_json:
-        figures = {"latency": found.latency, "bandwidth": found.bandwidth}
-        print(json.dumps({"hosts": found.hosts} | figures | {"rows": table.to_dict("records")}))
+        figures = {"latency": measured.latency, "bandwidth": measured.bandwidth}
+        print(json.dumps({"hosts": measured.hosts} | figures | {"rows": table.to_dict("records")}))
         return 0
-    print(f"{len(found.hosts)} ranks on {len(set(found.hosts))} hosts, {len(found.pairs)} pairs")
+    print(f"{len(measured.hosts)} ranks on {len(set(measured.hosts))} hosts, {len(measured.pairs)} pairs")
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
-    print(f"latency {1e6 * found.latency:.1f} µs, bandwidth {found.bandwidth / 1e6:.3g} MB/s one way")
+    print(f"latency {1e6 * measured.latency:.1f} µs, bandwidth {measured.bandwidth / 1e6:.3g} MB/s one way")
     return 0

@@ -203,6 +203,7 @@ def _rate_facts(
     from adfs.theory import LbfgsParameters, NewtonParameters, summarize, theorem4_step_time
 
     summary, events = summarize(problem), 1.0 / chosen.contraction
+    # A round waits for the node with the most samples.
     largest = float(summary.n_samples.max())
     newton, lbfgs = NewtonParameters.theory(problem, network), LbfgsParameters.theory(problem, network)
     lbfgs_rounds = get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position
