@@ -233,8 +233,8 @@ def _table(comparisons: Mapping[str, Comparison], results: Mapping[str, Results]
 def judge(results: Mapping[str, Results], claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
     """Judge the claims by the runs of the settings that are there.
 
-    Times are medians over seeds, as in the tables. If the median run ended above the level, its end is a lower
-    bound of the time, which may or may not be enough to decide.
+    Times are medians over seeds, as in the tables. If the median run ended above the level, its end is a
+    lower bound of the time, which may or may not be enough to decide.
     """
     findings = []
     for claim in claims:
@@ -265,7 +265,7 @@ def _compare(mine: tuple[float, bool], other: tuple[float, bool], ratio: float) 
 
 
 def _pace(results: Results, label: str | None) -> float:
-    """Return the median time to divide F − F* by e, between 1e-2 and 1e-6; nan if a run did not reach 1e-6."""
+    """Return the median time to divide F − F* by e, from 1e-2 to 1e-6; nan if a run did not reach 1e-6."""
     ends = results.times(label, 1e-6) if label is not None else np.array([math.inf])
     if label is None or not np.isfinite(ends).all():
         return math.nan
