@@ -44,6 +44,8 @@ class Problem(FiniteSum):
     The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
     and a sample's margins are Θx.
 
+    See :doc:`/glossary` for the words that are used here and elsewhere.
+
     Parameters
     ----------
     X : array-like or sparse matrix of shape (N, d)

@@ -43,6 +43,8 @@ def simulate(
 ) -> Run:
     """Run a method on a problem and a network, in this process.
 
+    See :doc:`/glossary` for words such as pass, position and gap.
+
     Parameters
     ----------
     method : str or Method
