@@ -9,11 +9,11 @@ from adfs.theory.baselines import (
     MsdaParameters,
     NewtonParameters,
     PointSagaParameters,
+    tree_depth,
 )
-from adfs.theory.facts import Facts
-from adfs.theory.parameters import Parameters, smoothness_limit
-from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
-from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
+from adfs.theory.network_constants import dual_curvature, dual_curvature_of_split
+from adfs.theory.parameters import BlockParameters, NonSmoothParameters, Parameters, smoothness_limit
+from adfs.theory.problem_summary import Facts, NodeSizes, NodeSummary, loss_facts, node_sizes, summarize
 from adfs.theory.theorems import (
     AugmentedGraph,
     ExecutionTime,
@@ -26,7 +26,6 @@ from adfs.theory.theorems import (
     theorem4_step_time,
     theorem5_time,
 )
-from adfs.theory.variants import BlockParameters, NonSmoothParameters
 
 __all__ = [
     "AgdParameters",
@@ -48,8 +47,8 @@ __all__ = [
     "StepTime",
     "dual_curvature",
     "dual_curvature_of_split",
+    "loss_facts",
     "node_sizes",
-    "projected_dual_curvature",
     "smoothness_limit",
     "summarize",
     "table1",
@@ -59,4 +58,5 @@ __all__ = [
     "theorem3_bound",
     "theorem4_step_time",
     "theorem5_time",
+    "tree_depth",
 ]

@@ -17,9 +17,9 @@ from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, hop_distances, second_eigenpair
-from adfs.theory.parameters import edge_roots, inverse_sigma
-from adfs.theory.records import Record, shown
-from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize, summarize_smooth
+from adfs.theory.network_constants import edge_roots, inverse_sigma
+from adfs.theory.problem_summary import NodeSummary, Source, check_smooth, summarize, summarize_on
+from adfs.theory.records import ParameterRecord, shown
 from adfs.threads import single_threaded
 
 
@@ -29,7 +29,7 @@ def node_smoothness(summary: NodeSummary) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class MsdaParameters(Record):
+class MsdaParameters(ParameterRecord):
     """MSDA: accelerated gradient on the dual, K Chebyshev gossip rounds per gradient; K = 1 is SSDA.
 
     ``step`` is η = α(1 + c^2)/(1 + c)² and ``momentum`` is μ = ((1 + c)√k − 1 + c)/((1 + c)√k + 1 − c), with
@@ -57,7 +57,7 @@ class MsdaParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, rounds: int | None = None) -> MsdaParameters:
         """Return the constants of Scaman et al., with K = ⌊1/√γ⌋ unless ``rounds`` says otherwise."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         least = float(summary.sigma.min())
         condition = float(node_smoothness(summary).max()) / least
         return cls._assemble(min(1.0, network.gamma), network.laplacian_max, condition, least, rounds)
@@ -98,7 +98,7 @@ class MsdaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class EsdacdParameters(Record):
+class EsdacdParameters(ParameterRecord):
     """ESDACD: accelerated coordinate descent on the dual, one edge per event, a dual gradient at both ends.
 
     ``contraction`` is ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i + 1/σ_j))) and ``dual_curvature`` is σ_A = λ_2(Lap,
@@ -163,11 +163,11 @@ class EsdacdParameters(Record):
 def _read_many(problem: Source, network: Network) -> NodeSummary:
     if network.n_nodes < 2:
         raise InputError("esdacd works on the edges of a network: it needs at least two nodes")
-    return summarize_smooth(problem, network)
+    return summarize_on(network, problem)
 
 
 @dataclass(frozen=True, eq=False)
-class DsbaParameters(Record):
+class DsbaParameters(ParameterRecord):
     """DSBA: one sample's resolvent at every node and one gossip round, with a table of past gradients.
 
     ``step`` is ``step_factor``/(24L) with L = max_i(m_iβ max_j w_ijq_ij + σ_i). The theory is for factor 1;
@@ -186,7 +186,7 @@ class DsbaParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, step_factor: float = 1.0) -> DsbaParameters:
         """Return the constants for a step of ``step_factor``/(24L)."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         drawn = summary.n_active * summary.largest_smoothness + summary.sigma
         largest, m = float(drawn.max()), float(summary.n_active.max())
         slowest = min(network.gamma / 24.0, float(summary.sigma.min()) / (48.0 * largest), 1.0 / (3.0 * m))
@@ -203,7 +203,7 @@ class DsbaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class ExtraParameters(Record):
+class ExtraParameters(ParameterRecord):
     """EXTRA: gradient steps and gossip, corrected by the step before.
 
     ``step`` is λ_min((I + W)/2)/max M_i = 1/(2 max M_i) for W = I − Lap/λ_max. ``contraction`` is
@@ -220,14 +220,14 @@ class ExtraParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> ExtraParameters:
         """Return the standard step."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         largest = float(node_smoothness(summary).max())
         slowest = min(0.5 * float(summary.sigma.min()) / largest, 0.5 * min(1.0, network.gamma))
         return cls(slowest, 0.5 / largest, largest, network.laplacian_max, summary.sigma)
 
 
 @dataclass(frozen=True, eq=False)
-class PointSagaParameters(Record):
+class PointSagaParameters(ParameterRecord):
     """Point-SAGA on one machine: μ = Σσ_i/N, L = β max wq + μ, N the samples that are more than constants.
 
     ``step`` is Defazio's γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); ``contraction`` is 1 − 1/(1 + μγ),
@@ -268,7 +268,7 @@ class PointSagaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class QningParameters(Record):
+class QningParameters(ParameterRecord):
     """QNing on one machine: the curvature κ that its proximal steps add, half the mean of the samples' L_j.
 
     Smaller ones make better use of a pass and leave the passes more to do; between a quarter of and twice the
@@ -284,14 +284,14 @@ class QningParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> QningParameters:
         """Return the constants for a problem on one node."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         sigma = float(summary.sigma.sum())
         mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
         return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
 
 
 @dataclass(frozen=True, eq=False)
-class AgdParameters(Record):
+class AgdParameters(ParameterRecord):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
     L = λ_max(βXᵀWX) + Σσ_i over all samples. From one number per node `theory` knows ΣM_i, which is at least
@@ -311,7 +311,7 @@ class AgdParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> AgdParameters:
         """Return the constants for a problem on one node or on several, with L = ΣM_i."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         hops = 2 * network.diameter if network.n_nodes > 1 else 0
         return cls._assemble(float(summary.sigma.sum()), float(node_smoothness(summary).sum()), hops)
 
@@ -326,7 +326,7 @@ class AgdParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class LbfgsParameters(Record):
+class LbfgsParameters(ParameterRecord):
     """L-BFGS with sums over the nodes: it has no constants but what its rounds take.
 
     ``contraction`` is 1/√k for k = ΣM_i/Σσ_i, that of accelerated gradient descent: what is seen is quicker,
@@ -341,13 +341,13 @@ class LbfgsParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> LbfgsParameters:
         """Return what the rounds take."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         condition = float(node_smoothness(summary).sum()) / float(summary.sigma.sum())
         return cls(1.0 / math.sqrt(condition), 2 * tree_depth(network))
 
 
 @dataclass(frozen=True, eq=False)
-class NewtonParameters(Record):
+class NewtonParameters(ParameterRecord):
     """Newton's method with sums over the nodes: it has no constants but what its rounds take.
 
     Its convergence is not linear: F falls by damped steps, how many no number per node tells, and then the
@@ -370,7 +370,7 @@ class NewtonParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> Self:
         """Return what the rounds take; losses whose curvature has no bound may have them too."""
-        check_network(summarize(problem), network)
+        summarize_on(network, problem, smooth=False)
         return cls(0.5, getattr(problem, "n_features", 0), 2 * cls.sums_per_round * tree_depth(network))
 
     @property

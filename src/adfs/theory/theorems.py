@@ -19,9 +19,9 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
-from adfs.theory.parameters import Parameters, network_constant
-from adfs.theory.summary import Source, check_tau, summarize, summarize_smooth
-from adfs.theory.variants import NonSmoothParameters
+from adfs.theory.network_constants import network_constant
+from adfs.theory.parameters import NonSmoothParameters, Parameters
+from adfs.theory.problem_summary import Source, check_tau, summarize, summarize_on
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -416,7 +416,7 @@ def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
     """
     import pandas as pd
 
-    summary = summarize_smooth(problem, network, tau)
+    summary = summarize_on(network, problem, tau=tau)
     m, total = float(summary.n_samples.max()), float(summary.n_samples.sum())
     kappa_s = float(summary.kappa.max())
     kappa_b = 1.0 + float(summary.batch_kappa.max())
