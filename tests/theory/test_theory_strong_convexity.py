@@ -379,4 +379,5 @@ def test_augmented_graph_is_laid_out_as_documented() -> None:
     communication = graph.incidence[:4, : network.n_edges]
     np.testing.assert_allclose(communication @ communication.T, network.laplacian().toarray(), atol=1e-14)
     assert graph.tip_curvature(network.n_edges) == problem.smoothness[graph.tip_rows[0]]
-    np.testing.assert_allclose(graph.projector @ graph.projector, graph.projector, atol=1e-12)
+    projector = graph.pseudo_inverse @ graph.incidence
+    np.testing.assert_allclose(projector @ projector, projector, atol=1e-12)

@@ -9,15 +9,12 @@ from adfs.theory.baselines import (
     MsdaParameters,
     NewtonParameters,
     PointSagaParameters,
-    tree_depth,
 )
-from adfs.theory.network_constants import dual_curvature, dual_curvature_of_split
+from adfs.theory.network_constants import dual_curvature, dual_curvature_of_split, tree_depth
 from adfs.theory.parameters import BlockParameters, NonSmoothParameters, Parameters, smoothness_limit
 from adfs.theory.problem_summary import Facts, NodeSizes, NodeSummary, loss_facts, node_sizes, summarize
 from adfs.theory.theorems import (
     AugmentedGraph,
-    ExecutionTime,
-    StepTime,
     table1,
     theorem1_lyapunov,
     theorem2_error,
@@ -33,7 +30,6 @@ __all__ = [
     "BlockParameters",
     "DsbaParameters",
     "EsdacdParameters",
-    "ExecutionTime",
     "ExtraParameters",
     "Facts",
     "LbfgsParameters",
@@ -44,7 +40,6 @@ __all__ = [
     "NonSmoothParameters",
     "Parameters",
     "PointSagaParameters",
-    "StepTime",
     "dual_curvature",
     "dual_curvature_of_split",
     "loss_facts",

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse.linalg import eigsh
 
-from adfs.network import Network, second_eigenpair
+from adfs.network import Network, hop_distances, second_eigenpair
 from adfs.network.spectrum import ROUNDING
 from adfs.threads import single_threaded
 
@@ -48,6 +48,21 @@ def edge_roots(network: Network, sigma: np.ndarray) -> np.ndarray:
     """Return k_e = √(μ_e²R_e(1/σ_i + 1/σ_j)) for each edge, shape (|E|,)."""
     inverse = inverse_sigma(network, sigma)
     return np.asarray(np.sqrt(network.weights * network.resistances.values * inverse))
+
+
+def sum_at_nodes(network: Network, values: np.ndarray) -> np.ndarray:
+    """Return for each node the sum of the values of its edges, shape (n,)."""
+    return np.bincount(network.edges.ravel(), weights=np.repeat(values, 2), minlength=network.n_nodes)
+
+
+def tree_depth(network: Network) -> int:
+    """Return the depth of the lowest breadth-first tree; above 2,000 nodes, of a low one."""
+    if network.n_nodes == 1:
+        return 0
+    if network.n_nodes <= 2000:
+        return min(int(hop_distances(network, root).max()) for root in range(network.n_nodes))
+    # Trying every root would take too long: the node with the most neighbours is a good one.
+    return min(network.diameter, int(hop_distances(network, int(np.argmax(network.degrees))).max()))
 
 
 @single_threaded

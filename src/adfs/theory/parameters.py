@@ -20,6 +20,7 @@ from adfs.theory.network_constants import (
     inverse_sigma,
     largest_scaled_laplacian,
     network_constant,
+    sum_at_nodes,
 )
 from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
 from adfs.theory.records import EventParameters, ParameterRecord, shown
@@ -100,7 +101,7 @@ class Parameters(EventParameters):
 
     _title: ClassVar[str] = "Parameters of ADFS"
     _sums_of_weights: ClassVar[str] = "root_sums"
-    _derived: ClassVar[Mapping[str, tuple[str, str]]] = {
+    _derived: ClassVar[dict[str, tuple[str, str]]] = {
         "decay": ("decay of the lag", "λ")
     } | EventParameters._derived
     kind: str = field(metadata=shown("kind", ""))
@@ -282,8 +283,8 @@ def _cost_ratio(summary: NodeSummary, network: Network, roots: np.ndarray, tau: 
     per_sample = float(summary.root_sums.sum()) / network.n_nodes
     per_message = float(roots.sum()) / network.n_nodes * math.sqrt(0.5 / curvature)
     # The busiest node decides how long the messages take.
-    ends = np.bincount(network.edges.ravel(), weights=np.repeat(roots, 2), minlength=network.n_nodes)
-    effective = tau * network.n_nodes * float(ends.max()) / float(roots.sum())
+    busiest = float(sum_at_nodes(network, roots).max())
+    effective = tau * network.n_nodes * busiest / float(roots.sum())
     return effective * per_message / per_sample
 
 

@@ -38,7 +38,7 @@ class ParameterRecord(ABC):
     """
 
     _title: ClassVar[str]
-    _derived: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    _derived: ClassVar[dict[str, tuple[str, str]]] = {}
     contraction: float
     notes: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ class EventParameters(ParameterRecord):
     node_probability: np.ndarray
     edge_weights: np.ndarray
     edge_probability: np.ndarray
-    _derived: ClassVar[Mapping[str, tuple[str, str]]] = {
+    _derived: ClassVar[dict[str, tuple[str, str]]] = {
         "p_comm": ("P(communication)", "p_comm"),
         "p_comp": ("P(computation)", "p_comp"),
         "sizes": ("nodes, edges", "n, |E|"),
