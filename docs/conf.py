@@ -75,6 +75,7 @@ PUBLIC = {
     "runtimes": "Runs",
     "runtimes.mpi": "Runs on a cluster",
     "algorithms": "Methods",
+    "stages": "Stages",
     "schedule": "Schedules",
     "experiments": "Comparisons",
     "planning": "The planner",

@@ -20,6 +20,7 @@ from adfs.pages import on_any_page
 ROOT = Path(adfs.__file__).parents[2]
 # What flows from a layer to the one above it.
 FLOWS = {
+    "data": "losses",
     "theory": "problems and networks",
     "schedule": "constants",
     "algorithms": "events",

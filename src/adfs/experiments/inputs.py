@@ -112,13 +112,13 @@ def _samples(
     if y is None:
         raise InputError(f"{table.source} has no labels")
     if data.samples_per_node is not None:
-        wanted = data.samples_per_node * n_nodes
-        if wanted > y.size:
+        count = data.samples_per_node * n_nodes
+        if count > y.size:
             raise InputError(
                 f"{table.source} has {y.size} samples, fewer than {n_nodes} nodes x {data.samples_per_node}: "
                 "lower samples_per_node or take fewer nodes"
             )
-        rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:wanted])
+        rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:count])
         X, y, weights = X[rows], y[rows], None if weights is None else weights[rows]
     return (
         _normalised(X, data.normalise, table.source),
@@ -133,6 +133,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
     sparse = bool(sp.issparse(X))
     if how == "columns":
         if sparse:
+            # Centring makes a matrix dense, which is refused if the dense one is larger than the sparse one.
             if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
                 raise InputError(
                     f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
@@ -157,7 +158,7 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     if network.n_nodes == 1:
         return "path:1"
     labels = network.labels
-    names = [one for one in labels if isinstance(one, str)]
+    names = [label for label in labels if isinstance(label, str)]
     ends: Sequence[str | int] = names if len(names) == len(labels) else range(len(labels))
     edges = [(ends[i], ends[j]) for i, j in network.edges.tolist()]
     if (network.weights == 1.0).all():
@@ -201,16 +202,17 @@ def load_modules(names: Iterable[str]) -> None:
             if not name.endswith(".py"):
                 importlib.import_module(name)
                 continue
+            # Files of the same name in different folders get different modules.
             path = Path(name).resolve()
             alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
             if alias in sys.modules:
                 continue
-            found = importlib.util.spec_from_file_location(alias, path)
-            assert found is not None
-            assert found.loader is not None
-            module = importlib.util.module_from_spec(found)
+            spec = importlib.util.spec_from_file_location(alias, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
             sys.modules[alias] = module
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
         except (ImportError, OSError) as error:
             raise InputError(f"cannot import {name!r}: {error}") from None
 

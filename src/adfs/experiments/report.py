@@ -190,7 +190,9 @@ def save_figures(figures: dict[str, Figure], folder: Path) -> list[Path]:
 
 
 def layout(network: Network) -> np.ndarray:
-    """Return a place in the unit square for each node, shape (n, 2): lattices as lattices, rings as rings.
+    """Return a position in the unit square for each node, shape (n, 2).
+
+    Grids and tori are drawn as lattices, cycles and complete networks as rings.
 
     Examples
     --------
@@ -213,8 +215,9 @@ def layout(network: Network) -> np.ndarray:
 
         graph = nx.empty_graph(n)
         graph.add_edges_from(network.edges.tolist())
-        found = nx.kamada_kawai_layout(graph) if n <= 120 else nx.spring_layout(graph, seed=0)
-        places = np.array([found[node] for node in range(n)])
+        # The first is the better picture, and takes minutes for hundreds of nodes.
+        positions = nx.kamada_kawai_layout(graph) if n <= 120 else nx.spring_layout(graph, seed=0)
+        places = np.array([positions[node] for node in range(n)])
     # Moved to the middle of the unit square and scaled, both directions by the same factor.
     low, high = places.min(axis=0), places.max(axis=0)
     return np.asarray(0.5 + (places - 0.5 * (low + high)) / max(float((high - low).max()), 1e-12))
@@ -251,19 +254,20 @@ def claims_list(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
     items = []
-    for one in findings:
-        kind = {"holds": "holds", "does not hold": "fails"}.get(one.verdict, "open")
+    for finding in findings:
+        kind = {"holds": "holds", "does not hold": "fails"}.get(finding.verdict, "open")
         items.append(
-            f'<li><span class="verdict {kind}">{one.verdict}</span> {html.escape(one.text)}'
-            f'<br><span class="detail">{html.escape(one.detail)}</span></li>'
+            f'<li><span class="verdict {kind}">{finding.verdict}</span> {html.escape(finding.text)}'
+            f'<br><span class="detail">{html.escape(finding.detail)}</span></li>'
         )
     return f'<section><h2>Claims</h2><ul class="claims">{"".join(items)}</ul></section>'
 
 
 def _table(results: Results) -> str:
-    """Return the table of times, with the range of the seeds and the best of each column marked."""
+    """Return the table of times, with the range of the seeds and the best time of each column marked."""
     frame, shown = times_frame(results), time_table(results)
     best = frame.groupby("level")["median"].min()
+    # The frame has a row for each cell of the shown table, in the same order.
     cells: dict[str, list[str]] = {label: [f"<td>{html.escape(label)}</td>"] for label in results.labels}
     for (_, row), text in zip(frame.iterrows(), shown.to_numpy().ravel(), strict=True):
         mark = small = ""
@@ -292,7 +296,7 @@ def _facts(results: Results) -> dict[str, str]:
 
 
 def _delay_facts(delays: DelaySpec) -> dict[str, str]:
-    """Return how long things take besides τ, in words; only what is not as usual, and the law."""
+    """Return the distribution of the delays, and the other settings that differ from their defaults."""
     facts = {"delays": delays.law + ("; one draw per batch" if delays.batch == "scaled" else "")}
     if delays.blocking:
         facts["exchanges"] = "both ends wait for the message"
@@ -301,13 +305,12 @@ def _delay_facts(delays: DelaySpec) -> dict[str, str]:
         low, high = min(speeds), max(speeds)
         facts["samples in time 1"] = f"{low:g}" if low == high else f"{low:g} … {high:g}"
     if delays.stragglers:
-        slow = (Straggler(int(one[0]), *one[1:]) for one in delays.stragglers)
-        told = (
-            f"node {one.node}: {one.factor:g} times as long"
-            + (f", {one.share:.0%} of each {one.period:g}" if one.share < 1.0 else "")
-            for one in slow
+        slow = (Straggler(int(node), *rest) for node, *rest in delays.stragglers)
+        facts["stragglers"] = "; ".join(
+            f"node {each.node}: {each.factor:g} times as long"
+            + (f", {each.share:.0%} of each {each.period:g}" if each.share < 1.0 else "")
+            for each in slow
         )
-        facts["stragglers"] = "; ".join(told)
     if delays.slow_links:
         facts["slow links"] = ", ".join(f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in delays.slow_links)
     if delays.seed is not None:
@@ -316,7 +319,7 @@ def _delay_facts(delays: DelaySpec) -> dict[str, str]:
 
 
 def _shown_toml(comparison: Comparison) -> str:
-    """Return the comparison as TOML with the names of its files, not where they are on this machine."""
+    """Return the comparison as TOML with the names of its files instead of their paths on this machine."""
     text = comparison.toml()
     files = [comparison.data.source] * comparison.data.is_file
     for path in [*files, *(name for name in comparison.imports if name.endswith(".py"))]:
@@ -327,10 +330,10 @@ def _shown_toml(comparison: Comparison) -> str:
 
 
 def _parameters(results: Results, label: str) -> str:
-    """Return a method's constants, how its runs ended and how long they took, to be folded out."""
+    """Return a method's parameters, the outcomes and the duration of its runs, as a section to unfold."""
     runs = results.of(label)
-    outcomes = ", ".join(sorted({str(one.outcome) for one in runs}))
-    spent = sum(one.seconds for one in runs)
+    outcomes = ", ".join(sorted({str(run.outcome) for run in runs}))
+    spent = sum(run.seconds for run in runs)
     return (
         f"<details><summary>{html.escape(label)} "
         f"<span class='detail'>({outcomes}, {spent:.1f} s of running)</span></summary>"
@@ -405,7 +408,7 @@ def make_page(
 def write_folder(
     results: Results, folder: str | Path, *, traces: str = "csv", findings: Sequence[Finding] = ()
 ) -> list[Path]:
-    """Write everything that is made from the runs: traces, table, figures, page.
+    """Write traces, table, figures and page of the runs.
 
     Parameters
     ----------
@@ -418,7 +421,7 @@ def write_folder(
     Returns
     -------
     list of Path
-        What was written.
+        The files that were written.
     """
     folder = Path(folder)
     frame, figures = results.frame(), draw_figures(results)
@@ -438,7 +441,7 @@ def write_folder(
 
 
 def remake_folder(folder: str | Path) -> list[Path]:
-    """Make table, figures and page again from the runs in a folder; the traces in the format they have."""
+    """Make table, figures and page again from the runs in a folder; the traces keep their format."""
     results = load_results(folder)
     traces = "parquet" if (Path(folder) / "traces.parquet").exists() else "csv"
     return write_folder(results, folder, traces=traces, findings=load_findings(Path(folder)))

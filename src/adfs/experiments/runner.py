@@ -32,6 +32,7 @@ from adfs.problem import Problem
 from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
+from adfs.stages import may_have_stages
 from adfs.theory import BlockParameters, Parameters, node_sizes
 from adfs.threads import single_threaded
 
@@ -67,7 +68,7 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
     target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)
     # The first record is at a thousandth of the longest run; later ones are spaced by a factor.
     grid = Grid(first=max(1.0, 1e-3 * last), per_decade=comparison.records, unit="events")
-    adapts = method.retuner(problem, entry.parameters) is not None
+    adapts = may_have_stages(method, problem, entry.parameters)
     options = RunOptions(
         parameters=entry.parameters if adapts else constants,
         schedule=entry.schedule,
@@ -98,12 +99,13 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
 
 
 def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: float) -> Any:
-    """Return the constants that a method has on a problem for a τ."""
-    method, own = get_method(entry.method), dict(entry.options)
-    method.check(problem, own)
+    """Return the parameters of a method on a problem for a τ."""
+    method, options = get_method(entry.method), dict(entry.options)
+    method.check(problem, options)
+    # Methods of one machine get all the data and no network.
     if method.kind == "single":
         problem, network = problem.merged(), Network("path:1")
-    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), own)
+    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), options)
 
 
 def _facts(problem: Problem, network: Network) -> dict[str, float]:
@@ -121,7 +123,7 @@ def _facts(problem: Problem, network: Network) -> dict[str, float]:
 def _last_position(
     comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
 ) -> float:
-    """Return where a run is given up: the first of its limits."""
+    """Return the position at which a run ends if it has not reached its target: the first of its limits."""
     limits = []
     if comparison.max_time is not None:
         limits.append(_position_in_time(clock, comparison.max_time))
@@ -146,19 +148,20 @@ def _position_in_time(start: Callable[[], Clock], time: float) -> float:
 
 
 def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
-    """Return a mark of all that a run depends on, apart from the contents of imported modules."""
+    """Return a hash of everything that a run depends on, except the contents of imported modules."""
     table = comparison.to_table()
     for key in ("title", "methods", "seeds", "imports"):
         table.pop(key, None)
-    own = dataclasses.asdict(dataclasses.replace(entry, label="-"))
+    method = dataclasses.asdict(dataclasses.replace(entry, label="-"))
+    # A file is recognised by its size and date: hashing it would mean reading it for each run.
     stamp: list[float] = []
     if comparison.data.is_file:
         try:
-            found = Path(comparison.data.source).stat()
-            stamp = [found.st_size, found.st_mtime_ns]
+            status = Path(comparison.data.source).stat()
+            stamp = [status.st_size, status.st_mtime_ns]
         except OSError as error:
             raise InputError(f"cannot read {comparison.data.source}: {error.strerror or error}") from None
-    text = json.dumps([__version__, table, own, seed, stamp], sort_keys=True)
+    text = json.dumps([__version__, table, method, seed, stamp], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -175,7 +178,7 @@ class Task(NamedTuple):
 
 
 def finished_run(task: Task, before: Comparison | None) -> Run | None:
-    """Return the run that is kept, timed anew if need be; None if there is none that can be used."""
+    """Return the finished run of a task, with new times if only the delays changed; None without one."""
     if not task.path.exists():
         return None
     try:
@@ -194,17 +197,17 @@ def finished_run(task: Task, before: Comparison | None) -> Run | None:
 
 
 def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
-    """Return a run of a comparison that had other delays with the times of this one, and keep it.
+    """Return a run that was made with other delays with the times of these delays, and save it.
 
-    Iterates do not depend on delays, unless by constants that are tuned for τ or adapted on the way, or by
-    where a run is given up: None in these cases.
+    The iterates depend on the delays only through parameters that were tuned for τ or adapted during the run,
+    and through the time at which a run ends. In these cases the result is None, and the run is repeated.
     """
     comparison, entry, seed = task.comparison, task.entry, task.seed
     if run.history is not None or (comparison.max_time is not None and not run.converged):
         return None
     problem, network = make_problem(comparison, seed)
     old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
-    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
+    if isinstance(old, Parameters | BlockParameters):  # they hold the τ that they were chosen for
         old = dataclasses.replace(old, tau=new.tau)
     if not _same(old, new):
         return None
@@ -220,12 +223,12 @@ def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
 
 
 def _same(first: object, second: object) -> bool:
-    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
+    """Whether two records of parameters, or numbers or arrays, are the same to the bit, nan included."""
     if dataclasses.is_dataclass(first) and type(first) is type(second):
-        names = [one.name for one in dataclasses.fields(first)]
+        names = [field.name for field in dataclasses.fields(first)]
         return all(_same(getattr(first, name), getattr(second, name)) for name in names)
-    one, other = np.asarray(first), np.asarray(second)
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    a, b = np.asarray(first), np.asarray(second)
+    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
 def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> Comparison | None:
@@ -296,22 +299,22 @@ def run_comparison(
     InputError
         If a method cannot run. The other runs are finished and kept before it is raised.
     """
-    wanted = [(comparison, Path(folder))]
-    return run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
+    pairs = [(comparison, Path(folder))]
+    return run_comparisons(pairs, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
 
 
 def run_comparisons(
-    wanted: Sequence[tuple[Comparison, Path]],
+    pairs: Sequence[tuple[Comparison, Path]],
     *,
     jobs: int = 1,
     fresh: bool = False,
     progress: bool | None = None,
     origin: Path | None = None,
 ) -> list[Results]:
-    """Run several comparisons; see :func:`run_comparison`."""
+    """Run several comparisons, each with its folder; see :func:`run_comparison`."""
     all_results: list[Results] = []
     tasks: list[Task] = []
-    for comparison, folder in wanted:
+    for comparison, folder in pairs:
         comparison.check_names()
         before = _prepare(folder, comparison, origin, fresh)
         results = Results(comparison)
