@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs import stages  # noqa: F401  # the rules of runs in stages
+from adfs.stages import may_have_stages  # noqa: F401  # the rules of runs in stages
 from adfs.files import AnyPath
 from adfs.network import Network
 from adfs.planning import Facts, choose

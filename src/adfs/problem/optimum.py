@@ -89,7 +89,7 @@ def _run_to_the_end(
     best: Optimum,
 ) -> Optimum:
     """Return the better of an earlier optimum and of the one that a method finds on ``solved``."""
-    from adfs import stages  # noqa: F401  # the rules of runs in stages
+    from adfs.stages import may_have_stages  # noqa: F401  # the rules of runs in stages
     from adfs.runtimes.options import RunOptions
     from adfs.runtimes.run import run_method
 
