@@ -154,7 +154,7 @@ def resumed(method: str, folder: Path) -> Found:
 
 def multinomial() -> Found:
     X, y = samples(45, 4, 0.8, [8])
-    problem = adfs.GeneralProblem.multinomial(X, np.digitize(y, [-0.5, 0.5]), sigma=SIGMA, n_nodes=NODES)
+    problem = adfs.Problem(X, np.digitize(y, [-0.5, 0.5]), "multinomial", sigma=SIGMA, n_nodes=NODES)
     return found_in(adfs.simulate("adfs", problem, adfs.Network("grid:3x3"), seed=3, max_passes=4.0))
 
 

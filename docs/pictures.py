@@ -24,6 +24,7 @@ FLOWS = {
     "schedule": "constants",
     "algorithms": "events",
     "runtimes": "processes",
+    "stages": "runs",
     "planning": "runs and clocks",
     "estimators | experiments": "runs and plans",
     "cli": "models and comparisons",

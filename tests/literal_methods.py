@@ -10,10 +10,11 @@ import numpy as np
 from adfs.algorithms.adfs_literal import AdfsState
 from adfs.algorithms.interior_point import quadratic_pieces
 from adfs.errors import InputError
-from adfs.network import Network, chebyshev_gossip, lazy_gossip
+from adfs.network import ChebyshevCoefficients, Network, lazy_gossip
 from adfs.problem import Problem
-from adfs.problem.evaluation import loss_curvatures, loss_derivatives, loss_values
+from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.losses import Loss, derivative
+from adfs.problem.losses import value as loss_value
 from adfs.problem.samples import Label, label_at
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters
 from adfs.theory.baselines import (
@@ -273,7 +274,8 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
     sigma, theta = problem.sigma[node], point / problem.sigma[node]
 
     def value(at: np.ndarray) -> float:
-        return float(loss_values(problem.loss, X @ at, y) @ w + 0.5 * sigma * at @ at - point @ at)
+        values = [loss_value(problem.loss, u, label_at(y, j)) for j, u in enumerate(X @ at)]
+        return float(np.array(values) @ w + 0.5 * sigma * at @ at - point @ at)
 
     for _ in range(1000):
         gradient = X.T @ (w * loss_derivatives(problem.loss, X @ theta, y)) + sigma * theta - point
@@ -289,6 +291,27 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
         if decrease <= 1e-24 * scale:
             break
     return np.asarray(theta)
+
+
+def chebyshev_gossip(
+    laplacian: np.ndarray, values: np.ndarray, coefficients: ChebyshevCoefficients
+) -> np.ndarray:
+    """Apply the accelerated gossip P(Lap) of MSDA to Θ, one row per node.
+
+    With W = Lap: a_0 = 1, a_1 = c2, X_0 = Θ, X_1 = c2 (I − c3 W)Θ, then a_{k+1} = 2 c2 a_k − a_{k−1} and
+    X_{k+1} = 2 c2 (I − c3 W) X_k − X_{k−1}; the result is Θ − X_K/a_K. It vanishes at agreement, and on the
+    rest its eigenvalues lie within 2 c1^K/(1 + c1^{2K}) of 1.
+    """
+    if coefficients.rounds == 1:
+        # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
+        return np.asarray(coefficients.step * (laplacian @ values))
+    stretch, step = coefficients.stretch, coefficients.step
+    scale_before, scale = 1.0, stretch
+    before, current = values, stretch * (values - step * (laplacian @ values))
+    for _ in range(coefficients.rounds - 1):
+        before, current = current, 2 * stretch * (current - step * (laplacian @ current)) - before
+        scale_before, scale = scale, 2 * stretch * scale - scale_before
+    return np.asarray(values - current / scale)
 
 
 def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:

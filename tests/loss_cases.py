@@ -51,7 +51,7 @@ class Expectile(NamedTuple("ExpectileConstants", [("level", float)]), Loss):
 
 
 # Losses with a log link take other targets: tests/problem/test_problem_log_link.py.
-ONE_OUTPUT = [name for name, cls in LOSSES.items() if not cls.several_outputs and cls.link == "identity"]
+ONE_OUTPUT = [name for name, cls in LOSSES.items() if not cls.several_outputs and cls.link != "log"]
 CASES: list[Loss] = [
     *(get_loss(name) for name in ONE_OUTPUT),
     get_loss("smoothed_hinge", width=2.0),

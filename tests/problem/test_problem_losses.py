@@ -12,7 +12,8 @@ from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem import Problem, losses
 from adfs.problem.exponential_losses import logistic_dual_prox, sigmoid
-from adfs.problem.losses import LOSSES, Huber, Loss, get_loss, register_loss
+from adfs.problem.line_losses import Huber
+from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
 from loss_cases import CASES, SMOOTH, Expectile, case_id, constants_of
 
 every = pytest.mark.parametrize("loss", CASES, ids=case_id)

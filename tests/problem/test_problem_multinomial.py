@@ -15,7 +15,7 @@ import adfs
 from adfs.algorithms import METHODS
 from adfs.errors import InputError
 from adfs.problem import GeneralProblem, Multinomial, MultinomialLogisticTerm, Problem
-from adfs.problem.multinomial import ROOM_ROWS, multinomial_dual_prox
+from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox
 from literal_cases import multinomial_terms
 
 
@@ -258,7 +258,7 @@ def test_it_runs_on_a_network_with_every_measure(schedule: str) -> None:
 def test_two_classes_are_the_logistic_loss() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((12, 3)), rng.choice([-1.0, 1.0], 12)
-    several = GeneralProblem.multinomial(X, (y > 0).astype(int), sigma=1.0)
+    several = Problem(X, (y > 0).astype(int), "multinomial", sigma=1.0)
     theta = rng.standard_normal(3)
     # Θ = (−θ, θ)/2 has the margin difference xᵀθ; its ℓ2 term is half of that of θ.
     value = several.objective(np.concatenate([-theta, theta]) / 2.0)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adfs.problem import Problem, losses, smoothness
+from adfs.problem import Problem, losses, samples
 from adfs.problem.losses import Loss, get_loss
 from loss_cases import CASES, SMOOTH, case_id, with_rows
 
@@ -110,10 +110,10 @@ def test_lanczos_gives_a_close_upper_bound(
     for a, b in ((0, shape[0] // 3), (shape[0] // 3, shape[0])):
         exact.append(0.25 * float(np.linalg.norm(np.sqrt(weights[a:b, None]) * X[a:b], ord=2)) ** 2)
     exact.insert(1, 0.0)
-    whole = smoothness.batch_smoothness(given, weights, node_starts, 0.25)
+    whole = samples.batch_smoothness(given, weights, node_starts, 0.25)
     np.testing.assert_allclose(whole, exact, rtol=1e-12)
-    monkeypatch.setattr(smoothness, "_DENSE_ORDER", 1)
-    found = smoothness.batch_smoothness(given, weights, node_starts, 0.25)
+    monkeypatch.setattr(samples, "_DENSE_ORDER", 1)
+    found = samples.batch_smoothness(given, weights, node_starts, 0.25)
     np.testing.assert_allclose(found, exact, rtol=3e-3)
     assert np.all(found >= np.array(exact) * (1.0 - 1e-13))
 

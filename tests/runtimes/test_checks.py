@@ -14,7 +14,7 @@ import adfs
 from adfs.runtimes import Grid, Outcome, Record
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.execution import Execution
-from adfs.runtimes.loop import Plan
+from adfs.runtimes.loop import CheckPlan
 
 NETWORK = adfs.Network("cycle:4")
 
@@ -61,7 +61,7 @@ def test_dual_ascent_ends_a_run_at_a_certified_point(
     dual_ascent = Execution.dual_ascent
 
     def watched(
-        execution: Execution, now: Certificate, plan: Plan, deadline: float
+        execution: Execution, now: Certificate, plan: CheckPlan, deadline: float
     ) -> tuple[Certificate, bool]:
         before, work = execution.process.dual(), execution.work()
         assert before is not None
@@ -137,7 +137,7 @@ def test_checks_are_at_fixed_passes_or_after_every_round(method: str) -> None:
 
 SPECTRUM = """
 import numpy as np
-from adfs.problem.smoothness import batch_smoothness
+from adfs.problem.samples import batch_smoothness
 rng = np.random.default_rng(0)
 for d in (40, 200, 700):
     X = rng.standard_normal((1500, d))

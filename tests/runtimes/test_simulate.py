@@ -222,6 +222,8 @@ FORGED_CHECKPOINTS: dict[str, tuple[dict[str, Any], str]] = {
     "short state": ({"state/clocks": np.ones(1)}, "the array 'clocks' has shape"),
     "other numbers": ({"state/clocks": np.ones((4, 2), dtype=np.float32)}, "the array 'clocks' has shape"),
     "nan": ({"state/duals": np.full(200, np.nan + 0j)}, "the array 'duals' holds NaN"),
+    "nan coefficients": ({"ending/theta": np.full(4, np.nan)}, "dual variables hold NaN or infinity"),
+    "infinite best": ({"best/theta": np.full(4, np.inf)}, "dual variables hold NaN or infinity"),
     "no state": ({"state/duals": None}, "has no entry 'state/duals'"),
     "no rows": ({"rows": None}, "has no entry 'rows'"),
     "flat rows": ({"rows": np.ones(3)}, "the array 'rows' has shape"),
@@ -423,7 +425,7 @@ def test_general_terms_run_and_are_certified() -> None:
 
     X, y = load_iris(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
-    problem = adfs.GeneralProblem.multinomial(X, y, sigma=0.25, n_nodes=4, partition="random")
+    problem = adfs.Problem(X, y, "multinomial", sigma=0.25, n_nodes=4, partition="random")
     run = adfs.simulate("adfs", problem, NETWORK, tol=1e-7, record=Record(grid=Grid(every=20.0)))
     assert run.converged
     model = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(X, y)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs_kernels import (
     AdfsParts,
     adfs_constants,
@@ -23,8 +22,6 @@ from adfs.algorithms.adfs_kernels import (
 )
 from adfs.algorithms.base import EventProcess, Method, Process, Setting, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
-from adfs.algorithms.retuning import Retuner
-from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
@@ -188,28 +185,30 @@ class Adfs(Method[Parameters]):
     """
 
     name, label = "adfs", "ADFS"
+    warm_starts = True
+    observed_factor = 0.6
     kind: ClassVar[str] = "events"
     general_terms = True
     several_outputs = True
     unbounded_curvature = True
     l1 = True
+    stages = "adaptive"
 
     record = Parameters
     choices = MappingProxyType(
         {
             "tuned": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
             "paper": lambda problem, network, tau: Parameters.paper(problem, network, tau=tau),
+            # The first stage of a run that adapts its parameters has tuned ones.
             **dict.fromkeys(
-                ADAPTIVE, lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau)
+                ("adaptive", "adaptive-safe"),
+                lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
             ),
         }
     )
 
     def start(self, setting: Setting[Parameters]) -> EventProcess:
         return AdfsProcess(setting) if setting.problem.linear else GeneralAdfsProcess(setting)
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return retuner_for(problem, choice)
 
 
 class Apcg(Adfs):
@@ -229,11 +228,10 @@ class Apcg(Adfs):
     """
 
     name, label = "apcg", "APCG"
+    warm_starts = False
     kind = "single"
     reference_order = 4
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return retuner_for(problem, None)
+    stages = "assumptions"
 
 
 register_method(Adfs())

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.adaptive import ADAPTIVE, retuner_for
 from adfs.algorithms.adfs import CenterProcess
 from adfs.algorithms.adfs_kernels import (
     AdfsConstants,
@@ -25,11 +24,9 @@ from adfs.algorithms.adfs_kernels import (
 )
 from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
 from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
-from adfs.algorithms.retuning import Retuner
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
-from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.penalties import shrunk
 from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
@@ -169,23 +166,23 @@ class AdfsBlock(Method[BlockParameters]):
     """
 
     name, label = "adfs-block", "block ADFS"
+    warm_starts = True
+    observed_factor = 0.6
     kind = "rounds"
     unbounded_curvature = True
     l1 = True
+    stages = "adaptive"
 
     record, process = BlockParameters, AdfsBlockProcess
     choices = MappingProxyType(
         dict.fromkeys(
-            ("tuned", *ADAPTIVE),
+            ("tuned", "adaptive", "adaptive-safe"),
             lambda problem, network, tau: BlockParameters.tuned(problem, network, tau=tau),
         )
     )
 
     def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
-
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        return retuner_for(problem, choice)
 
     def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
         # Only rounds of samples count, each with one sample at every node that has any.

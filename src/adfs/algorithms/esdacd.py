@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, register_method
+from adfs.algorithms.costs import position_after_local_solves
 from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,
@@ -19,7 +20,7 @@ from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import EsdacdParameters
 
 
@@ -188,6 +189,9 @@ class Esdacd(Method[EsdacdParameters]):
     """
 
     name, label = "esdacd", "ESDACD"
+    needs_network = True
+    solves_locally = True
+    observed_factor = 0.2
     kind = "events"
     baseline = True
 
@@ -203,6 +207,13 @@ class Esdacd(Method[EsdacdParameters]):
         # An event processes all samples of both ends.
         counts = sizes.n_samples.astype(np.float64)
         return passes * float(counts.sum()) / float(parameters.node_activity @ counts)
+
+    def predicted_position(
+        self, parameters: EsdacdParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Every node has solved its own problem once after about as many events as there are nodes.
+        promised = super().predicted_position(parameters, facts, summary, tol)
+        return position_after_local_solves(promised, float(summary.n_nodes), facts, summary, tol)
 
     def effort(self, parameters: EsdacdParameters, sizes: NodeSizes, network: Network) -> EventEffort:
         return EventEffort(np.asarray(sizes.n_samples, dtype=np.int64))

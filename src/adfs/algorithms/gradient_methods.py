@@ -14,7 +14,7 @@ from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.samples import row_column, row_entry, row_span
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import AgdParameters, ExtraParameters, largest_eigenvalue
 
 
@@ -102,6 +102,8 @@ class Agd(Method[AgdParameters]):
     """
 
     name: ClassVar[str] = "agd"
+    observed_factor = 0.3
+    by_gradients = True
     label: ClassVar[str] = "AGD"
     kind: ClassVar[str] = "single"
     baseline = True
@@ -125,6 +127,13 @@ class Agd(Method[AgdParameters]):
         # By products with the matrix alone, summed over the nodes: no process sees another's data.
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
+
+    def planned_parameters(
+        self, facts: Facts, summary: NodeSummary, network: Network, tau: float
+    ) -> AgdParameters:
+        # As `refine` does it, with the smoothness that the facts have.
+        parameters = super().planned_parameters(facts, summary, network, tau)
+        return parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
 
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
@@ -228,6 +237,9 @@ class Extra(Method[ExtraParameters]):
     """
 
     name, label = "extra", "EXTRA"
+    needs_network = True
+    observed_factor = 0.13
+    by_gradients = True
     kind = "rounds"
     baseline = True
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
+from adfs.algorithms.costs import position_after_local_solves
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import RoundKernels, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import MsdaParameters
 
 
@@ -148,6 +149,9 @@ class Msda(Method[MsdaParameters]):
     """
 
     name, label = "msda", "MSDA"
+    needs_network = True
+    solves_locally = True
+    observed_factor = 0.21
     kind = "rounds"
     baseline = True
     options = ("rounds",)
@@ -162,6 +166,13 @@ class Msda(Method[MsdaParameters]):
 
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
+
+    def predicted_position(
+        self, parameters: MsdaParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Every node has solved its own problem once after a round.
+        promised = super().predicted_position(parameters, facts, summary, tol)
+        return position_after_local_solves(promised, 1.0, facts, summary, tol)
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
+from adfs.algorithms.costs import matrix_work
 from adfs.algorithms.lbfgs import DescentProcess
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
@@ -22,7 +23,7 @@ from adfs.network import Network
 from adfs.problem import FiniteSum, Samples, get_loss
 from adfs.problem.evaluation import loss_curvatures, loss_slopes
 from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
-from adfs.theory import NewtonParameters, NodeSizes
+from adfs.theory import Facts, NewtonParameters, NodeSizes, NodeSummary
 from adfs.threads import single_threaded
 
 MOST_FEATURES = 5000
@@ -284,7 +285,21 @@ class HessianMethod(Method[Constants]):
     invariant_to_units = True
     primal = True
     unpenalised_columns = True
+    warm_starts = True
+    by_gradients = True
     checks_every_round = True
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.n_features <= MOST_FEATURES
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        return position * matrix_work(facts, network.n_nodes)
+
+    def predicted_position(
+        self, parameters: Constants, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # One Newton step solves a quadratic problem.
+        return 1.0 if facts.quadratic else parameters.rounds_to(tol)
 
     def obstacle(self, problem: FiniteSum) -> str:
         if problem.n_features > MOST_FEATURES:

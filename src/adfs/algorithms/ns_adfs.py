@@ -5,6 +5,7 @@ The form is that of the literal twin in the tests: while a node is idle, neither
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,15 +15,12 @@ from adfs.algorithms.adfs import AdfsProcess, CenterProcess
 from adfs.algorithms.adfs_kernels import compute, exchange, run_events
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
-from adfs.algorithms.retuning import Retuner
-from adfs.algorithms.smoothing import Smoothing
 from adfs.compilation import fma, inlined, kernel, overloads
-from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
-from adfs.theory import NonSmoothParameters, Parameters
+from adfs.theory import Facts, NodeSummary, NonSmoothParameters, Parameters
 
 
 class NsState(NamedTuple):
@@ -230,16 +228,19 @@ class NsAdfs(Method[Any]):
         The paper's non-smooth variant, with α_t in the x-update (erratum 8) and a start that keeps the
         iterates in the domain of the conjugates (erratum 9).
         With ``parameters="smoothing"`` it is ADFS on the loss with rounded kinks, whose width shrinks with
-        the certified gap (`adfs.algorithms.smoothing`).
+        the certified gap (`adfs.stages.smoothing`).
     Guarantee
         Theorem 3: the dual error falls as 1/t², in expectation. None is proven with smoothing, and the gap is
         certified all the same.
     """
 
     name, label = "ns-adfs", "NS-ADFS"
+    warm_starts = True
+    observed_factor = 0.65
     kind = "events"
     needs_smooth = False
     reference_order = 5
+    stages = "smoothing"
 
     record = NonSmoothParameters
     # Theory offers one choice for this method; "tuned" is what people ask of every other.
@@ -254,15 +255,11 @@ class NsAdfs(Method[Any]):
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
 
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        if choice != "smoothing":
-            return None
-        if problem.loss.smoothed(1.0) is None:
-            raise InputError(
-                "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
-                f"not {problem.loss_name!r}"
-            )
-        return Smoothing()
+    def predicted_position(self, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t); ‖λ*‖² is about Σ s²‖x‖²/μ², and Δ_0 is 1.
+        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
+        promised = math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
+        return float(max(1, math.ceil(self.observed_factor * promised)))
 
 
 register_method(NsAdfs())

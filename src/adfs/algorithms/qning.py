@@ -6,7 +6,14 @@ import math
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
+from adfs.algorithms.base import (
+    Method,
+    RoundEffort,
+    Setting,
+    get_method,
+    register_method,
+    theory_choice,
+)
 from adfs.algorithms.lbfgs import CurvaturePairs
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_row, inner_product, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess
@@ -14,7 +21,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import QningParameters
 
 # A gradient of the envelope that is so many times its smallest so far comes from inner solutions that are
@@ -148,10 +155,21 @@ class Qning(Method[QningParameters]):
     """
 
     name, label = "qning", "QNing"
+    warm_starts = True
     kind = "single"
 
     record, process = QningParameters, QningProcess
     choices = theory_choice(QningParameters)
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.curved
+
+    def predicted_position(
+        self, parameters: QningParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Trials took half of the passes of ADFS where these are few, and a tenth where they are many.
+        passes = get_method("adfs").cost(facts, Network("path:1"), tol).passes
+        return min(0.5 * passes, 10.0 + 0.1 * passes)
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0)

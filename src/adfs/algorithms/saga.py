@@ -362,6 +362,8 @@ class Dsba(Method[DsbaParameters]):
     """
 
     name, label = "dsba", "DSBA"
+    needs_network = True
+    observed_factor = 0.12
     kind = "rounds"
     baseline = True
     options = ("step_factor",)

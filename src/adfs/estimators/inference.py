@@ -19,9 +19,8 @@ from adfs.errors import InputError
 from adfs.estimators.solver import LocalData, Solver, append_column, row_products
 from adfs.problem import LOSSES, Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
-from adfs.problem.samples import labels_of, rows_of
+from adfs.problem.samples import gram_matrices, labels_of, rows_of
 from adfs.problem.shards import as_rows
-from adfs.problem.smoothness import gram_matrices
 from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,24 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+import adfs.stages  # noqa: F401  # the rules of runs in stages
+from adfs.algorithms import METHODS, Method
 from adfs.files import AnyPath
 from adfs.network import Network
-from adfs.planning import Facts, choose
+from adfs.planning import choose
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import node_sums
+from adfs.problem.evaluation import node_sums, weighted_row_sums
+from adfs.problem.samples import rows_of, sparse
+from adfs.problem.shards import as_rows
 from adfs.problem.views import can_be_smoothed
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
-
-#: What ``method="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
-#: path of strengths), which not every method can.
-CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "interior-point", "ns-adfs")
-
-_FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
-_VERY_FEW, _FEW_ROWS = 30, 1000
-_PATIENCE = 3.0  # times the predicted passes, after which a chosen method is replaced
+from adfs.theory import Facts, loss_facts
 
 
 @dataclass(frozen=True)
@@ -122,13 +119,6 @@ class Solver:
             run.details["reason"] = self.reason
         return run
 
-    def settled(self, loss: Loss, name: str, reason: str, replacement: Replacement | None = None) -> Solver:
-        """Return the solver with ``"auto"`` replaced by a method that was chosen for a loss."""
-        options = self.options
-        if name == "ns-adfs" and can_be_smoothed(loss):
-            options = replace(options, parameters=options.parameters or "smoothing")
-        return replace(self, method=name, options=options, reason=reason, replacement=replacement)
-
     def limited(self) -> Solver:
         """Return the solver that ends where the replacement takes over."""
         if self.replacement is None or not self.replacement.passes < (self.options.max_passes or math.inf):
@@ -158,57 +148,46 @@ class Solver:
         return other.numbered("replaced", seconds)
 
     def choose(
-        self,
-        data: LocalData,
-        loss: Loss,
-        weights: tuple[float, float],
-        y: np.ndarray,
-        rounds: Mapping[str, float],
-    ) -> tuple[str, str, Replacement | None]:
-        """Return what ``"auto"`` stands for on the problem of `penalised` and why, alike in every process.
+        self, data: LocalData, loss: Loss, weights: tuple[float, float], y: np.ndarray, intercept: bool
+    ) -> Solver:
+        """Return the solver with ``"auto"`` replaced by the cheapest method for the problem of `penalised`.
 
-        ``rounds`` says of methods how often they will solve it. A method whose passes were predicted has a
-        replacement.
+        Every process makes the same choice: rank 0 decides.
         """
-        if weights[1] > 0.0:
-            return "adfs", "the penalty has an l1 term", None
-        options, width = self.options, data.X.shape[1] * loss.n_outputs
-        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
-        if loss.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
-            name = "adfs" if asked or width > _FEW_FEATURES else "newton"
-            return name, "the curvature of the loss has no bound", None
-        if not loss.smooth:
-            if width <= _FEW_WITH_KINKS and not asked and can_be_smoothed(loss):
-                return "interior-point", "the loss is not smooth, and there are few features", None
-            return "ns-adfs", "the loss is not smooth", None
-        if asked:
-            return "adfs", "its parameters, tau or schedule were given", None
-        own = [data.X.nnz if data.sparse else 0, data.X.shape[0]]
-        stored, counts = zip(*self.cluster.gather(own, "to choose a method"), strict=True)
-        if loss.curvature_type == "constant" and width <= min(_FEW_FEATURES, sum(counts)):
-            return "newton", "one step solves a square", None
-        if loss.n_outputs == 1 and width <= _VERY_FEW and sum(counts) <= _FEW_ROWS:
-            return "newton", "there is so little data that comparing methods would take longer", None
-        summary = gather_summary(self.cluster, self.placement, penalised(data, loss, weights, y, self))
+        options, cluster = self.options, self.cluster
+        summary = gather_summary(cluster, self.placement, penalised(data, loss, weights, y, self))
         if not summary.n_active.any():
-            return "adfs", "there is nothing to run", None
-        entries = sum(stored) / sum(counts) if data.sparse else None
+            return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
+        stored, counts = zip(
+            *cluster.gather([data.X.nnz if data.sparse else 0, data.X.shape[0]], "to choose a method"),
+            strict=True,
+        )
 
-        def chosen() -> list[str | float]:
+        def chosen() -> list[Any]:
             facts = Facts.of_summary(
                 summary,
-                width,
-                entries_per_row=entries,
-                n_outputs=loss.n_outputs,
-                curved=loss.curvature_type == "continuous",
+                data.X.shape[1] * loss.n_outputs,
+                entries_per_row=sum(stored) / sum(counts) if data.sparse else None,
+                l1=weights[1] > 0.0,
+                intercept=intercept,
+                **loss_facts(loss),
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
-            found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES, rounds=rounds)
-            return [found.method, found.reason, found.next_method, found.passes]
+            return list(choose(facts, self.network, tol, self._takes_options))
 
-        told = self.cluster.attempt("to choose a method", chosen)
-        name, reason, other, passes = self.cluster.gather(told, "to choose a method")[0]
-        return name, reason, None if other == name else Replacement(other, _PATIENCE * passes)
+        name, reason, limit, other = cluster.gather(
+            cluster.attempt("to choose a method", chosen), "to choose a method"
+        )[0]
+        if name == "ns-adfs" and can_be_smoothed(loss):
+            options = replace(options, parameters=options.parameters or "smoothing")
+        replacement = None if other is None else Replacement(other, limit)
+        return replace(self, method=name, options=options, reason=reason, replacement=replacement)
+
+    def _takes_options(self, method: Method) -> bool:
+        """Whether a method can use the parameters, the τ and the schedule that were given."""
+        options = self.options
+        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
+        return method.kind == "events" if asked else True
 
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
@@ -280,3 +259,78 @@ def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     joined["gap"][-1] = gap
     return joined
+
+
+# --------------------------------------------------------------------------- columns of a common scale
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The centre that is subtracted from each column and the spread it is divided by, (p,); None for none."""
+
+    center: np.ndarray | None = None
+    spread: np.ndarray | None = None
+
+    @property
+    def means(self) -> np.ndarray | None:
+        """The centres in units of the spreads: the means of the scaled columns."""
+        return self.center if self.center is None or self.spread is None else self.center / self.spread
+
+    def apply(self, X: Any) -> Any:
+        """Return the rows with columns centred and scaled; rows that need neither are not copied."""
+        if self.center is not None:
+            X = X - self.center
+        if self.spread is None:
+            return X
+        if sparse(X):
+            return sp.csr_array((X.data / self.spread[X.indices], X.indices, X.indptr), shape=X.shape)
+        return X / self.spread
+
+    def undo(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return coefficients (…, p) and intercepts (…) for the columns as they were."""
+        if self.spread is not None:
+            coef = coef / self.spread
+        return coef, intercept if self.center is None else intercept - coef @ self.center
+
+    def intercepts(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Return the intercepts (…) for the centred columns, from a model of the columns as they were."""
+        return intercept if self.center is None else intercept + coef @ self.center
+
+
+def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool) -> Columns:
+    """Return the weighted means and standard deviations of the columns over the rows of all processes.
+
+    Only dense rows are centred: sparse rows would become dense. Constant columns are not scaled.
+    """
+    center = center and not data.sparse
+    if not (center or scale):
+        return Columns()
+    total = solver.totals([data.weights], data.node_starts)[0]
+    if not total > 0.0:
+        return Columns()
+    X = as_rows(data.X)
+    means = _column_sums(X, data.weights, data, solver) / total
+    if not scale:
+        return Columns(means)
+    # Squares of distances from the mean: squares less the squared mean would lose digits.
+    if sparse(X):  # the entries that are stored, and those that are 0
+        parts = (X.indices, X.indptr)
+        away = sp.csr_array(((X.data - means[X.indices]) ** 2, *parts), shape=X.shape)
+        there = sp.csr_array((np.ones(X.nnz), *parts), shape=X.shape)
+        squares = _column_sums(away, data.weights, data, solver)
+        squares += (total - _column_sums(there, data.weights, data, solver)) * means**2
+    else:
+        squares = _column_sums((X - means) ** 2, data.weights, data, solver)
+    rows = sum(solver.cluster.gather(int(X.shape[0]), "to sum up the data"))
+    variance = np.maximum(squares / total, 0.0)
+    # A mean of N numbers is right to about N roundings: a smaller spread is no spread.
+    rounding = rows * float(np.finfo(np.float64).eps)
+    constant = variance <= (rounding * np.abs(means)) ** 2
+    spread = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+    return Columns(means if center else None, spread)
+
+
+def _column_sums(X: Any, weights: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
+    """Return the weighted sum of each column over the rows of all processes, shape (p,)."""
+    weights = np.ascontiguousarray(weights, dtype=np.float64)[:, None]
+    return solver.add(weighted_row_sums(rows_of(X), data.node_starts, weights, X.shape[1]))

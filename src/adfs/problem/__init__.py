@@ -2,14 +2,13 @@
 
 from adfs.problem import exponential_losses, line_losses  # noqa: F401, which register their losses
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.general import GeneralProblem
+from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import LOSSES, Loss, get_loss, register_loss
-from adfs.problem.multinomial import Multinomial
 from adfs.problem.optimum import Optimum
 from adfs.problem.problem import Problem
 from adfs.problem.samples import Samples
 from adfs.problem.shards import PARTITIONS, Shard, split
-from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm, Term
+from adfs.problem.terms import GeneralProblem, LinearTerm, MultinomialLogisticTerm, Term
 
 __all__ = [
     "LOSSES",

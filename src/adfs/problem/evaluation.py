@@ -1,7 +1,7 @@
 """Sums over the samples of each node, compiled.
 
-Every sum runs over one node's rows in their order, and a caller adds the nodes' sums in the order of the
-nodes: the figures a process computes for its own nodes are then the same bits wherever the others live.
+Every sum runs over one node's rows in their order, and callers add the nodes' sums in the order of the nodes.
+The bits of a node's sum therefore do not depend on the process that computes it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from adfs.problem.samples import (
 @inlined
 def two_sum(total: float, term: float) -> tuple[float, float]:
     """Return the rounded sum and what rounding took from it."""
+    # Knuth's two-sum: exact whatever the order of the sizes of total and term is.
     found = total + term
     back = found - total
     return found, (total - (found - back)) + (term - back)
@@ -67,18 +68,6 @@ def row_norms_squared(rows: Rows, n_rows: int) -> np.ndarray:
             entry = row_entry(rows, j, k)
             total += entry * entry
         out[j] = total
-    return out
-
-
-@compiled
-def rows_are_zero(rows: Rows, chosen: np.ndarray) -> np.ndarray:
-    """Return whether all entries of the rows with these numbers are 0, whatever their squares are."""
-    out = np.ones(chosen.size, dtype=np.bool_)
-    for place in range(chosen.size):
-        start, stop = row_span(rows, chosen[place])
-        for k in range(start, stop):
-            if row_entry(rows, chosen[place], k) != 0.0:
-                out[place] = False
     return out
 
 
@@ -106,7 +95,7 @@ def node_maxima(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
 def sampling_weights(
     smoothness: np.ndarray, active: np.ndarray, node_starts: np.ndarray, sigma: np.ndarray
 ) -> np.ndarray:
-    """Return what a node's rows are drawn in proportion to: √(1 + L_ij/σ_i), 0 on inactive rows; shape (N,).
+    """Return the weights of the rows in a node's draws: √(1 + L_ij/σ_i), 0 on inactive rows; shape (N,).
 
     Where L is infinite (the loss is not smooth) the draw is uniform over the active rows.
     """
@@ -118,8 +107,9 @@ def sampling_weights(
     return out
 
 
-# θ and sums of rows are laid out output by output. Beside sparse rows with several outputs the loops below
-# use a *table* that is laid out feature by feature: what an entry of a row meets then stands side by side.
+# θ and sums of rows are laid out output by output. For sparse rows with several outputs the loops below use
+# a *table* that is laid out feature by feature: the K numbers that an entry of a row multiplies are then
+# neighbours in memory.
 
 
 def table_strides(rows: Rows, width: int, n_outputs: int) -> tuple[int, int]:
@@ -159,17 +149,13 @@ def fill_margins(rows: Rows, j: int, table: np.ndarray, out: np.ndarray) -> None
     """Write the margins x_jᵀθ_k of row j, one per output k; ``table`` is that of θ."""
     start, stop = row_span(rows, j)
     feature, output = table_strides(rows, table.size // out.size, out.size)
-    # A sum in order waits for each addition; those of five outputs do not wait for each other. The last five
-    # may be among those before.
+    # A sum in order waits for each addition, but the sums of five outputs do not wait for each other. The
+    # last group of five may overlap the one before it: the same numbers are then written twice.
     for group in range(0, out.size if out.size >= 5 else 0, 5):
         first = min(group, out.size - 5)
         a = np.uint64(first) * output
-        b, c, d, e = (
-            a + output,
-            a + np.uint64(2) * output,
-            a + np.uint64(3) * output,
-            a + np.uint64(4) * output,
-        )
+        b, c = a + output, a + np.uint64(2) * output
+        d, e = a + np.uint64(3) * output, a + np.uint64(4) * output
         at_a, at_b, at_c, at_d, at_e = 0.0, 0.0, 0.0, 0.0, 0.0
         for k in range(start, stop):
             entry, column = row_entry(rows, j, k), row_column(rows, j, k) * feature
@@ -180,12 +166,13 @@ def fill_margins(rows: Rows, j: int, table: np.ndarray, out: np.ndarray) -> None
             at_e += entry * table[e + column]
         out[first], out[first + 1], out[first + 2] = at_a, at_b, at_c
         out[first + 3], out[first + 4] = at_d, at_e
-    for alone in range(0 if out.size < 5 else out.size, out.size):
-        begin = np.uint64(alone) * output
+    # Fewer than five outputs: one after the other.
+    for number in range(0 if out.size < 5 else out.size, out.size):
+        begin = np.uint64(number) * output
         margin = 0.0
         for k in range(start, stop):
             margin += row_entry(rows, j, k) * table[begin + row_column(rows, j, k) * feature]
-        out[alone] = margin
+        out[number] = margin
 
 
 @inlined
@@ -198,6 +185,7 @@ def shifted_margins(rows: Rows, y: Labels, j: int, table: np.ndarray, out: np.nd
 @compiled
 def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return Σ_j w_j ℓ(x_jᵀθ; y_j) for each node, shape (n,)."""
+    # Sums carry their rounding: right to the rounding of their terms, however many there are.
     loss, node_starts = samples.loss, samples.node_starts
     n = node_starts.size - 1
     out = np.empty(n)
@@ -227,6 +215,7 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
         for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             margins[:] = 0.0
+            # One walk over the row for all points: the inner loop is over neighbours in memory.
             for k in range(start, stop):
                 entry = row_entry(rows, j, k)
                 column = row_column(rows, j, k)
@@ -284,7 +273,7 @@ def squared_norm(vector: np.ndarray) -> float:
 
 @inlined
 def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.ndarray) -> None:
-    """Add the tip's K multiples of row j to a table (K·p,), and what rounding takes to ``carry``."""
+    """Add s xᵀ of row j and its dual variable s (K,) to a table (K·p,), and the rounding to ``carry``."""
     start, stop = row_span(rows, j)
     feature, output = table_strides(rows, table.size // dual.size, dual.size)
     for number in range(dual.size):
@@ -297,13 +286,14 @@ def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.
 
 @compiled
 def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
-    """Return Σ_j s_j x_jᵀ for each node, ``tips`` (N, K), laid out output by output; shape (n, K·p).
+    """Return Σ_j s_j x_jᵀ for each node, ``duals`` (N, K), laid out output by output; shape (n, K·p).
 
     Right to the rounding of its terms, however many they are.
     """
     n = node_starts.size - 1
     out = np.empty((n, n_features))
     table, carry = np.empty(n_features), np.empty(n_features)
+    # One table per node, written to θ's layout at the end.
     for i in range(n):
         table[:] = 0.0
         carry[:] = 0.0
@@ -331,13 +321,15 @@ def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n
             _add_row(rows, j, duals[j], table, carry)
             start, stop = row_span(rows, j)
             entries += stop - start
+        # A node with many entries: add the whole table.
         if entries * count >= n_features:
             for place in range(n_features):
                 total[place] += finish_sum(table[place], carry[place])
                 table[place] = 0.0
                 carry[place] = 0.0
             continue
-        # Only the columns this node touched; one met again adds the zero left there.
+        # A node with few entries: add the columns that it has. A column that comes again adds the zero that
+        # the first time has left there.
         for j in range(node_starts[i], node_starts[i + 1]):
             start, stop = row_span(rows, j)
             for number in range(count):
@@ -353,10 +345,9 @@ def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n
 
 @compiled
 def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``tips`` (N, K); shape (n,).
+    """Return Σ_j w_j ℓ*(s_j/w_j; y_j) for each node, ``duals`` (N, K); shape (n,).
 
-    An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0); a row without weight has no other
-    point in its domain.
+    An inactive row is the constant wℓ(0), whose conjugate at 0 is −wℓ(0) and infinite elsewhere.
     """
     loss, node_starts, y, weights = samples.loss, samples.node_starts, samples.y, samples.weights
     n = node_starts.size - 1
@@ -365,6 +356,7 @@ def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> n
     for i in range(n):
         total = 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
+            # With an offset o the conjugate at s is that without, less o·s.
             if active[j]:
                 for k in range(scaled.size):
                     scaled[k] = duals[j, k] / weights[j]
@@ -386,19 +378,10 @@ def clip_to_domain(samples: Samples, active: np.ndarray, duals: np.ndarray) -> N
     for j in range(duals.shape[0]):
         if active[j]:
             clip_dual(samples.loss, duals[j], plain_label(samples.y, j), samples.weights[j])
-        else:
+        else:  # nan stays: a run that diverged is not to look as if it had not
             for k in range(duals.shape[1]):
                 if not math.isnan(duals[j, k]):
                     duals[j, k] = 0.0
-
-
-@compiled
-def loss_values(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
-    """Return ℓ(u_j; y_j), shape (N,)."""
-    out = np.empty(margins.size)
-    for j in range(margins.size):
-        out[j] = value(loss, margins[j], label_at(y, j))
-    return out
 
 
 @compiled
@@ -421,7 +404,7 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 @compiled
 def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return how far each tip is from the nearer end of its domain, w where there is none; shape (N,)."""
+    """Return each dual variable's distance to the nearer end of its domain, w where there is none; (N,)."""
     out = np.zeros(duals.size)
     for j in range(duals.size):
         if weights[j] > 0.0:

@@ -1,7 +1,8 @@
-"""Losses made of exponentials: logistic, Poisson and Gamma, and the scalar equation that their prox solves.
+"""The scalar equation that the prox of a loss made of exponentials solves, and the losses with a log link.
 
-The dual prox of such a loss is the root of u + Cℓ'(u) = r in the margin u. One bracketed Newton method,
-`bracketed_root`, solves it for all of them; the logistic loss tries a few faster steps first.
+The dual prox of the logistic, Poisson and Gamma losses is the root of u + Cℓ'(u) = r in the margin u. One
+bracketed Newton method, `bracketed_root`, solves it for all of them; for the logistic loss
+`logistic_dual_prox` tries a few faster steps first.
 
 The curvature of the Poisson and Gamma losses exists everywhere and has no bound. A run therefore assumes a
 bound for every sample, from its target and the mean of all, and certificates find the samples for which it
@@ -14,14 +15,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from adfs.compilation import compiled, fma, inlined
 from adfs.problem.losses import Ends, Loss, clip, compiled_by_class, entropy_part, register_loss
-from adfs.problem.multinomial import Multinomial
 
 _ROUNDING = 2.0**-52
-_MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
+MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
 # A step of length Δ leaves an error of the logistic root below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
 _LAST_LOGISTIC_STEP = 9e-4  # Δ⁵/4 is below rounding, and so is what the Taylor series of p leaves out
@@ -107,10 +106,11 @@ def bracketed_root(equation: Equation, start: float, low: float, high: float, cl
     t = min(max(start, low), high)
     previous = 2.0 * (high - low)  # the first step may be as long as the bracket
     found = 0.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         found, curve, g, slope, rounding = evaluate(equation, t)
         if abs(g) <= rounding:
             return found
+        # The root is on the side on which G has the other sign.
         if g > 0.0:
             high = t
         else:
@@ -132,7 +132,7 @@ def bracketed_root(equation: Equation, start: float, low: float, high: float, cl
     return found
 
 
-# --------------------------------------------------------------------------- the logistic loss
+# --------------------------------------------------------------------------- the logistic equation
 
 
 @compiled
@@ -261,101 +261,6 @@ class ExponentialLoss(Loss):
         return clip(slope_at_root(loss, target, c, b, start, ends), ends[2], ends[3])
 
 
-@register_loss
-class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
-    """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
-
-    __slots__ = ()
-    name = "logistic"
-    task = "classification"
-    label = "two or more classes, with probabilities"
-    link = "logit"
-    curvature_type = "continuous"
-    beta = 0.25
-
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(expit(margins))
-
-    def multiclass(self, n_classes: int) -> Multinomial:
-        return Multinomial(n_classes)
-
-    @staticmethod
-    def value(loss: Logistic, u: float, b: float) -> float:
-        t = b * u
-        return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
-
-    @staticmethod
-    def derivative(loss: Logistic, u: float, b: float) -> float:
-        return -b * sigmoid(-b * u)
-
-    @staticmethod
-    def curvature(loss: Logistic, u: float, b: float) -> float:
-        return sigmoid(u) * sigmoid(-u)
-
-    @staticmethod
-    def conjugate(loss: Logistic, s: float, b: float) -> float:
-        a = -b * s
-        if a < 0.0 or a > 1.0:
-            return math.inf
-        entropy = 0.0
-        if a > 0.0:
-            entropy += a * math.log(a)
-        if a < 1.0:
-            entropy += (1.0 - a) * math.log1p(-a)
-        return entropy
-
-    @staticmethod
-    def divergence(loss: Logistic, u: float, s: float, b: float) -> float:
-        # Of the probabilities of the wrong label, −b·s against sigmoid(−b·u). The smaller of the latter and
-        # its complement has all its digits, and so have the differences: they are one another's negative.
-        t, a = b * u, -b * s
-        if a < 0.0 or a > 1.0:
-            return math.inf
-        small = math.exp(-abs(t))
-        p = small / (1.0 + small)
-        chance = a if t >= 0.0 else 1.0 - a
-        other = 1.0 - a if t >= 0.0 else a
-        away = chance - p
-        # Logarithms are needed only where the probabilities differ much.
-        log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
-        first = entropy_part(chance, p, away, -abs(t) - log_one)
-        return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
-
-    @staticmethod
-    def domain(loss: Logistic, b: float) -> tuple[float, float]:
-        return (-1.0, 0.0) if b > 0.0 else (0.0, 1.0)
-
-    @staticmethod
-    def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
-        inverse = 1.0 / h
-        return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
-
-    @staticmethod
-    def curvature_over(loss: Logistic, low: float, high: float, b: float) -> float:
-        nearest = clip(0.0, low, high)
-        return sigmoid(nearest) * sigmoid(-nearest)
-
-    @staticmethod
-    def margins_of(loss: Logistic, low: float, high: float, b: float) -> tuple[float, float]:
-        # ℓ' is the probability of +1, less 1 where that is the label.
-        shift = 1.0 if b > 0.0 else 0.0
-        first, last = -math.inf, math.inf
-        if low + shift > 0.0:
-            first = math.log((low + shift) / (1.0 - shift - low)) if low + shift < 1.0 else math.inf
-        if high + shift < 1.0:
-            last = math.log((high + shift) / (1.0 - shift - high)) if high + shift > 0.0 else -math.inf
-        return first, last
-
-    @staticmethod
-    def slope_at_root(loss: Logistic, target: float, c: float, b: float, start: float, ends: Ends) -> float:
-        # c may be below −4 where the sigmoid is flat: the box says where G rises.
-        r = b * target
-        low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
-        low, high = max(low, min(r, r + c)), min(high, max(r, r + c))
-        return -b * bracketed_root(LogisticEquation(c, r), b * start, low, high, False)
-
-
 # --------------------------------------------------------------------------- losses with a log link
 
 
@@ -370,7 +275,7 @@ def exponential_root(r: float, c: float, start: float) -> float:
     """Return eᵘ at the root of G(u) = u + c·eᵘ − r; for c < 0 at the lower one, and r ≤ −log(−c) − 1."""
     low, high = r, r + 1.0  # −c·eᵘ is at most 1 up to the lower root
     if c > 0.0:
-        # With w = c·eᵘ the equation is w + log w = z.
+        # With w = c·eᵘ the equation is w + log w = z; for z > 1 its root lies between z − log z and z.
         log_c = math.log(c)
         z = r + log_c
         low, high = r - 1.0, r
@@ -401,12 +306,9 @@ class LogLinkLoss(ExponentialLoss):
     curvature_type = "unbounded"
     beta = math.inf
 
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(margins))
-
     @staticmethod
     def value(loss: Loss, u: float, b: float) -> float:
+        # eᵗ − count·t less its value at t = log count.
         turn, constant, count = form(loss, b)
         t = turn * u + constant
         if count == 0.0:
@@ -473,6 +375,7 @@ class LogLinkLoss(ExponentialLoss):
     @staticmethod
     def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
         turn, constant, count = form(loss, b)
+        # ℓ' = turn·(eᵗ − count): solved for t, and then for u.
         first, last = turn * low + count, turn * high + count
         at_first = math.log(first) if first > 0.0 else -math.inf
         at_last = math.log(last) if last > 0.0 else -math.inf

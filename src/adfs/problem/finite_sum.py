@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,9 @@ from adfs.problem.optimum import Optimum, find_optimum
 from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Labels, Matrix, Samples
 from adfs.problem.shards import Shard
-from adfs.problem.terms import Term
+
+if TYPE_CHECKING:
+    from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 
@@ -31,6 +33,7 @@ def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
     if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
         bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
         raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
+    # Quotients by σ_i, and the sum of all σ_i, must be doubles with all their digits.
     if values.min() < SMALLEST or values.max() > LARGEST / n_nodes:
         bad = int(np.argmin(values) if values.min() < SMALLEST else np.argmax(values))
         raise InputError(
@@ -50,16 +53,16 @@ def check_count(n_nodes: object) -> int:
 class FiniteSum(ABC):
     """Minimise F(θ) = Σ_i [ Σ_j f_ij(θ) + (σ_i/2)‖θ‖² ] over nodes i and their terms j.
 
-    A term has a *tip*, its dual variable: ``tip_shape`` numbers each, () for a number. Sums run over a
-    node's terms in their order and then over the nodes in theirs: what a process computes for its own nodes
-    has the same bits wherever the others live.
+    Every term has a dual variable: an array of the shape ``dual_shape``, () for a number. Sums run over a
+    node's terms in their order and then over the nodes in theirs, so that the bits of a node's sums do not
+    depend on the process that computes them.
 
     Attributes
     ----------
     n_samples, n_features, n_outputs : int
         N, the number of terms of all nodes together; d, the dimension of θ; K, the margins of a sample.
-    offsets : ndarray of shape (n_nodes + 1,)
-        Node i holds the terms ``offsets[i]:offsets[i + 1]``.
+    node_starts : ndarray of shape (n_nodes + 1,)
+        Node i holds the terms ``node_starts[i]:node_starts[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
         σ_i.
     l1 : ndarray of shape (n_nodes,), or None
@@ -68,7 +71,7 @@ class FiniteSum(ABC):
         Which entries of θ that term counts, and how much; all alike when None.
     ridge_columns : ndarray of shape (d,), or None
         Which entries of θ the nodes' ℓ2 terms count, 1 or 0; all when None.
-    tip_shape : tuple of int
+    dual_shape : tuple of int
         The shape of one term's dual variable.
     loss : Loss
         The loss of the samples; one named ``"general"``, which offers nothing, for terms with their own prox.
@@ -198,6 +201,7 @@ class FiniteSum(ABC):
 
     def objective(self, theta: np.ndarray) -> Any:
         """Return F(θ): a float for θ of shape (d,), an array of shape (k,) for θ of shape (k, d)."""
+        # The nodes' sums, added in their order, and the penalty of all nodes.
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
@@ -215,17 +219,17 @@ class FiniteSum(ABC):
 
     @abstractmethod
     def slopes(self, theta: np.ndarray) -> np.ndarray:
-        """Return the tips of ∇f_ij(θ), which are feasible whatever θ is; shape (N, *tip_shape)."""
+        """Return the dual variables of ∇f_ij(θ), which are feasible whatever θ is; shape (N, *dual_shape)."""
 
     # ------------------------------------------------------------------ the dual
 
     @abstractmethod
     def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        """Move tips (N, *tip_shape) into the domains of the conjugates, against rounding."""
+        """Move dual variables (N, *dual_shape) into the domains of the conjugates, against rounding."""
 
     @abstractmethod
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
-        """Return each node's sum of its tips as vectors of θ's space, shape (n, d)."""
+        """Return each node's sum of its dual variables as vectors of θ's space, shape (n, d)."""
 
     @abstractmethod
     def row_total(self, duals: np.ndarray) -> np.ndarray:
@@ -233,43 +237,44 @@ class FiniteSum(ABC):
 
     @abstractmethod
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
-        """Return each node's Σ_j f*_ij at the tips, shape (n,); infinite outside the domain."""
+        """Return each node's Σ_j f*_ij at the dual variables, shape (n,); infinite outside the domain."""
 
     @abstractmethod
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
-        """Return what each node contributes to F(θ) − D(tips), as `gaps.close_gap` takes it; (n, 6).
+        """Return what each node contributes to F(θ) − D(s), as `gaps.close_gap` takes it; (n, 6).
 
         ``slack`` bounds what margins are off by besides their rounding.
         """
 
     def primal_from_dual(self, duals: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ tips / Σ σ_i, the primal point of the tips; shape (d,).
+        """Return θ = −Σ s / Σ σ_i, the primal point of the dual variables; shape (d,).
 
-        With an ℓ1 term, soft(−Σ tips, Σ λ_i) / Σ σ_i.
+        With an ℓ1 term, soft(−Σ s, Σ λ_i) / Σ σ_i.
         """
         return self.whole_penalty.minimizer(self.row_total(duals))
 
     def dual_objective(self, duals: np.ndarray) -> float:
-        """Return D = −Σ f*_ij − ‖Σ tips‖²/(2 Σ σ_i), at most F(θ) for every θ.
+        """Return D = −Σ f*_ij − ‖Σ s‖²/(2 Σ σ_i), at most F(θ) for every θ.
 
-        It is −∞ where a tip lies outside its domain: see `clip_to_domain`.
+        It is −∞ where a dual variable lies outside its domain: see `clip_to_domain`.
         """
         theta = self.primal_from_dual(duals)
         return float(-self.conjugate_sums(duals).sum() - 0.5 * self.total_sigma * squared_norm(theta))
 
     def duality_gap(self, duals: np.ndarray, *, relative: bool = True) -> float:
-        """Return F(θ(tips)) − D(tips), divided by F(0) unless told otherwise; it certifies how good θ is.
+        """Return F(θ(s)) − D(s), divided by F(0) unless told otherwise; it certifies how good θ is.
 
         F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
         is.
         """
+        # F(θ) − D(s) at the θ of the dual variables, from one sum over the rows.
         total = self.row_total(duals)
         gap = self.gap_at(duals, total, self.whole_penalty.minimizer(total)).gap
         scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0
         return float(gap / scale)
 
     def gap_at(self, duals: np.ndarray, row_total: np.ndarray, theta: np.ndarray) -> Gap:
-        """Return F(θ) − D(tips) and its ends, from `row_total` of the tips."""
+        """Return F(θ) − D(s) and its ends, from `row_total` of the dual variables."""
         residual, *l1 = self.whole_penalty.apart(row_total, theta)
         return close_gap(self.gap_parts(duals, theta), theta, residual, self.total_sigma, *l1)
 

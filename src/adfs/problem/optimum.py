@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -92,8 +93,9 @@ def _run_to_the_end(
     best: Optimum,
 ) -> Optimum:
     """Return the better of an earlier optimum and of the one that a method finds on ``solved``."""
+    import_module("adfs.stages")  # the rules of runs in stages
+    from adfs.runtimes.options import RunOptions
     from adfs.runtimes.run import run_method
-    from adfs.runtimes.run_options import RunOptions
 
     # A method that knows F and its gradient goes on until rounding stops it: near the optimum its θ gains
     # digits that the gap, which is of second order in θ, no longer shows.

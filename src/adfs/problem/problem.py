@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,15 +13,25 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
 from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
+from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.multinomial import Multinomial
 from adfs.problem.penalties import check_l1
-from adfs.problem.samples import Labels, Matrix, Rows, Samples, ShiftedLabels, label_at, rows_of, sparse
+from adfs.problem.samples import (
+    Labels,
+    Matrix,
+    Rows,
+    Samples,
+    ShiftedLabels,
+    batch_smoothness,
+    label_at,
+    rows_of,
+    sparse,
+)
 from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
-from adfs.problem.smoothness import batch_smoothness
-from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
+from adfs.problem.terms import LinearTerm
 
-_WIDE = 16  # entries per row
+#: Cached properties that do not depend on the offsets of the margins.
+_WITHOUT_OFFSETS = ("active", "kappa", "batch_smoothness")
 
 
 class Problem(FiniteSum):
@@ -33,18 +44,17 @@ class Problem(FiniteSum):
     The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
     and a sample's margins are Θx.
 
+    See :doc:`/glossary` for the words that are used here and elsewhere.
+
     Parameters
     ----------
     X : array-like or sparse matrix of shape (N, d)
         All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
     y : array-like of shape (N,)
         Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for
-        regression: counts of at least 0 for ``"poisson"``, above 0 for ``"gamma"``, whose xᵀθ is the
-        logarithm of the mean.
+        regression (losses with a log link take targets of at least 0).
     loss : str or Loss
-        ``"logistic"``, ``"squared"``, ``"squared_hinge"``, ``"smoothed_hinge"``, ``"huber"``,
-        ``"smoothed_quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon_insensitive"``,
-        ``"poisson"``, ``"gamma"``, ``"multinomial"``, or an instance with its constants.
+        The name of a registered loss (`adfs.problem.LOSSES`), or an instance with its parameters.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
     n_nodes : int, optional
@@ -64,13 +74,8 @@ class Problem(FiniteSum):
     ----------
     X, y, weights, offset
         The samples, node after node; ``offset`` is None when none was given.
-    offsets : ndarray of shape (n_nodes + 1,)
-        Node i holds the rows ``offsets[i]:offsets[i + 1]``.
-    sigma : ndarray of shape (n_nodes,)
     n_features : int
-        d: the number of columns, times that of outputs.
-    sparse : bool
-        Whether the rows are stored as CSR.
+        d: the number of columns, times that of outputs. `FiniteSum` describes the other attributes.
 
     Examples
     --------
@@ -105,6 +110,7 @@ class Problem(FiniteSum):
             raise InputError("X has no rows")
         if n_nodes is None:
             n_nodes = 1 if isinstance(partition, str) else len(partition)
+        # Rows are stored node after node; the order is kept to name a row as the caller knows it.
         parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
         order = np.concatenate(parts)
         node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
@@ -132,7 +138,7 @@ class Problem(FiniteSum):
         Examples
         --------
         >>> shards = [([[1.0]], [0.5]), ([[2.0], [3.0]], [1.0, 2.0], [1.0, 0.0])]
-        >>> Problem.from_shards(shards, loss="squared", sigma=[1.0, 2.0]).offsets.tolist()
+        >>> Problem.from_shards(shards, loss="squared", sigma=[1.0, 2.0]).node_starts.tolist()
         [0, 1, 3]
         """
         chosen = get_loss(loss)
@@ -144,6 +150,7 @@ class Problem(FiniteSum):
                 raise InputError(
                     f"shard {number} must be (X, y), (X, y, weights) or (X, y, weights, offset), got {got}"
                 )
+            # Weights and offsets may be left out at the end.
             X, y, weights, offset = (*parts, None, None)[:4]
             checked.append(make_shard(X, y, weights, chosen, f"shard {number}: ", offset))
         if not checked:
@@ -167,33 +174,34 @@ class Problem(FiniteSum):
         sigma: float | Sequence[float] | np.ndarray,
         offset: np.ndarray | None = None,
     ) -> Problem:
-        """Build a problem from rows that stand node after node, node i at ``offsets[i]:offsets[i + 1]``."""
+        """Build a problem from rows that are sorted by node; see the attribute ``node_starts``."""
         problem = cls.__new__(cls)
         problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(node_starts), sigma, None)
         return problem
 
     def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
         """Return the same problem with terms λ_i Σ_k c_k|θ_k|; ``columns`` has c (d,), 1 when left out."""
-        moved = self._with_data(self.data)
-        moved.l1, moved.l1_columns = check_l1(l1, self.n_nodes), columns
-        return moved
+        changed = self._with_data(self.data)
+        changed.l1, changed.l1_columns = check_l1(l1, self.n_nodes), columns
+        return changed
 
     def with_ridge_columns(self, columns: np.ndarray) -> Problem:
         """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
-        moved = self._with_data(self.data)
-        moved.ridge_columns = columns
-        return moved
+        changed = self._with_data(self.data)
+        changed.ridge_columns = columns
+        return changed
 
     def _with_data(self, data: Shard) -> Problem:
         """Return the same problem with other samples in the places of its own."""
-        moved = Problem.__new__(Problem)
-        moved._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
-        moved.l1, moved.l1_columns, moved.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
-        return moved
+        changed = Problem.__new__(Problem)
+        changed._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
+        changed.l1, changed.l1_columns, changed.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
+        return changed
 
     def _set(
         self, loss: Loss, data: Shard, node_starts: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
+        # A multinomial loss without its K takes that of the offsets, or of the labels.
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
             counted = int(data.y.max(initial=0.0)) + 1
             loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
@@ -203,16 +211,14 @@ class Problem(FiniteSum):
         self.n_samples, self.n_outputs = int(data.y.size), loss.n_outputs
         self.n_features = int(data.X.shape[1]) * loss.n_outputs
         self.dual_shape = (loss.n_outputs,) if loss.several_outputs else ()
-        self.X = data.X
+        self.X, self.y, self.weights, self.offset = data
         self.sparse = sparse(data.X)
         self.entries_per_row = data.X.nnz / max(1, self.n_samples) if self.sparse else None
-        self.y = data.y
-        self.weights = data.weights
-        self.offset = data.offset
         self.node_starts = node_starts
-        self._row_index = row_index  # None: as they were given
+        self._row_index = row_index  # None: the rows are in the order in which they were given
         self._norms: np.ndarray | None = None
         self.sigma = check_sigma(sigma, node_starts.size - 1)
+        # Other problems may share these arrays.
         for array in (self.y, self.weights, self.offset, self.node_starts, self.sigma):
             if array is not None:
                 array.setflags(write=False)
@@ -222,68 +228,56 @@ class Problem(FiniteSum):
         norms, weights = self.row_norms_squared, self.weights
         outside = (norms < SMALLEST) | (norms > LARGEST)
         chosen = np.flatnonzero(outside)
-        outside[chosen] = ~evaluation.rows_are_zero(self.rows, chosen)
-        self._refuse(outside & (weights > 0.0), name, "has a squared norm that is not a double; scale X")
-        self._refuse((weights > 0.0) & (weights < SMALLEST), name, "has a weight too small to divide by")
+        # Rows of zeros are constants, whatever the sum of their squares is.
+        outside[chosen] = np.asarray((self.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
+        # L and L/σ must be doubles with all their digits.
         with np.errstate(over="ignore", under="ignore"):
             smoothness = weights * norms * min(self.loss.beta, 1.0)
             ratio = smoothness / self.sigma.min()
-        what = "has weight × squared norm / sigma beyond what doubles hold; scale X, the weights or sigma"
-        active = (norms > 0.0) & (weights > 0.0)
-        self._refuse(active & ((smoothness < SMALLEST) | ~np.isfinite(ratio)), name, what)
-
-    @staticmethod
-    def _refuse(bad: np.ndarray, name: Callable[[int], str], what: str) -> None:
-        if bad.any():
-            raise InputError(f"{name(int(np.argmax(bad)))} {what}")
+        unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
+        for bad, what in (
+            (outside, "has a squared norm that is not a double; scale X"),
+            (weights < SMALLEST, "has a weight too small to divide by"),
+            (unusable, "has weight × squared norm / sigma beyond doubles; scale X, the weights or sigma"),
+        ):
+            if (bad & (weights > 0.0)).any():
+                raise InputError(f"{name(int(np.argmax(bad & (weights > 0.0))))} {what}")
 
     # ------------------------------------------------------------------ sizes and constants
-    # What is as long as the data and quickly computed is not kept, as it would double what a sample takes;
-    # but the norms of wide rows are: they are little beside the rows, and a set-up asks for them five times.
+    # Arrays of N numbers are not kept, except the rows' norms, which a set-up needs five times.
 
     @property
     def rows(self) -> Rows:
-        """The rows in the form kernels take."""
         return rows_of(self.X)
 
     @property
     def samples(self) -> Samples:
-        """The samples in the form kernels take."""
         return Samples(self.loss, self.rows, self.labels, self.weights, self.node_starts)
 
     @cached_property
     def labels(self) -> Labels:
-        """The labels or targets in the form kernels take, with the offsets of the margins."""
         return self.data.labels(self.loss)
 
     @property
     def data(self) -> Shard:
-        """The samples of all nodes, one after the other."""
         return Shard(self.X, self.y, self.weights, self.offset)
 
     @cached_property
     def shards(self) -> list[Shard]:
         """What each node holds, as views (copies of the index arrays when sparse)."""
-        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return [self.data.take(slice(a, b)) for a, b in cuts]
+        return [self.data.take(slice(a, b)) for a, b in pairwise(self.node_starts)]
 
     @property
     def row_index(self) -> np.ndarray:
-        """Where each row stood in the X that was given, shape (N,)."""
         order = np.arange(self.n_samples) if self._row_index is None else self._row_index
         order.setflags(write=False)
         return order
 
     @property
     def row_norms_squared(self) -> np.ndarray:
-        """q_ij = ‖x_ij‖², shape (N,)."""
         if self._norms is None:
-            norms = evaluation.row_norms_squared(self.rows, self.n_samples)
-            entries = self.X.nnz if self.sparse else self.X.size
-            if entries < _WIDE * self.n_samples:
-                return norms
-            norms.setflags(write=False)
-            self._norms = norms
+            self._norms = evaluation.row_norms_squared(self.rows, self.n_samples)
+            self._norms.setflags(write=False)
         return self._norms
 
     @cached_property
@@ -306,23 +300,23 @@ class Problem(FiniteSum):
     def merged(self) -> Problem:
         if self.n_nodes == 1:
             return self
-        whole = Problem.__new__(Problem)
-        node_starts = np.array([0, self.n_samples], dtype=np.int64)
-        whole._set(self.loss, self.data, node_starts, self.total_sigma, self._row_index)
-        whole.l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        whole.l1_columns, whole.ridge_columns = self.l1_columns, self.ridge_columns
-        return whole
+        merged = self._with_data(self.data)
+        merged.node_starts = np.array([0, self.n_samples], dtype=np.int64)
+        merged.sigma = check_sigma(self.total_sigma, 1)
+        merged.l1 = None if self.l1 is None else np.array([self.l1.sum()])
+        return merged
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
         checked = check_offset(offset, self.n_samples, self.loss, "")
-        moved = self._with_data(self.data._replace(offset=checked))
-        for name in ("active", "kappa", "batch_smoothness"):  # which offsets do not change
-            if name in self.__dict__:
-                moved.__dict__[name] = self.__dict__[name]
-        return moved
+        changed = self._with_data(self.data._replace(offset=checked))
+        # Offsets do not change these, which take a pass over the rows each.
+        known = {name: self.__dict__[name] for name in _WITHOUT_OFFSETS if name in self.__dict__}
+        changed.__dict__.update(known)
+        return changed
 
     def first_samples(self) -> Problem | None:
+        # Kernels are compiled on the first sample of each node, which takes no time beside the compilation.
         first = [shard.take(slice(1)) for shard in self.shards]
         small = Problem.from_shards(first, self.loss, self.sigma).with_l1(self.l1, self.l1_columns)
         return small if small.active.any() else None
@@ -336,6 +330,7 @@ class Problem(FiniteSum):
                 f"theta has {self.n_features} entries here and {n_features} elsewhere; "
                 "give all shards the same columns and classes"
             )
+        # CSR rows do not store their width: nothing is copied.
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
         return self._with_data(self.data._replace(X=X)).with_l1(self.l1)
@@ -346,18 +341,16 @@ class Problem(FiniteSum):
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
         arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
-        arrays += [
-            one for one in (self.offset, self.l1, self.l1_columns, self.ridge_columns) if one is not None
-        ]
-        return [self.loss], arrays
+        optional = (self.offset, self.l1, self.l1_columns, self.ridge_columns)
+        return [self.loss], arrays + [array for array in optional if array is not None]
 
-    def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
+    def term(self, row: int) -> LinearTerm:
         x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
         weight = float(self.weights[row])
-        if self.loss.several_outputs:
-            shift = None if self.offset is None else self.offset[row]
-            return MultinomialLogisticTerm(x, int(self.y[row]), self.n_outputs, weight, shift)
-        return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
+        if not self.loss.several_outputs:
+            return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
+        shift = None if self.offset is None else self.offset[row]
+        return LinearTerm(x, float(self.y[row]), weight, self.loss, shift)
 
     @staticmethod
     def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
@@ -389,6 +382,7 @@ class Problem(FiniteSum):
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         theta = self._checked(theta, "theta", self.n_features)
+        # (p, K) to θ's layout, output by output.
         if self.loss.several_outputs:
             return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self._penalty_gradient(theta))
         slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.labels)
@@ -400,30 +394,22 @@ class Problem(FiniteSum):
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
 
     def margins_at(self, theta: np.ndarray) -> np.ndarray:
-        """Return the margins with their offsets, as the loss takes them; shape (N,)."""
         margins, labels = self.X @ theta, self.labels
         return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
         if self.loss.several_outputs:
             raise InputError(f"the loss {self.loss.name!r} has several outputs: no Hessian is formed")
         theta = self._checked(theta, "theta", self.n_features)
         curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.labels)
-        return self.curvature_matrix(curvatures)
-
-    def curvature_matrix(self, curvatures: np.ndarray) -> np.ndarray:
-        """Return Σ b_j x_j x_jᵀ + Σ σ_i·I for the samples' curvatures b (N,), dense, shape (d, d)."""
-        if self.sparse:
-            data = (self.X.T @ sp.diags_array(curvatures) @ self.X).toarray()
-        else:
-            data = self.X.T @ (curvatures[:, None] * self.X)
-        return np.asarray(data + np.diag(self.total_sigma * self.ridge_mask))
+        products = self.X.T @ (sp.diags_array(curvatures) @ self.X)
+        dense = products.toarray() if self.sparse else products
+        return np.asarray(dense + np.diag(self.total_sigma * self.ridge_mask))
 
     # ------------------------------------------------------------------ the dual
 
     def _checked_duals(self, duals: np.ndarray) -> np.ndarray:
-        """Return tips (N, *tip_shape) as kernels take them, (N, K)."""
+        """Return dual variables (N, *dual_shape) as kernels take them, (N, K)."""
         out = np.ascontiguousarray(duals, dtype=np.float64)
         if out.shape != (self.n_samples, *self.dual_shape):
             raise InputError(f"s must have shape {(self.n_samples, *self.dual_shape)}, got {out.shape}")
@@ -456,7 +442,6 @@ class Problem(FiniteSum):
 
     @cached_property
     def margin_scales(self) -> np.ndarray:
-        """What says how far rounding takes the margins of each node's rows, as `gaps` has it; (n, 5)."""
         return gaps.margin_scales(self.samples, self.active)
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
-"""The multinomial logistic loss: K margins per sample, labels 0 … K − 1.
+"""The logistic loss of two classes, and the multinomial one of K margins per sample and labels 0 … K − 1.
 
-ℓ(u; b) = log Σ_k exp(u_k) − u_b, with the gradient p − e_b for p = softmax(u). So a sample's tip is s =
-w·(p − e_b): entries of at least 0 but for that of the label, and a sum of 0. The entry of the label is
-always computed as minus the sum of the others, which loses no digits where p_b is near 1.
+The multinomial loss is ℓ(u; b) = log Σ_k exp(u_k) − u_b, with the gradient p − e_b for p = softmax(u). The
+dual variable of a sample is s = w·(p − e_b): its entries are at least 0, except that of the label, and sum to
+0. The entry of the label is always computed as minus the sum of the others, which loses no digits where p_b
+is near 1.
 """
 
 from __future__ import annotations
@@ -11,28 +12,136 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import softmax
 
-from adfs.compilation import kernel
+from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
-from adfs.problem.losses import Loss, entropy_part, register_loss
+from adfs.problem.exponential_losses import (
+    MOST_STEPS,
+    ExponentialLoss,
+    LogisticEquation,
+    bracketed_root,
+    log_one_plus,
+    logistic_dual_prox,
+    sigmoid,
+)
+from adfs.problem.losses import Ends, Loss, clip, entropy_part, register_loss
 
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
-_SLACK = 2.0**-51
+_SLACK = 2.0**-51  # relative, of a sum per summand
 _SHORT_MOVE = 1e-9  # its square is below rounding
-_MOST_STEPS = 200
-_SHORTEST_STEP = 2.0**-60
+_SHORTEST_STEP = 2.0**-60  # shares of a Newton step below which a line search ends
 #: Rows of K numbers that the prox works in.
 ROOM_ROWS = 5
+
+
+@register_loss
+class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
+    """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
+
+    __slots__ = ()
+    name = "logistic"
+    task = "classification"
+    label = "two or more classes, with probabilities"
+    link = "logit"
+    curvature_type = "continuous"
+    beta = 0.25
+
+    def multiclass(self, n_classes: int) -> Multinomial:
+        return Multinomial(n_classes)
+
+    @staticmethod
+    def value(loss: Logistic, u: float, b: float) -> float:
+        t = b * u
+        return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
+
+    @staticmethod
+    def derivative(loss: Logistic, u: float, b: float) -> float:
+        return -b * sigmoid(-b * u)
+
+    @staticmethod
+    def curvature(loss: Logistic, u: float, b: float) -> float:
+        return sigmoid(u) * sigmoid(-u)
+
+    @staticmethod
+    def conjugate(loss: Logistic, s: float, b: float) -> float:
+        a = -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        entropy = 0.0
+        if a > 0.0:
+            entropy += a * math.log(a)
+        if a < 1.0:
+            entropy += (1.0 - a) * math.log1p(-a)
+        return entropy
+
+    @staticmethod
+    def divergence(loss: Logistic, u: float, s: float, b: float) -> float:
+        # Of the probabilities of the wrong label, −b·s against sigmoid(−b·u). The smaller of the latter and
+        # its complement has all its digits, and so have the differences: they are one another's negative.
+        t, a = b * u, -b * s
+        if a < 0.0 or a > 1.0:
+            return math.inf
+        small = math.exp(-abs(t))
+        p = small / (1.0 + small)
+        chance = a if t >= 0.0 else 1.0 - a
+        other = 1.0 - a if t >= 0.0 else a
+        away = chance - p
+        # Logarithms are needed only where the probabilities differ much.
+        log_one = log_one_plus(small) if 8.0 * abs(away) > min(chance, other) else 0.0
+        first = entropy_part(chance, p, away, -abs(t) - log_one)
+        return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
+
+    @staticmethod
+    def domain(loss: Logistic, b: float) -> tuple[float, float]:
+        return (-1.0, 0.0) if b > 0.0 else (0.0, 1.0)
+
+    @staticmethod
+    def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
+        inverse = 1.0 / h
+        return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
+
+    @staticmethod
+    def curvature_over(loss: Logistic, low: float, high: float, b: float) -> float:
+        nearest = clip(0.0, low, high)
+        return sigmoid(nearest) * sigmoid(-nearest)
+
+    @staticmethod
+    def margins_of(loss: Logistic, low: float, high: float, b: float) -> tuple[float, float]:
+        # ℓ' is the probability of +1, less 1 where that is the label.
+        shift = 1.0 if b > 0.0 else 0.0
+        first, last = -math.inf, math.inf
+        if low + shift > 0.0:
+            first = math.log((low + shift) / (1.0 - shift - low)) if low + shift < 1.0 else math.inf
+        if high + shift < 1.0:
+            last = math.log((high + shift) / (1.0 - shift - high)) if high + shift > 0.0 else -math.inf
+        return first, last
+
+    @staticmethod
+    def slope_at_root(loss: Logistic, target: float, c: float, b: float, start: float, ends: Ends) -> float:
+        # c may be below −4 where the sigmoid is flat: the box says where G rises.
+        r = b * target
+        low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
+        low, high = max(low, min(r, r + c)), min(high, max(r, r + c))
+        return -b * bracketed_root(LogisticEquation(c, r), b * start, low, high, False)
+
+
+# --------------------------------------------------------------------------- several classes
+
+
+@inlined
+def _largest(u: np.ndarray) -> int:
+    """Return the place of the largest entry, the first of several."""
+    top = 0
+    for k in range(u.size):
+        if u[k] > u[top]:
+            top = k
+    return top
 
 
 @kernel
 def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
     """Write softmax(u) to ``p``, which may be u itself, and return the place of its largest entry."""
-    top = 0
-    for k in range(u.size):
-        if u[k] > u[top]:
-            top = k
+    top = _largest(u)
     largest = u[top]
     total = 0.0
     for k in range(u.size):
@@ -75,10 +184,6 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     def n_outputs(self) -> int:
         return self.n_classes
 
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(softmax(margins, axis=1))
-
     def multiclass(self, n_classes: int) -> Multinomial:
         return Multinomial(n_classes)
 
@@ -101,10 +206,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
         label = int(b)
-        top = 0
-        for k in range(u.size):
-            if u[k] > u[top]:
-                top = k
+        top = _largest(u)
         others = 0.0
         for k in range(u.size):
             if k != top:
@@ -135,10 +237,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
         # Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u).
         label = int(b)
-        top = 0
-        for k in range(u.size):
-            if u[k] > u[top]:
-                top = k
+        top = _largest(u)
         # What the other entries leave of 1 is the label's, with all its digits: a sum with its own rounding.
         left, carry, others = 1.0, 0.0, 0.0
         total = 0.0
@@ -184,10 +283,8 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
         # One exponential per class for both.
         label = int(b)
-        top = 0
-        for k in range(margins.size):
-            if margins[k] > margins[top]:
-                top = k
+        top = _largest(margins)
+        # Probabilities are exp(u − highest) over their sum.
         highest, away, others = margins[top], margins[top] - margins[label], 0.0
         for k in range(margins.size):
             margins[k] = math.exp(margins[k] - highest)
@@ -297,8 +394,10 @@ def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float,
     """Replace ζ by argmin_s ‖s − ζ‖²/(2h) + wℓ*(s/w) − ‖s‖²/w, for any h > 0.
 
     With s = w∇ℓ(u) that is u + C∇ℓ(u) = ζ/h for C = w/h − 2, which may be negative but is above −2: the
-    gradient of a strictly convex function of u. Newton's steps go down its squares. ``tip`` (K,) is ζ, and on
-    return s; ``room`` (ROOM_ROWS, K) is room to work in, whose first row holds a guess of u.
+    gradient of a strictly convex function of u. Newton's steps decrease the sum of its squares.
+
+    ``dual`` (K,) is ζ, and on return s. ``room`` (ROOM_ROWS, K) is memory to work in, whose first row holds a
+    guess of u.
     """
     u, p, residual, move, trial = room[0], room[1], room[2], room[3], room[4]
     scale = weight / h - 2.0
@@ -307,7 +406,7 @@ def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float,
     top = _probabilities(u, p)
     error = _residual(u, p, dual, label, scale, residual)
     largest = _newton_move(p, top, scale, residual, move)
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         if largest <= _SHORT_MOVE:
             break
         size = 1.0
