@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from adfs.planning.predictions import LOCAL_SOLVERS, best_of_each
 
 import adfs
 from adfs.algorithms import METHODS
 from adfs.planning import Prediction
-from adfs.planning.predictions import LOCAL_SOLVERS, best_of_each
 from benchmarks.measure import DATA, RESULTS, machine
 
 TOL = 1e-6

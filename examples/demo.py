@@ -31,13 +31,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import adfs
-from adfs.experiments.figures import network_svg
-from adfs.pages import COLORS, METHOD_STYLES, on_any_page
+from adfs.experiments.report import network_svg
+from adfs.pages import COLORS, on_any_page
 
 SEED = 0
 TOLERANCE = 1e-8
 SIDE = 3
-ADFS_COLOR = METHOD_STYLES["adfs"][0]
+ADFS_COLOR = COLORS[0]
 
 PAGE = Template("""<!doctype html>
 <html lang="en">

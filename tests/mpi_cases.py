@@ -24,7 +24,7 @@ class Case:
     network: str = "grid:3x3"
     rows: int = 7
     width: int = 6
-    passes: float = 6.0
+    max_passes: float = 6.0
     seed: int = 3
     parameters: str | None = None
     read: str = "x"
@@ -61,7 +61,7 @@ class Case:
             "parameters": self.parameters,
             "schedule": self.schedule,
             "seed": self.seed,
-            "passes": self.passes,
+            "max_passes": self.max_passes,
             "read": self.read,
             "record": adfs.Record(self.record, grid=Grid(per_decade=3)),
         }

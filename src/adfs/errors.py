@@ -1,4 +1,4 @@
-"""The errors a user can meet, and the sentence that suggests a name they may have meant."""
+"""The errors of this package, and the sentence for an unknown name."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _RENAMED = {
 
 
 class AdfsError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of the errors that this package raises."""
 
 
 class InputError(AdfsError, ValueError):
-    """Something that was given cannot be used; the message says what, where, and what to do."""
+    """An argument, an option or a file cannot be used; the message says which, why, and what to do."""
 
 
 class FileError(AdfsError, OSError):
-    """A file could not be written or read, and the reason lies with the disk rather than with the request."""
+    """A file could not be written or read, for a reason of the disk rather than of the request."""
 
 
 def new_name(name: object, known: Iterable[str]) -> str | None:
@@ -49,16 +49,16 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     Parameters
     ----------
     kind : str
-        What was looked up, for instance ``"loss"``.
+        The kind of thing, for instance ``"loss"``.
     name : object
-        What the user gave.
+        The unknown name.
     known : iterable of str
         The names that exist.
 
     Returns
     -------
     InputError
-        To be raised by the caller.
+        The caller raises it.
 
     Examples
     --------

@@ -244,9 +244,11 @@ def test_a_bad_file_is_one_line_and_leaves_nothing(
     ],
 )
 def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", name, "--out", "m.json"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    compare = ["compare", "--data", name, "--graph", "path:2", "--method", "adfs", "--out", "c"]
+    for command in (["fit", name, "--out", "m.json"], compare):
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
 
 
 def test_there_are_more_than_thirty_kinds() -> None:

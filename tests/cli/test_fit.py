@@ -19,7 +19,7 @@ from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.cli.app import NOT_CONVERGED, TERMINATED
 from adfs.data import LinearModel
-from adfs.experiments.data import load_modules
+from adfs.experiments.inputs import load_modules
 from adfs.problem import get_loss
 from adfs.runtimes import Outcome
 

@@ -437,6 +437,33 @@ def test_estimators_that_differ_are_refused_everywhere(name: str) -> None:
     assert set(coefs) == {ADFSClassifier(n_nodes=2, random_state=0).fit(X, y).coef_.tobytes()}
 
 
+def request(**more: Any) -> fitting.FitRequest:
+    settings = {"tol": 1e-6, "max_iter": 100.0, "standardize": False} | more.pop("settings", {})
+    return fitting.FitRequest(("a.svm", "b.svm"), settings=settings, **more)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (request(C=50.0), "C is None on rank 0 and 50.0 on rank 1"),
+        (request(loss="squared"), "loss is logistic on rank 0 and squared on rank 1"),
+        (request(settings={"tol": 1e-3}), "tol is 1e-06 on rank 0 and 0.001 on rank 1"),
+        (request(settings={"max_iter": 3.0}), "--max-passes is 100.0 on rank 0 and 3.0 on rank 1"),
+        (request(run=RunOptions(seed=4)), "seed is 0 on rank 0 and 4 on rank 1"),
+        (request(read=ReadOptions(index_base=0)), "index_base is None on rank 0 and 0 on rank 1"),
+        (request(loss="huber", constants={"delta": 2.0}), "loss is logistic on rank 0 and huber on rank 1"),
+    ],
+)
+def test_command_lines_that_differ_are_refused_by_option(other: fitting.FitRequest, words: str) -> None:
+    def fit(cluster: Threads) -> str:
+        with pytest.raises(RefusalError) as refusal:
+            fitting._fit(cluster, other if cluster.rank else request(), lambda fitted: 0, [])
+        return str(refusal.value)
+
+    sentence = f"the ranks were not started alike: {words}; give all ranks the same"
+    assert on_threads(2, fit) == [sentence, sentence]
+
+
 def test_what_belongs_to_a_process_may_differ() -> None:
     """Numbers of other kinds, random states that are objects, what is shown, and how rows are split."""
     X, y, _ = data("binary")

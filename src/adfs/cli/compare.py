@@ -96,7 +96,7 @@ def run(
     """
     from adfs.errors import InputError, unknown_name
     from adfs.experiments import Comparison, read_comparison, run_comparison, write_folder
-    from adfs.experiments.runs import RunsInterruptedError, available_cores
+    from adfs.experiments.runner import RunsInterruptedError, available_cores
 
     if traces not in ("csv", "parquet"):
         raise unknown_name("format of traces", traces, ("csv", "parquet"))
@@ -159,7 +159,7 @@ def run(
 
 def _show_times(results: Results) -> None:
     """Print when each method came to stay below each error."""
-    from adfs.experiments.figures import time_table
+    from adfs.experiments.results import time_table
 
     comparison = results.comparison
     over = f", medians of {len(comparison.seeds)} seeds," if len(comparison.seeds) > 1 else ""
@@ -208,7 +208,7 @@ def reproduce(
     """
     from adfs.experiments.paper import reproduce as run_paper
     from adfs.experiments.paper import step_time_text, table_text
-    from adfs.experiments.runs import RunsInterruptedError, available_cores
+    from adfs.experiments.runner import RunsInterruptedError, available_cores
 
     folder = out or Path("reproduce-quick" if quick else "reproduce")
     try:

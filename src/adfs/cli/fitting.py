@@ -84,6 +84,13 @@ class FitRequest:
         """The loss as the registry spells it."""
         return self.loss
 
+    def options(self) -> JsonObject:
+        """Return every option by its own name, so that ranks can say in which one they differ."""
+        groups = ("run", "read", "settings", "constants")
+        own = {name: value for name, value in vars(self).items() if name not in groups}
+        found = vars(self.run) | vars(self.read) | own | self.settings | self.constants
+        return {_OPTIONS.get(name, name): value for name, value in found.items()}
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -163,7 +170,7 @@ def _sigterm_ignored() -> Iterator[None]:
 def _fit(cluster: Cluster, request: FitRequest, finish: Finish, troubles: list[Exception]) -> int:
     """Fit; process 0 has the model written, and notes what goes wrong then. Return the exit code."""
     with _sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
-        cluster.same({"the command line": repr(request)})
+        cluster.same(request.options())
         task = cluster.attempt("at the start", lambda: _task_of(request))
         names, nodes = list(request.files), None
         network: str | Network = request.network

@@ -119,7 +119,7 @@ IgnoreExtra = Annotated[
 def load_imports(names: list[str] | None) -> None:
     """Import what registers methods or losses."""
     if names:
-        from adfs.experiments.data import load_modules
+        from adfs.experiments.inputs import load_modules
 
         load_modules(names)
 

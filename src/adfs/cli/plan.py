@@ -63,7 +63,7 @@ def run(
         ),
     ] = None,
     tau: Annotated[
-        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (1).")
+        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (5).")
     ] = None,
     measure: Annotated[
         bool,
@@ -118,6 +118,7 @@ def run(
 
     from adfs.data import ReadOptions
     from adfs.planning import GRAPHS, plan
+    from adfs.runtimes.delays import DEFAULT_TAU
 
     read = ReadOptions(form, label, weight, n_features, index_base)
     sizes = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
@@ -136,7 +137,7 @@ def run(
         source,
         nodes=counts,
         network=network or GRAPHS,
-        tau=measured if measured is not None else 1.0 if tau is None else tau,
+        tau=measured if measured is not None else DEFAULT_TAU if tau is None else tau,
         tol=tol,
         methods=method or None,
         law=law,

@@ -171,8 +171,8 @@ def rates(
     sigma: options.Sigma = 1.0,
     parameters: Annotated[str, typer.Option("--parameters", help="tuned or paper.")] = "tuned",
     tau: Annotated[
-        float, typer.Option("--tau", help="Time of a message, one sample's computation taking 1.")
-    ] = 1.0,
+        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (5).")
+    ] = None,
     seed: options.Seed = 0,
     form: options.Form = "auto",
     label: options.Label = None,
@@ -189,9 +189,10 @@ def rates(
     from adfs.algorithms import get_method
     from adfs.data import ReadOptions
     from adfs.planning import Facts
-    from adfs.planning.predictions import FORMULAS
+    from adfs.runtimes.delays import DEFAULT_TAU
     from adfs.theory import LbfgsParameters, NewtonParameters, summarize, table1, theorem4_step_time
 
+    tau = DEFAULT_TAU if tau is None else tau
     read = ReadOptions(form, label, None, n_features, index_base)
     problem, network = make_setting(data, read, loss, sigma, nodes, network_name, partition, seed)
     get_method("adfs").check(problem, {})
@@ -232,7 +233,7 @@ def rates(
         ),
         (
             "lbfgs_rounds_to_1e-8",
-            FORMULAS["lbfgs"].rounds(Facts.of_summary(summary, problem.n_features), 1e-8),
+            get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position,
             "L-BFGS (not linear): rounds to plan for an error of 1e-8",
         ),
         (

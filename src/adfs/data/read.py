@@ -313,7 +313,7 @@ def format_of(path: Path) -> str:
     return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raise for names of what is no file that can be read here."""
     if name == "-":
         raise InputError("standard input (-) is not read; save it to a file first")
@@ -326,7 +326,7 @@ def _check_name(name: str) -> None:
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
     """Read one file; the columns of LIBSVM text are settled afterwards by `align`."""
     options = options or ReadOptions()
-    _check_name(os.fspath(path))
+    check_name(os.fspath(path))
     path = Path(path)
     form = format_of(path) if options.form == "auto" else options.form
     if form == "libsvm":

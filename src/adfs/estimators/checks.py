@@ -19,7 +19,7 @@ from adfs.network.inputs import is_graph_file
 from adfs.problem import Loss
 from adfs.problem.finite_sum import check_count
 from adfs.runtimes import Cluster
-from adfs.runtimes.run_options import describe
+from adfs.runtimes.options import describe
 
 _LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared
 # Parameters that may differ between processes: each has its own nodes, rows, output and part of the cluster.

@@ -15,12 +15,13 @@ import pandas as pd
 
 from adfs.errors import unknown_name
 from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
-from adfs.experiments.data import make_problem
-from adfs.experiments.figures import markdown
+from adfs.experiments.inputs import make_problem
 from adfs.experiments.report import Finding, claims_list, save_findings, write_folder
-from adfs.experiments.runs import Results, run_comparisons
+from adfs.experiments.results import Results, markdown
+from adfs.experiments.runner import run_comparisons
 from adfs.files import write_whole
 from adfs.pages import fill_page, html_table, number
+from adfs.runtimes.delays import DEFAULT_TAU
 from adfs.runtimes.timing import theorem4_table
 from adfs.theory import table1
 
@@ -57,7 +58,7 @@ def _setting(title: str, graph: str, samples: int, sigma: float, max_time: float
         _METHODS,
         title=title,
         sigma=sigma,
-        tau=5.0,
+        tau=DEFAULT_TAU,
         seeds=(0, 1, 2, 3, 4),
         target=1e-8,
         max_time=max_time,

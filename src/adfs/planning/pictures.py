@@ -7,12 +7,13 @@ import io
 import math
 from typing import TYPE_CHECKING
 
+from adfs.algorithms import METHODS
 from adfs.pages import fill_page, html_facts, html_table, line_options, line_styles, number, on_any_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from adfs.planning.plan import Plan
+    from adfs.planning.planner import Plan
 
 _MOST_ROWS = 40
 # What takes longer than so many times the best is left out of the figure.
@@ -30,7 +31,7 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
         axes = figure.add_subplot()
     scale = 1.0 if plan.seconds_per_sample is None else plan.seconds_per_sample
     shown = [one.method for one in plan.best_of_each() if one.time <= _SLOWEST * plan.best.time]
-    for method, style in zip(shown, line_styles(shown), strict=True):
+    for method, style in zip(shown, line_styles(shown, METHODS), strict=True):
         best: dict[int, float] = {}
         for one in plan.predictions:
             if one.method == method:

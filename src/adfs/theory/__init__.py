@@ -10,6 +10,7 @@ from adfs.theory.baselines import (
     NewtonParameters,
     PointSagaParameters,
 )
+from adfs.theory.facts import Facts
 from adfs.theory.parameters import Parameters, smoothness_limit
 from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
 from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
@@ -35,6 +36,7 @@ __all__ = [
     "EsdacdParameters",
     "ExecutionTime",
     "ExtraParameters",
+    "Facts",
     "LbfgsParameters",
     "MsdaParameters",
     "NewtonParameters",

@@ -289,14 +289,6 @@ class QningParameters(Record):
         mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
         return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
 
-    @staticmethod
-    def passes_beside(adfs: float) -> float:
-        """Return about how many passes it takes where ADFS takes so many on one node.
-
-        What trials found, and no theorem: half where those are few, a tenth where they are many.
-        """
-        return min(0.5 * adfs, 10.0 + 0.1 * adfs)
-
 
 @dataclass(frozen=True, eq=False)
 class AgdParameters(Record):

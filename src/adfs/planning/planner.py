@@ -11,22 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from adfs.errors import InputError
+import numpy as np
+
+from adfs.algorithms import METHODS, RoundEffort
+from adfs.errors import InputError, unknown_name
 from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import number
-from adfs.planning.facts import Facts
-from adfs.planning.predictions import (
-    FORMULAS,
-    LOCAL_SOLVERS,
-    Prediction,
-    best_of_each,
-    candidates,
-    predict,
-    predict_all,
-)
-from adfs.problem import Problem
-from adfs.runtimes.delays import Delays
+from adfs.problem import FiniteSum
+from adfs.runtimes.clock import Clock
+from adfs.runtimes.delays import DEFAULT_TAU, Delays
+from adfs.theory import Facts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +38,73 @@ _FEWEST_ROWS = 100
 _WORTH = 0.95
 _MOST_NODES = 1024
 _LONGEST_TAU = 1e7
+
+
+# The pace of a clock is taken from the first events or rounds; the rest is extrapolated.
+_EVENTS, _ROUNDS = 20_000, 200
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a method takes to the target on a network.
+
+    Attributes
+    ----------
+    method, network : str
+    n_nodes : int
+    time : float
+        On the idealised clock: 1 is the computation of one sample.
+    position : float
+        Events or rounds.
+    passes, messages : float
+        Work in passes over all the data (N steps of ADFS), and messages of d numbers between nodes.
+    contraction : float
+        ρ per event or round, as the theory has it; nan where it has none.
+    p_comm : float
+        The share of events that are communications; nan where every round has both.
+    gamma : float
+        The spectral gap of the network.
+    tol : float
+    """
+
+    method: str
+    network: str
+    n_nodes: int
+    time: float
+    position: float
+    passes: float
+    messages: float
+    contraction: float
+    p_comm: float
+    gamma: float
+    tol: float
+
+
+def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
+    """Predict what a method takes on a network: its cost, and the idealised time of it."""
+    method, tau = METHODS[name], float(np.mean(delays.tau))
+    cost = method.cost(facts, network, tol, tau)
+    summary = facts.summary(network.n_nodes)
+    constants = method.planned_parameters(facts, summary, network, tau)
+    # A short walk of the clock gives the pace of the events or rounds.
+    clock = Clock(method, constants, summary, network, delays)
+    effort = method.effort(constants, summary, network)
+    in_rounds = isinstance(effort, RoundEffort) and effort.gossip_probability is None
+    begun, walked = clock.latest, min(math.ceil(cost.position), _ROUNDS if in_rounds else _EVENTS)
+    clock.advance(float(walked))
+    return Prediction(
+        method=name,
+        network=network.name or f"{network.n_nodes} nodes",
+        n_nodes=network.n_nodes,
+        time=begun + (clock.latest - begun) * cost.position / walked,
+        position=cost.position,
+        passes=cost.computations / facts.n_samples,
+        messages=cost.messages,
+        contraction=float(getattr(constants, "contraction", math.nan)),
+        p_comm=float(getattr(constants, "p_comm", math.nan)),
+        gamma=network.gamma if network.n_nodes > 1 else 1.0,
+        tol=tol,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +179,10 @@ class Plan:
 
     def best_of_each(self) -> list[Prediction]:
         """Return each method at its best, the quickest first."""
-        return best_of_each(self.predictions)
+        first: dict[str, Prediction] = {}
+        for one in self.predictions:
+            first.setdefault(one.method, one)
+        return list(first.values())
 
     def to_json(self) -> str:
         """Return everything as one JSON object."""
@@ -178,12 +243,11 @@ class Plan:
             words += _limits(self)
         elif len({one.n_nodes for one in self.predictions}) > 1:
             words.append("More nodes would not shorten the run: their messages take longer than they save.")
-        words += _newton(self)
         sooner = [one.method for one in self.best_of_each() if one.time < best.time]
         unfair = "counts a whole local solve as one pass; in seconds it is many."
         if sooner:
             words.append(f"{' and '.join(sooner)} would be there sooner on this clock, which {unfair}")
-        elif best.method in LOCAL_SOLVERS:
+        elif METHODS[best.method].solves_locally:
             words.append(f"The clock {unfair}")
         return words
 
@@ -206,22 +270,6 @@ def _limits(found: Plan) -> list[str]:
     if math.isinf(found.tau_limit):
         return [words, f"{count} nodes are faster than {half} for every τ."]
     return [words, f"{count} nodes are faster than {half} as long as τ is below {number(found.tau_limit)}."]
-
-
-def _newton(found: Plan) -> list[str]:
-    """Say up to which dimension Newton's method would be the quickest, where it is not."""
-    best = found.best
-    newton = [one for one in found.predictions if one.method == "newton"]
-    if not newton or best.method == "newton":
-        return []
-    nearest = newton[0]
-    rows = found.facts.n_samples / nearest.n_nodes
-    waiting = nearest.time - nearest.position * rows * FORMULAS["newton"].samples(found.facts)
-    room = (best.time - waiting) / (nearest.position * rows)
-    width = math.floor(2.0 * (room - 1.0) - 1.0)
-    if width < 1:
-        return []
-    return [f"newton would win if d were at most {width} instead of {found.facts.n_features}."]
 
 
 def _finite(value: object) -> object:
@@ -285,11 +333,11 @@ def networks_of(
 
 
 def plan(
-    problem: Problem | Facts,
+    problem: FiniteSum | Facts,
     *,
     nodes: Sequence[int] | None = None,
     network: object = GRAPHS,
-    tau: float = 1.0,
+    tau: float = DEFAULT_TAU,
     tol: float = 1e-6,
     methods: Sequence[str] | None = None,
     law: str = "exponential",
@@ -309,7 +357,7 @@ def plan(
         Names of graphs without sizes (``"grid"``), tried with every number of nodes; names with sizes, or
         networks, taken as they are.
     tau : float
-        Time of a message, one sample's computation taking 1.
+        Time of a message, one sample's computation taking 1; the paper's 5 by default.
     tol : float
         The certified relative duality gap to reach.
     methods : sequence of str, optional
@@ -338,11 +386,23 @@ def plan(
     networks = networks_of(
         counts, network if isinstance(network, list | tuple) else [network], facts.n_samples, seed
     )
-    names = candidates(facts, methods)
-    found = sorted(predict_all(names, facts, networks, delays, tol), key=lambda one: one.time)
+    names = list(METHODS) if methods is None else list(methods)
+    for name in names:
+        if name not in METHODS:
+            raise unknown_name("method", name, METHODS)
+    found = sorted(
+        (
+            predict(name, facts, each, delays, tol)
+            for each in networks
+            for name in names
+            if METHODS[name].can_solve(facts, each.n_nodes)
+        ),
+        key=lambda one: one.time,
+    )
     if not found:
         raise InputError("none of these methods can run on this problem and these networks")
-    passed_over = LOCAL_SOLVERS if methods is None else ()
+    local = tuple(name for name in names if METHODS[name].solves_locally)
+    passed_over = local if methods is None else ()
     best = next((one for one in found if one.method not in passed_over), found[0])
     return Plan(
         predictions=tuple(found),

@@ -1,4 +1,4 @@
-"""What a planner must know of a problem: its sizes and condition numbers, whatever the number of nodes."""
+"""The facts that costs are predicted from: sizes and condition numbers, whatever the number of nodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem import FiniteSum
-from adfs.theory import NodeSummary, summarize
+from adfs.problem import FiniteSum, Loss
+from adfs.problem.evaluation import row_norms_squared
+from adfs.theory.summary import NodeSummary, summarize
+
+
+def loss_facts(loss: Loss) -> dict[str, Any]:
+    """Return the fields of `Facts` that a loss decides."""
+    return {
+        "n_outputs": loss.n_outputs,
+        "curved": loss.curvature_type == "continuous",
+        "quadratic": loss.curvature_type == "constant",
+        "unbounded": loss.assumes_curvature,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +46,13 @@ class Facts:
         Non-zeros per row of sparse data.
     n_outputs : int
     curved : bool
-        Whether the curvature of the loss is continuous and not constant (QNing took up to 25 times as many
-        passes as predicted with squares).
+        Whether the curvature of the loss is continuous and not constant, on which QNing relies.
+    quadratic : bool
+        Whether the loss is a square, which one Newton step minimises.
+    unbounded : bool
+        Whether the curvature of the loss has no bound, so that no rate is known.
+    l1, intercept : bool
+        Whether there is an ℓ1 term, and an intercept without a penalty.
     own : NodeSummary, optional
         The summary of the nodes that the samples are on already.
 
@@ -56,6 +72,10 @@ class Facts:
     entries_per_row: float | None = None
     n_outputs: int = 1
     curved: bool = True
+    quadratic: bool = False
+    unbounded: bool = False
+    l1: bool = False
+    intercept: bool = False
     own: NodeSummary | None = None
 
     def __post_init__(self) -> None:
@@ -81,13 +101,12 @@ class Facts:
     def of(cls, problem: FiniteSum) -> Facts:
         """Return the facts of a problem, on however many nodes it is."""
         if not problem.linear:
-            raise InputError(
-                "a plan is made for a linear model (adfs.Problem) or for planning.Facts, "
-                f"got {type(problem).__name__}"
-            )
+            raise InputError("a plan is made for a linear model (adfs.Problem) or for adfs.planning.Facts")
+        samples = problem.samples
+        known = loss_facts(samples.loss) | {"l1": problem.l1 is not None}
         sigma, whole = problem.total_sigma, problem.merged()
         if not problem.smooth:
-            norms = float(np.sum(problem.weights**2 * problem.row_norms_squared))
+            norms = float(np.sum(samples.weights**2 * row_norms_squared(samples.rows, problem.n_samples)))
             return cls(
                 n_samples=problem.n_samples,
                 n_features=problem.n_features,
@@ -95,6 +114,7 @@ class Facts:
                 kappa_b=math.inf,
                 spread=norms / (problem.value_at_zero * sigma),
                 entries_per_row=problem.entries_per_row,
+                **known,
             )
         smoothness = np.asarray(problem.smoothness / sigma)
         return cls(
@@ -104,8 +124,7 @@ class Facts:
             kappa_b=1.0 + float(whole.batch_smoothness[0]) / sigma,
             smoothness=smoothness,
             entries_per_row=problem.entries_per_row,
-            n_outputs=problem.n_outputs,
-            curved=problem.loss.curvature_type == "continuous",
+            **known,
             own=summarize(problem) if problem.n_nodes > 1 else None,
         )
 
