@@ -36,7 +36,7 @@ def plan(fault: dict[str, Any]) -> None:
     original = Execution._advance
     begun = threading.Event()
 
-    def advance(self: Execution, stop: float, deadline: float | None) -> None:
+    def advance(self: Execution, stop: float) -> None:
         if not begun.is_set():
             begun.set()
             print("BEGUN", flush=True)
@@ -48,7 +48,7 @@ def plan(fault: dict[str, Any]) -> None:
         # begins beyond it may never come.
         if stop >= fault.get("position", float("inf")):
             break_down(fault["kind"])
-        original(self, stop, deadline)
+        original(self, stop)
 
     Execution._advance = advance  # type: ignore[method-assign]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         problem,
         runtimes,
         schedule,
+        stages,
         theory,
     )
     from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
@@ -62,6 +63,7 @@ __all__ = [
     "runtimes",
     "schedule",
     "simulate",
+    "stages",
     "theory",
 ]
 
@@ -90,7 +92,10 @@ _OBJECTS = {
 def __getattr__(name: str) -> object:
     """Import a public name at its first use (PEP 562)."""
     if name in _OBJECTS:
-        value: object = getattr(import_module(_OBJECTS[name]), name)
+        module = _OBJECTS[name]
+        value: object = getattr(import_module(module), name)
+        if module.startswith("adfs.runtimes"):
+            import_module("adfs.stages")  # the rules of runs in stages, which the runtimes do not import
         globals()[name] = value
         return value
     if name in __all__:  # a folder

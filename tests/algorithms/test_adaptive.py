@@ -11,13 +11,15 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.algorithms import METHODS, Setting
-from adfs.algorithms.adaptive import Adaptive
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs
-from adfs.algorithms.retuning import Look, Phase
 from adfs.errors import InputError
-from adfs.problem.views import BoxedProblem, intervals
+from adfs.problem.views import BoxedProblem
 from adfs.runtimes import Delays, Grid, Record, Run, RunOptions, run_method
+from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.joint_problem import join_shards
+from adfs.runtimes.stages import STAGE_RULES, Stage, Stages
+from adfs.stages.adaptive import Adaptive
+from adfs.stages.boxes import intervals
 from adfs.theory import AugmentedGraph, BlockParameters, Parameters
 from adfs.theory.theorems import theorem2_error
 from baseline_cases import gossip_here
@@ -126,23 +128,24 @@ def test_block_adfs_in_boxes_is_its_twin(loss: str) -> None:
 
 
 class Watched(Adaptive):
-    """Keeps the phases that it begins."""
+    """Keeps the stages that it begins."""
 
-    def __init__(self, share: float, all_stay: bool = False) -> None:
-        super().__init__(share, all_stay)
-        self.begun: list[Phase] = []
+    def __init__(self, share: float, keeps_all: bool = False) -> None:
+        super().__init__(share, keeps_all)
+        self.begun: list[Stage] = []
 
-    def decide(self, look: Look) -> Phase | None:
-        phase = super().decide(look)
-        if phase is not None:
-            self.begun.append(phase)
-        return phase
+    def decide(self, stages: Stages, certificate: Certificate) -> Stage | None:
+        stage = super().decide(stages, certificate)
+        if stage is not None:
+            self.begun.append(stage)
+        return stage
 
 
 def watch(name: str, share: float = 1.0) -> tuple[Any, Watched]:
-    retuner = Watched(share)
+    rule = Watched(share)
     cls = type(METHODS[name])
-    return type(cls.__name__, (cls,), {"retuner": lambda self, problem, choice: retuner})(), retuner
+    STAGE_RULES["watched"] = lambda problem, choice: rule
+    return type(cls.__name__, (cls,), {"stages": "watched"})(), rule
 
 
 def check_optimum_in_boxes(seed: int, losses: list[str]) -> int:
@@ -154,16 +157,16 @@ def check_optimum_in_boxes(seed: int, losses: list[str]) -> int:
     optimum = problem.optimum(1e-14)
     margins, reach = problem.X @ optimum.theta, np.sqrt(2.0 * optimum.gap * problem.value_at_zero)
     slack = reach / np.sqrt(problem.total_sigma) * np.sqrt(problem.row_norms_squared)
-    method, retuner = watch("adfs-block" if loss == "logistic" and seed % 4 else "adfs")
+    method, rule = watch("adfs-block" if loss == "logistic" and seed % 4 else "adfs")
     run = adfs.simulate(method, problem, adfs.Network("cycle:4"), tol=1e-9, tau=20.0, seed=seed)
     assert run.converged
-    for phase in retuner.begun:
-        view = phase.problem
+    for stage in rule.begun:
+        view = stage.problem
         assert isinstance(view, BoxedProblem)
         assert np.all(margins >= view.margins[:, 0] - slack)
         assert np.all(margins <= view.margins[:, 1] + slack)
-        assert np.all(phase.start == view.clip_to_domain(phase.start))
-    return len(retuner.begun)
+        assert np.all(stage.start == view.clip_to_domain(stage.start))
+    return len(rule.begun)
 
 
 def test_the_optimum_is_in_every_box() -> None:
@@ -179,12 +182,12 @@ def test_the_optimum_is_in_every_box_of_many_problems() -> None:
 def test_theorem_2_holds_from_each_restart() -> None:
     """Over 200 seeds, with the new ρ: E error_t ≤ (1 − ρ)^t (σ_A‖λ_0 − λ*‖² + 2(F*(x_0) − F*))."""
     problem, network = make_problem("logistic", 3, sigma=0.02), adfs.Network("cycle:4")
-    method, retuner = watch("adfs")
+    method, rule = watch("adfs")
     adfs.simulate(method, problem, network, tol=1e-10, tau=20.0)
-    assert len(retuner.begun) >= 2
+    assert len(rule.begun) >= 2
     optimum = problem.optimum(1e-14).theta
-    for phase in retuner.begun:
-        view, parameters, duals = phase.problem, phase.parameters, phase.start
+    for stage in rule.begun:
+        view, parameters, duals = stage.problem, stage.parameters, stage.start
         graph = AugmentedGraph(view, network, parameters)
         centers = problem.sigma[:, None] * problem.primal_from_dual(duals)
         start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.dual_rows]])
@@ -288,10 +291,10 @@ def test_one_node_is_tuned_again_too() -> None:
 def test_boxes_far_too_small_are_given_up(method: str) -> None:
     """With a millionth of the proven radius the boxes are wrong at once: the run goes on with proven ones."""
     problem = make_problem("logistic", 5, m=40)
-    chosen, retuner = watch(method, share=1e-6)
+    chosen, rule = watch(method, share=1e-6)
     run = adfs.simulate(chosen, problem, adfs.Network("cycle:4"), tol=1e-9, max_passes=3000.0)
     assert run.converged
-    assert retuner.begun[-1].told["share"] == 1.0
+    assert rule.begun[-1].report["share"] == 1.0
     assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
 
 
@@ -304,7 +307,7 @@ def test_nobody_looks_where_computation_is_all(method: str) -> None:
         for choice in ("tuned", "adaptive")
     ]
     assert runs[1].history is not None
-    assert runs[1].history.looks == []
+    assert runs[1].history.checks == []
     assert runs[0].theta.tobytes() == runs[1].theta.tobytes()
 
 
@@ -369,11 +372,11 @@ def test_boxes_follow_the_intercepts_centre(monkeypatch: pytest.MonkeyPatch) -> 
     made: list[Watched] = []
 
     class Kept(Watched):
-        def __init__(self, share: float, all_stay: bool = False) -> None:
-            super().__init__(share, all_stay)
+        def __init__(self, share: float, keeps_all: bool = False) -> None:
+            super().__init__(share, keeps_all)
             made.append(self)
 
-    monkeypatch.setattr("adfs.algorithms.adaptive.Adaptive", Kept)
+    monkeypatch.setattr("adfs.stages.Adaptive", Kept)
     rng = np.random.default_rng(8)
     X = rng.standard_normal((400, 3))
     y = (X @ [2.0, -1.0, 0.5] + 2.0 + 0.5 * rng.standard_normal(400) > 0.0).astype(int)
@@ -384,8 +387,8 @@ def test_boxes_follow_the_intercepts_centre(monkeypatch: pytest.MonkeyPatch) -> 
     assert np.allclose(model.coef_, theirs.coef_, atol=1e-3)
     assert np.allclose(model.intercept_, theirs.intercept_, atol=1e-3)
     centres = set()
-    for phase in (phase for retuner in made for phase in retuner.begun):
-        view = phase.problem
+    for stage in (stage for rule in made for stage in rule.begun):
+        view = stage.problem
         assert isinstance(view, BoxedProblem)
         optimum = view.whole.optimum(1e-14)
         shift = view.whole.labels.shift  # type: ignore[union-attr]
@@ -407,7 +410,7 @@ def test_the_clock_is_charged_and_what_is_recorded_changes_nothing() -> None:
     assert bare.coef.tobytes() == run.coef.tobytes()
     assert run.history is not None
     assert bare.history is not None
-    assert run.history.looks == bare.history.looks
+    assert run.history.checks == bare.history.checks
 
 
 def test_refusals() -> None:

@@ -170,8 +170,13 @@ NOT_MODELS = {
     "index": (damaged(coef=[{"indices": [7], "values": [1.0]}]), "outside the features"),
     "size": (damaged(n_features=-2), "n_features must be"),
     "no such size": (damaged(n_features=10**14), "coefficients do not fit into this machine's memory"),
-    "loss": (damaged(loss="foo"), "'foo' is no loss of a classification"),
-    "loss of another task": (damaged(loss="squared"), "'squared' is no loss of a classification"),
+    "loss": (damaged(loss="foo", link=None), "'foo' is no loss of a classification"),
+    "loss of another task": (
+        damaged(loss="squared", link=None),
+        "'squared' is no loss of a classification",
+    ),
+    "link": (damaged(link="probit"), "'probit' is no link of a classification"),
+    "link of another task": (damaged(link="log"), "'log' is no link of a classification"),
     "loss as a list": (damaged(loss=["logistic"]), "is no loss of a classification"),
     "task as a list": (damaged(task=["ranking"]), "unknown task"),
     "same class twice": (damaged(classes=[1, 1]), "the class 1 is there twice"),
@@ -226,58 +231,76 @@ def large(n_classes: int, n_features: int, zeros: float) -> LinearModel:
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.9])
-def test_large_models_are_packed_and_keep_every_bit(tmp_path: Path, zeros: float) -> None:
-    model = large(30, 8000, zeros)
+def test_models_are_numbers_to_read_and_keep_every_bit(tmp_path: Path, zeros: float) -> None:
+    model = large(30, 800, zeros)
     model.save(tmp_path / "m.json")
-    again = LinearModel.load(tmp_path / "m.json")
-    assert np.array_equal(again.coef.view(np.int64), model.coef.view(np.int64))
-    assert np.array_equal(again.intercept, model.intercept)
-    readable = len(json.dumps(model.coef[model.coef != 0.0].tolist()))
-    assert (tmp_path / "m.json").stat().st_size < 0.55 * readable
-    assert json.loads((tmp_path / "m.json").read_text())["classes"] == model.classes
-
-
-@pytest.mark.parametrize("zeros", [0.0, 0.9])
-def test_small_models_are_numbers_to_read(zeros: float) -> None:
-    model = large(3, 50, zeros)
-    content = json.loads(model.to_json())
-    assert content["version"] == 1  # as it always was
+    content = json.loads((tmp_path / "m.json").read_text())
+    assert (content["version"], content["link"], content["classes"]) == (1, "logit", model.classes)
     rows = [row if isinstance(row, list) else row["values"] for row in content["coef"]]
     assert [[value for value in row if value] for row in rows] == [
         row[row != 0.0].tolist() for row in model.coef
     ]
-    assert np.array_equal(
-        LinearModel.from_json(model.to_json()).coef.view(np.int64), model.coef.view(np.int64)
-    )
+    again = LinearModel.load(tmp_path / "m.json")
+    assert np.array_equal(again.coef.view(np.int64), model.coef.view(np.int64))
+    assert np.array_equal(again.intercept, model.intercept)
 
 
-def tampered(zeros: float, **changes) -> str:
-    content = json.loads(large(30, 8000, zeros).to_json())
-    return json.dumps(content | {"coef": content["coef"] | changes})
+def packed_array(values: np.ndarray) -> str:
+    """Return numbers of 8 bytes as version 0.2 packed them."""
+    transposed = np.ascontiguousarray(np.ascontiguousarray(values).reshape(-1, 1).view(np.uint8).T)
+    return base64.b64encode(zlib.compress(transposed.tobytes())).decode()
+
+
+def packed_file(zeros: float, **changes) -> str:
+    """Return the text of a file that version 0.2 wrote: no link, names with hyphens, packed coefficients."""
+    model = large(30, 8000, zeros)
+    coef = {"packing": "little-endian, bytes transposed, zlib, base64", "shape": [30, 8000]}
+    if zeros:
+        rows, columns = np.nonzero(model.coef.view(np.int64))
+        coef["counts"] = np.bincount(rows, minlength=30).tolist()
+        coef |= {"indices": packed_array(columns), "values": packed_array(model.coef[rows, columns])}
+    else:
+        coef["values"] = packed_array(model.coef)
+    content = json.loads(model.to_json())
+    del content["link"]
+    return json.dumps(content | {"version": 2, "coef": coef | changes})
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.9])
+def test_packed_models_of_earlier_versions_are_read(zeros: float) -> None:
+    again, model = LinearModel.from_json(packed_file(zeros)), large(30, 8000, zeros)
+    assert np.array_equal(again.coef.view(np.int64), model.coef.view(np.int64))
+    assert again.link == "logit"
+
+
+def test_names_of_losses_of_earlier_versions_are_read() -> None:
+    content = json.loads(damaged(loss="squared-hinge"))
+    del content["link"]
+    model = LinearModel.from_json(json.dumps(content))
+    assert (model.loss, model.link) == ("squared_hinge", "identity")
 
 
 def packed(count: int, value: int) -> str:
-    whole = np.full(count, value, dtype="<i8").reshape(-1, 1).view(np.uint8).T.tobytes()
-    return base64.b64encode(zlib.compress(whole)).decode()
+    return packed_array(np.full(count, value, dtype="<i8"))
 
 
 TAMPERED = {
-    "another packing": (tampered(0.0, packing="pickle"), "packed in a way that is known here"),
-    "shape": (tampered(0.0, shape=[30, 8001]), "the shape that classes and n_features say"),
-    "not base64": (tampered(0.0, values="%%%"), "cannot be decompressed"),
-    "not zlib": (tampered(0.0, values="aGVsbG8="), "cannot be decompressed"),
-    "too few": (tampered(0.0, values=packed(9, 0)), "does not hold 240000 numbers"),
-    "too many": (tampered(0.0, values=packed(10**6, 0)), "does not hold 240000 numbers"),
-    "a number": (tampered(0.0, values=7), "must be text"),
-    "nan": (tampered(0.0, values=packed(240_000, 0x7FF8 << 48)), "a coefficient is not finite"),
-    "counts": (tampered(0.9, counts=[1] * 29), "how many entries each row has"),
-    "negative count": (tampered(0.9, counts=[-1] * 30), "how many entries each row has"),
+    "another packing": (packed_file(0.0, packing="pickle"), "packed in a way that is known here"),
+    "shape": (packed_file(0.0, shape=[30, 8001]), "the shape that classes and n_features say"),
+    "not base64": (packed_file(0.0, values="%%%"), "cannot be decompressed"),
+    "not zlib": (packed_file(0.0, values="aGVsbG8="), "cannot be decompressed"),
+    "too few": (packed_file(0.0, values=packed(9, 0)), "does not hold 240000 numbers"),
+    "too many": (packed_file(0.0, values=packed(10**6, 0)), "does not hold 240000 numbers"),
+    "a number": (packed_file(0.0, values=7), "must be text"),
+    "nan": (packed_file(0.0, values=packed(240_000, 0x7FF8 << 48)), "a coefficient is not finite"),
+    "counts": (packed_file(0.9, counts=[1] * 29), "how many entries each row has"),
+    "negative count": (packed_file(0.9, counts=[-1] * 30), "how many entries each row has"),
     "one column often": (
-        tampered(0.9, counts=[9] * 30, indices=packed(270, 4), values=packed(270, 0)),
+        packed_file(0.9, counts=[9] * 30, indices=packed(270, 4), values=packed(270, 0)),
         "not in ascending order",
     ),
     "outside": (
-        tampered(0.9, counts=[1] * 30, indices=packed(30, 8000), values=packed(30, 0)),
+        packed_file(0.9, counts=[1] * 30, indices=packed(30, 8000), values=packed(30, 0)),
         "outside the features",
     ),
 }

@@ -201,7 +201,7 @@ def test_ten_classes_agree_with_scikit_learn(n_nodes: int) -> None:
     reference = OneVsRestClassifier(LogisticRegression(solver="liblinear", tol=1e-13, max_iter=10_000)).fit(
         rows, y
     )
-    options: dict[str, Any] = {"multi_class": "ovr", "n_nodes": n_nodes, "graph": "complete"}
+    options: dict[str, Any] = {"multi_class": "ovr", "n_nodes": n_nodes, "network": "complete"}
     model = ADFSClassifier(intercept_scaling=1.0, tol=1e-13, random_state=0, **options).fit(rows, y)
     assert model.coef_.shape == (10, 64)
     for row, one in zip(model.coef_, reference.estimators_, strict=True):

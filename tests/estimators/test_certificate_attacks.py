@@ -16,13 +16,13 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from adfs.errors import AdfsError
-from adfs.estimators.intercepts import _Point, _Rounds, best_constants
+from adfs.estimators.intercepts import _InterceptFit, best_constants
 from adfs.estimators.pipeline import ModelSpec, fit_model
-from adfs.estimators.scaling import column_scales
-from adfs.estimators.solver import CANDIDATES, LocalData, Solver, append_column, penalised
+from adfs.estimators.solver import LocalData, Solver, append_column, column_scales
 from adfs.problem import Loss, Multinomial
 from adfs.problem.losses import LOSSES, get_loss
 from adfs.runtimes import OneProcess, RunOptions
+from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.placement import Placement
 from long_double import Reference
 
@@ -165,7 +165,7 @@ def cases() -> list[tuple[Loss, str, bool]]:
                 fits &= not loss.smooth
             if fits:
                 out.append((loss, method, False))
-                out += [(loss, method, True)] if loss.translates or method in CANDIDATES else []
+                out += [(loss, method, True)] if loss.translates or METHODS[method].warm_starts else []
     return out
 
 
@@ -199,12 +199,10 @@ def test_the_gap_of_the_best_constant_model_counts_the_rounding_of_its_objective
     data = LocalData(append_column(X, 1.0), y, np.ones(n), np.array([0, n]))
     given = Attack(X, y, np.ones(n), None, 1.0, 0.0, 1, 1e-30, False)
     loss, solver = get_loss("absolute"), solver_for("ns-adfs", given)
-    rounds = _Rounds(
-        penalised(data, loss, (1.0, 0.0), y, solver), solver, 1.0, data, best_constants(data, loss, y, solver)
-    )
+    fit = _InterceptFit(data, loss, (1.0, 0.0), y, solver, 1.0, best_constants(data, loss, y, solver))
     # The bound is F of the same model as computed: all that is left of the gap is rounding, of n margins.
-    other = _Point(np.zeros((1, 3)), 0.0, rounds.at_zero, np.inf, np.inf, None)
-    assert rounds.constant(other).absolute_gap >= n * np.spacing(1e8) / 2.0
+    other = Certificate(np.zeros(3), 0.0, fit.at_zero, np.inf)
+    assert fit.constant(other).absolute_gap >= n * np.spacing(1e8) / 2.0
 
 
 def test_no_gap_is_below_the_true_error() -> None:

@@ -104,7 +104,7 @@ MODELS: dict[str, tuple[Callable[..., Case], list[str]]] = {
 def fit_twice(estimator: Any, X: Any, y: np.ndarray, given: dict[str, np.ndarray]) -> Any:
     """Fit on three nodes of one process and on three ranks; return the model once all bits are equal."""
     parts = np.array_split(np.arange(len(y)), RANKS)
-    options = estimator.get_params() | {"graph": "complete", "random_state": 0}
+    options = estimator.get_params() | {"network": "complete", "random_state": 0}
     alone = type(estimator)(**options | {"n_nodes": RANKS, "partition": parts}).fit(X, y, **given)
 
     def one(ranks: Threads) -> Any:

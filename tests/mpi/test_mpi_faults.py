@@ -167,7 +167,8 @@ def advance(self, *rest):
         subprocess.Popen(["sh", "-c", words])
     return original(self, *rest)
 Execution._advance = advance
-settings = {"loss": case.loss, "sigma": case.sigma(), "method": sys.argv[1], "seconds": 6.0, "passes": 1e12}
+settings = {"loss": case.loss, "sigma": case.sigma(), "method": sys.argv[1], "seconds": 6.0}
+settings["max_passes"] = 1e12
 run = adfs.fit_mpi(comm, case.shard, case.network, **settings)
 if comm.rank == 0:
     print("RESULT " + json.dumps([rank["waiting"] for rank in run.details["ranks"]]))

@@ -60,8 +60,8 @@ def test_estimators_say_what_ran():
 
 
 # Little data all together, and in each process but not all together.
-@pytest.mark.parametrize(("n_samples", "width", "expected"), [(60, 3, "newton"), (1200, 30, "newton")])
-def test_all_processes_choose_alike(n_samples: int, width: int, expected: str) -> None:
+@pytest.mark.parametrize(("n_samples", "width"), [(60, 3), (1200, 30)])
+def test_all_processes_choose_alike(n_samples: int, width: int) -> None:
     rng = np.random.default_rng(2)
     X = rng.standard_normal((n_samples, width))
     y = X[:, 0] + rng.standard_normal(n_samples) > 0.0
@@ -75,7 +75,7 @@ def test_all_processes_choose_alike(n_samples: int, width: int, expected: str) -
         return ADFSClassifier(network="path", cluster=cluster, tol=1e-2).fit(X[part], y[part])
 
     for model in on_threads(3, fit):
-        assert model.method_ == whole.method_ == expected
+        assert model.method_ == whole.method_
         assert model.coef_.tobytes() == whole.coef_.tobytes()
 
 

@@ -14,7 +14,7 @@ import adfs
 from adfs.runtimes import Grid, Outcome, Record
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.execution import Execution
-from adfs.runtimes.loop import Plan
+from adfs.runtimes.loop import CheckPlan
 
 NETWORK = adfs.Network("cycle:4")
 
@@ -61,7 +61,7 @@ def test_dual_ascent_ends_a_run_at_a_certified_point(
     dual_ascent = Execution.dual_ascent
 
     def watched(
-        execution: Execution, now: Certificate, plan: Plan, deadline: float
+        execution: Execution, now: Certificate, plan: CheckPlan, deadline: float
     ) -> tuple[Certificate, bool]:
         before, work = execution.process.dual(), execution.work()
         assert before is not None

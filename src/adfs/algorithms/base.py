@@ -15,13 +15,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from adfs.algorithms.costs import Cost, gradient_work, predicted_cost, with_width
 from adfs.algorithms.method_kernels import EventKernels, Parts
-from adfs.algorithms.retuning import Retuner
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
@@ -215,6 +215,7 @@ class EventProcess(Process):
 
     def __init__(self, setting: Setting[EventConstants], row_weights: np.ndarray) -> None:
         super().__init__()
+        # A message is one vector; a node draws its samples by the weights of its rows.
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
         self.ends, self.slot = network.ends, block_slots(network, block)
@@ -235,6 +236,7 @@ class EventProcess(Process):
 
     def count(self, computations: int, exchanges: int) -> None:
         """Add to the work done; an exchange is a message each way."""
+        # All messages of a method have the same length.
         messages = self.work.messages + 2 * exchanges
         self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
 
@@ -274,7 +276,7 @@ class Method(ABC, Generic[P]):
     ----------
     name : str
     label : str
-        The name in tables and figures.
+        The name in tables and figures; that of the method when left out.
     kind : str
         ``"events"``, ``"rounds"``, or ``"single"`` for methods that run on one machine with all the data.
     needs_smooth : bool
@@ -306,6 +308,9 @@ class Method(ABC, Generic[P]):
         Whether a check after a round costs no pass, and its rounds end where rounding does.
     reference_order : float
         Its place in the order in which `Problem.optimum` tries methods; infinite: never.
+    stages : str
+        The name of the rule that decides about the stages of a run; without one a run has one stage. The
+        rules are in `adfs.stages`.
     options : tuple of str
         The names of its own options.
     record : type
@@ -337,10 +342,16 @@ class Method(ABC, Generic[P]):
     baseline: ClassVar[bool] = False
     checks_every_round: ClassVar[bool] = False
     reference_order: ClassVar[float] = math.inf
+    stages: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
     process: ClassVar[Callable[..., Process]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in cls.__dict__ and "label" not in cls.__dict__:
+            cls.label = cls.name
 
     def parameters(
         self,
@@ -353,6 +364,7 @@ class Method(ABC, Generic[P]):
         """Return the method's constants: the set of that name (None: the first), or the record given."""
         if isinstance(choice, self.record):
             return choice
+        # None stands for the first set, which is the method's default.
         name = next(iter(self.choices)) if choice is None else choice
         if not isinstance(name, str) or name not in self.choices:
             raise unknown_name("choice of parameters", choice, self.choices)
@@ -363,10 +375,8 @@ class Method(ABC, Generic[P]):
         return self.process(setting)
 
     def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
-        """Return the position at which about this many passes over the data have been made.
-
-        By default a round is a pass. An event is one sample, as often as the constants make nodes act.
-        """
+        """Return the position at which about this many passes over the data have been made."""
+        # By default a round is a pass. An event is one sample, as often as the constants make nodes act.
         acting = getattr(parameters, "node_probability", None)
         return passes if acting is None else passes * float(sizes.n_samples.sum()) / float(acting.sum())
 
@@ -375,25 +385,13 @@ class Method(ABC, Generic[P]):
         return parameters
 
     def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
-        """Return named constants improved by sums over the data of all nodes; a run calls it once.
-
-        ``total`` is that of a `Gossip`; every process calls it equally often.
-        """
+        """Return named constants improved by sums over all nodes (``total`` of a `Gossip`); called once."""
         return parameters
 
-    def retuner(self, problem: FiniteSum, choice: object) -> Retuner | None:
-        """Return the rule that decides when a run begins its next stage; None for a run in one stage.
-
-        ``choice`` is the choice of parameters as users give it; see `adfs.algorithms.retuning`.
-        """
-        return None
-
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
-        """Return the work of an event or a round, for the clock.
-
-        By default a computation takes one sample and a communication its messages alone; a round is a pass
-        over each node's samples and one exchange.
-        """
+        """Return the work of an event or a round, for the clock."""
+        # By default a round is a pass over each node's samples and one exchange. A computation is one sample,
+        # and a communication its messages alone.
         if self.kind == "rounds":
             return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
@@ -458,7 +456,7 @@ class Method(ABC, Generic[P]):
         if problem.assumes_curvature and not self.unbounded_curvature:
             return f"needs a bound of the curvature, which the loss {loss!r} has not"
         if self.needs_smooth and not (problem.smooth or problem.assumes_curvature):
-            return f"needs a smooth loss (smoothed_hinge, huber, smoothed_quantile …) and {loss!r} is not"
+            return f"needs a smooth loss and {loss!r} is not (smoothed_hinge, huber, smoothed_quantile are)"
         return ""
 
     def check(self, problem: FiniteSum, options: Options) -> None:
@@ -470,6 +468,7 @@ class Method(ABC, Generic[P]):
             )
         obstacle = self.obstacle(problem)
         if obstacle:
+            # Propose what the attributes of the other methods allow.
             others = [other for other in METHODS.values() if not (other.baseline or other.obstacle(problem))]
             names = [f"{one.name!r}{' (one machine)' if one.kind == 'single' else ''}" for one in others]
             raise InputError(f"method {self.name!r} {obstacle}; use {' or '.join(names)}")
@@ -478,9 +477,15 @@ class Method(ABC, Generic[P]):
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
         """Raise :class:`InputError` unless the method has these options; ``also`` may have been meant."""
         for option in options:
+            # ``also`` has the options of runs, in case one of them was misspelt.
             if option not in self.options:
                 known = (*self.options, *also)
                 raise unknown_name(f"option of {self.name!r}", option, known or ("(none)",))
+
+
+def theory_choice(record: Any) -> Mapping[str, Callable[[Source, Network, float], Any]]:
+    """Return the choices of a method with one set of constants, ``record.theory(problem, network)``."""
+    return MappingProxyType({"theory": lambda problem, network, tau: record.theory(problem, network)})
 
 
 METHODS: dict[str, Method] = {}

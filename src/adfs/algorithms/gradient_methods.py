@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
 from adfs.algorithms.method_kernels import RoundKernels, extrapolate, node_gradients, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
@@ -20,7 +19,7 @@ from adfs.theory.baselines import AgdParameters, ExtraParameters, largest_eigenv
 
 
 class AgdParts(NamedTuple):
-    """All that the kernels below need; ``theta`` and ``ahead`` (k, d) are θ and y."""
+    """The arguments of the kernels; ``theta`` and ``ahead`` (k, d) are θ and y."""
 
     samples: Samples
     sigma: np.ndarray
@@ -39,6 +38,7 @@ def _agd_begin(parts: AgdParts, t: int, last: int, out: np.ndarray) -> int:
 
 @kernel
 def _agd_end(parts: AgdParts, t: int, total: np.ndarray) -> int:
+    # ``total`` has the gradient of the whole objective in every row: all nodes take the same step.
     theta, ahead = parts.theta, parts.ahead
     for i in range(total.shape[0]):
         for k in range(total.shape[1]):
@@ -76,6 +76,7 @@ def _curvature_products(samples: Samples, beta: float, vector: np.ndarray, out: 
         for k in range(out.shape[1]):
             out[i, k] = 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
+            # One pass over the row for its product with v, one to add the multiple of the row.
             start, stop = row_span(rows, j)
             along = 0.0
             for k in range(start, stop):
@@ -108,15 +109,14 @@ class Agd(Method[AgdParameters]):
     baseline = True
 
     record, process = AgdParameters, AgdProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: AgdParameters.theory(problem, network)}
-    )
+    choices = theory_choice(AgdParameters)
 
     def refine(
         self, parameters: AgdParameters, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
     ) -> AgdParameters:
         """Take the smoothness of the whole objective, which is below the sum of the nodes'."""
-        if parameters.hops == 0:  # one node
+        # With one node the sum of the nodes' smoothness is that of the whole objective.
+        if parameters.hops == 0:
             return parameters
         samples, out = problem.samples, np.empty((problem.n_nodes, problem.n_features))
 
@@ -124,6 +124,7 @@ class Agd(Method[AgdParameters]):
             _curvature_products(samples, samples.loss.beta, vector, out)
             return total(out)
 
+        # By products with the matrix alone, summed over the nodes: no process sees another's data.
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
 
@@ -157,7 +158,7 @@ register_method(DistributedAgd())
 
 
 class ExtraParts(NamedTuple):
-    """All that the kernels below need.
+    """The arguments of the kernels.
 
     Attributes
     ----------
@@ -185,7 +186,9 @@ def _extra_begin(parts: ExtraParts, t: int, last: int, out: np.ndarray) -> int:
 @kernel
 def _extra_end(parts: ExtraParts, t: int, received: np.ndarray) -> int:
     now, before, gradient, found = parts.now, parts.before, parts.gradient, parts.room
+    # ``received`` is (I + W)/2·(2x⁺ − x); the difference of two gradients makes the method exact.
     node_gradients(parts.samples, parts.sigma, now, found)
+    # The iterate, the one before and its gradient move on together.
     for i in range(received.shape[0]):
         for k in range(received.shape[1]):
             following = received[i, k] - parts.step * (found[i, k] - gradient[i, k])
@@ -241,9 +244,7 @@ class Extra(Method[ExtraParameters]):
     baseline = True
 
     record, process = ExtraParameters, ExtraProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: ExtraParameters.theory(problem, network)}
-    )
+    choices = theory_choice(ExtraParameters)
 
 
 register_method(Extra())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
 from adfs.algorithms.method_kernels import inner_product
 from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel
@@ -22,6 +21,7 @@ from adfs.theory import Facts, LbfgsParameters, NodeSizes, NodeSummary
 
 MEMORY = 20  # steps whose changes of the gradient are kept
 _ARMIJO = 1e-4  # the share of the predicted decrease of F that a step must reach
+_WOLFE = 0.9  # the share of the slope along a direction that may be left after a step
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
 MOST_TRIALS = 40  # per line search
 _VALUE, _KNOWN, _EXHAUSTED = range(3)
@@ -43,6 +43,7 @@ def node_values(
     """
     width, rows = theta.size, samples.rows
     feature, output = table_strides(rows, width // margins.size, margins.size)
+    # Several outputs of a feature lie side by side in the table, if rows read them faster so.
     table, gradient = tables[0], tables[1]
     fill_table(rows, theta, margins.size, table)
     for i in range(out.shape[0]):
@@ -59,12 +60,14 @@ def node_values(
             following = total + term
             carry = (following - total) - term
             total = following
+            # The multiples of the row, one per output, add to the gradient.
             start, stop = row_span(rows, j)
             for number in range(margins.size):
                 first, factor = np.uint64(number) * output, margins[number]
                 for k in range(start, stop):
                     gradient[first + row_column(rows, j, k) * feature] += factor * row_entry(rows, j, k)
         read_table(rows, gradient, margins.size, out[i])
+        # The ℓ2 term comes last.
         square = 0.0
         for k in range(width):
             out[i, k] += ridge[i, k] * theta[k]
@@ -79,12 +82,18 @@ class DescentProcess(PrimalProcess, RoundProcess):
     ----------
     numbers : ndarray of shape (3,)
         F at θ; whether it and the gradient are known; whether rounding prevents any further progress.
+    quasi_newton : bool
+        Whether directions come from gradients alone. Their steps must then also change the slope along the
+        direction enough (Wolfe's condition), which Newton's steps do anyway.
     """
+
+    quasi_newton: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         d = self.problem.n_features
         self.point, self.gradient, self.numbers = np.zeros(d), np.zeros(d), np.zeros(3)
+        # Working memory of the evaluations.
         self._room = np.empty(self.problem.n_outputs), np.empty((2, d))
 
     @property
@@ -127,27 +136,41 @@ class DescentProcess(PrimalProcess, RoundProcess):
     def search(self, gossip: Gossip, move: np.ndarray, most_trials: int = MOST_TRIALS) -> bool:
         """Move θ along a direction until F has fallen enough; return whether a step was found.
 
-        The first trial is the full step. Each further one is the minimiser of the parabola through F and its
-        slope at θ and F at the last trial, kept between a hundredth and a half of that trial.
+        The first trial is the full step. After a trial that was too long comes the minimiser of the parabola
+        through F and its slope at θ and F at the trial, kept between a hundredth and a half of it; after one
+        that was too short, four times its length; between two known bounds, their middle.
         """
         before, square = self.value, inner_product(self.gradient, self.gradient)
         slope, length = inner_product(self.gradient, move), 1.0
-        for _ in range(most_trials):
+        short, long = 0.0, math.inf
+        for _ in range(most_trials if slope < 0.0 else 0):
             point = self.point + length * move
             value, gradient = self.evaluate(gossip, point)
-            # Where rounding hides the changes of F, the gradient, which certificates are made of, decides.
-            flat = not -length * slope > _FLAT * abs(before)
-            enough = value <= before + _ARMIJO * length * slope
-            if inner_product(gradient, gradient) < square if flat else enough:
+            after = inner_product(gradient, move)
+            # Where rounding hides the changes of F, its slope along the direction still shows them. Newton's
+            # method takes the gradient, which certificates are made of: it ends where that shrinks no more.
+            if -length * slope > _FLAT * abs(before):
+                too_long = not value <= before + _ARMIJO * length * slope
+            elif self.quasi_newton:
+                too_long = not after <= -_WOLFE * slope
+            elif inner_product(gradient, gradient) < square:
+                too_long = False
+            else:
+                return False
+            too_short = self.quasi_newton and not too_long and after < _WOLFE * slope
+            if not (too_long or too_short):
                 self.numbers[_VALUE], self.gradient[:], self.point[:] = value, gradient, point
                 return True
-            if flat:
-                return False
+            # F and ∇F went up the tree, and the next length comes down.
             self.count_sum(point.size + 1, 1)
-            excess = value - before - length * slope
-            known = math.isfinite(excess) and excess > 0.0
-            parabola = -0.5 * length * length * slope / excess if known else 0.0
-            length = min(max(parabola, 0.01 * length), 0.5 * length)
+            short, long = (short, length) if too_long else (length, long)
+            if short > 0.0:
+                length = 4.0 * length if long == math.inf else 0.5 * (short + long)
+            else:
+                excess = value - before - length * slope
+                known = math.isfinite(excess) and excess > 0.0
+                parabola = -0.5 * length * length * slope / excess if known else 0.0
+                length = min(max(parabola, 0.01 * length), 0.5 * length)
         return False
 
     def _count_pass(self) -> None:
@@ -231,12 +254,12 @@ def _two_loops(
 
 
 @kernel
-def _add_diagonals(samples: Samples, n_outputs: int, out: np.ndarray) -> None:
+def _add_diagonals(samples: Samples, beta: float, n_outputs: int, out: np.ndarray) -> None:
     """Add the diagonal Σ_j wβx² of each node's largest Hessian to ``out``, (k, d)."""
     rows, width = samples.rows, out.shape[1] // n_outputs
     for i in range(out.shape[0]):
         for j in range(samples.node_starts[i], samples.node_starts[i + 1]):
-            curvature = samples.weights[j] * samples.loss.beta
+            curvature = beta * samples.weights[j]
             start, stop = row_span(rows, j)
             for output in range(n_outputs):
                 first = np.uint64(output * width)
@@ -263,14 +286,16 @@ class LbfgsProcess(DescentProcess):
         return super().arrays() | self.pairs.arrays() | {"diagonal": self.diagonal}
 
     def begin(self, gossip: Gossip) -> None:
+        # One more sum over the nodes, once per run.
         out = self.ridge.copy()
-        _add_diagonals(self.samples, self.problem.n_outputs, out)
+        _add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
         diagonal = gossip.total(out)
         # An unpenalised column of zeros has no curvature.
         self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)
         self._count_gradient()
 
     def step(self, gossip: Gossip) -> None:
+        # The pair needs the point and the gradient before the step.
         point, gradient = self.point.copy(), self.gradient.copy()
         self._count_gradient()
         while not self.search(gossip, self.pairs.multiply(-gradient, self.diagonal)):
@@ -313,9 +338,7 @@ class Lbfgs(Method[LbfgsParameters]):
     reference_order = 3
 
     record, process = LbfgsParameters, LbfgsProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: LbfgsParameters.theory(problem, network)}
-    )
+    choices = theory_choice(LbfgsParameters)
 
     def predicted_position(
         self, parameters: LbfgsParameters, facts: Facts, summary: NodeSummary, tol: float

@@ -1,4 +1,4 @@
-"""``adfs predict`` and ``adfs score``, and how a model meets a file."""
+"""``adfs predict`` and ``adfs score``, and how a file is read for a model."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _line(row: object) -> str:
 def read_for(
     model: LinearModel, file: str, asked: ReadOptions, *, ignore_extra: bool, no_offset: bool
 ) -> Table:
-    """Read a file as a model wants it: its features in their order, its label and its offset by their names.
+    """Read a file for a model: the features in the model's order, the label and the offset by their names.
 
-    ``asked`` is what the options say, which go before what the model knows.
+    The options in ``asked`` override the names that the model has stored.
     """
     from dataclasses import replace
 
@@ -148,8 +148,10 @@ def score(
     import numpy as np
 
     from adfs.data import LinearModel, ReadOptions
-    from adfs.data.model import deviance_score
     from adfs.errors import InputError
+    from adfs.prediction import accuracy, explained_share
+    from adfs.problem import LOSSES, get_loss
+    from adfs.problem.losses import check_labels
 
     fitted = LinearModel.load(model)
     read = ReadOptions(form, label, weight, offset=offset)
@@ -161,14 +163,14 @@ def score(
     weights = np.ones(table.n_samples) if table.weights is None else table.weights
     if weights.min() < 0.0 or not weights.any():
         raise InputError(f"{file}: the weights must be at least 0, and one of them above 0")
-    if fitted.task == "classification":
-        metric, value = "accuracy", float(np.average(predicted == table.y, weights=weights))
-    elif fitted.loss in ("poisson", "gamma"):
-        metric, value = "d2", deviance_score(fitted.loss, table.y, predicted, weights)
+    if fitted.classes is not None:
+        metric, value = "accuracy", accuracy(table.y, predicted, weights)
     else:
-        spread = float(weights @ (table.y - np.average(table.y, weights=weights)) ** 2)
-        error = float(weights @ (table.y - predicted) ** 2)
-        metric, value = "r2", 1.0 - error / spread if spread > 0.0 else float(error == 0.0)
+        # A loss from outside is not known here, and its model is scored by R².
+        loss = get_loss(fitted.loss if fitted.loss in LOSSES else "squared")
+        check_labels(loss, table.y, file)
+        metric = loss.score.lower().replace("²", "2")
+        value = explained_share(loss.unit_deviances, table.y, predicted, weights)
     if as_json:
         print(json.dumps({"metric": metric, "score": value, "n_samples": table.n_samples}))
     else:

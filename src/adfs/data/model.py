@@ -1,4 +1,4 @@
-"""Linear models as files: JSON one can read, with a version, and nothing in it that could run."""
+"""Linear models as files: JSON that people can read, with a version and nothing that could run."""
 
 from __future__ import annotations
 
@@ -11,76 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from adfs.data.table import Matrix, machine_memory
 from adfs.errors import InputError
 from adfs.files import JsonObject, reading_error, write_whole
+from adfs.prediction import decision_values, inverse_link, predicted_classes, probabilities
 
 _FORMAT = "adfs-model"
-#: Of a file whose coefficients are numbers to read, and of one where they are packed.
-_READABLE, _PACKED = 1, 2
-
-#: The losses that ``adfs fit`` knows, by their task: a prediction needs none of the code behind them.
-_LOSSES = {
-    "classification": ("logistic", "squared_hinge", "smoothed_hinge", "hinge"),
-    "regression": (
-        "squared",
-        "huber",
-        "smoothed_quantile",
-        "quantile",
-        "absolute",
-        "epsilon_insensitive",
-        "poisson",
-        "gamma",
-    ),
-}
-_LOG_LINK = ("poisson", "gamma")  # their margins are logarithms of means
-
-
-def probabilities(scores: np.ndarray, *, softmax: bool) -> np.ndarray:
-    """Return the classes' probabilities, (N, n_classes), from decision values, (N,) or (N, n_classes).
-
-    Where it is not one softmax model, each class has a model of its own, and their probabilities are scaled
-    to sum to one.
-    """
-    from scipy.special import expit
-    from scipy.special import softmax as normalised
-
-    if scores.ndim == 1:
-        return np.column_stack([expit(-scores), expit(scores)])
-    if softmax:
-        return np.asarray(normalised(scores, axis=1))
-    each = expit(scores)
-    total = each.sum(axis=1, keepdims=True)
-    return np.asarray(np.where(total > 0.0, each / np.where(total > 0.0, total, 1.0), 1.0 / scores.shape[1]))
-
-
-def deviance_score(loss: str, y: np.ndarray, means: np.ndarray, weights: np.ndarray) -> float:
-    """Return D² of a Poisson or Gamma model: 1 less its deviance over that of the targets' mean."""
-    y = np.asarray(y, dtype=np.float64)
-    if np.any(y < 0.0 if loss == "poisson" else y <= 0.0):
-        least = "of at least 0" if loss == "poisson" else "above 0"
-        raise InputError(f"D² of the loss {loss!r} wants targets {least}, got {y.min():g}")
-    of_mean = float(weights @ half_deviances(loss, y, float(np.average(y, weights=weights))))
-    own = float(weights @ half_deviances(loss, y, means))
-    return 1.0 - own / of_mean if of_mean > 0.0 else float(own <= 0.0)
-
-
-def half_deviances(loss: str, y: np.ndarray, means: np.ndarray | float) -> np.ndarray:
-    """Return half of each row's deviance from its mean in a Poisson or Gamma model, shape (N,)."""
-    logs = np.log(np.where(y > 0.0, y, 1.0))
-    if loss == "poisson":
-        return np.asarray(y * (logs - np.log(means)) - y + means)
-    return np.asarray(np.log(means) - logs + y / means - 1.0)
-
-
-def add_offset(scores: np.ndarray, offset: ArrayLike) -> np.ndarray:
-    """Return decision values with an offset each."""
-    added = np.asarray(offset, dtype=np.float64)
-    if added.shape != scores.shape:
-        raise InputError(f"offset must have shape {scores.shape}, as the decision values, got {added.shape}")
-    return scores + added
+# Files of version 2 have packed coefficients: they are read, and no longer written.
+_VERSION, _PACKED_VERSION = 1, 2
+_PACKING = "little-endian, bytes transposed, zlib, base64"
+# The links that the losses of each task may have.
+_LINKS = {"classification": ("identity", "logit"), "regression": ("identity", "log")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +34,7 @@ class LinearModel:
     task : str
         ``"classification"`` or ``"regression"``.
     loss : str
+        The name of the loss. Without a ``link`` it must be a registered one.
     coef : ndarray of shape (1, d) or (n_classes, d)
     intercept : ndarray of shape (1,) or (n_classes,)
     classes : list or None
@@ -104,7 +47,9 @@ class LinearModel:
     label : str or None
         The label's column in the training data.
     training : dict
-        How it came about: for people. Only `offset` is used again.
+        How the model was fitted: for people. Only `offset` is used again.
+    link : str
+        The link of the loss, one of `adfs.prediction.LINKS`; looked up when left out.
 
     Examples
     --------
@@ -123,6 +68,11 @@ class LinearModel:
     index_base: int | None = None
     label: str | None = None
     training: JsonObject = field(default_factory=dict)
+    link: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.link:
+            object.__setattr__(self, "link", _registered_link(self.loss, self.task))
 
     @property
     def n_features(self) -> int:
@@ -137,21 +87,18 @@ class LinearModel:
 
     def decision(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
         """Return xᵀθ + b and the offset, shape (N,) or, for more than two classes, (N, n_classes)."""
-        scores = np.asarray(X @ self.coef.T) + self.intercept
-        scores = scores.ravel() if scores.shape[1] == 1 else scores
-        return np.asarray(scores) if offset is None else add_offset(scores, offset)
+        return decision_values(X, self.coef, self.intercept, offset)
 
     def predict(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
-        """Return targets (means, of a log link), or classes as they were in the training data; shape (N,)."""
+        """Return means of the targets, or classes as they were in the training data; shape (N,)."""
         scores = self.decision(X, offset)
         if self.classes is None:
-            return np.exp(scores) if self.loss in _LOG_LINK else scores
-        codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(np.asarray(self.classes)[codes])
+            return inverse_link(self.link, scores)
+        return predicted_classes(scores, np.asarray(self.classes))
 
     def proba(self, X: Matrix, offset: np.ndarray | None = None) -> np.ndarray:
         """Return probabilities, shape (N, n_classes); for the logistic loss only."""
-        if self.loss != "logistic":
+        if self.link != "logit":
             raise InputError(
                 f"a model with the loss {self.loss!r} has no probabilities; fit with --loss logistic"
             )
@@ -161,12 +108,12 @@ class LinearModel:
 
     def to_json(self) -> str:
         """Return the file's text: one line per entry, and one per row of coefficients."""
-        coef = coefficients_to(self.coef)
         entries = {
             "format": _FORMAT,
-            "version": _READABLE if isinstance(coef, list) else _PACKED,
+            "version": _VERSION,
             "task": self.task,
             "loss": self.loss,
+            "link": self.link,
             "classes": self.classes,
             "softmax": self.softmax,
             "n_features": self.n_features,
@@ -176,18 +123,12 @@ class LinearModel:
             "intercept": self.intercept.tolist(),
             "training": self.training,
         }
-        if self.loss not in _LOSSES[self.task]:  # predicting needs nothing of it, and a slip is still refused
-            entries["loss_from_outside"] = True
         lines = [
             f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
             for name, value in entries.items()
         ]
-        if isinstance(coef, list):
-            rows = ",\n".join("    " + json.dumps(row) for row in coef)
-            lines.append(f'  "coef": [\n{rows}\n  ]')
-        else:
-            lines.append(f'  "coef": {json.dumps(coef)}')
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        rows = ",\n".join("    " + json.dumps(_row_entry(row)) for row in self.coef)
+        return "{\n" + ",\n".join(lines) + f',\n  "coef": [\n{rows}\n  ]\n}}\n'
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -215,10 +156,10 @@ class LinearModel:
             raise InputError(f"{source} is not an adfs model: it is not JSON, or was cut short") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise InputError(f"{source} is not an adfs model")
-        if content.get("version") not in (_READABLE, _PACKED):
+        if content.get("version") not in (_VERSION, _PACKED_VERSION):
             raise InputError(
                 f"{source} is an adfs model of version {content.get('version')!r}, this program reads "
-                f"versions {_READABLE} and {_PACKED}; update adfs or fit again"
+                f"versions {_VERSION} and {_PACKED_VERSION}; update adfs or fit again"
             )
         try:
             return cls._from_entries(content)
@@ -229,16 +170,21 @@ class LinearModel:
 
     @classmethod
     def _from_entries(cls, content: JsonObject) -> LinearModel:
-        width, task, loss = content["n_features"], content["task"], content["loss"]
+        """Return the model of a file's entries, each checked; KeyError or ValueError where one is wrong."""
+        width, task, loss, link = content["n_features"], content["task"], content["loss"], content.get("link")
         classes, names, base = content["classes"], content["feature_names"], content["index_base"]
         label, softmax, training = content["label"], content["softmax"], content["training"]
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise ValueError("n_features must be a whole number of at least 1")
-        if not isinstance(task, str) or task not in _LOSSES:
+        if not isinstance(task, str) or task not in _LINKS:
             raise ValueError(f"unknown task {task!r}")
-        from_outside = content.get("loss_from_outside") is True and isinstance(loss, str)
-        if not from_outside and loss not in _LOSSES[task]:
+        if not isinstance(loss, str):
             raise ValueError(f"{loss!r} is no loss of a {task}")
+        if link is None:  # a file of version 0.1 or 0.2 of adfs, whose losses had hyphens
+            loss = loss.replace("-", "_")
+            link = _registered_link(loss, task)
+        if link not in _LINKS[task]:
+            raise ValueError(f"{link!r} is no link of a {task}")
         if (classes is None) != (task == "regression"):
             raise ValueError("classes and task do not fit together")
         if classes is not None:
@@ -271,27 +217,30 @@ class LinearModel:
             index_base=base,
             label=label,
             training=training,
+            link=link,
         )
+
+
+def _registered_link(loss: str, task: str) -> str:
+    """Return the link of a registered loss, for a model that does not say it."""
+    from adfs.problem import LOSSES
+
+    known = LOSSES.get(loss)
+    if known is None or known.task != task:
+        raise ValueError(f"{loss!r} is no loss of a {task}")
+    return known.link
 
 
 def _check_classes(classes: object) -> None:
-    if (
-        not isinstance(classes, list)
-        or len(classes) < 2
-        or not (
-            all(isinstance(one, str) for one in classes)
-            or all(isinstance(one, int | float) and math.isfinite(one) for one in classes)
-        )
-    ):
+    """Raise ValueError unless classes are different numbers, or different texts."""
+    labels = classes if isinstance(classes, list) else []
+    texts = all(isinstance(label, str) for label in labels)
+    finite = all(isinstance(label, int | float) and math.isfinite(label) for label in labels)
+    if len(labels) < 2 or not (texts or finite):
         raise ValueError("classes must be two or more numbers or texts")
-    if len(set(classes)) < len(classes):
-        twice = next(one for place, one in enumerate(classes) if one in classes[:place])
+    if len(set(labels)) < len(labels):
+        twice = next(label for place, label in enumerate(labels) if label in labels[:place])
         raise ValueError(f"the class {twice!r} is there twice")
-
-
-_PACKING = "little-endian, bytes transposed, zlib, base64"
-# More numbers than this and nobody reads them: they would be half a megabyte of digits.
-_MOST_READABLE = 20_000
 
 
 def numbers(value: object, name: str) -> np.ndarray:
@@ -300,25 +249,6 @@ def numbers(value: object, name: str) -> np.ndarray:
     if found is None or (found.size and found.dtype.kind not in "iuf"):
         raise ValueError(f"{name} must be a list of numbers")
     return found.astype(np.float64)
-
-
-def coefficients_to(coef: np.ndarray) -> list[object] | JsonObject:
-    """Return what a file holds: a list per row, of all or of the non-zero entries; or all of them packed."""
-    coef = np.ascontiguousarray(coef, dtype=np.float64)
-    present = coef.view(np.int64) != 0  # a file keeps nothing of +0, and −0 has a bit to keep
-    count = int(present.sum())
-    sparse = 3 * count < coef.size
-    if (count if sparse else coef.size) <= _MOST_READABLE:
-        return [_row(row, there) for row, there in zip(coef, present, strict=True)]
-    entry: JsonObject = {"packing": _PACKING, "shape": list(coef.shape)}
-    if not sparse:
-        return entry | {"values": _pack(coef)}
-    rows, columns = np.nonzero(present)
-    return entry | {
-        "counts": np.bincount(rows, minlength=len(coef)).tolist(),
-        "indices": _pack(columns),
-        "values": _pack(coef[rows, columns]),
-    }
 
 
 def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
@@ -335,27 +265,25 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
         return _unpack(entry["values"], n_rows * width, np.float64).reshape(n_rows, width)
     counts = entry["counts"]
     valid = isinstance(counts, list) and len(counts) == n_rows
-    if not valid or not all(isinstance(one, int) and 0 <= one <= width for one in counts):
+    if not valid or not all(isinstance(count, int) and 0 <= count <= width for count in counts):
         raise ValueError("coef must say how many entries each row has")
-    total = sum(counts)
-    rows = np.repeat(np.arange(n_rows), counts)
-    columns = _unpack(entry["indices"], total, np.int64)
-    places = rows * width + columns
-    if np.any((columns < 0) | (columns >= width)) or np.any(np.diff(places) <= 0):
-        raise ValueError("coef holds indices outside the features, or not in ascending order")
-    coef = np.zeros((n_rows, width))
-    coef[rows, columns] = _unpack(entry["values"], total, np.float64)
-    return coef
+    cuts, total = np.cumsum(counts)[:-1], sum(counts)
+    columns, values = _unpack(entry["indices"], total, np.int64), _unpack(entry["values"], total, np.float64)
+    pairs = zip(np.split(columns, cuts), np.split(values, cuts), strict=True)
+    return np.array([_scattered(places, row, width) for places, row in pairs])
 
 
-def _row(row: np.ndarray, present: np.ndarray) -> object:
-    places = np.flatnonzero(present)
+def _row_entry(row: np.ndarray) -> object:
+    """Return a row of coefficients as a file has it: all of them, or indices and values of a sparse row."""
+    row = np.ascontiguousarray(row, dtype=np.float64)
+    places = np.flatnonzero(row.view(np.int64))  # by its bits: −0 is kept
     if 3 * places.size < row.size:
         return {"indices": places.tolist(), "values": row[places].tolist()}
     return row.tolist()
 
 
 def _dense(row: object, width: int) -> np.ndarray:
+    """Return the coefficients of a row as a file has it, shape (width,)."""
     if isinstance(row, list):
         found = numbers(row, "a row of coef")
         if found.shape != (width,):
@@ -366,6 +294,11 @@ def _dense(row: object, width: int) -> np.ndarray:
     places, values = numbers(row["indices"], "indices"), numbers(row["values"], "values")
     if places.shape != values.shape or places.ndim != 1:
         raise ValueError("a row of coef must have one value per index")
+    return _scattered(places, values, width)
+
+
+def _scattered(places: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
+    """Return the row of coefficients with some values at some places and 0 elsewhere, shape (width,)."""
     inside = (places >= 0) & (places < width) & (places == np.floor(places))
     if not inside.all() or np.any(np.diff(places) <= 0):
         raise ValueError("a row of coef holds indices outside the features, or not in ascending order")
@@ -374,14 +307,8 @@ def _dense(row: object, width: int) -> np.ndarray:
     return out
 
 
-def _pack(array: np.ndarray) -> str:
-    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    transposed = np.ascontiguousarray(little.reshape(-1, 1).view(np.uint8).T)
-    return base64.b64encode(zlib.compress(transposed.tobytes())).decode("ascii")
-
-
 def _unpack(text: object, count: int, kind: type[np.float64] | type[np.int64]) -> np.ndarray:
-    """Return so many numbers; no more is decompressed than they take, whatever the text holds."""
+    """Return ``count`` numbers. No more than they take is decompressed, whatever the text holds."""
     if not isinstance(text, str):
         raise ValueError("a packed array must be text")
     try:

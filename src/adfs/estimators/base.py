@@ -1,29 +1,29 @@
-"""What the classifier and the regressor share: checking parameters, splitting over nodes, warnings."""
+"""The part of a fit that the classifier and the regressor share: data, network, solver, results, warnings."""
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from adfs.errors import InputError, new_name, unknown_name
-from adfs.estimators.alike import check_alike
+from adfs.estimators.checks import check_alike, check_penalty, count_nodes, positive, read_offset
 from adfs.estimators.inference import Summary, summary_of
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
 from adfs.estimators.solver import LocalData, Solver
 from adfs.network import Network
-from adfs.network.inputs import is_graph_file
-from adfs.problem import Loss, split
+from adfs.prediction import decision_values
+from adfs.problem import LOSSES, Loss, get_loss, split
 from adfs.problem.finite_sum import check_count
-from adfs.problem.losses import LOSSES, check_labels, get_loss
+from adfs.problem.losses import check_labels
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered
@@ -41,10 +41,7 @@ READ_OPTIONS: dict[str, Any] = {
     "accept_large_sparse": True,
 }
 
-_ONE_NODE = Network("path:1")
-_LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared
-
-# Fitted attributes that are there with inference=True alone.
+# Fitted attributes that exist after a fit with inference=True only.
 _INFERRED = (
     "standard_errors_",
     "robust_standard_errors_",
@@ -54,81 +51,20 @@ _INFERRED = (
     "dispersion_",
 )
 
-#: The parameters of losses that estimators take as their own; others are given with an instance of the loss.
-LOSS_PARAMETERS = ("delta", "quantile", "width", "epsilon")
-
-
-def positive(value: Any, name: str) -> float:
-    """Return a parameter as a number, checked to be finite and above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(f"{name} must be a number above 0, got {value!r}")
-    if not (np.isfinite(value) and value > 0.0):
-        raise InputError(f"{name} must be finite and above 0, got {value!r}")
-    return float(value)
-
-
-def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
-    """Return one weight per row."""
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    return np.asarray(weights)
-
-
-def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
-    """Return offsets as numbers, one per row or one row of them per row."""
-    if offset is None:
-        return None
-    values = np.asarray(offset, dtype=np.float64)
-    if values.ndim not in (1, 2) or len(values) != n_rows:
-        raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
-    if not np.isfinite(values).all():
-        raise InputError("offset contains NaN or infinity")
-    if loss.link == "log" and np.abs(values).max(initial=0.0) > _LARGEST_LOGARITHM:
-        raise InputError(
-            f"offset must lie between −{_LARGEST_LOGARITHM:g} and {_LARGEST_LOGARITHM:g} for the loss "
-            f"{loss.name!r}, whose means it multiplies by its exponential; give the logarithm of the exposure"
-        )
-    return values
-
-
-def check_penalty(penalty: str, l1_ratio: Any) -> None:
-    """Raise unless the penalty is strongly convex."""
-    if penalty not in ("l2", "elasticnet"):
-        raise InputError(
-            f"penalty={penalty!r} is not available: ADFS needs a strongly convex penalty at every node; "
-            "use 'l2', or 'elasticnet' with l1_ratio"
-        )
-    if isinstance(l1_ratio, bool) or not isinstance(l1_ratio, int | float | np.integer | np.floating):
-        raise InputError(f"l1_ratio must be a number of at least 0 and below 1, got {l1_ratio!r}")
-    if l1_ratio == 1.0:
-        raise InputError(
-            "l1_ratio=1 leaves no strong convexity, which ADFS needs at every node; take 0.99 or less"
-        )
-    if not 0.0 <= l1_ratio < 1.0:
-        raise InputError(f"l1_ratio must be at least 0 and below 1, got {l1_ratio!r}")
-
-
-def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:
-    """Return the number of nodes: the one given, or the network's own; 1 where neither says."""
-    if n_nodes is not None:
-        check_count(n_nodes)
-    if isinstance(network, str) and ":" not in network and not is_graph_file(network):
-        return int(n_nodes or 1)
-    try:
-        found = network.n_nodes if isinstance(network, Network) else Network(network, seed=seed).n_nodes
-    except InputError:
-        if not isinstance(network, str) or is_graph_file(network):
-            raise
-        return int(n_nodes or 1)  # a name without sizes, or a wrong one, which is told once there is a size
-    if n_nodes not in (None, found):
-        raise InputError(
-            f"the network {network!r} has {found} nodes but n_nodes is {n_nodes}; leave one of them out"
-        )
-    return int(found)
-
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a fit works on: the model's description, rows node after node and where they stood, a solver."""
+    """The input of a fit.
+
+    Attributes
+    ----------
+    spec : ModelSpec
+    data : LocalData
+        The rows of this process, node after node.
+    order : ndarray of shape (N,)
+        The place of each of these rows in the X that was given.
+    solver : Solver
+    """
 
     spec: ModelSpec
     data: LocalData
@@ -136,37 +72,39 @@ class Prepared:
     solver: Solver
 
 
+# A dataclass writes the constructor that scikit-learn asks for: it stores each parameter under its own name.
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """The part of a linear model that does not depend on the task."""
+    """The part of a linear model that does not depend on the task; see `ADFSClassifier`."""
 
-    # Set by the classes that derive from this one.
-    penalty: str
-    l1_ratio: float
-    loss: str | Loss
-    tol: float
-    max_iter: float
-    n_nodes: int | str | None
-    network: Any
-    partition: Any
-    method: str
-    parameters: Any
-    tau: float | str | None
-    schedule: str
-    cluster: Cluster | None
-    random_state: Any
-    warm_start: bool
-    verbose: int
-    intercept_scaling: float | None
-    fit_intercept: bool
-    coef_: Any
-    intercept_: Any
-    standardize: bool
-    inference: bool
+    loss: str | Loss = field(default="", kw_only=False)
+    penalty: str = "l2"
+    l1_ratio: float = 0.0
+    fit_intercept: bool = True
+    intercept_scaling: float | None = None
+    standardize: bool = False
+    inference: bool = False
+    width: float = 0.5
+    tol: float = 1e-6
+    max_iter: float = 10_000
+    n_nodes: int | str | None = None
+    network: Any = "cycle"
+    partition: Any = "contiguous"
+    method: str = "auto"
+    parameters: Any = None
+    tau: float | str | None = None
+    schedule: str = "iid"
+    cluster: Cluster | None = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
 
-    _task: str
+    _task: ClassVar[str]
+    # The parameters above that are parameters of losses, too.
+    _loss_parameters: ClassVar[tuple[str, ...]]
 
     def __new__(cls, *args: Any, **parameters: Any) -> Self:
-        """Refuse names of parameters from before version 0.3 in a sentence that has the new one."""
+        """Refuse a parameter's name from before version 0.3 in a sentence with the new name."""
         _refuse_old_names(cls, parameters)
         made: Self = super().__new__(cls)
         return made
@@ -192,7 +130,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         y : array-like of shape (N,)
         sample_weight : array-like of shape (N,), optional
         offset : array-like of shape (N,), or (N, n_classes) for more than two classes, optional
-            What is added to xᵀθ + b in the loss: the logarithm of an exposure, or what another model says.
+            Added to xᵀθ + b in the loss: the logarithm of an exposure, or the margins of another model.
 
         Returns
         -------
@@ -203,7 +141,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     @abstractmethod
     def _spec(self, loss: Loss) -> ModelSpec:
-        """Return what is to be fitted, after checking the parameters that only this kind has."""
+        """Return the description of the model, after checking the parameters of this class."""
 
     @abstractmethod
     def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -211,9 +149,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     @abstractmethod
     def _take(self, model: FittedModel) -> None:
-        """Set the fitted attributes."""
+        """Set the fitted attributes in the shapes of this class."""
 
-    @single_threaded  # once for all that asks for it on the way
+    @single_threaded
     def _fit(
         self,
         X: Any,
@@ -223,10 +161,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
-        """Fit, and return the model behind the attributes.
+        """Fit, set the attributes, and return the model.
 
-        ``options`` has what the parameters of an estimator do not say; ``nodes`` which nodes of the network
-        this process holds, in the order of its parts.
+        ``options`` are options of the run that estimators have no parameters for. ``nodes`` are the nodes of
+        the network that this process holds, in the order of its parts.
         """
         with self.cluster or OneProcess() as cluster:
             check_alike(cluster, self, X)
@@ -247,7 +185,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         options: RunOptions | None,
         nodes: Sequence[int] | None,
     ) -> Prepared:
-        """Check the parameters and ``given`` rows, targets, weights and offsets; say how they are solved."""
+        """Check the parameters and the ``given`` rows, targets, weights and offsets; split the rows."""
         X, y, sample_weight, offset = given
 
         def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray, np.ndarray | None]:
@@ -272,26 +210,28 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _set_fitted(self, model: FittedModel) -> None:
         """Set all fitted attributes; single precision in gives single precision out."""
+        self.coef_: Any = model.coef
+        self.intercept_: Any = model.intercept
         self._take(model)
         self._take_inference(model)
         if self._single:
             self.coef_ = self.coef_.astype(np.float32)
             if isinstance(self.intercept_, np.ndarray):
                 self.intercept_ = self.intercept_.astype(np.float32)
-        self.n_iter_ = int(min(max(1, np.ceil(model.passes)), np.ceil(self.max_iter)))
+        self.n_iter_ = int(np.ceil(model.passes))
         self.dual_gap_, self.absolute_gap_ = model.gap, model.absolute_gap
         self.method_, self.method_reason_ = model.method, model.reason
         self._recorded = model.recorded
 
     @property
     def history_(self) -> pd.DataFrame:
-        """What was recorded, one row per point (made when asked for: it takes longer than a small fit)."""
+        """The recorded rows, made when they are asked for: a data frame takes longer than a small fit."""
         import pandas as pd
 
         return pd.DataFrame(self._recorded)
 
     def _take_inference(self, model: FittedModel) -> None:
-        """Set the standard errors, where they were asked for."""
+        """Set the standard errors, or remove those of an earlier fit."""
         self._inference = model.inference
         for name in _INFERRED:
             self.__dict__.pop(name, None)
@@ -302,25 +242,25 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         def of_coef(values: Iterable[np.ndarray]) -> np.ndarray:
             return np.array([line[:width] for line in values]).reshape(shape)
 
-        found = model.inference
-        self.standard_errors_ = of_coef(one.errors() for one in found)
-        self.robust_standard_errors_ = of_coef(one.errors(robust=True) for one in found)
-        self.z_values_ = of_coef(one.z_values() for one in found)
-        self.p_values_ = of_coef(one.p_values() for one in found)
-        self.dispersion_ = found[0].dispersion  # models of several classes have none to estimate
+        models = model.inference
+        self.standard_errors_ = of_coef(each.errors() for each in models)
+        self.robust_standard_errors_ = of_coef(each.errors(robust=True) for each in models)
+        self.z_values_ = of_coef(each.z_values() for each in models)
+        self.p_values_ = of_coef(each.p_values() for each in models)
+        self.dispersion_ = models[0].dispersion  # models of several classes have none to estimate
         if self.fit_intercept:
-            own = np.array([one.errors()[width] for one in found])
-            self.intercept_standard_error_ = own if len(shape) == 2 else float(own[0])
+            errors = np.array([each.errors()[width] for each in models])
+            self.intercept_standard_error_ = errors if len(shape) == 2 else float(errors[0])
 
     def summary(self, *, robust: bool = False, confidence: float = 0.95) -> Summary:
         """Return the table of coefficients, standard errors, z and p values and confidence intervals.
 
-        Its ``table`` is a data frame; printed, it also says what was fitted and how.
+        Its ``table`` is a data frame; printed, it also describes the model and the fit.
 
         Parameters
         ----------
         robust : bool
-            Standard errors that hold where the model does not (sandwich).
+            Standard errors that are valid even if the model is wrong (sandwich).
         confidence : float
             Of the intervals.
         """
@@ -351,39 +291,41 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         Parameters
         ----------
         confidence : float
-            How often such an interval holds the true value; between 0 and 1.
+            How often such an interval contains the true value; between 0 and 1.
         robust : bool
-            By standard errors that hold where the model does not.
+            From standard errors that are valid even if the model is wrong.
         """
         return self.summary(robust=robust, confidence=confidence).table.iloc[:, 4:]
 
+    def _margins(self, X: Any, offset: Any) -> np.ndarray:
+        """Return the decision values of rows, which are checked first; an offset is added."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
+        coef = self.coef_ if self.coef_.ndim == 2 else self.coef_[None, :]
+        return decision_values(X, coef, self.intercept_, offset)
+
     def _loss(self) -> Loss:
-        """Return the loss with its constants, after checking what both kinds of model take."""
+        """Return the loss with its parameters, after checking the parameters that both tasks have."""
         check_penalty(self.penalty, self.l1_ratio)
-        for name in ("tol", "max_iter"):
-            positive(getattr(self, name), name)
+        positive(self.tol, "tol")
+        positive(self.max_iter, "max_iter")
         if self.intercept_scaling is not None:
             positive(self.intercept_scaling, "intercept_scaling")
-        other = "ADFSRegressor" if self._task == "classification" else "ADFSClassifier"
         if isinstance(self.loss, Loss):
             chosen = self.loss
         else:
-            name = str(self.loss)
-            if name not in LOSSES:
+            if self.loss not in LOSSES:
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
                 raise unknown_name(f"{self._task} loss", self.loss, known)
-            constants = {
-                key: float(getattr(self, key))
-                for key in LOSSES[name].parameters()
-                if key in LOSS_PARAMETERS and hasattr(self, key)
-            }
-            chosen = get_loss(name, **constants)
+            taken = set(LOSSES[self.loss].parameters()) & set(self._loss_parameters)
+            chosen = get_loss(self.loss, **{name: float(getattr(self, name)) for name in taken})
         if chosen.task != self._task:
+            other = "ADFSRegressor" if self._task == "classification" else "ADFSClassifier"
             raise InputError(f"loss={self.loss!r} is for {chosen.task}: use {other}")
         return chosen
 
     def _seed(self, cluster: Cluster, options: RunOptions | None) -> int:
-        """Return the seed; process 0's, where it was not given."""
+        """Return the seed of the run; that of process 0 if the seed is random."""
         if options is not None:
             return options.seed
         why = "to agree on the seed"
@@ -397,20 +339,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         seed: int,
         nodes: Sequence[int] | None,
     ) -> tuple[int, Solver]:
-        """Return how many nodes this process has, and how problems on all of them are solved."""
-        n_nodes, named = self.n_nodes, self.network
-        if cluster.size == 1:
-            count = count_nodes(n_nodes, named, seed)
-            network = _network(named, count, seed)
+        """Return the number of nodes of this process, and the solver of problems on all nodes."""
+        why = "to build the network"
+        if cluster.size == 1:  # a network with a size of its own determines the number of nodes
+            count = total = count_nodes(self.n_nodes, self.network, seed)
         else:
-            count = cluster.attempt(
-                "to count the nodes", lambda: check_count(1 if n_nodes is None else n_nodes)
-            )
-            total = sum(cluster.gather(count, "to count the nodes"))
-            network = cluster.attempt(
-                "to build the network",
-                lambda: _network(named, count_nodes(total, named, seed), seed),
-            )
+            count = cluster.attempt(why, lambda: check_count(1 if self.n_nodes is None else self.n_nodes))
+            total = sum(cluster.gather(count, why))
+            total = cluster.attempt(why, lambda: count_nodes(total, self.network, seed))
+        network = cluster.attempt(why, lambda: _network(self.network, total, seed))
         network, placement = numbered(cluster, count, nodes, network)
         base = RunOptions(progress=bool(self.verbose)) if options is None else options
         chosen = replace(
@@ -429,15 +366,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         )
 
     def _warn(self, model: FittedModel, interrupt: bool) -> None:
-        """Warn when the gap was not reached; a Ctrl-C is passed on."""
+        """Warn if the gap was not reached; pass an interrupt on."""
         if interrupt and model.outcome is Outcome.STOPPED:
             raise KeyboardInterrupt
         if model.outcome is Outcome.CONVERGED:
             return
         if model.outcome is Outcome.DIVERGED:
             advice = "standardise the features, or penalise more"
-            words = f"{type(self).__name__} diverged after {model.passes:.3g} passes: {advice}"
-            warnings.warn(words, ConvergenceWarning, stacklevel=3)
+            message = f"{type(self).__name__} diverged after {model.passes:.3g} passes: {advice}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
             return
         warnings.warn(
             f"{type(self).__name__} stopped at a relative duality gap of {model.gap:.1e} after "
@@ -448,34 +385,32 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         )
 
     def _warm_start(self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray) -> Start | None:
-        """Return what the last fit ended with, when it was on data of the same shape everywhere."""
+        """Return the end of the last fit, if every process had data of the same shape then."""
         mine = self.warm_start and getattr(self, "_warm_key", None) == key
         if not all(cluster.gather(mine, "to start from the last fit")):
             return None
         saved: Start = self._warm_saved
-        return replace(saved, duals=[one[order] for one in saved.duals])
+        return replace(saved, duals=[values[order] for values in saved.duals])
 
     def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, model: FittedModel, balance: float) -> None:
-        """Keep what the next fit may start from, the dual variables in the order of the rows given."""
-        kept = [one for one in model.duals if one is not None]
+        """Keep a start of the next fit, with the dual variables in the order of the given rows."""
+        kept = [values for values in model.duals if values is not None]
         if not self.warm_start or len(kept) < len(model.duals):
             self.__dict__.pop("_warm_key", None)
             self.__dict__.pop("_warm_saved", None)
             return
-        duals = []
-        for one in kept:
-            out = np.empty_like(one)
-            out[order] = one
-            duals.append(out)
+        places = np.argsort(order)
+        duals = [values[places] for values in kept]
         self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept, balance)
 
 
 def _plain(label: object) -> str:
-    """Return a class as people write it: whole numbers without a point."""
+    """Return the text of a class: whole numbers without a decimal point."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> None:
+    """Raise TypeError for a parameter's name from before version 0.3."""
     known = cls._get_param_names()
     for name in parameters:
         current = None if name in known else new_name(name, known)
@@ -484,14 +419,14 @@ def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> 
 
 
 def _network(network: Any, n_nodes: int, seed: int) -> Network:
-    """Return the network of a graph's name or of a user's own graph."""
+    """Return the network with a name, or of a user's own graph."""
     if n_nodes == 1:
-        return _ONE_NODE
+        return Network("path:1")
     return network if isinstance(network, Network) else Network(network, n_nodes=n_nodes, seed=seed)
 
 
 def _local_data(data: LocalData, parts: list[np.ndarray]) -> LocalData:
-    """Return the rows node after node; not copied when they stand so already."""
+    """Return the rows node after node; rows that are in this order already are not copied."""
     order = np.concatenate(parts)
     node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
     if np.array_equal(order, np.arange(order.size)):

@@ -13,14 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from adfs.data.model import half_deviances
 from adfs.errors import InputError
-from adfs.estimators.alike import check_alike
-from adfs.estimators.base import LinearEstimator, Prepared, positive
-from adfs.estimators.classifier import ADFSClassifier
+from adfs.estimators.base import LinearEstimator, Prepared
+from adfs.estimators.checks import check_alike, positive
+from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
 from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
-from adfs.estimators.regressor import ADFSRegressor
 from adfs.estimators.solver import LocalData, Solver, row_products
+from adfs.prediction import accuracy, explained_share, predicted_classes
 from adfs.runtimes import OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.threads import single_threaded
@@ -435,18 +434,13 @@ def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver)
     margins = row_products(test.X, coef.T, test.node_starts) + model.intercept
     if test.offset is not None:
         margins = margins + test.offset.reshape(margins.shape)
+    margins = margins[:, 0] if margins.shape[1] == 1 else margins
+
+    def totals(columns: Sequence[np.ndarray]) -> np.ndarray:
+        return solver.totals(columns, test.node_starts)
+
     if model.classes is not None:
-        codes = (margins[:, 0] > 0.0).astype(int) if margins.shape[1] == 1 else margins.argmax(axis=1)
-        right = (model.classes[codes] == test.y).astype(np.float64)
-        total, hits = solver.totals([weights, weights * right], test.node_starts)
-        return float(hits / total) if total > 0.0 else 0.0
-    total, summed = solver.totals([weights, weights * test.y], test.node_starts)
-    mean = summed / total if total > 0.0 else 0.0
+        return accuracy(test.y, predicted_classes(margins, model.classes), weights, totals)
     with np.errstate(all="ignore"):  # a fit that diverged
-        if spec.loss.link == "log":
-            flat = half_deviances(spec.loss.name, test.y, mean) if mean > 0.0 else 0.0 * test.y
-            own = half_deviances(spec.loss.name, test.y, np.exp(margins[:, 0]))
-        else:
-            flat, own = (test.y - mean) ** 2, (test.y - margins[:, 0]) ** 2
-    spread, error = solver.totals([weights * flat, weights * own], test.node_starts)
-    return float(1.0 - error / spread) if spread > 0.0 else float(error == 0.0)
+        predicted = spec.loss.mean(margins)
+    return explained_share(spec.loss.unit_deviances, test.y, predicted, weights, totals)

@@ -265,6 +265,15 @@ class _InterceptFit:
             sizes += np.abs(center) + self._largest_offset
         return _EPS * float(np.sqrt(sizes @ sizes))
 
+    def constant(self, other: Certificate) -> Certificate:
+        """Return the best constant model, with the lower bound of F* that another point has proved."""
+        point = np.zeros((self.outputs, other.theta.size // self.outputs))
+        point[:, -1] = self.levels
+        gap = self.at_zero - other.lower + self._rounding_at_zero
+        return other._replace(
+            theta=point.ravel(), value=self.at_zero, gap=gap / self.at_zero, absolute_gap=gap
+        )
+
     def joined(self, runs: Sequence[Run], best: Certificate | None, theta: np.ndarray) -> Run:
         """Return one run of all rounds, at the best certified point, or the better constant model."""
         last = runs[-1]
@@ -272,12 +281,7 @@ class _InterceptFit:
         if best is None:
             return replace(whole, columns=joined_frames(runs, last.gap))
         if best.gap > self.tol and best.value > self.at_zero:
-            gap, constant = (
-                self.at_zero - best.lower + self._rounding_at_zero,
-                np.zeros((self.outputs, best.theta.size // self.outputs)),
-            )
-            constant[:, -1] = self.levels
-            best = best._replace(theta=constant.ravel(), gap=gap / self.at_zero, absolute_gap=gap)
+            best = self.constant(best)
         outcome = last.outcome
         if outcome is not Outcome.STOPPED:  # a user who stops a run stops the fit
             ended = Outcome.OUT_OF_BUDGET if outcome is Outcome.CONVERGED else outcome

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+import adfs.stages  # noqa: F401  # the rules of runs in stages
 from adfs.algorithms import METHODS, Method
 from adfs.files import AnyPath
 from adfs.network import Network
 from adfs.planning import choose
 from adfs.problem import Loss, Problem
-from adfs.problem.evaluation import node_sums
+from adfs.problem.evaluation import node_sums, weighted_row_sums
+from adfs.problem.samples import rows_of, sparse
+from adfs.problem.shards import as_rows
 from adfs.problem.views import can_be_smoothed
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
@@ -256,3 +259,78 @@ def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     joined["gap"][-1] = gap
     return joined
+
+
+# --------------------------------------------------------------------------- columns of a common scale
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The centre that is subtracted from each column and the spread it is divided by, (p,); None for none."""
+
+    center: np.ndarray | None = None
+    spread: np.ndarray | None = None
+
+    @property
+    def means(self) -> np.ndarray | None:
+        """The centres in units of the spreads: the means of the scaled columns."""
+        return self.center if self.center is None or self.spread is None else self.center / self.spread
+
+    def apply(self, X: Any) -> Any:
+        """Return the rows with columns centred and scaled; rows that need neither are not copied."""
+        if self.center is not None:
+            X = X - self.center
+        if self.spread is None:
+            return X
+        if sparse(X):
+            return sp.csr_array((X.data / self.spread[X.indices], X.indices, X.indptr), shape=X.shape)
+        return X / self.spread
+
+    def undo(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return coefficients (…, p) and intercepts (…) for the columns as they were."""
+        if self.spread is not None:
+            coef = coef / self.spread
+        return coef, intercept if self.center is None else intercept - coef @ self.center
+
+    def intercepts(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Return the intercepts (…) for the centred columns, from a model of the columns as they were."""
+        return intercept if self.center is None else intercept + coef @ self.center
+
+
+def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool) -> Columns:
+    """Return the weighted means and standard deviations of the columns over the rows of all processes.
+
+    Only dense rows are centred: sparse rows would become dense. Constant columns are not scaled.
+    """
+    center = center and not data.sparse
+    if not (center or scale):
+        return Columns()
+    total = solver.totals([data.weights], data.node_starts)[0]
+    if not total > 0.0:
+        return Columns()
+    X = as_rows(data.X)
+    means = _column_sums(X, data.weights, data, solver) / total
+    if not scale:
+        return Columns(means)
+    # Squares of distances from the mean: squares less the squared mean would lose digits.
+    if sparse(X):  # the entries that are stored, and those that are 0
+        parts = (X.indices, X.indptr)
+        away = sp.csr_array(((X.data - means[X.indices]) ** 2, *parts), shape=X.shape)
+        there = sp.csr_array((np.ones(X.nnz), *parts), shape=X.shape)
+        squares = _column_sums(away, data.weights, data, solver)
+        squares += (total - _column_sums(there, data.weights, data, solver)) * means**2
+    else:
+        squares = _column_sums((X - means) ** 2, data.weights, data, solver)
+    rows = sum(solver.cluster.gather(int(X.shape[0]), "to sum up the data"))
+    variance = np.maximum(squares / total, 0.0)
+    # A mean of N numbers is right to about N roundings: a smaller spread is no spread.
+    rounding = rows * float(np.finfo(np.float64).eps)
+    constant = variance <= (rounding * np.abs(means)) ** 2
+    spread = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+    return Columns(means if center else None, spread)
+
+
+def _column_sums(X: Any, weights: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
+    """Return the weighted sum of each column over the rows of all processes, shape (p,)."""
+    weights = np.ascontiguousarray(weights, dtype=np.float64)[:, None]
+    return solver.add(weighted_row_sums(rows_of(X), data.node_starts, weights, X.shape[1]))

@@ -13,7 +13,7 @@ from adfs.pages import fill_page, html_facts, html_table, line_options, line_sty
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from adfs.planning.plan import Plan
+    from adfs.planning.planner import Plan
 
 _MOST_ROWS = 40
 # What takes longer than so many times the best is left out of the figure.

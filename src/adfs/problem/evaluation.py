@@ -401,7 +401,7 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 @compiled
 def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return the distance of each dual variable to the nearer end of its domain, w where there is none; (N,)."""
+    """Return how far each dual variable is from the nearer end of its domain, w where there is none; (N,)."""
     out = np.zeros(duals.size)
     for j in range(duals.size):
         if weights[j] > 0.0:

@@ -305,10 +305,6 @@ class LogLinkLoss(ExponentialLoss):
     curvature_type = "unbounded"
     beta = math.inf
 
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(np.exp(margins))
-
     @staticmethod
     def value(loss: Loss, u: float, b: float) -> float:
         turn, constant, count = form(loss, b)

@@ -12,7 +12,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from adfs.compilation import kernel
 from adfs.errors import InputError
@@ -46,10 +45,6 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
     link = "logit"
     curvature_type = "continuous"
     beta = 0.25
-
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(expit(margins))
 
     def multiclass(self, n_classes: int) -> Multinomial:
         return Multinomial(n_classes)
@@ -181,10 +176,6 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     @property
     def n_outputs(self) -> int:
         return self.n_classes
-
-    @classmethod
-    def mean(cls, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(softmax(margins, axis=1))
 
     def multiclass(self, n_classes: int) -> Multinomial:
         return Multinomial(n_classes)

@@ -29,6 +29,7 @@ from numba import types
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
+from adfs.prediction import inverse_link
 from adfs.problem.samples import Label, ShiftedLabel, kind_of
 
 #: Two margins, the lower one first, and the slopes ℓ' there.
@@ -184,7 +185,7 @@ class Loss:
     @classmethod
     def mean(cls, margins: np.ndarray) -> np.ndarray:
         """Return the inverse link: predictions from margins (N,); probabilities for logit and softmax."""
-        return margins
+        return inverse_link(cls.link, margins)
 
     @property
     def score(self) -> str:

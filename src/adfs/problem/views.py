@@ -23,25 +23,11 @@ from numba import types
 
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
-from adfs.problem import evaluation
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.losses import Ends, Loss, clip, curvature, derivative, dual_prox, weighted_dual_prox
+from adfs.problem.losses import Ends, Loss, clip, derivative, dual_prox, weighted_dual_prox
 from adfs.problem.problem import Problem
-from adfs.problem.samples import (
-    Label,
-    Samples,
-    ShiftedLabel,
-    add_shift,
-    batch_smoothness,
-    kind_of,
-    label_at,
-    plain_label,
-)
+from adfs.problem.samples import Label, Samples, ShiftedLabel, batch_smoothness, kind_of, plain_label
 from adfs.problem.terms import LinearTerm
-
-_ROUNDING = 1e-12  # of a margin, relative to itself and to 1
-_SLACK = 1e-9  # relative, of a curvature
-_FACTOR = 2.0  # between the curvatures found at first and those assumed
 
 
 class Boxed(
@@ -139,58 +125,7 @@ def _curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
     raise NotImplementedError("compiled code only")
 
 
-def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
-    raise NotImplementedError("compiled code only")
-
-
 overloads(_curvature_over)(lambda loss, low, high, b: getattr(kind_of(loss), "curvature_over", None))
-overloads(_margins_of)(lambda loss, low, high, b: getattr(kind_of(loss), "margins_of", None))
-
-
-@compiled
-def _intervals(
-    samples: Samples,
-    active: np.ndarray,
-    theta: np.ndarray,
-    duals: np.ndarray,
-    radius: np.ndarray,
-    reach: float,
-) -> np.ndarray:
-    loss = samples.loss
-    count = samples.weights.size
-    out = np.empty((count, 2))
-    margin = np.empty(1)
-    norms = evaluation.row_norms_squared(samples.rows, count)
-    for j in range(count):
-        b = plain_label(samples.y, j)
-        evaluation.fill_margins(samples.rows, j, theta, margin)
-        add_shift(samples.y, j, 1.0, margin)
-        u = margin[0]
-        slack = _ROUNDING * (1.0 + abs(u))
-        away = radius[j] * np.sqrt(norms[j]) + slack
-        low, high = u - away, u + away
-        if active[j]:
-            # |s − s*| ≤ √(2Gwβ), here of s/w
-            far = reach / np.sqrt(samples.weights[j])
-            s = duals[j] / samples.weights[j]
-            first, last = _margins_of(loss, s - far, s + far, b)
-            low, high = max(low, first - slack), min(high, last + slack)
-            if low > high:  # by rounding: both hold of the optimum
-                low = high = 0.5 * (low + high)
-        out[j, 0], out[j, 1] = low, high
-    return out
-
-
-def intervals(
-    problem: FiniteSum, theta: np.ndarray, duals: np.ndarray, excess: float, radius: np.ndarray
-) -> np.ndarray:
-    """Return intervals of margins around those of a certified pair θ (d,) and s (N,); shape (N, 2).
-
-    ``excess`` is a bound of F(θ) − D(s): |s_j − s_j*| ≤ √(2·excess·wβ). ``radius`` (N,) is how far from θ the
-    optimum is taken to be for each sample, ‖θ − θ*‖ where nothing else is said.
-    """
-    reach = float(np.sqrt(2.0 * excess * problem.loss.beta))
-    return _intervals(problem.samples, problem.active, theta, duals, radius, reach)
 
 
 @compiled
@@ -312,66 +247,6 @@ def common_margin(over: float, under: float) -> float:
             "there is nothing to fit"
         )
     return float(np.log(over) - np.log(under))
-
-
-def _flatter(loss: Loss, beta: float, b: float) -> tuple[float, float]:
-    raise NotImplementedError("compiled code only")
-
-
-overloads(_flatter)(lambda loss, beta, b: getattr(kind_of(loss), "flatter", None))
-
-
-@compiled
-def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, duals: np.ndarray) -> np.ndarray:
-    loss, y = samples.loss, samples.y
-    out = np.zeros(active.size)
-    for j in range(active.size):
-        if not active[j]:
-            continue
-        b, s = plain_label(y, j), duals[j] / samples.weights[j]
-        exact = _margins_of(loss, 0.0, 0.0, b)[0]
-        there = _margins_of(loss, s, s, b)[0]
-        most = max(curvature(loss, exact, b), curvature(loss, margin, label_at(y, j)))
-        out[j] = _FACTOR * max(most, curvature(loss, there, b))
-    return out
-
-
-@compiled
-def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: np.ndarray) -> None:
-    for j in range(active.size):
-        out[j, 0], out[j, 1] = 0.0, 0.0  # constants: finite, so that no weight of 0 makes a nan of it
-        if active[j]:
-            out[j, 0], out[j, 1] = _flatter(samples.loss, beta[j], plain_label(samples.y, j))
-
-
-def first_curvatures(
-    problem: FiniteSum, start: np.ndarray | None, total: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
-    """Return the curvatures to begin with, shape (N,); 0 on constants.
-
-    They are no smaller than at the margins of the tips (N,) that a run starts from. ``total`` sums one vector
-    per node over all nodes of all processes.
-    """
-    offset = np.zeros(problem.n_samples) if problem.offset is None else problem.offset
-    parts = problem.loss.level_parts(problem.y, offset)
-    sums = [evaluation.node_sums(problem.weights * part, problem.node_starts) for part in parts]
-    over, under = total(np.stack(sums, axis=1))
-    margin = common_margin(float(over), float(under))
-    duals = np.zeros(problem.n_samples) if start is None else np.ascontiguousarray(start)
-    return _first_curvatures(problem.samples, problem.active, margin, duals)
-
-
-def view_with(problem: FiniteSum, beta: np.ndarray) -> BoxedProblem:
-    """Return the problem with each sample's loss as smooth as its β_j says."""
-    margins = np.empty((problem.n_samples, 2))
-    _fill_margins(problem.samples, problem.active, beta, margins)
-    return BoxedProblem(problem, margins)
-
-
-def beyond(problem: FiniteSum, theta: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return at which samples the curvature at θ is above what was assumed, shape (N,), bool."""
-    found = evaluation.loss_curvatures(problem.loss, problem.X @ theta, problem.labels)
-    return np.asarray(problem.active & (found > (1.0 + _SLACK) * beta))
 
 
 # --------------------------------------------------------------------------- smoothing

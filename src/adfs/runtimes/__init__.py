@@ -3,14 +3,12 @@
 from adfs.runtimes.clock import retime, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.delays import Delays
-from adfs.runtimes.loop import Budget, Outcome
-from adfs.runtimes.recording import Grid, Record
+from adfs.runtimes.loop import Outcome
+from adfs.runtimes.options import Grid, Record, RunOptions
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, simulate
-from adfs.runtimes.run_options import RunOptions
 
 __all__ = [
-    "Budget",
     "Cluster",
     "Delays",
     "Grid",

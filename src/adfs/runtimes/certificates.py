@@ -14,8 +14,8 @@ from adfs.problem.evaluation import add_squares, squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
 from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.options import Record
 from adfs.runtimes.placement import Placement
-from adfs.runtimes.recording import Record
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -23,10 +23,10 @@ _EPS = float(np.finfo(np.float64).eps)
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
-    ``tips`` are the dual variables that prove it, where they are not those of the process; ``last`` says that
-    to go on would not make it better. ``absolute_gap`` is the gap before it is divided by a scale; nan where
-    the gap only steers the run, and proves nothing.
-    The gap is a sum of terms of at least 0, with what rounding can hide: F(θ) − F* is never above it.
+    ``duals`` are the dual variables that prove it, where they are not those of the process; ``last`` says
+    that the method cannot make it better. ``absolute_gap`` is the gap before it is divided by a scale; it is
+    nan where the gap is an estimate.
+    The gap is a sum of terms of at least 0, with an allowance for rounding: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
 
@@ -39,23 +39,23 @@ class Certificate(NamedTuple):
     absolute_gap: float = np.nan
 
     @property
-    def steers(self) -> bool:
-        """Whether the gap only steers the run."""
+    def is_estimate(self) -> bool:
+        """Whether the gap is an estimate, which proves nothing: it tells the run how to go on."""
         return bool(np.isnan(self.absolute_gap) and not np.isnan(self.gap))
 
 
 class Certifier(Protocol):
-    """What certifies a run: `certify`, or a function of its arguments for a problem that is not the run's."""
+    """Certifies a run: `certify`, or a function with its arguments for a problem that is not the run's."""
 
     def __call__(
         self, process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
     ) -> Certificate:
-        """Return what is known of the process's point."""
+        """Return the certificate of the process's point."""
         ...
 
 
 class AllNodes:
-    """What is known of the nodes of all processes together, each computing from its own data.
+    """The nodes of all processes together, each process computing from its own data.
 
     Numbers are collected in the order of the nodes and vectors added in that order, so a certificate has the
     same bits however the nodes are spread.
@@ -70,7 +70,9 @@ class AllNodes:
     Attributes
     ----------
     why : str
-        What the numbers are for, in the sentence of a process that waits.
+        The purpose of the next numbers, in the sentence of a process that waits.
+    block : ndarray
+        The nodes of this process.
     sigma : ndarray of shape (n,)
         σ_i of all nodes.
     """
@@ -78,32 +80,32 @@ class AllNodes:
     def __init__(self, cluster: Cluster, placement: Placement, problem: FiniteSum) -> None:
         self.cluster, self.placement, self.problem = cluster, placement, problem
         self.why = "to sum up the data"
+        self.block = placement.block(cluster.rank)
         self.sigma = self.collect(problem.sigma)
         self.total_sigma = float(self.sigma.sum())
         total_l1 = None if problem.l1 is None else float(self.collect(problem.l1).sum())
         self.penalty = problem.penalty_of(self.total_sigma, total_l1)
-        self._at_zero: float | None = None
+        # Not cached properties: in Python 3.11 one lock would stop the other processes that are threads.
+        self._value_at_zero: float | None = None
         self._dual_at_zero: float | None = None
-        self._scales: np.ndarray | None = None
+        self._margin_scales: np.ndarray | None = None
 
     @property
     def value_at_zero(self) -> float:
         """F(0), computed once."""
-        if self.cluster.size == 1:
-            return self.problem.value_at_zero
-        if self._at_zero is None:
+        if self._value_at_zero is None:
             zero = np.zeros(self.problem.n_features)
-            self._at_zero = float(self.collect(self.problem.loss_sums(zero)).sum())
-        return self._at_zero
+            self._value_at_zero = float(self.collect(self.problem.loss_sums(zero)).sum())
+        return self._value_at_zero
 
     @property
     def scale(self) -> float:
-        """What gaps are divided by: F(0), or 1 where that is 0."""
+        """The number that gaps are divided by: F(0), or 1 where that is 0."""
         return self.value_at_zero if self.value_at_zero > 0.0 else 1.0
 
     @property
     def dual_at_zero(self) -> float:
-        """D(0) less what rounding can add to its sum: a lower bound of F*, computed once."""
+        """D(0) minus the rounding of its sum, computed once: a lower bound of F*."""
         if self._dual_at_zero is None:
             zero = np.zeros((self.problem.n_samples, *self.problem.dual_shape))
             total = float(self.collect(self.problem.conjugate_sums(zero)).sum())
@@ -112,10 +114,10 @@ class AllNodes:
 
     @property
     def margin_scales(self) -> np.ndarray:
-        """What says how far rounding takes the margins of each node's rows, (n, 5), collected once."""
-        if self._scales is None:
-            self._scales = self.collect(self.problem.margin_scales)
-        return self._scales
+        """The numbers that bound the rounding of the margins of each node's rows, (n, 5), collected once."""
+        if self._margin_scales is None:
+            self._margin_scales = self.collect(self.problem.margin_scales)
+        return self._margin_scales
 
     def collect(self, values: np.ndarray) -> np.ndarray:
         """Return one number or vector per node of this process as one per node of the network."""
@@ -126,8 +128,8 @@ class AllNodes:
         return self.cluster.add(values, self.placement, self.why)
 
     def add_rows(self, duals: np.ndarray) -> np.ndarray:
-        """Return Σ x_ij s_ij over all nodes from the tips of this process, shape (d,)."""
-        if self.cluster.size == 1:  # without one vector per node
+        """Return Σ x_ij s_ij over all nodes from the dual variables of this process, shape (d,)."""
+        if self.cluster.size == 1:  # there may be many nodes: no vector for each of them
             return self.problem.row_total(duals)
         return self.add(self.problem.row_sums(duals))
 
@@ -138,7 +140,7 @@ class AllNodes:
     def certificate(
         self, theta: np.ndarray, found: Gap, lower: float, duals: np.ndarray | None = None
     ) -> Certificate:
-        """Return what is known of a point, the gap relative to F(0), given an earlier lower bound of F*."""
+        """Return the certificate of a point, its gap relative to F(0), given an earlier lower bound of F*."""
         found = found.above(lower)
         gap = found.gap / self.scale
         return Certificate(theta, found.value, found.lower, gap, duals, absolute_gap=found.gap)
@@ -160,23 +162,23 @@ def certify(
     process : Process
     nodes : AllNodes
     enough : float, optional
-        Take θ(s) from the centres of a dual method, which sum to 0 with the tips: one pass over the data, not
-        two; or the gap of one that goes by θ from the gradient it has: none. What rounding has made of these
-        sums is added to gaps of at most this, and to no others.
+        A larger gap may be an estimate, which costs less. A dual method takes θ(s) from its centres, which
+        sum to 0 with the dual variables: one pass over the data instead of two. A primal method takes the gap
+        from its gradient: no pass. The rounding of these sums is added to gaps of at most ``enough`` only.
     lower : float
         An earlier lower bound of F*.
     """
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
     if isinstance(process, PrimalProcess):
         duals = None
-        # What rounding does to a loss without a bound of its curvature only the rows tell.
+        # The rounding of a loss whose curvature has no bound depends on each row.
         quick = problem.certifiable and problem.smooth and not process.exhausted
         if enough is not None and quick and promised_gap(process, nodes) > enough * nodes.scale:
             return certify_by_gradient(process, nodes, lower)
     else:
         duals = process.dual() if problem.certifiable else None
     own: np.ndarray | None = None
-    # With an ℓ1 term the iterates do not tell the centres.
+    # With an ℓ1 term the centres do not follow from the iterates.
     direct = not process.certify_iterate and penalty.l1 is None
     if duals is not None and enough is not None and direct:
         duals = _inside(process, duals, problem)
@@ -184,7 +186,7 @@ def certify(
         parts = nodes.collect(problem.gap_parts(duals, theta))
         certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
         if certificate.gap > enough:
-            return certificate._replace(absolute_gap=np.nan)  # it steers the run, and proves nothing
+            return certificate._replace(absolute_gap=np.nan)  # an estimate
         residual = nodes.add_rows(duals) + sigma * theta
         # Earlier bounds took the sums from the centres, whose rounding is not known.
         return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)
@@ -200,7 +202,7 @@ def certify(
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
         own = duals = problem.clip_to_domain(problem.slopes(theta), in_place=True)
         total = nodes.add_rows(duals)
-        # Far from the optimum θ's own dual variables may say less than none at all.
+        # Far from the optimum the dual variables of θ may give a lower bound below D(0).
         lower = max(lower, nodes.dual_at_zero)
     parts = nodes.collect(problem.gap_parts(duals, theta))
     residual, *l1 = penalty.apart(total, theta)
@@ -219,7 +221,7 @@ def promised_gap(process: PrimalProcess, nodes: AllNodes, lengths: np.ndarray | 
 
 
 def certify_by_gradient(process: PrimalProcess, nodes: AllNodes, lower: float) -> Certificate:
-    """Certify the θ of a process that goes by it from F and ∇F, which it has: no message, no rows."""
+    """Certify the θ of a primal method from F and ∇F, which it has: no message, no rows."""
     theta, value, gradient = process.point, process.value, process.gradient
     if not gradient.any() and not theta.any():  # F(0) − D(0) is known before the first gradient
         value, lower = nodes.value_at_zero, max(lower, nodes.dual_at_zero)
@@ -231,7 +233,7 @@ def certify_by_gradient(process: PrimalProcess, nodes: AllNodes, lower: float) -
 
 
 def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tuple[float, float]:
-    """Return what rounding can do to ∇F and to F at θ, of a smooth loss, from sums over the rows.
+    """Return bounds of the rounding of ∇F and of F at θ, for a smooth loss, from sums over the rows.
 
     Slopes are at most √(2β(ℓ − min ℓ)), and Σw(ℓ − min ℓ) is at most F(θ) − D(0). Margins off by δ change
     them by βδ. A node adds up its rows one after the other.
@@ -246,22 +248,22 @@ def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tupl
     return float(lost), float(2.0 * np.sqrt(excess * margins) + margins + each * abs(value))
 
 
-def can_be_closed(process: Process, nodes: AllNodes) -> bool:
-    """Whether `certify_after_pass` is for a process: dual variables of one smooth loss, which it can take."""
+def can_ascend(process: Process, nodes: AllNodes) -> bool:
+    """Whether `certify_after_pass` is possible: the loss is smooth, and the process can be placed there."""
     problem = nodes.problem
     known = problem.linear and problem.smooth and not problem.assumes_curvature and not problem.dual_shape
     return bool(known and nodes.penalty.l1 is None and process.can_be_placed and not process.certify_iterate)
 
 
 def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, number: int) -> Certificate:
-    """Certify the point of tips (N,) after a pass of dual ascent over the samples; the tips are overwritten.
+    """Certify the point of dual variables (N,), which are overwritten, after a pass of dual ascent.
 
     The point itself is often good enough long before its dual variables are: some samples have not been drawn
-    for a while. So each node maximises the dual in one of its samples after another, in a random order of
-    this pass's ``number``, from θ = θ(s) with its own σ_i. What the nodes change adds up to
+    for a while. So each node maximises the dual in one of its samples after another, in a random order that
+    follows from the pass's ``number``, from θ = θ(s) with its own σ_i. The changes of all nodes together obey
     ‖Σ_i Δ_i‖²/Σσ ≤ Σ_i ‖Δ_i‖²/σ_i: D never falls.
     """
-    problem, penalty, block = nodes.problem, nodes.penalty, nodes.placement.block(nodes.cluster.rank)
+    problem, penalty, block = nodes.problem, nodes.penalty, nodes.block
     beta, active = float(problem.samples.loss.beta), np.flatnonzero(problem.active)
     for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.node_starts))):
         order = np.random.default_rng([number, block[node]]).permutation(active[first:last])
@@ -274,15 +276,15 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
 
 
 def _inside(process: Process, duals: np.ndarray, problem: FiniteSum) -> np.ndarray:
-    """Return a process's tips inside their domains, without another array as long as the data."""
+    """Return a process's dual variables inside their domains, in place unless they are its state."""
     held = any(np.may_share_memory(duals, array) for array in process.arrays().values())
     return problem.clip_to_domain(duals, in_place=not held)
 
 
 def compare_with_optimum(iterates: np.ndarray, values: np.ndarray, nodes: AllNodes) -> Certificate:
-    """Return how good the nodes' own iterates (n, d) are, from F at each (n,), where F* is known.
+    """Return the error of the nodes' own iterates (n, d), from F at each (n,), where F* is known.
 
-    The point is their mean and the value the mean of theirs; ``lower`` is F* itself.
+    The point is the mean of the iterates and its value the mean of F; ``lower`` is F* itself.
     """
     lower = nodes.problem.optimum().value
     error = float((values - lower).mean())

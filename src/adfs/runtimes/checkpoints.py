@@ -17,7 +17,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,31 +27,30 @@ from adfs.files import AnyPath, JsonObject, write_whole
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.loop import Ending, Outcome, Progress
-from adfs.runtimes.result import check_array, read_container, told_as_damage, write_container
+from adfs.runtimes.result import (
+    arrays_under,
+    check_array,
+    read_container,
+    refused_as_damaged,
+    write_container,
+)
 
 _KIND = "checkpoint-set"
 
 
-class KeptPhases(NamedTuple):
-    """What is kept of a run in phases: what JSON can hold, and arrays by name."""
-
-    words: list[JsonObject]
-    arrays: dict[str, np.ndarray]
+#: Returns the process that a checkpoint fills, from the entries and the arrays of the stages in it.
+MakeProcess = Callable[[list[JsonObject], dict[str, np.ndarray]], Process]
 
 
-#: Makes the process that a checkpoint is to fill, from the phases that are kept in it (None: there are none).
-Start = Callable[[KeptPhases | None], Process]
-
-
-def fingerprint(method: str, setting: Setting, *also: object) -> str:
+def run_fingerprint(method: str, setting: Setting, rule: str) -> str:
     """Return a hash of everything that decides a run's bits: data, network, parameters, schedule and seed.
 
-    ``also`` is what else does, and prints the same when it is the same.
+    ``rule`` identifies the rule that decides about its stages.
     """
     stamp = hashlib.sha256()
     network = setting.network
     words, arrays = setting.problem.identity()
-    words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words, *also]
+    words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words, rule]
     arrays = [*arrays, setting.block, network.edges, network.weights]
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):
@@ -69,33 +67,38 @@ def fingerprint(method: str, setting: Setting, *also: object) -> str:
 
 
 def _save(
-    path: Path, process: Process, mark: str, progress: Progress, phases: KeptPhases | None = None
+    path: Path,
+    process: Process,
+    fingerprint: str,
+    progress: Progress,
+    stages: list[JsonObject],
+    stage_arrays: dict[str, np.ndarray],
 ) -> None:
-    """Write the state of a process, and what the run has recorded so far."""
+    """Write the state of a process and of its stages, and the rows of the run so far."""
     rows = progress.rows
     columns = list(rows[0]) if rows else []
     header: JsonObject = {
         "version": __version__,
-        "fingerprint": mark,
+        "fingerprint": fingerprint,
         "position": process.position,
         "work": list(process.work),
         "seconds": progress.seconds,
         "columns": columns,
+        "stages": stages,
     }
     table = np.array([[row[name] for name in columns] for row in rows], dtype=np.float64)
-    arrays = {f"state/{name}": value for name, value in process.arrays().items()}
+    arrays = {f"{_STATE}{name}": value for name, value in process.arrays().items()}
     if progress.best is not None:
         header["best"] = _keep(progress.best, _BEST, arrays)
     if progress.ending is not None:
         outcome, certificate, exhausted, planned = progress.ending
         header["ending"] = [str(outcome), exhausted, planned, _keep(certificate, _ENDING, arrays)]
-    if phases is not None:
-        header["phases"] = phases.words
-        arrays |= {f"{_PHASES}{name}": value for name, value in phases.arrays.items()}
+    arrays |= {f"{_STAGES}{name}": value for name, value in stage_arrays.items()}
     write_container(path, "checkpoint", header, arrays | {"rows": table})
 
 
-_PHASES, _BEST, _ENDING = "phases/", "best/", "ending/"
+# The beginnings of the names of arrays in a checkpoint, besides "rows".
+_STATE, _STAGES, _BEST, _ENDING = "state/", "stages/", "best/", "ending/"
 
 
 def _keep(certificate: Certificate, place: str, arrays: dict[str, np.ndarray]) -> list[str]:
@@ -114,7 +117,7 @@ def _kept(numbers: Sequence[str], place: str, arrays: Mapping[str, np.ndarray]) 
     return Certificate(theta, value, lower, gap, duals, absolute_gap=absolute_gap)
 
 
-def _trouble(path: Path, mark: str) -> str:
+def _why_refused(path: Path, fingerprint: str) -> str:
     """Say why a checkpoint cannot be resumed by a run with this fingerprint; nothing if it can be."""
     header = read_container(path, "checkpoint")[0]
     version = header.get("version", "an earlier version")
@@ -123,7 +126,7 @@ def _trouble(path: Path, mark: str) -> str:
             f"{path} was written by adfs {version} and this is adfs {__version__}; "
             "resume with that version, or start anew"
         )
-    if header.get("fingerprint") != mark:
+    if header.get("fingerprint") != fingerprint:
         return (
             f"{path} is a checkpoint of another run (other data, network, parameters, method or seed); "
             "resume with the same ones, or start anew"
@@ -131,14 +134,10 @@ def _trouble(path: Path, mark: str) -> str:
     return ""
 
 
-def _load(path: Path, start: Start) -> tuple[Process, Progress]:
+def _load(path: Path, make_process: MakeProcess) -> tuple[Process, Progress]:
     """Fill a process from a checkpoint; return it, and how far the run was."""
     header, arrays = read_container(path, "checkpoint")
-    with told_as_damage(path):
-        phases = None
-        if "phases" in header:
-            kept = {name: value for name, value in arrays.items() if name.startswith(_PHASES)}
-            phases = KeptPhases(header["phases"], {name.removeprefix(_PHASES): kept[name] for name in kept})
+    with refused_as_damaged(path):
         position, seconds = float(header["position"]), float(header["seconds"])
         work = Work(*(int(value) for value in header["work"]))
         if not (0.0 <= position < math.inf and 0.0 <= seconds < math.inf and min(work) >= 0):
@@ -152,10 +151,11 @@ def _load(path: Path, start: Start) -> tuple[Process, Progress]:
         if "ending" in header:
             outcome, exhausted, planned, numbers = header["ending"]
             progress.ending = Ending(Outcome(outcome), _kept(numbers, _ENDING, arrays), exhausted, planned)
-        process, ending = start(phases), progress.ending
+        process = make_process(header["stages"], arrays_under(_STAGES, arrays))
+        ending = progress.ending
         diverged = ending is not None and ending.outcome is Outcome.DIVERGED
         for name, array in process.arrays().items():
-            found = arrays[f"state/{name}"]
+            found = arrays[f"{_STATE}{name}"]
             check_array(name, found, array.shape, array.dtype)
             # Infinity is a bound that was not met yet; NaN is nothing.
             if not diverged and found.dtype.kind in "fc" and np.isnan(found).any():
@@ -184,31 +184,37 @@ class Checkpoints(ABC):
         """Check that a checkpoint could be written, before anything is run."""
 
     @abstractmethod
-    def resume(self, start: Start, *, optional: bool = False) -> Progress:
-        """Fill a process from the last checkpoint, if there is one; return how far the run was.
+    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
+        """Return the process and the progress of the last checkpoint; None if there is no checkpoint.
 
         A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
         later part of a fit whose first part was resumed, and an earlier fit left the file.
         """
 
-    def begin(self) -> None:  # noqa: B027  # one file says nothing of the end
-        """Forget what was said of an earlier run's end: this one begins."""
+    def begin(self) -> None:  # noqa: B027  # one file holds nothing about the end
+        """Remove the files about an earlier run's end: this one begins."""
 
     @abstractmethod
-    def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
+    def save(
+        self,
+        process: Process,
+        progress: Progress,
+        stages: list[JsonObject],
+        stage_arrays: dict[str, np.ndarray],
+    ) -> None:
         """Write a new one; all processes call it at the same position."""
 
-    def finish(self, words: JsonObject) -> None:  # noqa: B027
-        """Say how the run ended."""
+    def finish(self, ending: JsonObject) -> None:  # noqa: B027
+        """Write how the run ended."""
 
 
 def open_checkpoints(
-    cluster: Cluster, path: AnyPath, mark: str, part_of: AnyPath | None = None
+    cluster: Cluster, path: AnyPath, fingerprint: str, part_of: AnyPath | None = None
 ) -> CheckpointFile | CheckpointFolder:
     """Return the checkpoints of a run: a file of one process, or a folder of several."""
     if cluster.one_file:
-        return CheckpointFile(Path(path), mark)
-    return CheckpointFolder(cluster, Path(path), mark, None if part_of is None else Path(part_of))
+        return CheckpointFile(Path(path), fingerprint)
+    return CheckpointFolder(cluster, Path(path), fingerprint, None if part_of is None else Path(part_of))
 
 
 @contextlib.contextmanager
@@ -261,8 +267,8 @@ def _locked(file: Path, place: Path) -> Iterator[None]:
 class CheckpointFile(Checkpoints):
     """The checkpoint of a run in one process: one file."""
 
-    def __init__(self, path: Path, mark: str) -> None:
-        self.path, self.mark = path, mark
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path, self.fingerprint = path, fingerprint
 
     def start(self) -> None:
         """Make the folder, and try whether it can be written into."""
@@ -270,16 +276,24 @@ class CheckpointFile(Checkpoints):
             raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
         _check_folder(self.path.parent)
 
-    def resume(self, start: Start, *, optional: bool = False) -> Progress:
-        """Fill a process from the file, if it is there."""
-        trouble = _trouble(self.path, self.mark) if self.path.exists() else ""
+    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
+        """Return the process and the progress of the file, if it is there."""
+        if not self.path.exists():
+            return None
+        trouble = _why_refused(self.path, self.fingerprint)
         if trouble and not optional:
             raise InputError(trouble)
-        return Progress() if trouble or not self.path.exists() else _load(self.path, start)[1]
+        return None if trouble else _load(self.path, make_process)
 
-    def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
+    def save(
+        self,
+        process: Process,
+        progress: Progress,
+        stages: list[JsonObject],
+        stage_arrays: dict[str, np.ndarray],
+    ) -> None:
         """Replace the file."""
-        _save(self.path, process, self.mark, progress, phases)
+        _save(self.path, process, self.fingerprint, progress, stages, stage_arrays)
 
 
 def _check_folder(folder: Path) -> None:
@@ -296,12 +310,12 @@ def _check_folder(folder: Path) -> None:
 class CheckpointFolder(Checkpoints):
     """The folder in which the processes of a run keep their checkpoints.
 
-    It is the same for all, on a disk they share or on a disk of each host. ``mark`` is the fingerprint of
+    It is the same for all, on a disk they share or on a disk of each host. ``fingerprint`` is that of
     this process's part of the run; ``part_of`` is the folder of the fit that the run is part of, if it is.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, mark: str, part_of: Path | None = None) -> None:
-        self.cluster, self.folder, self.mark, self.part_of = cluster, folder, mark, part_of
+    def __init__(self, cluster: Cluster, folder: Path, fingerprint: str, part_of: Path | None = None) -> None:
+        self.cluster, self.folder, self.fingerprint, self.part_of = cluster, folder, fingerprint, part_of
         self.generation = 0
 
     def _file(self, generation: int) -> Path:
@@ -315,7 +329,7 @@ class CheckpointFolder(Checkpoints):
 
     def _read_manifest(self) -> JsonObject:
         header, _ = read_container(self.manifest, _KIND)
-        with told_as_damage(self.manifest):
+        with refused_as_damaged(self.manifest):
             whole = {name: int(header[name]) for name in ("generation", "n_ranks")}
             return whole | {"position": float(header["position"])}
 
@@ -329,7 +343,13 @@ class CheckpointFolder(Checkpoints):
                 generation = self._read_manifest()["generation"]
         self.generation = int(self.cluster.gather(generation, why)[0])
 
-    def save(self, process: Process, progress: Progress, phases: KeptPhases | None = None) -> None:
+    def save(
+        self,
+        process: Process,
+        progress: Progress,
+        stages: list[JsonObject],
+        stage_arrays: dict[str, np.ndarray],
+    ) -> None:
         """Write a new generation."""
         new = self.generation + 1
         why = f"to write the checkpoint at position {process.position:.17g}"
@@ -337,17 +357,17 @@ class CheckpointFolder(Checkpoints):
         try:
             with self.cluster.busy():
                 own = progress if self.cluster.rank == 0 else dataclasses.replace(progress, rows=[])
-                _save(self._file(new), process, self.mark, own, phases)
+                _save(self._file(new), process, self.fingerprint, own, stages, stage_arrays)
         except FileError as error:
             trouble = str(error)
-        self._all_well(trouble, new, why)
+        self._refuse_if_any_failed(trouble, new, why)
         if self.cluster.rank == 0:
             header = {"generation": new, "n_ranks": self.cluster.size, "position": process.position}
             try:
                 write_container(self.manifest, _KIND, header, {})
             except FileError as error:
                 trouble = str(error)
-        self._all_well(trouble, new, why)
+        self._refuse_if_any_failed(trouble, new, why)
         self.generation = new
         self._remove_older()
 
@@ -359,7 +379,7 @@ class CheckpointFolder(Checkpoints):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def _all_well(self, trouble: str, generation: int, why: str) -> None:
+    def _refuse_if_any_failed(self, trouble: str, generation: int, why: str) -> None:
         """Raise everywhere if one process has trouble; the generation before stays."""
         found = self.cluster.gather(trouble, why)
         failed = [rank for rank, words in enumerate(found) if words]
@@ -369,14 +389,14 @@ class CheckpointFolder(Checkpoints):
             keep = "the checkpoint before is intact" if self.generation else "there is no checkpoint"
             raise FileError(f"rank {failed[0]} {found[failed[0]]}; {keep}")
 
-    def resume(self, start: Start, *, optional: bool = False) -> Progress:
-        """Fill a process from the last complete generation; all processes, or none."""
+    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
+        """Return the process and the progress of the last complete generation; all processes, or none."""
         why = "to read the checkpoint"
         there = self.cluster.rank == 0 and self.manifest.exists()
         own = self.cluster.attempt(why, lambda: self._read_manifest() if there else {})
         header = self.cluster.gather(own, why)[0]
         if not header:
-            return Progress()
+            return None
         trouble = ""
         if header["n_ranks"] != self.cluster.size:
             trouble = (
@@ -386,37 +406,38 @@ class CheckpointFolder(Checkpoints):
         else:
             self.generation = header["generation"]
             path = self._file(self.generation)
-            troubles = self.cluster.gather(self.cluster.attempt(why, lambda: _trouble(path, self.mark)), why)
+            own_trouble = self.cluster.attempt(why, lambda: _why_refused(path, self.fingerprint))
+            troubles = self.cluster.gather(own_trouble, why)
             trouble = next((f"rank {rank}: {one}" for rank, one in enumerate(troubles) if one), "")
         if trouble and not optional:
             raise RefusalError(trouble)
         if trouble:
-            return Progress()
+            return None
 
-        def load() -> Progress:
-            process, progress = _load(path, start)
+        def load() -> tuple[Process, Progress]:
+            process, progress = _load(path, make_process)
             if process.position != header["position"]:
                 raise InputError(f"{path} is of another position than the manifest says")
-            return progress
+            return process, progress
 
-        progress = self.cluster.attempt(why, load)
+        process, progress = self.cluster.attempt(why, load)
         # The rows are the same for all, and only process 0 keeps them.
-        return dataclasses.replace(progress, rows=self.cluster.gather(progress.rows, why)[0])
+        return process, dataclasses.replace(progress, rows=self.cluster.gather(progress.rows, why)[0])
 
     def begin(self) -> None:
-        """Remove what an earlier run said of its end; its checkpoint stays until there is a newer one."""
+        """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""
         if self.cluster.rank == 0:
             for folder in {self.folder, self.part_of or self.folder}:
                 for name in ("finished.json", "ended.json"):
                     with contextlib.suppress(OSError):
                         (folder / name).unlink()
 
-    def finish(self, words: JsonObject) -> None:
+    def finish(self, ending: JsonObject) -> None:
         """Write how the run ended: ``finished.json`` means converged, and nothing else does.
 
-        Launchers' exit codes do not tell. What ended otherwise is told in ``ended.json``.
+        The exit codes of launchers cannot be trusted. Any other end is written to ``ended.json``.
         """
-        tell_ending(self.cluster, self.folder, words)
+        tell_ending(self.cluster, self.folder, ending)
 
 
 def tell_ending(cluster: Cluster, folder: AnyPath, words: JsonObject) -> None:

@@ -10,8 +10,8 @@ for another τ without running anything:
 - in a gossip round every node waits for its neighbours' messages of that round; there is no other
   barrier;
 - a sum over all nodes waits for the slowest, then for its messages one after another;
-- a certificate that a run in phases consults is a pass over each node's samples and sums up and down a
-  spanning tree, and so is what its decision takes.
+- a check of a run in stages is a pass over each node's samples and sums up and down a spanning tree, and so
+  is the work of its decision.
 
 The time of a position is the time by which every event up to it has happened, max_i T_i.
 """
@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from adfs.algorithms.base import EventEffort, Method, get_method
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
-from adfs.network import Network, hop_distances
+from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.delays import (
     ClockState,
@@ -38,14 +38,14 @@ from adfs.runtimes.delays import (
     message_times,
     start_clock,
 )
-from adfs.runtimes.result import Consultation, History, Run
+from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
 from adfs.schedule.sampling import round_coin
 from adfs.theory import NodeSizes, node_sizes
+from adfs.theory.baselines import tree_depth
 
 _LONGEST_WALK = 2.0**48
-_MOST_ROOTS = 1024  # tried as roots of a spanning tree
 
 
 class Times(NamedTuple):
@@ -119,8 +119,8 @@ def _sum_over_all(pace: Pace, state: ClockState, hops: int, tau: float) -> None:
         state.time[i] = latest
 
 
-class RoundPlan(NamedTuple):
-    """What a round takes: see `RoundEffort`; and room for the times of sending.
+class RoundWalk(NamedTuple):
+    """The work of a round, see `RoundEffort`, and an array for the times of sending.
 
     A ``chance`` of at least 0 is that of a round of exchanges alone, by the coin of ``coins`` that all nodes
     share.
@@ -138,7 +138,7 @@ class RoundPlan(NamedTuple):
 
 @kernel
 def _walk_rounds(
-    pace: Pace, state: ClockState, ends: np.ndarray, plan: RoundPlan, first: int, last: int
+    pace: Pace, state: ClockState, ends: np.ndarray, plan: RoundWalk, first: int, last: int
 ) -> None:
     """Go through rounds first … last − 1."""
     for t in range(first, last):
@@ -212,21 +212,21 @@ class Clock:
             )
         self.network = network
         self.position = self._base = 0.0
-        self.phase = -1
+        self.stage = -1
         self._seed, self._samples = seed, np.ascontiguousarray(sizes.n_samples, dtype=np.int64)
         self._pace = delays.pace(network, seed, single=single)
         self._state = start_clock(network)
         self._ends = network.edges.astype(np.int64)
         self._sent = np.empty(network.n_nodes)
-        self.begin_phase(parameters, sizes)
+        self.begin_stage(parameters, sizes)
         if isinstance(self._effort, EventEffort):
             _all_compute(self._pace, self._state, np.full(network.n_nodes, self._effort.at_start))
 
-    def begin_phase(self, parameters: Any, sizes: NodeSizes) -> None:
-        """Go on in a new phase of a run, with its own constants and its own draws."""
-        self.phase += 1
+    def begin_stage(self, parameters: Any, sizes: NodeSizes) -> None:
+        """Go on in the next stage of a run, with its own parameters and its own draws."""
+        self.stage += 1
         self._base = self.position
-        seed, network = phase_seed(self._seed, self.phase), self.network
+        seed, network = phase_seed(self._seed, self.stage), self.network
         self._effort = self._method.effort(parameters, sizes, network)
         self._coins = seed_key(seed)
         self._schedule: Schedule | None = None
@@ -249,11 +249,8 @@ class Clock:
 
     @functools.cached_property
     def _tree_depth(self) -> int:
-        """The depth of the shallowest spanning tree, or the diameter where that takes long to find."""
-        n = self.network.n_nodes
-        if n > _MOST_ROOTS:
-            return self.network.diameter
-        return min(int(hop_distances(self.network, root).max()) for root in range(n))
+        """The depth of the tree along which the nodes sum, computed once."""
+        return tree_depth(self.network)
 
     @property
     def times(self) -> np.ndarray:
@@ -271,7 +268,7 @@ class Clock:
         return min(float(self._state.time.mean()), self.latest)  # rounding
 
     @property
-    def whole(self) -> bool:
+    def in_whole_steps(self) -> bool:
         """Whether positions are whole numbers."""
         return self._schedule is None or self._schedule.kind == "iid"
 
@@ -287,7 +284,7 @@ class Clock:
                 _walk_events(self._pace, self._state, self._ends, before, events.actor)
         else:
             tau = self._pace.tau
-            plan = RoundPlan(
+            plan = RoundWalk(
                 np.ascontiguousarray(effort.samples, dtype=np.int64),
                 int(effort.exchanges),
                 int(effort.hops),
@@ -302,7 +299,7 @@ class Clock:
         self.position = float(position)
 
     def mark(self) -> tuple[float, ClockState]:
-        """Return a copy of where the clock is in its phase, for :meth:`back`."""
+        """Return a copy of where the clock is in its stage, for :meth:`back`."""
         return self.position, ClockState(*(array.copy() for array in self._state))
 
     def back(self, mark: tuple[float, ClockState]) -> None:
@@ -323,7 +320,7 @@ def retime(
     seed: int = 0,
     schedule: str = "iid",
     history: History | None = None,
-    phases: ArrayLike | None = None,
+    stages: ArrayLike | None = None,
 ) -> Times:
     """Return the times of some positions of a run, without running it.
 
@@ -334,9 +331,9 @@ def retime(
     positions : array_like of shape (P,)
         Not decreasing; ``run.columns["position"]`` for instance.
     history : History, optional
-        Of a run in phases; ``parameters`` are then those of its phase 0.
-    phases : array_like of shape (P,), optional
-        The phase of each position, ``run.columns["phase"]``: it tells on which side of a re-tuning it lies.
+        Of a run in stages; ``parameters`` are then those of its stage 0.
+    stages : array_like of shape (P,), optional
+        The stage of each position, ``run.columns["stage"]``: a stage begins after the row at its position.
 
     Returns
     -------
@@ -347,24 +344,24 @@ def retime(
         raise InputError("positions must be numbers of at least 0 that do not decrease")
     clock = Clock(method, parameters, problem, network, delays, seed=seed, schedule=schedule)
     latest, mean = np.empty(wanted.size), np.empty(wanted.size)
-    phase_of = np.zeros(wanted.size) if phases is None else np.asarray(phases)
-    looks = [] if history is None else list(reversed(history.looks))
+    stage_of = np.zeros(wanted.size) if stages is None else np.asarray(stages)
+    checks = [] if history is None else list(reversed(history.checks))
     for number, position in enumerate(wanted):
-        while looks and (looks[-1].position, clock.phase) < (position, phase_of[number]):
+        while checks and (checks[-1].position, clock.stage) < (position, stage_of[number]):
             assert history is not None
-            follow(clock, history, looks.pop())
+            follow(clock, history, checks.pop())
         clock.advance(float(position))
         latest[number], mean[number] = clock.latest, clock.mean
     return Times(latest, mean)
 
 
-def follow(clock: Clock, history: History, look: Consultation) -> None:
-    """Let a clock go through a certificate that a run in phases consulted, and into the phase begun there."""
-    clock.advance(look.position)
-    clock.charge(look.passes, look.sums)
-    if look.began:
-        following = history.phases[clock.phase + 1]
-        clock.begin_phase(following.parameters, following.sizes)
+def follow(clock: Clock, history: History, check: StageCheck) -> None:
+    """Let a clock go through a check of a run in stages, and into the stage that began there."""
+    clock.advance(check.position)
+    clock.charge(check.passes, check.sums)
+    if check.began:
+        following = history.stages[clock.stage + 1]
+        clock.begin_stage(following.parameters, following.sizes)
 
 
 def with_times(
@@ -379,12 +376,12 @@ def with_times(
     ----------
     run, network, delays
     problem : Problem, GeneralProblem or NodeSizes
-        What it ran on.
+        Of the run.
     """
     history = run.history
     times = retime(
         run.method,
-        run.parameters if history is None else history.phases[0].parameters,
+        run.parameters if history is None else history.stages[0].parameters,
         problem,
         network,
         delays,
@@ -392,7 +389,7 @@ def with_times(
         seed=run.seed,
         schedule=run.schedule,
         history=history,
-        phases=run.columns.get("phase"),
+        stages=run.columns.get("stage"),
     )
     columns = run.recorded() | {"time": times.latest, "time_mean": times.mean}
     return dataclasses.replace(run, columns=columns, details=run.details | {"delays": repr(delays)})
@@ -420,7 +417,7 @@ def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
             )
     low, high = mark[0], clock.position
     for _ in range(64):
-        middle = float(np.floor(0.5 * (low + high))) if clock.whole else 0.5 * (low + high)
+        middle = float(np.floor(0.5 * (low + high))) if clock.in_whole_steps else 0.5 * (low + high)
         if not low < middle < high:
             break
         clock.back(mark)

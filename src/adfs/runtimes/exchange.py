@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from adfs.algorithms.base import EventProcess, Work
 from adfs.algorithms.method_kernels import row_products
 from adfs.compilation import kernel
-from adfs.problem.evaluation import sum_in_order
 from adfs.problem.samples import SparseRows
 from adfs.schedule import Events
 from adfs.schedule.events import empty_events
@@ -88,10 +87,6 @@ class EventExchange:
         self.process.run(self._taken, 0, 0)
         if self._links is not None:
             self._execute(empty_events(0), 0)
-
-    def go_on_with(self, process: EventProcess) -> None:
-        """Execute the events of another process from now on, over the same nodes."""
-        self.process = process
 
     def open(self) -> None:
         """Be ready for messages."""
@@ -307,11 +302,6 @@ class GossipProduct:
         self.products = 0
         self.rows: SparseRows | None
         csr = matrix if matrix.has_sorted_indices else matrix.sorted_indices()
-        if cluster.size == 1:
-            self._own = self.rows = SparseRows(csr.data, csr.indices, csr.indptr)
-            self._needed = 0
-            return
-        self.rows = None
         block = placement.block(cluster.rank)
         own = sp.csr_array(csr[block])
         own.sort_indices()
@@ -324,6 +314,7 @@ class GossipProduct:
         place[block] = np.arange(block.size)
         place[needed] = block.size + np.arange(needed.size)
         self._own = SparseRows(own.data, place[own.indices].astype(csr.indices.dtype), own.indptr)
+        self.rows = self._own if block.size == csr.shape[0] else None
         self._needed = needed.size
         self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in _runs(owner)]
         # What others need of this process: the columns of their rows that are here, in the order of nodes.
@@ -346,8 +337,6 @@ class GossipProduct:
     def total(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes in their order, (d,), from this process's values (k, d)."""
         self.products += 1
-        if self.cluster.size == 1:
-            return sum_in_order(values, np.zeros(values.shape[1]))
         begun = time.perf_counter()
         found = self.cluster.add(values, self.placement, f"in sum {self.products} over the nodes")
         self.times.communicating += time.perf_counter() - begun

@@ -8,7 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from adfs.runtimes.loop import Budget, Monitor
+from adfs.runtimes.loop import Monitor
+from adfs.runtimes.options import RunOptions
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -24,17 +25,17 @@ def wanted_on_screen(show: bool | None) -> bool:
 class ProgressBar(Monitor):
     """A bar on a terminal; asked for elsewhere, a line every few seconds (``show`` None: only on a terminal).
 
-    The budget says where the run is going, decades of the gap or seconds; ``last`` is the last position of a
+    The options have the tolerance and the seconds that the run goes to; ``last`` is the last position of a
     run without a tolerance.
     """
 
-    def __init__(self, title: str, *, show: bool | None, budget: Budget, last: float) -> None:
+    def __init__(self, title: str, *, show: bool | None, options: RunOptions, last: float) -> None:
         self._show = wanted_on_screen(show)
-        self._title, self._budget, self._last = title, budget, last
+        self._title, self._options, self._last = title, options, last
         self._first_gap: float | None = None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._said: float | None = None
+        self._last_line: float | None = None
 
     def __enter__(self) -> Self:
         if self._show and sys.stderr.isatty():
@@ -68,8 +69,8 @@ class ProgressBar(Monitor):
         done = min(max(self._share_done(row), 0.0), 1.0)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
-        elif self._said is None or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
+        elif self._last_line is None or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
             way = f", {100.0 * done:.0f} % of the way" if done >= 0.01 else ""  # at the start nobody knows
             sys.stderr.write(
                 f"adfs: {self._title}: gap {row['gap']:.1e} after {row['passes']:.0f} passes and "
@@ -80,10 +81,10 @@ class ProgressBar(Monitor):
     def _share_done(self, row: dict[str, float]) -> float:
         """Return how much of the run is done: the first limit that will be met decides."""
         shares = [row["position"] / self._last if math.isfinite(self._last) else 0.0]
-        if self._budget.seconds:
-            shares.append(row["seconds"] / self._budget.seconds)
-        if self._budget.tol is not None and 0.0 < row["gap"] < math.inf:  # a start may have no certificate
+        if self._options.seconds:
+            shares.append(row["seconds"] / self._options.seconds)
+        if self._options.tol is not None and 0.0 < row["gap"] < math.inf:  # a start may have no certificate
             self._first_gap = self._first_gap or row["gap"]
-            decades = math.log(self._first_gap / self._budget.tol)
+            decades = math.log(self._first_gap / self._options.tol)
             shares.append(math.log(self._first_gap / row["gap"]) / decades if decades > 0.0 else 1.0)
         return max(shares)

@@ -1,4 +1,4 @@
-"""What a run gives back, the phases it went through, and the file it is kept in."""
+"""The result of a run, the stages it went through, and its file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Run:
         The dual variables at the end, one number (or vector) per row of this process's problem, where the
         method has them: what ``start`` takes. Not kept in a file.
     history : History or None
-        The phases of a run in phases, whose last constants are ``parameters``.
+        The stages of a run that may have several; ``parameters`` are those of the last one.
     """
 
     method: str
@@ -112,7 +112,7 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file; :meth:`load` brings it back."""
         recorded = self.recorded()
-        words, own = constants_in_words(self.parameters)
+        words, own = parameters_to_arrays(self.parameters)
         header: JsonObject = {
             "version": __version__,
             "method": self.method,
@@ -129,18 +129,18 @@ class Run:
         arrays = {"theta": self.theta, "coef": self.coef, "frame": np.column_stack(list(recorded.values()))}
         arrays |= {f"parameters/{name}": value for name, value in own.items()}
         if self.history is not None:
-            header["phases"], kept = self.history.kept()
-            arrays |= {f"phases/{name}": value for name, value in kept.items()}
+            header["stages"], kept = self.history.to_arrays()
+            arrays |= {f"stages/{name}": value for name, value in kept.items()}
         write_container(path, "run", header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Read a run back from its file; anything else is refused with one sentence."""
         header, arrays = read_container(path, "run")
-        with told_as_damage(path):
+        with refused_as_damaged(path):
             history = None
-            if "phases" in header:
-                history = History.from_kept(header["phases"], _under("phases/", arrays))
+            if "stages" in header:
+                history = History.from_arrays(header["stages"], arrays_under("stages/", arrays))
             columns, theta, coef, frame = header["columns"], arrays["theta"], arrays["coef"], arrays["frame"]
             check_array("theta", theta, (*theta.shape[:1], coef.size))
             check_array("coef", coef, (coef.size,))
@@ -155,7 +155,7 @@ class Run:
                 theta=theta,
                 coef=coef,
                 columns=dict(zip(columns, np.ascontiguousarray(frame.T), strict=True)),
-                parameters=rebuild_constants(header["parameters"], _under("parameters/", arrays)),
+                parameters=parameters_from_arrays(header["parameters"], arrays_under("parameters/", arrays)),
                 history=history,
                 absolute_gap=header.get("absolute_gap", math.nan),  # files of 0.2 have none
             )
@@ -175,30 +175,30 @@ def as_columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
     return dict(zip(names, table, strict=True))
 
 
-def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def arrays_under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-# --------------------------------------------------------------------------- phases and constants
+# --------------------------------------------------------------------------- stages and parameters
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseRecord:
-    """A phase of a run: where it began, after how many passes, with what constants and how many samples.
+class StageRecord:
+    """A stage of a run: where it began, after how many passes, its parameters and its numbers of samples.
 
-    ``told`` is what is told of the re-tuning that began it, nothing for phase 0.
+    ``report`` describes the decision that began it; stage 0 has none.
     """
 
     position: float
     passes: float
     parameters: Any
     sizes: NodeSizes
-    told: dict[str, float] = field(default_factory=dict)
+    report: dict[str, float] = field(default_factory=dict)
 
 
-class Consultation(NamedTuple):
-    """A certificate that was consulted: where, passes and sums that this took, and if a phase began there."""
+class StageCheck(NamedTuple):
+    """A check of a run in stages: its position, passes and sums over all nodes, and if a stage began."""
 
     position: float
     passes: float
@@ -208,38 +208,43 @@ class Consultation(NamedTuple):
 
 @dataclass(eq=False)
 class History:
-    """The phases of a run so far, and the certificates that were consulted."""
+    """The stages of a run so far, and the checks at which further ones were decided."""
 
-    phases: list[PhaseRecord]
-    looks: list[Consultation] = field(default_factory=list)
+    stages: list[StageRecord]
+    checks: list[StageCheck] = field(default_factory=list)
 
-    def kept(self) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-        """Return it as what JSON can hold, and arrays by name."""
-        words = []
-        arrays: dict[str, np.ndarray] = {"looks": np.array(self.looks, dtype=np.float64).reshape(-1, 4)}
-        for number, phase in enumerate(self.phases):
-            text, found = constants_in_words(phase.parameters)
-            words.append(
-                {"position": phase.position, "passes": phase.passes, "told": phase.told, "parameters": text}
+    def to_arrays(self) -> tuple[list[JsonObject], dict[str, np.ndarray]]:
+        """Return an entry per stage for the header of a file, and arrays by name."""
+        entries = []
+        arrays: dict[str, np.ndarray] = {"checks": np.array(self.checks, dtype=np.float64).reshape(-1, 4)}
+        for number, stage in enumerate(self.stages):
+            text, found = parameters_to_arrays(stage.parameters)
+            entries.append(
+                {
+                    "position": stage.position,
+                    "passes": stage.passes,
+                    "report": stage.report,
+                    "parameters": text,
+                }
             )
             arrays |= {f"{number}/{name}": value for name, value in found.items()}
-            arrays |= {f"{number}/sizes": np.stack([phase.sizes.n_samples, phase.sizes.n_active])}
-        return words, arrays
+            arrays |= {f"{number}/sizes": np.stack([stage.sizes.n_samples, stage.sizes.n_active])}
+        return entries, arrays
 
     @classmethod
-    def from_kept(cls, words: list[dict[str, Any]], arrays: Mapping[str, np.ndarray]) -> History:
-        """Return what :meth:`kept` was made from."""
-        phases = []
-        for number, word in enumerate(words):
-            own = _under(f"{number}/", arrays)
+    def from_arrays(cls, entries: list[JsonObject], arrays: Mapping[str, np.ndarray]) -> History:
+        """Return the history that :meth:`to_arrays` was called on."""
+        stages = []
+        for number, entry in enumerate(entries):
+            own = arrays_under(f"{number}/", arrays)
             sizes = NodeSizes(*own.pop("sizes"))
-            constants = rebuild_constants(word["parameters"], own)
-            phases.append(PhaseRecord(word["position"], word["passes"], constants, sizes, word["told"]))
-        return cls(phases, [Consultation(*row) for row in arrays["looks"].tolist()])
+            parameters = parameters_from_arrays(entry["parameters"], own)
+            stages.append(StageRecord(entry["position"], entry["passes"], parameters, sizes, entry["report"]))
+        return cls(stages, [StageCheck(*row) for row in arrays["checks"].tolist()])
 
     def retunings(self) -> list[dict[str, float]]:
-        """Return what is told of every re-tuning: its position, gap, ρ before and after, and more."""
-        return [{"position": phase.position} | phase.told for phase in self.phases[1:]]
+        """Return a report of every stage after the first: position, gap, ρ before and after, and more."""
+        return [{"position": stage.position} | stage.report for stage in self.stages[1:]]
 
 
 def _fields(parameters: Any) -> dict[str, Any]:
@@ -248,7 +253,7 @@ def _fields(parameters: Any) -> dict[str, Any]:
     return {item.name: getattr(parameters, item.name) for item in dataclasses.fields(parameters)}
 
 
-def constants_in_words(parameters: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def parameters_to_arrays(parameters: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a record's name, plain fields and text, and its arrays by name."""
     fields = _fields(parameters)
     plain = {
@@ -260,7 +265,7 @@ def constants_in_words(parameters: Any) -> tuple[dict[str, Any], dict[str, np.nd
     return {"record": type(parameters).__name__, "fields": plain, "text": str(parameters)}, arrays
 
 
-def rebuild_constants(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+def parameters_from_arrays(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
     """Return the record of a known kind; the text of any other."""
     # A method from outside may do without a record.
     named = [method.record for method in METHODS.values() if hasattr(method, "record")]
@@ -273,8 +278,8 @@ def rebuild_constants(description: dict[str, Any], arrays: Mapping[str, np.ndarr
 
 
 @contextmanager
-def told_as_damage(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Tell what goes wrong with a file's entries in one sentence: it was changed after it was written."""
+def refused_as_damaged(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Refuse a file with wrong or missing entries in one sentence: it was changed after it was written."""
     try:
         yield
     except KeyError as error:

@@ -1,4 +1,4 @@
-"""A run, written once for every cluster: check, sum up, choose parameters, start, loop, and tell.
+"""A run, written once for every cluster: check the request, start the first stage, loop, return the result.
 
 `simulate` runs in one process; `adfs.fit_mpi` on the ranks of an MPI program. Both, and the experiments and
 the estimators, call `run_method`.
@@ -7,43 +7,34 @@ the estimators, call `run_method`.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from adfs._version import __version__
-from adfs.algorithms.base import EventProcess, Method, Process, Setting, get_method
-from adfs.algorithms.round_process import PrimalProcess
+from adfs.algorithms.base import EventProcess, Method, get_method
 from adfs.errors import InputError
 from adfs.files import AnyPath, JsonObject
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certifier, certify
-from adfs.runtimes.checkpoints import (
-    Checkpoints,
-    KeptPhases,
-    fingerprint,
-    open_checkpoints,
-    used_by_one_run,
-)
-from adfs.runtimes.clock import Clock, position_at, with_times
+from adfs.runtimes.checkpoints import Checkpoints, open_checkpoints, run_fingerprint, used_by_one_run
+from adfs.runtimes.clock import with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.execution import Execution
-from adfs.runtimes.loop import Budget, LoopResult, Monitor, Outcome, Plan, Progress, run_loop
-from adfs.runtimes.phases import Phases
+from adfs.runtimes.loop import CheckPlan, LoopResult, Monitor, Outcome, Progress, run_loop
+from adfs.runtimes.options import Record, RunOptions, describe, takes_run_options
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.progress import ProgressBar, wanted_on_screen
-from adfs.runtimes.recording import Record
 from adfs.runtimes.result import Run, as_columns
-from adfs.runtimes.run_options import RunOptions, describe, takes_run_options
+from adfs.runtimes.stages import Stages, gather_summary
 from adfs.runtimes.timing import measured_tau_of
-from adfs.schedule.philox import phase_seed
-from adfs.theory import NodeSummary, smoothness_limit, summarize
+from adfs.theory import smoothness_limit
+
+__all__ = ["gather_summary", "run_method", "simulate", "tell_placement"]
 
 
 @takes_run_options
@@ -66,7 +57,7 @@ def simulate(
     Returns
     -------
     Run
-        Ctrl-C ends a run early with what there is so far (outcome ``"stopped"``).
+        Ctrl-C ends a run early with the result so far (outcome ``"stopped"``).
 
     Examples
     --------
@@ -114,46 +105,55 @@ def run_method(
     monitor : Monitor, optional
         Watches the run; a progress bar when left out.
     part_of : path, optional
-        The checkpoint of the fit that this run is part of, which says there how it ended. Left out, the run
-        says so in its own.
+        The checkpoint of the fit that this run is part of. The fit then writes there how it ended; a run on
+        its own writes it to its own checkpoint.
     later_part : bool
-        Whether an earlier part of the same fit was resumed already: a checkpoint of another run is then left
-        over from an earlier fit, and the run starts anew instead of refusing it.
+        Whether an earlier part of the same fit was resumed already. A checkpoint of another run is then left
+        over from an earlier fit: the run starts anew instead of refusing it.
     certifier : Certifier
-        What certifies the run, and ends it.
+        Certifies the run, and so ends it.
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
         chosen = team.attempt("at the start", lambda: _check(method, options, own, problem, team))
-        if team.size > 1:
-            team.same(
-                {
-                    "the version of adfs": __version__,
-                    "the method": chosen.name,
-                    "the loss": problem.loss_name,
-                    "the network": describe(network),
-                }
-                | {"the options": sorted((name, describe(value)) for name, value in own.items())}
-                | options.words()
-            )
-        graph = team.attempt("at the start", lambda: _network(chosen, problem, network, placement))
+        team.same(
+            {
+                "the version of adfs": __version__,
+                "the method": chosen.name,
+                "the loss": problem.loss_name,
+                "the network": describe(network),
+                "the options": sorted((name, describe(value)) for name, value in own.items()),
+            }
+            | options.to_compare()
+        )
+        net = team.attempt("at the start", lambda: _network(chosen, problem, network, placement))
         if chosen.kind == "single":
             problem = problem.merged()
-        spread = placement or Placement.whole(graph)
+        spread = placement or Placement.whole(net)
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", lambda: chosen.check(problem, own))
+        # A checkpoint of a whole fit is locked by the fit.
         with used_by_one_run(team, options.checkpoint if part_of is None else None):
-            parts = _Assembly(
-                chosen, problem, graph, options, own, team, spread, part_of, later_part, certifier
+            begun = time.perf_counter()
+            if not problem.linear and options.parameters in (None, "tuned"):
+                problem = problem.with_smoothness_above(smoothness_limit(problem.sigma, net))
+            nodes = AllNodes(team, spread, problem)
+            tau = _tau(team, problem, options)
+            delays = options.delays or Delays(tau=0.0 if tau is None else tau, law="fixed")
+            stages = team.attempt(
+                "at the start", lambda: Stages(chosen, nodes, net, options, own, tau, delays)
             )
-            return parts.run(monitor)
+            run = _run_stages(stages, options, begun, monitor, part_of, later_part, certifier)
+        if options.delays is None and options.time is None:
+            return run
+        return with_times(run, problem, net, delays)
 
 
 def _check(
     method: str | Method, options: RunOptions, own: dict[str, object], problem: FiniteSum, team: Cluster
 ) -> Method:
-    """Check what can be checked before anything is computed."""
+    """Check the request as far as possible before anything is computed."""
     chosen = get_method(method)
     if not isinstance(problem, FiniteSum):
         raise InputError(f"a run takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}")
@@ -208,243 +208,112 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     return dataclasses.replace(run, absolute_gap=0.0)
 
 
-@dataclass
-class _Assembly:
-    """The parts of one run, put together."""
+def _tau(cluster: Cluster, problem: FiniteSum, options: RunOptions) -> float | None:
+    """Return τ, measured if that was asked for."""
+    if not isinstance(options.tau, str):
+        return options.tau
+    return measured_tau_of(cluster, problem.n_features, problem.entries_per_row, problem.n_samples)
 
-    method: Method
-    problem: FiniteSum
-    network: Network
-    options: RunOptions
-    own: dict[str, object]
-    cluster: Cluster
-    placement: Placement
-    part_of: AnyPath | None = None
-    later_part: bool = False
-    certifier: Certifier = certify
-    tau: float | None = None
 
-    def run(self, monitor: Monitor | None) -> Run:
-        """Put the run together, go through it, and tell what came out."""
-        cluster, options, begun = self.cluster, self.options, time.perf_counter()
-        if not self.problem.linear and options.parameters in (None, "tuned"):
-            limit = smoothness_limit(self.problem.sigma, self.network)
-            self.problem = self.problem.with_smoothness_above(limit)
-        nodes = AllNodes(cluster, self.placement, self.problem)
-        start = self._start_duals()
-        retuner = self.method.retuner(self.problem, options.parameters)
-        view = self.problem if retuner is None else retuner.first_view(self.problem, start, nodes.add)
-        summary = self.summarize(view)
-        self.tau = self._tau()
-        constants = self._constants(summary, options.parameters)
-        setting = self.setting(view, constants, 0)
-        process = cluster.attempt("to start", lambda: self.method.start(setting))
-        if start is not None:
-            self.place(process, view.clip_to_domain(start), nodes)
-        phases = None if retuner is None else Phases(self, retuner, nodes, setting, summary)
-        checkpoints, process, progress = self._checkpoints(setting, process, phases, start)
-        execution = Execution(process, nodes, options.read, checkpoints, self.tau, self.certifier)
-        plan = self._plan(summary, constants)
-        if phases is not None:
-            plan = self._in_phases(phases, execution, plan, constants)
-            setting = phases.setting
-        cluster.in_turns(lambda: execution.compile(self.method, setting), "to compile")
-        execution.open()
-        show = options.progress if cluster.rank == 0 else False
-        execution.times.setting_up = time.perf_counter() - begun
-        with ProgressBar(self.method.name, show=show, budget=plan.budget, last=plan.last) as bar:
-            if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
-                checkpoints.begin()
-            result = run_loop(execution, plan, monitor or bar, progress)
-        run = self._tell(execution, result, constants)
-        execution.close()
-        if checkpoints is not None and self.part_of is None:
-            ending = {"outcome": str(run.outcome), "gap": run.gap, "position": execution.position}
-            checkpoints.finish(ending)
-        if options.delays is None and options.time is None:
-            return run
-        return with_times(run, self.problem, self.network, self._delays())
-
-    # ------------------------------------------------------------------ what phases are made of
-
-    def summarize(self, problem: FiniteSum) -> NodeSummary:
-        """Return the summary of the nodes of all processes."""
-        return gather_summary(self.cluster, self.placement, problem)
-
-    def constants(self, summary: NodeSummary) -> object:
-        """Return the constants of a later phase: those of the chosen name, or the method's default."""
-        choice = self.options.parameters
-        return self._constants(summary, choice if isinstance(choice, str) else None)
-
-    def setting(self, problem: FiniteSum, constants: object, phase: int) -> Setting:
-        """Return what the process of a phase starts from."""
-        options = self.options
-        block = None if self.cluster.size == 1 else self.placement.block(self.cluster.rank)
-        seed = phase_seed(options.seed, phase)
-        return Setting(problem, self.network, constants, seed, options.schedule, block, self.own)
-
-    def _in_phases(self, phases: Phases, execution: Execution, plan: Plan, constants: object) -> Plan:
-        """Return the plan of a run in phases, which is ready to look."""
-        execution.phases = phases
-        clock = None if self.options.time is None else self._clock(constants)
-        events = math.inf if self.options.events is None else self.options.events
-        phases.begin(execution, clock, math.inf if self.options.time is None else self.options.time, events)
-        return phases.plan(dataclasses.replace(plan, position_of=phases.position_of))
-
-    def _tau(self) -> float | None:
-        """Return τ, measured if that was asked for."""
-        tau, problem = self.options.tau, self.problem
-        if tau == "measure":
-            entries = problem.entries_per_row
-            return measured_tau_of(self.cluster, problem.n_features, entries, problem.n_samples)
-        assert not isinstance(tau, str)
-        return tau
-
-    def _constants(self, summary: NodeSummary, choice: object) -> object:
-        """Return the method's constants; process 0's, as eigenvalues may differ between machines."""
-        # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
-        used = self.tau if self.problem.linear else None
-
-        why = "to compute the parameters"
-        found = self.cluster.attempt(
-            why, lambda: self.method.parameters(summary, self.network, choice=choice, tau=used)
+def _run_stages(
+    stages: Stages,
+    options: RunOptions,
+    begun: float,
+    monitor: Monitor | None,
+    part_of: AnyPath | None,
+    later_part: bool,
+    certifier: Certifier,
+) -> Run:
+    """Start the first stage, or the one of a checkpoint, and run to the end."""
+    cluster, nodes = stages.cluster, stages.nodes
+    start = _start_duals(cluster, nodes.problem, options.start)
+    process = stages.begin(start)
+    checkpoints: Checkpoints | None = None
+    progress = Progress()
+    if options.checkpoint is not None:
+        fingerprint = cluster.attempt(
+            "to start",
+            # A later part of a fit starts where the part before it ended, so the start is part of it.
+            lambda: run_fingerprint(
+                stages.method.name, stages.setting, f"{stages.rule.identity} {describe(start)}"
+            ),
         )
-        if choice is None or isinstance(choice, str):
-            found = self.method.refine(
-                found, self.problem, lambda values: self.cluster.add(values, self.placement, why)
-            )
-        adapted = self.cluster.attempt(why, lambda: self.method.adapt(found, self.own))
-        return _from_first(self.cluster, adapted)
-
-    def _start_duals(self) -> np.ndarray | None:
-        """Return the tips that the run is to start from, in their domains; None for zero everywhere."""
-        start = self.options.start
-        if not self.cluster.any(start is not None, "to start"):
-            return None
-        problem = self.problem
-        shape = (problem.n_samples, *problem.dual_shape)
-
-        def clip() -> np.ndarray:
-            if start is None:
-                return np.zeros(shape)
-            if np.shape(start) != shape:
-                raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
-            return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
-
-        return self.cluster.attempt("to start", clip)
-
-    def place(self, process: Process, duals: np.ndarray, nodes: AllNodes) -> bool:
-        """Put a process at a dual point; return whether it can start there.
-
-        APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
-        connected graph Aλ_0 is any choice of tips and centres whose sum over all nodes is zero. So tips s fix
-        the total of the centres, −Σ x_ij s_ij, and the natural share of node i is σ_i/Σσ of it: every node
-        then starts at the same θ(s). With an ℓ1 term node i has σ_iθ(s) and λ_i/Σλ of the rest. A method that
-        goes by θ alone starts there if it is better than 0.
-        """
-        total = nodes.add_rows(duals)
-        if not isinstance(process, PrimalProcess):
-            return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
-        theta = nodes.penalty.minimizer(total)
-        if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
-            process.point[:] = theta
-        return True
-
-    def _checkpoints(
-        self, setting: Setting, process: Process, phases: Phases | None, initial: np.ndarray | None
-    ) -> tuple[Checkpoints | None, Process, Progress]:
-        """Return where checkpoints go, the process, and how far an earlier run was."""
-        if self.options.checkpoint is None:
-            return None, process, Progress()
-        also: tuple[object, ...] = () if phases is None else (phases.retuner.words(),)
-        if initial is not None:  # a later part of a fit starts where the part before it ended
-            also = (*also, describe(initial))
-        mark = self.cluster.attempt("to start", lambda: fingerprint(self.method.name, setting, *also))
-        checkpoints = open_checkpoints(self.cluster, self.options.checkpoint, mark, self.part_of)
+        checkpoints = open_checkpoints(cluster, options.checkpoint, fingerprint, part_of)
         checkpoints.start()
-        found = [process]
+        resumed = checkpoints.resume(stages.resume, optional=later_part) if options.resume else None
+        process, progress = resumed or (process, progress)
+    execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
+    stages.attach(execution)
+    cluster.in_turns(lambda: execution.compile(stages.method, stages.setting), "to compile")
+    execution.open()
+    n_samples = int(stages.summary.n_samples.sum())
+    plan = CheckPlan(options, stages, n_samples, stages.method.checks_every_round)
+    execution.times.setting_up = time.perf_counter() - begun
+    show = options.progress if cluster.rank == 0 else False
+    with ProgressBar(stages.method.name, show=show, options=options, last=plan.last) as bar:
+        if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
+            checkpoints.begin()
+        result = run_loop(execution, plan, monitor or bar, progress)
+    run = _result(execution, stages, options, result)
+    execution.close()
+    if checkpoints is not None and part_of is None:
+        checkpoints.finish({"outcome": str(run.outcome), "gap": run.gap, "position": execution.position})
+    return run
 
-        def start(kept: KeptPhases | None) -> Process:
-            if kept is not None and phases is not None:
-                found.append(phases.resume(kept))
-            return found[-1]
 
-        progress = Progress()
-        if self.options.resume:
-            progress = checkpoints.resume(start, optional=self.later_part)
-        return checkpoints, found[-1], progress
+def _start_duals(cluster: Cluster, problem: FiniteSum, start: np.ndarray | None) -> np.ndarray | None:
+    """Return the dual variables that the run starts from, in their domains; None for zero everywhere."""
+    if not cluster.any(start is not None, "to start"):
+        return None
+    shape = (problem.n_samples, *problem.dual_shape)
 
-    def _clock(self, constants: object) -> Clock:
-        options = self.options
-        return Clock(
-            self.method,
-            constants,
-            self.problem,
-            self.network,
-            self._delays(),
-            seed=options.seed,
-            schedule=options.schedule,
-        )
+    def clip() -> np.ndarray:
+        if start is None:
+            return np.zeros(shape)
+        if np.shape(start) != shape:
+            raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
+        return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
 
-    def _plan(self, summary: NodeSummary, constants: object) -> Plan:
-        options = self.options
-        events = options.events
-        if options.time is not None:
-            within = position_at(self._clock(constants), options.time)
-            events = within if events is None else min(events, within)
-        return Plan(
-            Budget(options.tol, options.max_passes, events, options.seconds),
-            Record.of(options.record),
-            lambda amount: self.method.position_of(constants, summary, amount),
-            int(summary.n_samples.sum()),
-            None if options.checkpoint is None else options.checkpoint_every,
-            unrecorded=options.record is None and options.tol is not None,
-            every_round=self.method.checks_every_round,
-        )
+    return cluster.attempt("to start", clip)
 
-    def _delays(self) -> Delays:
-        """Return the delays of the idealised clock: those given, or fixed ones."""
-        return self.options.delays or Delays(tau=0.0 if self.tau is None else self.tau, law="fixed")
 
-    def _tell(self, execution: Execution, result: LoopResult, constants: object) -> Run:
-        options, cluster, process = self.options, self.cluster, execution.process
-        theta = process.primal(options.read)
-        if options.gather:
-            execution.nodes.why = "to gather the iterates"
-            theta = execution.nodes.collect(theta)
-        details: JsonObject = {
-            "tau": self.tau,
-            "read": options.read,
-            "loss": self.problem.loss_name,
-            "network": self.network.name or f"{self.network.n_nodes} nodes, {self.network.n_edges} edges",
+def _result(execution: Execution, stages: Stages, options: RunOptions, result: LoopResult) -> Run:
+    """Put together the result of a run, in every process alike."""
+    process, nodes, network = execution.process, execution.nodes, stages.network
+    theta = process.primal(options.read)
+    if options.gather:
+        nodes.why = "to gather the iterates"
+        theta = nodes.collect(theta)
+    details: JsonObject = {
+        "tau": stages.tau,
+        "read": options.read,
+        "loss": nodes.problem.loss_name,
+        "network": network.name or f"{network.n_nodes} nodes, {network.n_edges} edges",
+    }
+    if stages.several:
+        details["retunings"] = stages.history.retunings()
+    if not stages.cluster.one_file:
+        details |= {
+            "nodes": list(range(network.n_nodes)) if options.gather else nodes.block.tolist(),
+            "placement": nodes.placement.rank_of_node.tolist(),
         }
-        history = None
-        if execution.phases is not None:
-            history = execution.phases.history
-            constants = history.phases[-1].parameters
-            details["retunings"] = history.retunings()
-        if not cluster.one_file:
-            count = self.network.n_nodes
-            details |= {
-                "nodes": list(range(count)) if options.gather else execution.block.tolist(),
-                "placement": self.placement.rank_of_node.tolist(),
-            }
-        return Run(
-            method=self.method.name,
-            outcome=result.outcome,
-            theta=theta,
-            coef=result.certificate.theta,
-            gap=result.certificate.gap,
-            columns=as_columns(result.rows),
-            parameters=constants,
-            seed=options.seed,
-            seconds=result.seconds,
-            schedule=options.schedule if isinstance(process, EventProcess) else "",
-            details=details | execution.account(),
-            dual=process.dual() if result.certificate.duals is None else result.certificate.duals,
-            history=history,
-            absolute_gap=result.certificate.absolute_gap,
-        )
+    certificate = result.certificate
+    return Run(
+        method=stages.method.name,
+        outcome=result.outcome,
+        theta=theta,
+        coef=certificate.theta,
+        gap=certificate.gap,
+        columns=as_columns(result.rows),
+        parameters=stages.setting.parameters,
+        seed=options.seed,
+        seconds=result.seconds,
+        schedule=options.schedule if isinstance(process, EventProcess) else "",
+        details=details | execution.account(),
+        dual=process.dual() if certificate.duals is None else certificate.duals,
+        history=stages.history if stages.several else None,
+        absolute_gap=certificate.absolute_gap,
+    )
 
 
 def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
@@ -452,34 +321,3 @@ def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None
     if wanted_on_screen(progress) and cluster.size > 1:
         for line in str(placement).splitlines():
             cluster.say(line)
-
-
-def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -> NodeSummary:
-    """Return the summary of the nodes of all processes: a few numbers each, never the data."""
-    why = "to sum up the data"
-    # A process may hold nothing but constants, as long as another has more.
-    own = cluster.attempt(why, lambda: summarize(problem, whole=False))
-    if cluster.size == 1:
-        return own
-    found: dict[str, np.ndarray] = {}
-    for item in dataclasses.fields(own):
-        values: np.ndarray = getattr(own, item.name)
-        found[item.name] = cluster.collect(values, placement, why).astype(values.dtype)
-    return NodeSummary(**found)
-
-
-def _from_first(cluster: Cluster, record: object) -> object:
-    """Return process 0's constants, everywhere."""
-    if cluster.size == 1:
-        return record
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        changed: dict[str, object] = {}
-        for item in dataclasses.fields(record):
-            value = getattr(record, item.name)
-            if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
-                shared = np.array(value, dtype=np.float64, ndmin=1)
-                cluster.spread(shared, "to share the parameters")
-                changed[item.name] = shared if isinstance(value, np.ndarray) else float(shared[0])
-        record = dataclasses.replace(record, **changed)
-    cluster.same({"the parameters": describe(record)})
-    return record

@@ -22,10 +22,10 @@ from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
 from adfs.runtimes.mpi.faults import say
 from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
 from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.options import RunOptions, describe, takes_run_options
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, tell_placement
-from adfs.runtimes.run_options import RunOptions, describe, takes_run_options
 from adfs.runtimes.timing import ProcessTimes
 
 if TYPE_CHECKING:

@@ -1,32 +1,37 @@
-"""The classifier."""
+"""The classifier and the regressor."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import ClassifierMixin
-from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import check_consistent_length
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.data.model import add_offset, probabilities
 from adfs.errors import InputError, unknown_name
-from adfs.estimators.base import READ_OPTIONS, LinearEstimator, check_weights, positive
+from adfs.estimators.base import READ_OPTIONS, LinearEstimator
+from adfs.estimators.checks import check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
-from adfs.problem import Loss
+from adfs.prediction import explained_share, predicted_classes, probabilities
+from adfs.problem import LOSSES, Loss
+from adfs.problem.losses import check_labels
 from adfs.problem.samples import sparse
-from adfs.runtimes import Cluster
 
 _MULTI_CLASS = ("auto", "ovr", "multinomial")
 
 
-def _is_logistic(estimator: ADFSClassifier) -> bool:
-    return getattr(estimator.loss, "name", estimator.loss) == "logistic"
+def _has_probabilities(estimator: ADFSClassifier) -> bool:
+    """Return whether the margins of the loss determine probabilities."""
+    loss = estimator.loss if isinstance(estimator.loss, Loss) else LOSSES.get(estimator.loss)
+    return loss is not None and loss.link == "logit"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     """Linear classifier that minimises C Σ_j w_j ℓ(x_jᵀθ; y_j) + ½‖θ‖² to a certified duality gap.
 
@@ -138,71 +143,23 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     ((3, 4), (3, 4, 4), True)
     """
 
-    _task = "classification"
+    loss: str | Loss = field(default="logistic", kw_only=False)
+    C: float = 1.0
+    class_weight: Any = None
+    multi_class: str = "auto"
+    n_jobs: int | None = None
 
-    def __init__(
-        self,
-        loss: str | Loss = "logistic",
-        *,
-        C: float = 1.0,
-        penalty: str = "l2",
-        l1_ratio: float = 0.0,
-        fit_intercept: bool = True,
-        intercept_scaling: float | None = None,
-        standardize: bool = False,
-        inference: bool = False,
-        class_weight: Any = None,
-        multi_class: str = "auto",
-        width: float = 0.5,
-        tol: float = 1e-6,
-        max_iter: float = 10_000,
-        n_nodes: int | str | None = None,
-        network: Any = "cycle",
-        partition: Any = "contiguous",
-        method: str = "auto",
-        parameters: Any = None,
-        tau: float | str | None = None,
-        schedule: str = "iid",
-        cluster: Cluster | None = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.loss = loss
-        self.C = C
-        self.penalty = penalty
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.standardize = standardize
-        self.inference = inference
-        self.class_weight = class_weight
-        self.multi_class = multi_class
-        self.width = width
-        self.tol = tol
-        self.max_iter = max_iter
-        self.n_nodes = n_nodes
-        self.network = network
-        self.partition = partition
-        self.method = method
-        self.parameters = parameters
-        self.tau = tau
-        self.schedule = schedule
-        self.cluster = cluster
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.n_jobs = n_jobs
+    _task = "classification"
+    _loss_parameters = ("width",)
 
     def _spec(self, loss: Loss) -> ModelSpec:
         if self.multi_class not in _MULTI_CLASS:
             raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
         softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
-        if loss.multiclass(2) is None and softmax is None:
+        if loss.multiclass(2) is None:
+            if softmax:
+                raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
             softmax = False
-        if softmax and loss.multiclass(2) is None:
-            raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
         return ModelSpec(
             loss=loss,
             data_weight=positive(self.C, "C") * loss.sklearn_factor,
@@ -217,16 +174,12 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, **READ_OPTIONS)
-        # Whole numbers are classes, however they are looked at, unless there are so many that it is worth a
-        # word; for little data scikit-learn's look is a part of the time.
-        if y.dtype.kind not in "iub" or y.ndim > 1 or 2 * np.unique(y).size > y.size:
-            check_classification_targets(y)
+        check_classification_targets(y)
         return X, np.asarray(y), check_weights(sample_weight, X)
 
     def _take(self, model: FittedModel) -> None:
         assert model.classes is not None
         self.classes_ = model.classes
-        self.coef_, self.intercept_ = model.coef, model.intercept
         single = len(model.coef) == 1
         self.node_coef_ = model.node_coef[0] if single else model.node_coef
         self.node_intercept_ = model.node_intercept[0] if single else model.node_intercept
@@ -236,11 +189,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         An ``offset`` of the same shape is added.
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
-        scores = np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True)) + self.intercept_
-        scores = scores.ravel() if scores.shape[1] == 1 else scores
-        return np.asarray(scores if offset is None else add_offset(scores, offset))
+        return self._margins(X, offset)
 
     def sparsify(self) -> Self:
         """Store ``coef_`` sparse, as scikit-learn's linear classifiers do; predictions stay the same."""
@@ -257,11 +206,9 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the class of each row, shape (N,)."""
-        scores = self.decision_function(X, offset)
-        codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes_[codes])
+        return predicted_classes(self.decision_function(X, offset), self.classes_)
 
-    @available_if(_is_logistic)  # type: ignore[untyped-decorator, unused-ignore]
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the probabilities of the classes, shape (N, n_classes); for the logistic loss only.
 
@@ -269,7 +216,122 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         """
         return probabilities(self.decision_function(X, offset), softmax=self.multi_class != "ovr")
 
-    @available_if(_is_logistic)  # type: ignore[untyped-decorator, unused-ignore]
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator, unused-ignore]
     def predict_log_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the logarithms of the probabilities, shape (N, n_classes)."""
         return np.asarray(np.log(self.predict_proba(X, offset)))
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
+    """Linear regression that minimises Σ_j w_j ℓ(x_jᵀθ; y_j) + (alpha/2)‖θ‖² to a certified duality gap.
+
+    For the squared loss ½(xᵀθ − y)² this is half of Ridge's objective, so ``alpha`` means what it means
+    there; ElasticNet divides by the number of samples, so its ``alpha`` times that number is the one here;
+    for the ε-insensitive loss ``alpha`` is 1/C of LinearSVR. One node is the default; see `ADFSClassifier`.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        With r = xᵀθ − y: ``"squared"`` ½r²; ``"huber"`` ½r² up to ``delta`` and linear beyond;
+        ``"smoothed_quantile"``, the pinball loss of
+        ``quantile`` with its kink rounded over ``width``. Not smooth, hence some hundred passes:
+        ``"absolute"`` |r|, ``"quantile"``, ``"epsilon_insensitive"`` max(0, |r| − ``epsilon``).
+        With u = xᵀθ the logarithm of the mean: ``"poisson"`` eᵘ − yu for counts, ``"gamma"`` u + ye⁻ᵘ for
+        amounts above 0, both less their least value (half the deviance); give the logarithm of an exposure
+        as ``offset``. `PoissonRegressor` and `GammaRegressor` divide by the sum of the weights, so their
+        ``alpha`` times that sum is the one here.
+    alpha : float
+        Above 0.
+    penalty : str
+        ``"l2"`` or ``"elasticnet"``; ``l1_ratio`` alone says which of them it is.
+    l1_ratio : float
+        Share of the ℓ1 norm in the penalty, at least 0 and below 1: l1_ratio·‖θ‖₁ + ((1 − l1_ratio)/2)‖θ‖²
+        stands for ½‖θ‖², as in scikit-learn. For smooth losses.
+    fit_intercept : bool
+        Learn an intercept, which is not penalised.
+    intercept_scaling : float, optional
+        When given, the intercept is liblinear's: a column that holds this everywhere, penalised like the
+        others.
+    standardize, inference : bool
+        As for `ADFSClassifier`; standard errors are there for the squared, Huber, Poisson and Gamma losses.
+    delta, quantile, width, epsilon : float
+        Constants of the losses above.
+    tol, max_iter, n_nodes, network, partition, algorithm, parameters, tau, schedule, cluster
+        As for `ADFSClassifier`.
+    random_state, warm_start, verbose
+        As for `ADFSClassifier`.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (d,)
+    intercept_ : float
+    n_iter_ : int
+    dual_gap_, absolute_gap_ : float
+    method_, method_reason_ : str
+    node_coef_ : ndarray of shape (n_nodes, d)
+    node_intercept_ : ndarray of shape (n_nodes,)
+    network_ : Network
+        What linked the nodes.
+    history_ : DataFrame
+    standard_errors_, robust_standard_errors_, z_values_, p_values_ : ndarray of shape (d,)
+        With ``inference=True``, as for `ADFSClassifier`.
+    intercept_standard_error_ : float
+    dispersion_ : float
+        With ``inference=True``: the estimated variance of the targets around the model for the squared loss,
+        relative to the squared mean for the Gamma loss; otherwise 1.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = ADFSRegressor(alpha=0.1, n_nodes=4, random_state=0).fit(X, y)
+    >>> model.coef_.shape, round(model.score(X, y), 2)
+    ((10,), 0.51)
+    """
+
+    loss: str | Loss = field(default="squared", kw_only=False)
+    alpha: float = 1.0
+    delta: float = 1.0
+    quantile: float = 0.5
+    epsilon: float = 0.1
+
+    _task = "regression"
+    _loss_parameters = ("delta", "quantile", "width", "epsilon")
+
+    def _spec(self, loss: Loss) -> ModelSpec:
+        return ModelSpec(
+            loss=loss,
+            penalty_weight=positive(self.alpha, "alpha"),
+            intercept=bool(self.fit_intercept),
+            intercept_scaling=self.intercept_scaling,
+            standardize=bool(self.standardize),
+            l1_ratio=float(self.l1_ratio),
+            inference=bool(self.inference),
+        )
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        X, y = validate_data(self, X, y, **READ_OPTIONS, y_numeric=True)
+        return X, np.asarray(y, dtype=np.float64), check_weights(sample_weight, X)
+
+    def _take(self, model: FittedModel) -> None:
+        self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
+        self.node_coef_, self.node_intercept_ = model.node_coef[0], model.node_intercept[0]
+
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
+        """Return xᵀθ + b, and the ``offset`` (N,) where one is given; shape (N,).
+
+        For the losses ``"poisson"`` and ``"gamma"`` the mean, the exponential of that.
+        """
+        margins = self._margins(X, offset)
+        return self._loss().mean(margins)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
+        predicted, loss = self.predict(X, offset), self._loss()
+        targets = np.asarray(y, dtype=np.float64).ravel()
+        check_consistent_length(predicted, targets)
+        check_labels(loss, targets, "y")
+        return explained_share(loss.unit_deviances, targets, predicted, check_weights(sample_weight, X))

@@ -1,0 +1,460 @@
+"""Runs in stages: at a check a run may go on with another problem, other parameters and another start.
+
+A run is a sequence of stages. Most runs have one. A `StageRule` decides about further ones: it has fixed
+positions at which it checks the certificate, whatever is recorded, and at each check it goes on as before or
+returns a `Stage`. All that a run counts carries over to the next stage: positions, work, seconds, rows,
+budgets, checkpoints, the idealised clock. Stage k draws from (seed, k), and stage 0 from the seed itself.
+
+The rules are in `adfs.stages`, which nothing here imports. To add one:
+
+1. Derive from `StageRule`: say where to check, and what to `decide` there. Every process calls `decide` with
+   its own part of the data and the same certificate, and all must decide alike: from the gap and from what
+   `Stages.summarize`, `parameters_for`, `add`, `collect` and `any` return, called in the same order.
+2. Whatever else a decision depends on (an earlier gap, a curvature) is part of `state` and comes back in
+   `restore`, so that a resumed run has the same bits.
+3. Call `Stages.charge` for the work of a decision besides its certificate: the idealised clock counts it.
+4. Put a function that makes the rule into `STAGE_RULES`, under the name that the method's class has in
+   ``stages``. The method must be able to start anywhere (`Process.place`) and to run on the rule's problems.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from adfs.algorithms.base import Method, Process, Setting
+from adfs.algorithms.round_process import PrimalProcess
+from adfs.errors import InputError
+from adfs.files import JsonObject
+from adfs.network import Network
+from adfs.problem.finite_sum import FiniteSum
+from adfs.runtimes.certificates import AllNodes, Certificate, certify
+from adfs.runtimes.clock import Clock, follow, position_at
+from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.delays import Delays
+from adfs.runtimes.options import RunOptions, describe
+from adfs.runtimes.placement import Placement
+from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
+from adfs.schedule.philox import phase_seed
+from adfs.theory import NodeSizes, NodeSummary, summarize
+
+if TYPE_CHECKING:
+    from adfs.runtimes.execution import Execution
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The next stage of a run.
+
+    Attributes
+    ----------
+    problem : FiniteSum
+        This process's nodes as the stage sees them. Certificates and measures stay those of the true problem.
+    summary : NodeSummary
+        Of that problem, over all processes.
+    parameters : object
+        The method's constants, the same in every process.
+    start : ndarray of shape (N, *dual_shape)
+        This process's dual variables, in the domains of the stage's problem; the nodes start at their θ.
+    report : mapping of str to float
+        What ``run.details`` says of this stage besides its position, its gap and ρ.
+    """
+
+    problem: FiniteSum
+    summary: NodeSummary
+    parameters: Any
+    start: np.ndarray
+    report: Mapping[str, float] = field(default_factory=dict)
+
+
+class StageRule(Protocol):
+    """Decides at checks whether the next stage of a run begins."""
+
+    #: Text that is the same for the same rule: a checkpoint is resumed by the rule that wrote it.
+    identity: str
+
+    def prepare(self, problem: FiniteSum) -> None:
+        """Compile what a decision calls, outside the time of the run."""
+        return
+
+    def first_problem(
+        self, problem: FiniteSum, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
+    ) -> FiniteSum:
+        """Return the problem of the first stage.
+
+        Every process calls it with the dual variables that the run starts from (None for 0), and with a
+        function that adds one vector per node of this process over all nodes.
+        """
+        return problem
+
+    def checks(self, stages: Stages) -> Iterator[float]:
+        """Yield how far from the beginning of the current stage to check: rising whole numbers above 0."""
+        return iter(())
+
+    def decide(self, stages: Stages, certificate: Certificate) -> Stage | None:
+        """Return the next stage, or None to go on as before.
+
+        ``certificate.duals`` are this process's dual variables, inside the domains of the true problem.
+        """
+        return None
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what later decisions and the problem of the stage depend on, for this process's nodes."""
+        return {}
+
+    def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
+        """Take a state back, and return the problem of the stage that it was written in."""
+        return problem
+
+
+class OneStage(StageRule):
+    """The rule of a run that has one stage."""
+
+    identity = ""
+
+
+#: Makes a rule from the problem and the choice of parameters; None stands for one stage.
+RuleMaker = Callable[[FiniteSum, object], StageRule | None]
+#: By the names that methods have in ``stages``; `adfs.stages` fills it.
+STAGE_RULES: dict[str, RuleMaker] = {}
+
+
+def rule_for(method: Method, problem: FiniteSum, choice: object) -> StageRule:
+    """Return the rule that a run of a method has on a problem, with this choice of parameters."""
+    if not method.stages:
+        return OneStage()
+    if method.stages not in STAGE_RULES:
+        raise InputError(f"runs of {method.name!r} may have stages: import adfs.stages first")
+    return STAGE_RULES[method.stages](problem, choice) or OneStage()
+
+
+class Stages:
+    """The stages of a run in progress; a rule's decisions are made with its attributes and methods.
+
+    Parameters
+    ----------
+    method : Method
+    nodes : AllNodes
+        With the true problem.
+    network : Network
+    options : RunOptions
+    method_options : dict
+        The method's own.
+    tau : float or None
+        Time of a message in units of a sample's computation, where it is known.
+    delays : Delays
+        Of the idealised clock, which measures a budget of time.
+
+    Attributes
+    ----------
+    problem : FiniteSum
+        This process's nodes, the true problem.
+    setting : Setting
+        Of the current stage: its problem, its parameters and its seed.
+    summary : NodeSummary
+        Of the current stage's problem, over all processes.
+    history : History
+    next_check : float
+        The position of the rule's next check.
+    last_in_time : float
+        The last position within the budget of idealised time, if no further stage begins.
+    """
+
+    setting: Setting
+    summary: NodeSummary
+    history: History
+
+    def __init__(
+        self,
+        method: Method,
+        nodes: AllNodes,
+        network: Network,
+        options: RunOptions,
+        method_options: dict[str, object],
+        tau: float | None,
+        delays: Delays,
+    ) -> None:
+        self.method, self.nodes, self.network, self.tau = method, nodes, network, tau
+        self.problem, self.cluster = nodes.problem, nodes.cluster
+        self.rule = rule_for(method, self.problem, options.parameters)
+        self.next_check = self.last_in_time = math.inf
+        self._options, self._method_options, self._delays = options, method_options, delays
+        self._execution: Execution | None = None
+        self._checks: Iterator[float] = iter(())
+        self._clock: Clock | None = None
+        self._cost = (0.0, 0.0)  # the passes and the sums of a decision
+
+    @property
+    def number(self) -> int:
+        """The number of the current stage."""
+        return len(self.history.stages) - 1
+
+    @property
+    def several(self) -> bool:
+        """Whether the run may have more than one stage."""
+        return not isinstance(self.rule, OneStage)
+
+    @property
+    def _current(self) -> StageRecord:
+        return self.history.stages[-1]
+
+    # ------------------------------------------------------------------ for rules
+
+    def summarize(self, problem: FiniteSum) -> NodeSummary:
+        """Return the summary of a problem over all processes."""
+        return gather_summary(self.cluster, self.nodes.placement, problem)
+
+    def parameters_for(self, summary: NodeSummary) -> Any:
+        """Return the method's parameters for a summary, the same in every process."""
+        choice = self._options.parameters
+        return self._parameters(summary, choice if isinstance(choice, str) else None)
+
+    def add(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over all nodes, in their order, of one vector per node of this process (k, d)."""
+        self.nodes.why = "to check a stage"
+        return self.nodes.add(values)
+
+    def collect(self, values: np.ndarray) -> np.ndarray:
+        """Return one number or vector per node of this process as one per node of the network."""
+        self.nodes.why = "to check a stage"
+        return self.nodes.collect(values)
+
+    def any(self, flag: bool) -> bool:
+        """Return whether any process raises a flag."""
+        return self.cluster.any(flag, "to check a stage")
+
+    def charge(self, *, passes: float = 0.0, sums: int = 0) -> None:
+        """Count the work of a decision: passes over each node's samples, and sums over all nodes.
+
+        The certificate, one pass and two sums, and the sum of a restart are counted anyway.
+        """
+        self._cost = self._cost[0] + passes, self._cost[1] + sums
+
+    # ------------------------------------------------------------------ the first stage, or a resumed one
+
+    def begin(self, start: np.ndarray | None) -> Process:
+        """Return the process of the first stage, at dual variables to start from (None: at 0)."""
+        problem = self.rule.first_problem(self.problem, start, self.nodes.add)
+        self.summary = self.summarize(problem)
+        parameters = self._parameters(self.summary, self._options.parameters)
+        self.setting = self._setting(problem, parameters, 0)
+        self.history = History([StageRecord(0.0, 0.0, parameters, _sizes(self.summary))])
+        process = self.cluster.attempt("to start", lambda: self.method.start(self.setting))
+        if start is not None:
+            self._place(process, problem.clip_to_domain(start))
+        return process
+
+    def state(self) -> tuple[list[JsonObject], dict[str, np.ndarray]]:
+        """Return what a checkpoint holds of the stages: entries for its header, and arrays by name."""
+        entries, arrays = self.history.to_arrays()
+        return entries, arrays | {f"rule/{name}": value for name, value in self.rule.state().items()}
+
+    def resume(self, entries: list[JsonObject], arrays: Mapping[str, np.ndarray]) -> Process:
+        """Return the process of the stage that a checkpoint was written in, to be filled."""
+        first = self.history.stages[0]
+        self.history = History.from_arrays(entries, arrays)
+        # The record of a method from outside cannot be read from a file; the first stage has it already.
+        self.history.stages[0] = first
+        problem = self.rule.restore(self.problem, arrays_under("rule/", arrays))
+        if self.number:
+            self.setting = self._setting(problem, self._current.parameters, self.number)
+        return self.method.start(self.setting)
+
+    def attach(self, execution: Execution) -> None:
+        """Be ready for the first check of a run, which may have been resumed in a later stage."""
+        self._execution, execution.stages = execution, self
+        self.cluster.in_turns(lambda: self.rule.prepare(self.problem), "to compile")
+        if self.number:
+            self.summary = self.summarize(self.setting.problem)
+        execution.begin_stage(execution.process, self._current.position)
+        self._plan_checks(execution.position)
+        if self._options.time is not None:
+            self._clock = Clock(
+                self.method,
+                self.history.stages[0].parameters,
+                self.problem,
+                self.network,
+                self._delays,
+                seed=self._options.seed,
+                schedule=self._options.schedule,
+            )
+            for check in self.history.checks:
+                follow(self._clock, self.history, check)
+            self.last_in_time = self._position_at_limit(self._clock, self._options.time)
+
+    # ------------------------------------------------------------------ going on
+
+    def position_of(self, passes: float) -> float:
+        """Return the position at which about this many passes have been made, as far as stages are known."""
+        stages = self.history.stages
+        number = max(k for k, stage in enumerate(stages) if stage.passes <= passes)
+        stage = stages[number]
+        ahead = self.method.position_of(stage.parameters, stage.sizes, passes - stage.passes)
+        position = stage.position + ahead
+        return min(position, stages[number + 1].position) if number + 1 < len(stages) else position
+
+    @staticmethod
+    def _position_at_limit(clock: Clock, limit: float) -> float:
+        """Return the last position within a time, and leave the clock where it is."""
+        if clock.latest > limit and clock.position > 0.0:
+            return clock.position
+        mark = clock.mark()
+        position = position_at(clock, limit)
+        clock.back(mark)
+        return position
+
+    def check(self) -> float:
+        """Certify the run, and begin the next stage if the rule says so; return the seconds it took."""
+        execution, begun = self._execution, time.perf_counter()
+        assert execution is not None
+        certificate = self._certify(execution)
+        # The certificate takes a pass, a sum for θ and another for its value.
+        self._cost = (1.0, 2.0)
+        stage = self.rule.decide(self, certificate)
+        if stage is not None:
+            self.charge(sums=1)
+        position = execution.position
+        self.history.checks.append(StageCheck(position, *self._cost, float(stage is not None)))
+        if stage is not None:
+            self._begin(stage, certificate, execution)
+        else:
+            self._find_next_check(math.nextafter(position, math.inf))
+        seconds = time.perf_counter() - begun
+        if stage is not None:  # compilation does not count
+            self.cluster.in_turns(lambda: execution.compile(self.method, self.setting), "to compile")
+        if self._clock is not None and self._options.time is not None:
+            follow(self._clock, self.history, self.history.checks[-1])
+            self.last_in_time = self._position_at_limit(self._clock, self._options.time)
+        return seconds
+
+    def _certify(self, execution: Execution) -> Certificate:
+        """Certify the current point in one way, whatever is recorded, with its dual variables."""
+        begun = time.perf_counter()
+        self.nodes.why = "to check a stage"
+        duals = execution.process.dual()
+        assert duals is not None, "only a method with dual variables runs in stages"
+        certificate = certify(execution.process, self.nodes)
+        execution.times.evaluating += time.perf_counter() - begun
+        return certificate._replace(duals=self.problem.clip_to_domain(duals))
+
+    def _begin(self, stage: Stage, certificate: Certificate, execution: Execution) -> None:
+        """Go on with the process of the next stage."""
+        work, position = execution.work(), execution.position
+        report = {
+            "gap": certificate.gap,
+            "rho_before": _contraction(self._current.parameters),
+            "rho": _contraction(stage.parameters),
+            "kappa_before": _condition(self.summary),
+            "kappa": _condition(stage.summary),
+        }
+        report |= {name: float(value) for name, value in stage.report.items()}
+        passes = work.computations / float(stage.summary.n_samples.sum())
+        record = StageRecord(position, passes, stage.parameters, _sizes(stage.summary), report)
+        self.history.stages.append(record)
+        self.summary = stage.summary
+        self.setting = self._setting(stage.problem, stage.parameters, self.number)
+        process = self.cluster.attempt("to begin a stage", lambda: self.method.start(self.setting))
+        self.nodes.why = "to begin a stage"
+        if not self._place(process, stage.start):
+            raise NotImplementedError(f"{self.method.name!r} cannot start elsewhere, and so not in stages")
+        process.work = execution.process.work
+        execution.begin_stage(process, position)
+        self._plan_checks(math.nextafter(position, math.inf))
+
+    def _plan_checks(self, position: float) -> None:
+        self._checks = self.rule.checks(self)
+        self._find_next_check(position)
+
+    def _find_next_check(self, position: float) -> None:
+        """Find the stage's first check from a position on: a checkpoint is written before a check."""
+        base = self._current.position
+        self.next_check = next((base + x for x in self._checks if base + x >= position), math.inf)
+
+    # ------------------------------------------------------------------ making a stage
+
+    def _setting(self, problem: FiniteSum, parameters: object, number: int) -> Setting:
+        options, nodes = self._options, self.nodes
+        seed = phase_seed(options.seed, number)
+        return Setting(
+            problem, self.network, parameters, seed, options.schedule, nodes.block, self._method_options
+        )
+
+    def _parameters(self, summary: NodeSummary, choice: object) -> Any:
+        """Return the method's parameters; process 0's, as eigenvalues may differ between machines."""
+        # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
+        tau = None if not self.problem.linear else self.tau
+        why, method = "to compute the parameters", self.method
+        found = self.cluster.attempt(
+            why, lambda: method.parameters(summary, self.network, choice=choice, tau=tau)
+        )
+        if choice is None or isinstance(choice, str):
+            self.nodes.why = why
+            found = method.refine(found, self.problem, self.nodes.add)
+        adapted = self.cluster.attempt(why, lambda: method.adapt(found, self._method_options))
+        if dataclasses.is_dataclass(adapted) and not isinstance(adapted, type):
+            adapted = dataclasses.replace(adapted, **self._from_first(adapted))
+        self.cluster.same({"the parameters": describe(adapted)})
+        return adapted
+
+    def _from_first(self, record: Any) -> dict[str, object]:
+        """Return process 0's numbers and arrays of a record of parameters."""
+        shared: dict[str, object] = {}
+        for item in dataclasses.fields(record):
+            value = getattr(record, item.name)
+            if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
+                numbers = np.array(value, dtype=np.float64, ndmin=1)
+                self.cluster.spread(numbers, "to share the parameters")
+                shared[item.name] = numbers if isinstance(value, np.ndarray) else float(numbers[0])
+        return shared
+
+    def _place(self, process: Process, duals: np.ndarray) -> bool:
+        """Put a process at a dual point; return whether it can start there.
+
+        APCG may start anywhere: with x_0 = v_0 = Aλ_0 its guarantee speaks of the distance from λ_0. On a
+        connected network Aλ_0 is any choice of dual variables and centres whose sum over all nodes is zero.
+        So dual variables s fix the total of the centres, −Σ x_ij s_ij, and node i takes σ_i/Σσ of it: every
+        node then starts at the same θ(s). With an ℓ1 term node i has σ_iθ(s) and λ_i/Σλ of the rest. A primal
+        method starts at θ(s) if that is better than 0.
+        """
+        nodes, total = self.nodes, self.nodes.add_rows(duals)
+        if not isinstance(process, PrimalProcess):
+            return process.place(duals, nodes.penalty.centers(total, self.problem.sigma, self.problem.l1))
+        theta = nodes.penalty.minimizer(total)
+        if np.diff(nodes.objectives(np.array([np.zeros_like(theta), theta])))[0] < 0.0:
+            process.point[:] = theta
+        return True
+
+
+def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -> NodeSummary:
+    """Return the summary of the nodes of all processes: a few numbers per node, never the data."""
+    why = "to sum up the data"
+    # A process may hold nothing but constants, as long as another has more.
+    own = cluster.attempt(why, lambda: summarize(problem, whole=False))
+    if cluster.size == 1:
+        return own
+    numbers: dict[str, np.ndarray] = {}
+    for item in dataclasses.fields(own):
+        values: np.ndarray = getattr(own, item.name)
+        numbers[item.name] = cluster.collect(values, placement, why).astype(values.dtype)
+    return NodeSummary(**numbers)
+
+
+def _sizes(summary: NodeSummary) -> NodeSizes:
+    return NodeSizes(summary.n_samples, summary.n_active)
+
+
+def _contraction(parameters: Any) -> float:
+    """Return ρ, nan for methods that have none."""
+    return float(getattr(parameters, "contraction", np.nan))
+
+
+def _condition(summary: NodeSummary) -> float:
+    """Return κ_b; on one node, where no method needs it, κ_s."""
+    kappa = summary.batch_kappa if summary.n_nodes > 1 else summary.kappa
+    return float(1.0 + kappa.max())

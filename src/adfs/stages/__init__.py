@@ -1,0 +1,58 @@
+"""Runs in stages on top of the runtimes: adaptive parameters, assumptions that are checked, smoothing.
+
+Importing this package puts its rules into `adfs.runtimes.stages.STAGE_RULES`; the runtimes do not import it.
+The public names of ``adfs`` that run something import it.
+"""
+
+from adfs.algorithms.base import Method
+from adfs.errors import InputError
+from adfs.problem import FiniteSum
+from adfs.runtimes.stages import STAGE_RULES, OneStage, StageRule, rule_for
+from adfs.stages.adaptive import ADAPTIVE, Adaptive
+from adfs.stages.assumptions import Assumptions
+from adfs.stages.smoothing import Smoothing
+
+__all__ = ["ADAPTIVE", "Adaptive", "Assumptions", "Smoothing", "may_have_stages"]
+
+
+def may_have_stages(method: Method, problem: FiniteSum, choice: object) -> bool:
+    """Whether a run with this choice of parameters may have more than one stage."""
+    return not isinstance(rule_for(method, problem, choice), OneStage)
+
+
+def _assumptions(problem: FiniteSum, choice: object) -> StageRule | None:
+    """Check assumptions where the parameters of ADFS rest on some."""
+    l1 = problem.l1 is not None
+    return Assumptions(l1=l1) if l1 or problem.assumes_curvature else None
+
+
+def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
+    """Adapt the parameters of ADFS where that was asked for, and check assumptions."""
+    rule = _assumptions(problem, choice)
+    if not isinstance(choice, str) or choice not in ADAPTIVE:
+        return rule
+    if rule is not None:
+        what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
+        raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
+    if not problem.loss.can_be_boxed:
+        raise InputError(
+            f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
+            f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
+        )
+    # The curvature of the other losses is the largest one or none, so that samples leave the schedule.
+    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss_name == "logistic")
+
+
+def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
+    """Smooth the loss where that was asked for."""
+    if choice != "smoothing":
+        return None
+    if problem.loss.smoothed(1.0) is None:
+        raise InputError(
+            "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
+            f"not {problem.loss_name!r}"
+        )
+    return Smoothing()
+
+
+STAGE_RULES |= {"adaptive": _adaptive, "assumptions": _assumptions, "smoothing": _smoothing}
