@@ -7,7 +7,6 @@ ranks fit together: the same function, with the ranks as the cluster of the esti
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -140,7 +139,7 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
         try:
             model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
         except InputError as error:
-            error.args = (_in_options(str(error)),)
+            error.args = (error.with_options(option_names()),)
             raise
         fitted = _results(request, fitter, model, table, sum(counts))
         # From here nobody waits for another process, and the model is written whatever signal arrives.
@@ -186,23 +185,13 @@ def _estimator(request: FitRequest) -> Estimator:
     # The fields of the record are parameters of the estimators; each kind leaves out those of the other.
     known = estimator.get_params()
     given = dataclasses.asdict(model) | {"tau": request.tau, "C": weight or 1.0, "alpha": weight or 1.0}
-    return estimator.set_params(**{name: value for name, value in given.items() if name in known})
-
-
-def _in_options(message: str) -> str:
-    """Return a sentence about an estimator's parameters as one about the command line.
-
-    Examples
-    --------
-    >>> _in_options("inference=True wants l1_ratio=0, multi_class='ovr'; max_iter must be above 0")
-    '--summary wants --l1-ratio 0, --multi-class ovr; --max-passes must be above 0'
-    """
-    for name, option in option_names(ModelOptions).items():
-        message = message.replace(f"{name}=True", option)
-        message = re.sub(rf"\b{name}=(['\"]?)([\w.-]+)\1", rf"{option} \2", message)
-        # A name without an underscore may be an ordinary word.
-        message = re.sub(rf"\b{name}\b", option, message) if "_" in name else message
-    return message
+    estimator.set_params(**{name: value for name, value in given.items() if name in known})
+    # Wrong values are reported here, by their options: later, processes exchange only the text of an error.
+    try:
+        estimator._spec(estimator._loss())
+    except InputError as error:
+        raise InputError(error.with_options(option_names())) from None
+    return estimator
 
 
 def _search(request: FitRequest, estimator: Estimator) -> Search:
