@@ -197,7 +197,7 @@ REQUESTS = {
     "format": (["--format", "xls"], "unknown format 'xls'"),
     "resume": (["--resume"], "--checkpoint"),
     "base": (["--index-base", "2"], "must be 0 or 1"),
-    "multi": (["--multi-class", "both"], "unknown --multi-class 'both'"),
+    "multi": (["--multi-class", "both"], "--multi-class must be auto, ovr or multinomial, got 'both'"),
     "softmax": (["--multi-class", "multinomial", "--loss", "hinge"], "is for the logistic loss"),
     "option": (["--no-such-option"], "--no-such-option"),
     "number": (["-C", "much"], "Invalid value for '-C'"),

@@ -238,7 +238,7 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
         data = replace(data, X=append_column(data.X, spec.intercept_scaling))
     problems = _Problems(spec, _loss(spec, classes), data, targets, offsets)
     if solver.method == "auto":
-        solver = problems.choose(solver)
+        solver = solver.choose(data, problems.loss, (spec.ridge, spec.l1), targets[0], spec.free_intercept)
     runs = problems.solve_all(solver, warm, columns)
     # From the columns as they were solved back to the columns as they were given.
     theta, node_theta = _model_rows(runs, problems.loss)
@@ -280,11 +280,6 @@ class _Problems:
     targets: list[np.ndarray]
     offsets: list[np.ndarray | None]
     rows: dict[float, Any] = field(default_factory=dict)
-
-    def choose(self, solver: Solver) -> Solver:
-        """Return the solver with the method that ``"auto"`` stands for here."""
-        weights = self.spec.ridge, self.spec.l1
-        return solver.choose(self.data, self.loss, weights, self.targets[0], self.spec.free_intercept)
 
     def solve_all(self, solver: Solver, warm: Start | None, columns: Columns) -> list[Run]:
         """Solve every problem, from the end of an earlier fit where there is one."""
