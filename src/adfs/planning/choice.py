@@ -73,7 +73,8 @@ def choose(
     if passes == float("inf"):
         return Choice(best, "the curvature of the loss has no bound, so no cost is known", passes, None)
     ratio = costs[second].work(facts) / work
-    reason = f"{number(passes)} passes are predicted, and {number(ratio)} times the work for {second}"
+    other = f"{number(ratio)} times the work" if ratio < float("inf") else "no cost is known"
+    reason = f"{number(passes)} passes are predicted, and {other} for {second}"
     # Problems on which second derivatives take many rounds are harder still for every other method.
     if METHODS[best].invariant_to_units:
         return Choice(best, reason, float("inf"), None)
