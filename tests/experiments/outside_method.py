@@ -20,14 +20,10 @@ class TrackingProcess(RoundProcess):
     """Gradient tracking: every node follows the mean gradient, which it learns by gossip."""
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__()
-        self.problem, self.size = setting.problem, setting.parameters.size
-        n, d = self.problem.n_nodes, self.problem.n_features
         laplacian = setting.network.laplacian()
-        self.gossip_matrix = sp.csr_array(
-            sp.eye_array(n) - laplacian / (1.0 + float(laplacian.diagonal().max()))
-        )
-        self.theta = np.zeros((n, d))
+        identity = sp.eye_array(setting.network.n_nodes)
+        super().__init__(setting, identity - laplacian / (1.0 + float(laplacian.diagonal().max())))
+        self.size, self.theta = setting.parameters.size, np.zeros(self.message_shape)
         self.old = self._gradients()
         self.followed = self.old.copy()
 
