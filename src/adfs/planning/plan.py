@@ -125,13 +125,6 @@ class Plan:
         Methods that are not recommended, because the clock counts each of their local solves as one pass.
     seconds_per_sample : float, optional
         The measured time of one sample's computation, which is 1 on the idealised clock.
-
-    Examples
-    --------
-    >>> import adfs
-    >>> facts = adfs.planning.Facts(n_samples=20_000, n_features=30, kappa_s=2000.0, kappa_b=200.0)
-    >>> adfs.plan(facts, nodes=[1, 16], network=["grid"], tau=20.0).best.n_nodes
-    16
     """
 
     predictions: tuple[Prediction, ...]
