@@ -270,8 +270,8 @@ class PointSagaParameters(ParameterRecord):
 class QningParameters(ParameterRecord):
     """QNing on one machine: its proximal steps add the curvature κ, half the mean of the samples' L_j.
 
-    A smaller κ needs fewer proximal steps, but each of them takes longer. ``contraction`` is the rate of exact
-    proximal steps; the quasi-Newton steps improve on it.
+    A smaller κ needs fewer proximal steps, but each of them takes longer. ``contraction`` is the rate of
+    exact proximal steps; the quasi-Newton steps improve on it.
     """
 
     _title: ClassVar[str] = "Parameters of QNing"
