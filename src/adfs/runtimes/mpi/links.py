@@ -38,6 +38,7 @@ class MpiLinks:
         self.number[self.edges] = np.arange(count)
         at_edges = ends[self.edges]
         self.peer = np.where(at_edges[:, 0] == team.rank, at_edges[:, 1], at_edges[:, 0]).astype(np.int64)
+        # The buffers stay in place, because the requests keep their addresses.
         self.out, self.into = np.zeros((count, message_length)), np.zeros((count, message_length))
         self.exchanges = np.zeros(count, dtype=np.int64)
         tags = self._tags()
@@ -109,6 +110,7 @@ def library_is_loaded() -> bool:
     """Make the functions known to compiled code; return False if one is not found (mpi4py is used then)."""
     from mpi4py import MPI
 
+    # mpi4py is linked to the MPI library, so its extension module leads to the functions.
     try:
         library = ctypes.CDLL(MPI.__file__)
         functions = {ours: getattr(library, theirs) for ours, theirs in _NAMES.items()}

@@ -59,9 +59,11 @@ class MpiRanks(Cluster):
             raise InputError(f"deadline must be a number of seconds, got {deadline!r}")
         if not (math.isfinite(deadline) and deadline > 0.0):
             raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
+        # The communicator is looked up on first use: importing or pickling must not start MPI.
         self._comm = comm
         self.deadline = float(deadline)
         self.compiled = compiled
+        # The ranks connect in the outermost of nested `with` blocks.
         self._team: Team | None = None
         self._depth = 0
         self._open = ExitStack()
@@ -94,6 +96,7 @@ class MpiRanks(Cluster):
     def __enter__(self) -> Self:
         if self._depth == 0:
             check_launcher()
+            # All ranks get here together; the constructor waits for them.
             self._team = Team(self.comm, self.deadline)
             self.rank, self.size = self._team.rank, self._team.size
             self.hosts = self._team.hosts
@@ -142,6 +145,7 @@ class MpiRanks(Cluster):
 
     def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
         comm = self.team.comm
+        # Receives start before sends, so that messages go directly into their buffers.
         requests = [comm.Irecv(array, rank, Tag.SWAP) for rank, array in incoming]
         requests += [comm.Isend(array, rank, Tag.SWAP) for rank, array in outgoing]
         ranks = [rank for rank, _ in incoming] + [rank for rank, _ in outgoing]
@@ -155,6 +159,7 @@ class MpiRanks(Cluster):
     ) -> EventExchange:
         """Return the compiled exchange if the process has kernels and the MPI library is found."""
         links = self.links(placement, process.message_length)
+        # A rank without links to other ranks has nothing to exchange.
         if self.compiled and links.edges.size and process.kernels is not None and library_is_loaded():
             return CompiledExchange(self, process, links, times, tau)
         return EventExchange(self, process, links, times, tau)
@@ -196,6 +201,7 @@ def check_launcher(world_size: int | None = None) -> None:
             f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
             "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
         )
+        # All processes fail alike: rank 0 writes the sentence first, and its end ends the others.
         wait_for_rank_0()
         say(sentence)
         raise SystemExit(2)
@@ -278,6 +284,7 @@ def fit_mpi(
                 "n_features": n_features,
             }
         )
+        # From here on every rank knows the network and the placement of all nodes.
         joint = join_shards(
             cluster, shards, network, nodes=nodes, loss=loss, sigma=sigma, n_features=n_features
         )
