@@ -327,7 +327,6 @@ class NonSmoothParameters(EventParameters):
     edge_weights: np.ndarray
     edge_probability: np.ndarray
     edge_resistance: np.ndarray
-    kind: str = "non-smooth"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -399,7 +398,6 @@ class BlockParameters(ParameterRecord):
     root_sums: np.ndarray
     virtual_weight: float = field(metadata=shown("virtual weight", "α"))
     tau: float = math.nan
-    kind: str = "block"
 
     def __post_init__(self) -> None:
         super().__post_init__()
