@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
+from adfs.algorithms.base import Method, Setting, register_method, theory_choice
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import inner_product
 from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel

@@ -14,8 +14,8 @@ from typing import ClassVar, TypeVar
 import numpy as np
 from scipy.linalg import lapack
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
-from adfs.algorithms.costs import matrix_work
+from adfs.algorithms.base import Method, Setting, register_method, theory_choice
+from adfs.algorithms.costs import RoundEffort, matrix_work
 from adfs.algorithms.lbfgs import DescentProcess
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
