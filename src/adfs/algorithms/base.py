@@ -39,10 +39,8 @@ else:
 
     P, C_co = TypeVar("P"), TypeVar("C_co", covariant=True)
 
-#: A method's own options, as users give them.
-Options: TypeAlias = Mapping[str, Any]
-#: The data of the nodes, or the few numbers per node that constants are made of.
-Source: TypeAlias = FiniteSum | NodeSummary
+Options: TypeAlias = Mapping[str, Any]  #: a method's own options, as users give them
+Source: TypeAlias = FiniteSum | NodeSummary  #: the data, or the numbers per node that constants are made of
 
 
 class Work(NamedTuple):
@@ -234,11 +232,9 @@ class Method(ABC, Generic[P]):
         Whether its iterates do not depend on the units of the features.
     primal : bool
         Whether it works on θ, and its dual variables follow from θ.
-    general_terms, several_outputs, l1, unbounded_curvature : bool
+    general_terms, several_outputs, l1, unbounded_curvature, unpenalised_columns : bool
         Whether it also runs on terms with a prox of their own, on models with several outputs, with an ℓ1
-        term, on losses whose curvature has no bound.
-    unpenalised_columns : bool
-        Whether it also takes columns without an ℓ2 term (`adfs.problem.Problem.with_ridge_columns`).
+        term, on losses whose curvature has no bound, with columns that have no ℓ2 term.
     warm_starts : bool
         Whether it can start from a point of an earlier run.
     needs_network : bool
@@ -439,7 +435,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register_method(method: Method) -> Method:
-    """Add a method to the registry, so that it can be picked by name everywhere."""
+    """Add a method to the registry: it can then be picked by name everywhere."""
     METHODS[method.name] = method
     return method
 
