@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adfs.algorithms.base import EventEffort, Method, get_method
+from adfs.algorithms.base import Method, get_method
+from adfs.algorithms.costs import EventEffort
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
