@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 from adfs.experiments.paper import LEVELS, reproduce
-from adfs.experiments.runs import available_cores
+from adfs.experiments.runner import available_cores
 from adfs.pages import number
 from benchmarks.measure import RESULTS, machine
 

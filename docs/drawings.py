@@ -11,13 +11,14 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 import adfs
+from adfs.algorithms import METHODS
 from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs, draw_edges
-from adfs.experiments.figures import layout
+from adfs.experiments.report import layout
 from adfs.pages import COLORS, line_options, line_styles
-from adfs.stages.boxes import intervals
 from adfs.runtimes.clock import Clock
 from adfs.runtimes.placement import place
 from adfs.schedule import frame, make_schedule
+from adfs.stages.boxes import intervals
 from adfs.theory import AugmentedGraph
 
 BLUE, RED, GREEN, PINK, ORANGE, _ = COLORS
@@ -87,7 +88,7 @@ def draw_first(figure: Figure) -> None:
     labels = [f"{count:.0f}" for count in data["samples"]]
     _draw_network(left, network, [BLUE] * network.n_nodes, labels)
     left.set_title("nine nodes with samples", fontsize=9.5)
-    (style,) = line_styles(["adfs"])
+    (style,) = line_styles(["adfs"], METHODS)
     right.semilogy(data["passes"], data["gap"], linewidth=2, **line_options(*style))
     right.set_xlabel("passes over the data")
     right.set_title("certified distance to the best", fontsize=9.5)
@@ -277,7 +278,7 @@ def draw_constants(figure: Figure) -> None:
         ("adfs-block", {}, "block-synchronous ADFS"),
         ("msda", {}, "MSDA"),
     )
-    styles = line_styles(method for method, _, _ in cases)
+    styles = line_styles((method for method, _, _ in cases), METHODS)
     for (method, options, label), style in zip(cases, styles, strict=True):
         run = adfs.simulate(
             method,
@@ -309,7 +310,7 @@ def draw_nonsmooth(figure: Figure) -> None:
         other = adfs.Problem.from_shards(shards, loss=loss, sigma=0.1)
         run = adfs.simulate(method, other, network, max_passes=300, record="gap")
         shown = run.frame[run.frame["passes"] > 1]
-        (style,) = line_styles([method])
+        (style,) = line_styles([method], METHODS)
         label = f"{loss}, {method}"
         axes.loglog(shown["passes"], shown["gap"].clip(1e-12), label=label, **line_options(*style))
     axes.set_xlabel("passes over the data")

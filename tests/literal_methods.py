@@ -10,7 +10,7 @@ import numpy as np
 from adfs.algorithms.adfs_literal import AdfsState
 from adfs.algorithms.interior_point import quadratic_pieces
 from adfs.errors import InputError
-from adfs.network import Network, chebyshev_gossip, lazy_gossip
+from adfs.network import ChebyshevCoefficients, Network, lazy_gossip
 from adfs.problem import Problem
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.losses import Loss, derivative
@@ -291,6 +291,27 @@ def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.
         if decrease <= 1e-24 * scale:
             break
     return np.asarray(theta)
+
+
+def chebyshev_gossip(
+    laplacian: np.ndarray, values: np.ndarray, coefficients: ChebyshevCoefficients
+) -> np.ndarray:
+    """Apply the accelerated gossip P(Lap) of MSDA to Θ, one row per node.
+
+    With W = Lap: a_0 = 1, a_1 = c2, X_0 = Θ, X_1 = c2 (I − c3 W)Θ, then a_{k+1} = 2 c2 a_k − a_{k−1} and
+    X_{k+1} = 2 c2 (I − c3 W) X_k − X_{k−1}; the result is Θ − X_K/a_K. It vanishes at agreement, and on the
+    rest its eigenvalues lie within 2 c1^K/(1 + c1^{2K}) of 1.
+    """
+    if coefficients.rounds == 1:
+        # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
+        return np.asarray(coefficients.step * (laplacian @ values))
+    stretch, step = coefficients.stretch, coefficients.step
+    scale_before, scale = 1.0, stretch
+    before, current = values, stretch * (values - step * (laplacian @ values))
+    for _ in range(coefficients.rounds - 1):
+        before, current = current, 2 * stretch * (current - step * (laplacian @ current)) - before
+        scale_before, scale = scale, 2 * stretch * scale - scale_before
+    return np.asarray(values - current / scale)
 
 
 def literal_msda(problem: Problem, network: Network, parameters: MsdaParameters, rounds: int) -> np.ndarray:

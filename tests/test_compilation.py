@@ -151,7 +151,7 @@ def mini(tmp_path: Path) -> Mini:
     source = Path(compilation.__file__).parent
     package = tmp_path / "adfs"
     package.mkdir()
-    for name in ("__init__.py", "_version.py", "compilation.py", "errors.py"):
+    for name in ("__init__.py", "_version.py", "compilation.py", "errors.py", "files.py"):
         shutil.copy(source / name, package / name)
     (package / "scalar.py").write_text(SCALAR)
     (package / "kernel.py").write_text(KERNEL)

@@ -1,29 +1,25 @@
-"""The decorator of every compiled kernel, with numba's disk cache made to notice what numba's own does not.
+"""The decorators of compiled kernels, and a disk cache that notices edits in all files a kernel is made from.
 
-numba keys a cached kernel on the file that holds it. Our kernels inline losses and row operations from
-other files, so an edit there would go unnoticed. Here one stamp over the sources that kernels are made from
-(all but the folders that hold none) names the folder that they are kept in. What that stamp cannot cover is
-not kept: functions from outside the package, and signatures that hold a type from outside it, such as a
-user's own loss. Two instructions that Python has no word for stand at the end.
+numba's own cache is keyed on the file that holds a kernel. Our kernels inline losses and row operations from
+other files, and an edit there would go unnoticed. Here a hash of all sources that kernels are made from names
+the folder of the cache. Code that this hash does not cover is compiled in every process: functions and types
+from outside the package, such as a user's own loss. Two processor instructions stand at the end.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import math
 import os
 import pickle
-import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import llvmlite
@@ -33,12 +29,13 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, sigutils
-from numba.core import event as compiler_events
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.dispatcher import Dispatcher
-from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 from numba.extending import intrinsic
 from numba.misc.appdirs import AppDirs
+
+from adfs.files import write_whole
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,20 +47,15 @@ OPTIONS: dict[str, object] = {
     "boundscheck": False,
     "error_model": "numpy",
     "nogil": True,
-    # Nothing calls a kernel by its address in C, and the entry for that is a tenth of a compilation.
+    # Nothing calls a kernel by its address in C, and that entry takes a tenth of a compilation.
     "no_cfunc_wrapper": True,
 }
-
-_PACKAGE = Path(__file__).parent
-# A type built from these is the same type as long as their versions are, and those are in every entry's name.
-_KNOWN_PACKAGES = frozenset({_PACKAGE.name, "builtins", "numba", "numpy"})
-_FOLDERS_KEPT = 12
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call for each signature, and keep the machine code on disk.
 
-    numba must be able to compile it without the interpreter. Its Python form stays reachable as ``py_func``.
+    numba must be able to compile it without the interpreter. Its Python form stays available as ``py_func``.
 
     Examples
     --------
@@ -77,43 +69,27 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that makes no arrays, without counting references to those it is given.
+    """Compile a function that creates no arrays, without counting references to its arguments.
 
-    numba counts them atomically, inside the loop when arrays sit in named tuples; for a step of a hundred
-    nanoseconds that is more than the work. The caller holds the arrays while the kernel runs.
+    numba counts them atomically, inside the loop when arrays are members of named tuples. A step of a hundred
+    nanoseconds would spend more time on that than on its work. The caller keeps the arrays alive.
     """
     return _with_cache(numba.njit(**OPTIONS, _nrt=False)(function), function)
 
 
-def _with_cache(dispatcher: Any, function: Callable[P, R]) -> Callable[P, R]:
-    plain = cast(FunctionType, function)
-    ours = plain.__module__.partition(".")[0] == _PACKAGE.name
-    # What a function closes over may come from anywhere: the stamp cannot cover it.
-    covered = ours and plain.__closure__ is None and _folder() is not None
-    # With NUMBA_DISABLE_JIT=1 numba hands the function back as it was.
-    if covered and isinstance(dispatcher, Dispatcher):
-        dispatcher._cache = _KernelCache(plain)
-    return cast("Callable[P, R]", dispatcher)
-
-
 def inlined(function: F) -> F:
-    """Compile a small function into whatever calls it.
+    """Let compiled code inline a small function; in Python it stays the Python function.
 
-    LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and a
-    loop that holds a call is not vectorised. Such a function makes no arrays (see `kernel`), and is kept on
-    disk inside the kernels that use it. Called from Python it is the Python function: an entry to its machine
-    code would cost more than that code, for each loss and kind of rows.
+    LLVM leaves a function that takes many arrays as a call, which costs more than the work of a step, and it
+    does not vectorise a loop that holds a call. The function must create no arrays (see `kernel`). It is kept
+    on disk inside the kernels that use it.
     """
-    dispatcher = numba.njit(forceinline=True, _nrt=False, no_cpython_wrapper=True, **OPTIONS)(function)
-    if isinstance(dispatcher, Dispatcher):
-        # The part of numba that takes calls from Python is told of no compiled form, and asks for one.
-        dispatcher._insert = lambda *compiled_form: None
-        dispatcher._compile_for_args = lambda *arguments, **named: function
-    return cast(F, dispatcher)
+    options = {**OPTIONS, "forceinline": True, "_nrt": False, "no_cpython_wrapper": True}
+    return cast(F, numba.extending.register_jitable(**options)(function))
 
 
 def overloads(target: Callable[..., object]) -> Callable[[F], F]:
-    """Say what a Python function is in compiled code: numba's ``overload`` with the options of `compiled`.
+    """Register what a Python function is in compiled code: numba's ``overload`` with our options.
 
     It decorates a function of the arguments' numba types that returns the implementation, or None where it
     has none; compiled code calls ``target`` by its name.
@@ -131,171 +107,44 @@ def overloads(target: Callable[..., object]) -> Callable[[F], F]:
     >>> fourth(2.0)
     16.0
     """
-    # Not `strict`: numba would want the same annotations on the function of types and on the implementation.
+    # Not `strict`: numba would require the same annotations on the function of types and the implementation.
     options = {**OPTIONS, "forceinline": True}
     register = numba.extending.overload(target, jit_options=options, strict=False)
     return cast("Callable[[F], F]", register)
 
 
-class _Place(_CacheLocator):  # type: ignore[misc]
-    """Where kernels are kept, in the shape that numba expects."""
+# --------------------------------------------------------------------------- the cache on disk
 
-    def __init__(self, function: FunctionType) -> None:
-        self._py_file = function.__code__.co_filename  # numba's warnings name it
-
-    def get_cache_path(self) -> str:
-        return str(_folder())
-
-    def get_source_stamp(self) -> None:
-        """Say nothing: the name of the folder is the stamp."""
-
-    def get_disambiguator(self) -> str:
-        return ""
-
-    def ensure_cache_path(self) -> None:
-        """Make the folder; a new one takes the place of those that have been unused for longest."""
-        folder = Path(self.get_cache_path())
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.exists():
-            return
-        folder.mkdir(mode=0o700, exist_ok=True)
-        # A process that still uses an old one loses nothing but the next start's time.
-        by_age = sorted(folder.parent.glob("*-numba*"), key=lambda path: path.stat().st_mtime)
-        for path in by_age[:-_FOLDERS_KEPT]:
-            shutil.rmtree(path, ignore_errors=True)
+_PACKAGE = Path(__file__).parent
+# No kernel is defined in these folders, or made from anything that is.
+_WITHOUT_KERNELS = frozenset({"cli", "data", "estimators", "experiments", "pages", "planning"})
+# A type that these packages define is fixed by their versions, which are part of every entry's name.
+_KNOWN_PACKAGES = frozenset({_PACKAGE.name, "builtins", "numba", "numpy"})
+_FOLDERS_KEPT = 12
 
 
-class _Results(CompileResultCacheImpl):  # type: ignore[misc]
-    """How numba turns what it compiled into bytes and back, for one function."""
-
-    def __init__(self, function: FunctionType) -> None:
-        # Not numba's own, which looks for a place by the source file, or as NUMBA_CACHE_LOCATOR_CLASSES says.
-        self._lineno = function.__code__.co_firstlineno
-        self._locator = _Place(function)
-        self._filename_base = re.sub(r"[^\w.]", "", f"{function.__module__}.{function.__qualname__}")
-
-
-class _OneFilePerSignature(IndexDataCacheFile):  # type: ignore[misc]
-    """Files that are either whole and right or absent, however many processes (one per rank) write at once.
-
-    numba reads its index, adds a line and writes it back: of two processes that do so together, one could
-    find the other's machine code under its own signature. So there is no index; a file's name is its key.
-    """
-
-    def load(self, key: str | None) -> Any:
-        """Return what was saved, or None when there is nothing or it is damaged."""
-        if key is None:
-            return None
-        path = Path(self._cache_path, key)
-        _refuse_what_others_may_write(path.parent.parent)
-        content = path.read_bytes()
-        digest, body = content[:32], content[32:]
-        # After a full disk or a machine that went down: a wrong bit in machine code would end the process.
-        return pickle.loads(body) if hashlib.sha256(body).digest() == digest else None
-
-    def save(self, key: str, data: Any) -> None:
-        """Write one file whole: it is moved into place when it is complete."""
-        path = Path(self._cache_path, key)
-        _refuse_what_others_may_write(path.parent.parent)
-        body = self._dump(data)
-        with self._open_for_write(str(path)) as file:
-            file.write(hashlib.sha256(body).digest() + body)
-
-
-class _KernelCache(FunctionCache):  # type: ignore[misc]
-    """numba's disk cache of one function, but for the names of the files and what may be kept in them."""
-
-    _impl_class = _Results
-
-    def __init__(self, function: FunctionType) -> None:
-        super().__init__(function)
-        self._cache_file = _OneFilePerSignature(self._cache_path, self._impl.filename_base, None)
-
-    def flush(self) -> None:
-        """Leave the disk alone: numba's ``recompile`` wants the function compiled in this process."""
-        self.disable()
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Bring back the compiled form for a signature, or None."""
-        # What machine code may call. numba's own refreshes the whole context here, with all it knows of
-        # Python and NumPy: a tenth of a second and more, and only the compiler wants it, which asks for it.
-        rtsys.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
-        return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the compiled form of a signature, if it may be kept (if not, numba need not warn of it)."""
-        if self._index_key(sig, data.codegen) is not None:
-            super().save_overload(sig, data)
-
-    def _guard_against_spurious_io_errors(self) -> suppress:
-        return suppress(OSError)  # a disk that refuses costs time and is not an error
-
-    def _index_key(self, sig: Any, codegen: Any) -> str | None:
-        """Return the name of the file of a signature, or None when it must not be kept."""
-        signature = sigutils.normalize_signature(sig)
-        classes = list(_python_objects(signature))
-        # When sources changed since this process started, what it runs may be neither the old nor the new.
-        # Looked up every half second: a start loads a score of kernels, and a network's disk is slow to ask.
-        moment = time.monotonic() // 0.5
-        if not all(map(_is_known, classes)) or _file_times(moment) != _FILE_TIMES_AT_IMPORT:
-            return None
-        key = (
-            super()._index_key(signature, codegen),  # also has the processor and the function's byte code
-            [f"{value.__module__}.{value.__qualname__}" for value in classes],
-            (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__),
-            (numba.config.OPT, numba.config.BOUNDSCHECK),
-        )
-        return f"{self._impl.filename_base}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.kernel"
-
-
-def _python_objects(value: Any, seen: set[Any] | None = None) -> Iterator[Any]:
-    """Yield the Python classes and functions that a numba type is built on, however deep."""
-    seen = set() if seen is None else seen
-    if isinstance(value, type | FunctionType | Dispatcher):
-        yield value
-    elif isinstance(value, tuple | list | set | frozenset):
-        for item in value:
-            yield from _python_objects(item, seen)
-    elif isinstance(value, dict):
-        yield from _python_objects([*value.keys(), *value.values()], seen)
-    elif isinstance(value, types.Type) and value not in seen:
-        seen.add(value)  # a recursive type refers to itself
-        yield from _python_objects([type(value), vars(value)], seen)
-
-
-def _is_known(value: Any) -> bool:
-    # A function in a signature has an address in its name and would never be found again.
-    return isinstance(value, type) and value.__module__.partition(".")[0] in _KNOWN_PACKAGES
-
-
-@functools.lru_cache(maxsize=1)
-def _file_times(_moment: float) -> list[tuple[int, int]] | None:
-    """Tell cheaply whether a source has changed; asked again for the same moment, without looking."""
+def _file_times() -> list[tuple[int, int]] | None:
+    """Return times and sizes of all sources; they change when a source is edited."""
     try:
         return [(status.st_mtime_ns, status.st_size) for status in map(os.stat, _SOURCES)]
-    except OSError:  # removed meanwhile
+    except OSError:  # a source was removed
         return None
 
 
-# No kernel is defined in these, or made from anything that is.
-_WITHOUT_KERNELS = frozenset({"cli", "data", "estimators", "experiments", "pages", "planning"})
 _SOURCES = sorted(
     path
     for path in _PACKAGE.rglob("*.py")
     if path.is_file() and path.relative_to(_PACKAGE).parts[0] not in _WITHOUT_KERNELS
 )
-_FILE_TIMES_AT_IMPORT = _file_times(-1.0)
+_FILE_TIMES_AT_IMPORT = _file_times()
 
 
 @functools.cache
 def _folder() -> Path | None:
-    """Return the folder of these sources, whether or not it is there; None when they cannot be read."""
+    """Return the cache folder of these sources, which need not exist; None where sources cannot be read."""
+    root = Path(AppDirs("adfs", appauthor=False).user_cache_dir) / "kernels"
     if numba.config.CACHE_DIR:
         root = Path(numba.config.CACHE_DIR).absolute() / "adfs-kernels"
-    else:
-        root = Path(AppDirs("adfs", appauthor=False).user_cache_dir) / "kernels"
     stamp = hashlib.sha256()
     try:
         for path in _SOURCES:
@@ -303,42 +152,125 @@ def _folder() -> Path | None:
             stamp.update(hashlib.sha256(path.read_bytes()).digest())
     except OSError:
         return None
-    if not _SOURCES or not root.is_absolute():  # inside an archive; a user without a home
+    # A package inside an archive has no source files; a user without a home has no absolute folder.
+    if not _SOURCES or not root.is_absolute():
         return None
     folder = root / f"{stamp.hexdigest()[:16]}-numba{numba.__version__}"
     with suppress(OSError):
-        os.utime(folder)  # its time of last use
+        os.utime(folder)  # the time of its last use
     return folder
 
 
-class _WithoutCollections(compiler_events.Listener):  # type: ignore[misc]
-    """Keeps Python's collector from going through all that numba makes: it is a seventh of a compilation."""
-
-    def __init__(self) -> None:
-        self._depth, self._was_enabled = 0, False
-
-    def on_start(self, event: object) -> None:
-        """Pause it when the outermost function begins; the compiler's lock keeps other threads away."""
-        if not self._depth:
-            self._was_enabled = gc.isenabled()
-            gc.disable()
-        self._depth += 1
-
-    def on_end(self, event: object) -> None:
-        """Let it go on, also after an error."""
-        self._depth -= 1
-        if not self._depth and self._was_enabled:
-            gc.enable()
+def _make_folder(folder: Path) -> None:
+    """Make the folder of these sources; the folders that were unused for longest make room for it."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        by_age = sorted(folder.parent.glob("*-numba*"), key=lambda path: path.stat().st_mtime)
+        for path in by_age[:-_FOLDERS_KEPT]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-compiler_events.register("numba:compile", _WithoutCollections())
-
-
-def _refuse_what_others_may_write(root: Path) -> None:
-    """Raise an OSError for a folder that another user can write to: machine code is run as it is read."""
+def _refuse_shared(root: Path) -> None:
+    """Raise an OSError for a folder that another user can write to: its machine code would be executed."""
     status = root.stat()
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise PermissionError(f"{root} can be written to by others")
+
+
+def _python_objects(value: Any, visited: set[Any]) -> Iterator[Any]:
+    """Yield the Python classes and functions that a numba type is built on, at any depth."""
+    if isinstance(value, type | FunctionType | Dispatcher):
+        yield value
+    elif isinstance(value, tuple | list | set | frozenset):
+        for item in value:
+            yield from _python_objects(item, visited)
+    elif isinstance(value, dict):
+        yield from _python_objects([*value.keys(), *value.values()], visited)
+    elif isinstance(value, types.Type) and value not in visited:
+        visited.add(value)  # a recursive type refers to itself
+        yield from _python_objects([type(value), vars(value)], visited)
+
+
+class _Results(CompileResultCacheImpl):  # type: ignore[misc]
+    """Turns numba's compiled functions into bytes and back."""
+
+    def __init__(self, function: FunctionType) -> None:
+        # Only for numba's warnings. Its own constructor would choose a folder beside the source file.
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = SimpleNamespace(_py_file=function.__code__.co_filename)
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """numba's disk cache of one function, with one file per signature instead of an index.
+
+    numba reads its index, adds a line and writes it back: when two ranks do so together, one may later find
+    the other's machine code under its own signature. Here the name of a file is the hash of its key, and a
+    file appears when it is complete.
+    """
+
+    def __init__(self, function: FunctionType, folder: Path) -> None:
+        self._py_func, self._folder, self._impl = function, folder, _Results(function)
+        self._cache_path = str(folder)
+        self.enable()
+
+    def flush(self) -> None:
+        """Leave the files: numba's ``recompile`` asks for a compilation in this process."""
+        self.disable()
+
+    def _guard_against_spurious_io_errors(self) -> suppress:
+        return suppress(OSError)  # a disk that refuses costs time and is no error
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        path = self._entry(sig, target_context.codegen())
+        if path is None or not self._enabled:
+            return None
+        _refuse_shared(self._folder.parent)
+        content = path.read_bytes()
+        # A wrong bit in machine code would end the process: after a full disk or a crash, compile again.
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
+            return None
+        return self._impl.rebuild(target_context, pickle.loads(content[32:]))
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        path = self._entry(sig, data.codegen)
+        if path is None or not self._enabled or not self._impl.check_cachable(data):
+            return
+        _make_folder(self._folder)
+        _refuse_shared(self._folder.parent)
+        body = dumps(self._impl.reduce(data))
+        write_whole(path, hashlib.sha256(body).digest() + body)
+
+    def _entry(self, sig: Any, codegen: Any) -> Path | None:
+        """Return the file of a signature, or None when its machine code must not be kept."""
+        signature = sigutils.normalize_signature(sig)
+        objects = list(_python_objects(signature, set()))
+        # A function in a signature has an address in its name, which no other process finds again.
+        known = all(
+            isinstance(item, type) and item.__module__.partition(".")[0] in _KNOWN_PACKAGES
+            for item in objects
+        )
+        # After an edit this process runs a mixture of the old sources and the new.
+        if not known or _file_times() != _FILE_TIMES_AT_IMPORT:
+            return None
+        key = (
+            self._index_key(signature, codegen),  # holds the processor and the function's byte code
+            [f"{item.__module__}.{item.__qualname__}" for item in objects],
+            (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__),
+            (numba.config.OPT, numba.config.BOUNDSCHECK),
+        )
+        name = hashlib.sha256(repr(key).encode()).hexdigest()[:32]
+        return self._folder / f"{self._py_func.__module__}.{self._py_func.__name__}-{name}.kernel"
+
+
+def _with_cache(dispatcher: Any, function: Callable[P, R]) -> Callable[P, R]:
+    """Give a dispatcher our cache, unless its function is not covered by the hash of our sources."""
+    plain, folder = cast(FunctionType, function), _folder()
+    ours = plain.__module__.partition(".")[0] == _PACKAGE.name
+    # The variables of a closure may come from anywhere. With NUMBA_DISABLE_JIT=1 there is no dispatcher.
+    if ours and plain.__closure__ is None and folder is not None and isinstance(dispatcher, Dispatcher):
+        dispatcher._cache = _KernelCache(plain, folder)
+    return cast("Callable[P, R]", dispatcher)
 
 
 # --------------------------------------------------------------------------- instructions

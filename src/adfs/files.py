@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, never over an input, a device or a link; archives read with a limit."""
+"""Files: written as a whole or not at all, never over an input; archives are read with a limit of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-#: An object of JSON: what is read from a file, or will be written to one.
+#: An object of JSON, read from a file or to be written to one.
 JsonObject: TypeAlias = dict[str, Any]
+Content: TypeAlias = bytes | str | Callable[[IO[bytes]], object]
 
-# Reasons for which the name that was given is wrong, rather than the disk or the network behind it.
+# Errors of a wrong name, rather than of the disk or the network behind it.
 _WRONG_NAME = (
     errno.ENOENT,
     errno.EACCES,
@@ -36,16 +37,13 @@ _WRONG_NAME = (
 )
 
 
-def write_whole(
-    path: AnyPath, content: bytes | str | Callable[[IO[bytes]], object], *, make_folder: bool = False
-) -> None:
+def write_whole(path: AnyPath, content: Content, *, make_folder: bool = False) -> None:
     """Replace a file by new content, or leave it as it was.
 
-    A reader finds the old content or the new, never a part. A link stays a link, its target is written. What
-    is no regular file (a device, a FIFO, this process's standard output) is written to as it is. Text is
-    written as UTF-8; a function is given the open binary stream and writes into it. When the disk is full or
-    the folder is missing (and not to be made), the error is a `FileError`, and a `BrokenPipeError` for a pipe
-    whose reader has gone.
+    A reader sees the old content or the new, never a part. For a link, the target is replaced. A device, a
+    FIFO and this process's standard output are written to directly. Text is written as UTF-8; a function is
+    given the open binary stream and writes into it. A full disk or a missing folder (unless ``make_folder``)
+    raises a `FileError`, a pipe whose reader has ended a `BrokenPipeError`.
 
     Examples
     --------
@@ -55,48 +53,47 @@ def write_whole(
     ...     Path(f"{folder}/a.txt").read_text()
     'hello'
     """
-    kept = ""
+    unchanged = ""
     try:
         if make_folder:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-        found = _status(path)
-        if found is not None and _is_own_output(found):
-            with _own_output(found) as stream:
-                _write(stream, content)
-        elif found is not None and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            with Path(path).open("wb") as stream:
+        old = _status(path)
+        # A device or a pipe cannot be replaced, and standard output goes on after this file.
+        if old is not None and (_output_handle(old) is not None or _is_special(old)):
+            with _open_directly(path, old) as stream:
                 _write(stream, content)
         else:
-            if found is not None:
-                kept = "; what stood there before is unchanged"
-            _replace(os.path.realpath(path), content, found)
+            if old is not None:
+                unchanged = "; what stood there before is unchanged"
+            _replace(os.path.realpath(path), content, old)
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}{kept}") from None
+        raise FileError(f"cannot write {path}: {error.strerror or error}{unchanged}") from None
 
 
-def _write(stream: IO[bytes], content: bytes | str | Callable[[IO[bytes]], object]) -> None:
+def _write(stream: IO[bytes], content: Content) -> None:
     if callable(content):
         content(stream)
     else:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
-def _replace(
-    path: str, content: bytes | str | Callable[[IO[bytes]], object], old: os.stat_result | None
-) -> None:
-    """Write a file beside, force it to the disk, and move it into place."""
+def _replace(path: str, content: Content, old: os.stat_result | None) -> None:
+    """Write a temporary file, force it to the disk, and rename it."""
     if old is not None and stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    # Opened with the mode that any new file has, so that the umask applies. The name is short whatever the
-    # name of the file is, which may have the longest length that there is.
+    # The mode of a new file follows the umask. The temporary name is short, because the file's own name may
+    # have the greatest length that the disk allows.
     temporary = Path(path).parent / f".adfs-{os.urandom(8).hex()}.part"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             if old is not None:
-                _keep_owner_and_mode(handle, old)
+                with contextlib.suppress(OSError):  # only root may change owners
+                    os.fchown(handle, old.st_uid, old.st_gid)
+                with contextlib.suppress(OSError):  # some network disks have no modes
+                    os.fchmod(handle, stat.S_IMODE(old.st_mode))
             _write(stream, content)
             stream.flush()
             os.fsync(handle)
@@ -107,73 +104,70 @@ def _replace(
         raise
 
 
-def _keep_owner_and_mode(handle: int, old: os.stat_result) -> None:
-    with contextlib.suppress(OSError):  # only root may give files away
-        os.fchown(handle, old.st_uid, old.st_gid)
-    with contextlib.suppress(OSError):  # some network disks have no modes
-        os.fchmod(handle, stat.S_IMODE(old.st_mode))
-
-
 def _status(path: AnyPath) -> os.stat_result | None:
-    """Return what a path leads to, None where there is nothing."""
+    """Return the status of a file, through links; None where there is no file."""
     try:
         return Path(path).stat()
     except FileNotFoundError:
         return None
 
 
-def _is_own_output(found: os.stat_result) -> bool:
-    return any(_leads_to(handle, found) for handle in (1, 2))
+def _is_special(status: os.stat_result) -> bool:
+    """Whether it is a device, a pipe or a socket, neither a regular file nor a folder."""
+    return not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
 
 
-def _leads_to(handle: int, found: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), found)
-    except OSError:  # closed
-        return False
+def _output_handle(status: os.stat_result) -> int | None:
+    """Return 1 or 2 when the file is this process's standard output or error, else None."""
+    for handle in (1, 2):
+        with contextlib.suppress(OSError):  # closed
+            if os.path.samestat(os.fstat(handle), status):
+                return handle
+    return None
 
 
-@contextlib.contextmanager
-def _own_output(found: os.stat_result) -> Iterator[IO[bytes]]:
-    """Open standard output (or error) again after what was printed so far, wherever the shell sent it."""
+def _open_directly(path: AnyPath, status: os.stat_result) -> IO[bytes]:
+    """Open a special file, or standard output after everything that was printed so far."""
+    handle = _output_handle(status)
+    if handle is None:
+        return Path(path).open("wb")
     for printed in (sys.stdout, sys.stderr):
-        if printed is not None:  # closed by whoever started us
+        if printed is not None:  # closed by the parent process
             printed.flush()
-    handle = next(handle for handle in (1, 2) if _leads_to(handle, found))
-    with os.fdopen(os.dup(handle), "wb") as stream:
-        yield stream
+    return os.fdopen(os.dup(handle), "wb")
 
 
 def check_writable(path: AnyPath) -> None:
-    """Raise unless a file could be written there: asked before the work whose result goes into it."""
+    """Raise unless a file can be written there; to be called before the work whose result it holds."""
     path = Path(path)
     try:
-        found = _status(path)
+        old = _status(path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    if found is not None and stat.S_ISDIR(found.st_mode):
+    if old is not None and stat.S_ISDIR(old.st_mode):
         raise InputError(f"cannot write {path}: it is a directory")
-    if found is not None and not os.access(path, os.W_OK) and not _is_own_output(found):
+    if old is not None and not os.access(path, os.W_OK) and _output_handle(old) is None:
         raise InputError(f"cannot write {path}: no permission to write to it")
-    if found is not None and not stat.S_ISREG(found.st_mode):
+    if old is not None and _is_special(old):
         return
+    # A regular file is replaced by a new one in the folder of its target.
     folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+    _check_parent(folder, f"cannot write {path}")
+
+
+def _check_parent(folder: Path, refusal: str) -> None:
     if not folder.is_dir():
-        raise InputError(f"cannot write {path}: there is no directory {folder}")
+        raise InputError(f"{refusal}: there is no directory {folder}")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {path}: no permission to write into {folder}")
+        raise InputError(f"{refusal}: no permission to write into {folder}")
 
 
 def check_folder(path: AnyPath) -> None:
-    """Raise unless there is a folder that can be written into, or one could be made."""
+    """Raise unless there is a folder that can be written into, or one can be made."""
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise InputError(f"cannot write into {path}: it is a file, and a folder is needed")
-    above = path if path.exists() else path.parent
-    if not above.is_dir():
-        raise InputError(f"cannot write into {path}: there is no directory {above}")
-    if not os.access(above, os.W_OK):
-        raise InputError(f"cannot write into {path}: no permission to write into {above}")
+    _check_parent(path if path.exists() else path.parent, f"cannot write into {path}")
 
 
 def check_outputs(
@@ -182,26 +176,28 @@ def check_outputs(
     *,
     folders: Mapping[str, AnyPath | None] | None = None,
 ) -> None:
-    """Raise unless the outputs can be written and are none of the inputs, nor one another.
+    """Raise unless all outputs can be written, and differ from each other and from the inputs.
 
-    All by the option or argument that says them (``"FILE"``, ``"--out"``), None where it was not given:
-    what is read, the files that will be written, the folders that will be written into.
+    Each mapping goes from the name of an option or argument (``"FILE"``, ``"--out"``) to its path, None where
+    it was not given: the files to read, the files to write, and the folders to write into.
     """
-    taken: list[tuple[str, AnyPath]] = []
+    # Compare each output with all inputs and with the outputs before it.
+    others: list[tuple[str, AnyPath]] = []
     for name, given in inputs.items():
-        several = [given] if isinstance(given, str | os.PathLike) else given or []
-        taken += [(name, path) for path in several]
+        paths = [given] if isinstance(given, str | os.PathLike) else given or []
+        others += [(name, path) for path in paths]
     for name, path in [*outputs.items(), *(folders or {}).items()]:
         if path is None:
             continue
-        for other, other_path in taken:
+        for other, other_path in others:
             if _same_file(path, other_path):
                 where = f"{path}" if str(path) == str(other_path) else f"{path} and {other_path}"
                 raise InputError(
                     f"{name} and {other} are the same file ({where}), which would be overwritten; "
                     f"give {name} another name"
                 )
-        taken.append((name, path))
+        others.append((name, path))
+    # Then check that each can be written.
     for path in outputs.values():
         if path is not None:
             check_writable(path)
@@ -214,16 +210,16 @@ def _same_file(one: AnyPath, other: AnyPath) -> bool:
     """Whether two names, through links of either kind, are one file; devices and pipes may be shared."""
     try:
         first, second = _status(one), _status(other)
-    except OSError:  # told by whoever opens it
+    except OSError:  # opening it will give the reason
         return False
+    # Files that do not exist yet have names only.
     if first is None or second is None:
         return first is second and os.path.realpath(one) == os.path.realpath(other)
-    shared = not (stat.S_ISREG(first.st_mode) or stat.S_ISDIR(first.st_mode))
-    return not shared and os.path.samestat(first, second)
+    return not _is_special(first) and os.path.samestat(first, second)
 
 
 def reading_error(path: AnyPath, error: OSError) -> AdfsError:
-    """Build the error for a file that cannot be read: a wrong name, or a disk that fails."""
+    """Return the error for a file that cannot be read: an `InputError` if its name is wrong."""
     kind = InputError if error.errno in _WRONG_NAME else FileError
     return kind(f"cannot read {path}: {error.strerror or error}")
 
@@ -231,30 +227,29 @@ def reading_error(path: AnyPath, error: OSError) -> AdfsError:
 def read_arrays(
     stream: IO[bytes], most_bytes: int, names: Collection[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Read the arrays of a NumPy archive, or those of some names, if they take at most so much memory.
+    """Read the arrays of a NumPy archive (or those with some names) if they fit into ``most_bytes``.
 
-    A file may say anything of its sizes. They are added up from the arrays' headers, and compared with the
-    sizes of the archive's entries, before any array is unpacked. Whatever is wrong is a `ValueError`.
+    A file may declare any size. The declared sizes are compared with the sizes of the archive's entries, and
+    added up, before any array is unpacked. Any defect of the file raises a `ValueError`.
     """
+    # Imported here, because most users of this module read no arrays.
     from numpy.lib import format as npy
 
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-            if names is not None:
-                entries = {name: entry for name, entry in entries.items() if name in names}
-            needed = 0
+            entries = {name: entry for name, entry in entries.items() if names is None or name in names}
+            # Read the headers first: an array must have the size of its entry, and all of them must fit.
             for name, entry in entries.items():
                 with archive.open(entry) as member:
-                    old = npy.read_magic(member) == (1, 0)
-                    header = npy.read_array_header_1_0(member) if old else npy.read_array_header_2_0(member)
-                    shape, _, kind = header
-                    size = math.prod(shape) * kind.itemsize
+                    first_version = npy.read_magic(member) == (1, 0)
+                    read_header = npy.read_array_header_1_0 if first_version else npy.read_array_header_2_0
+                    shape, _, kind = read_header(member)
                     if kind.hasobject:
                         raise ValueError(f"the array {name!r} holds Python objects, which are never loaded")
-                    if size != entry.file_size - member.tell():
+                    if math.prod(shape) * kind.itemsize != entry.file_size - member.tell():
                         raise ValueError(f"the array {name!r} is not as large as it says")
-                needed += size
+            needed = sum(entry.file_size for entry in entries.values())
             if needed > most_bytes:
                 raise ValueError(
                     f"its arrays would take {needed / 1e9:.3g} GB of memory, and those of this file may take "
@@ -267,10 +262,5 @@ def read_arrays(
             return arrays
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise ValueError("it is damaged or cut short") from error
-    except (
-        KeyError,
-        RuntimeError,
-        OverflowError,
-        MemoryError,
-    ) as error:  # encrypted, or packed in other ways
+    except (KeyError, RuntimeError, OverflowError, MemoryError) as error:  # encrypted, or an unknown packing
         raise ValueError(str(error) or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""What a launcher (mpiexec, srun) says of itself in the environment, and MPI's start within a deadline."""
+"""MPI launchers (mpiexec, srun): their environment variables, and the start of MPI within a deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-# (variable of the size, variable of the rank): Open MPI, MPICH and Intel MPI (Hydra), MVAPICH2, Cray PALS.
+# The variables of the number of ranks and of the own rank, by launcher: Open MPI, MPICH and Intel MPI
+# (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
@@ -20,14 +21,14 @@ _VARIABLES = (
 
 
 class Launch(NamedTuple):
-    """How many processes were launched together (``size``), and which of them this one is (``rank``)."""
+    """The number of processes that were launched together, and the number of this one among them."""
 
     size: int
     rank: int
 
 
 def launch_of(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """Return what the launcher's variables say, or None where there was no launcher.
+    """Read the launcher's variables; None where this process was not launched by one.
 
     Examples
     --------
@@ -36,20 +37,19 @@ def launch_of(environment: Mapping[str, str] | None = None) -> Launch | None:
     >>> launch_of({}) is None
     True
     """
-    found = os.environ if environment is None else environment
-    for size, rank in _VARIABLES:
-        if found.get(size, "").isdigit() and found.get(rank, "").isdigit():
-            return Launch(int(found[size]), int(found[rank]))
+    variables = os.environ if environment is None else environment
+    candidates = [*_VARIABLES]
     # A Slurm batch script has SLURM_NTASKS too: only a step that srun started with PMIx or PMI2 counts.
-    if "PMIX_RANK" in found or "PMI_RANK" in found or "PMI_FD" in found:
-        size_words = found.get("SLURM_STEP_NUM_TASKS", found.get("SLURM_NTASKS", ""))
-        if size_words.isdigit() and found.get("SLURM_PROCID", "").isdigit():
-            return Launch(int(size_words), int(found["SLURM_PROCID"]))
+    if any(name in variables for name in ("PMIX_RANK", "PMI_RANK", "PMI_FD")):
+        candidates += [("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("SLURM_NTASKS", "SLURM_PROCID")]
+    for size, rank in candidates:
+        if variables.get(size, "").isdigit() and variables.get(rank, "").isdigit():
+            return Launch(int(variables[size]), int(variables[rank]))
     return None
 
 
 def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether this process is one of several that an MPI launcher started; no MPI library is loaded to tell.
+    """Whether an MPI launcher started this process as one of several; it does not load MPI.
 
     Examples
     --------
@@ -62,23 +62,23 @@ def launched_by_mpi(environment: Mapping[str, str] | None = None) -> bool:
     return launch is not None and launch.size > 1
 
 
-# Seconds that other ranks leave rank 0 to speak, where no message can tell them that it has.
-_TO_SPEAK = 10.0
+# Seconds that the other ranks wait for the error message of rank 0 before they print their own.
+_RANK_0_FIRST = 10.0
 
 
 def wait_for_rank_0() -> None:
-    """Wait on every rank but 0, before it gives up for a reason that all ranks probably have.
+    """Wait a while on every rank but 0, before it fails for a reason that probably all ranks have.
 
-    The launcher ends all ranks as soon as one fails: rank 0 says why, and the others are ended here. One that
-    is alone with its trouble goes on after a while, and speaks itself.
+    The launcher ends all ranks as soon as one of them fails, so that only the message of rank 0 is printed. A
+    rank that fails alone prints its own message after the wait.
     """
     launch = launch_of()
     if launch is not None and launch.rank > 0:
-        time.sleep(_TO_SPEAK)
+        time.sleep(_RANK_0_FIRST)
 
 
-# Waits for its standard input to close, which this process's end does too.
-_KILLER = """
+# A watchdog: it waits until its standard input is closed, which the end of its parent does too.
+_WATCHDOG = """
 import os, select, signal, sys
 if not select.select([0], [], [], float(sys.argv[1]))[0]:
     os.write(2, os.fsencode(f"adfs: {sys.argv[3]}\\n"))
@@ -88,21 +88,21 @@ if not select.select([0], [], [], float(sys.argv[1]))[0]:
 
 @contextlib.contextmanager
 def killed_after(deadline: float, what: str) -> Iterator[None]:
-    """Let this rank say that it waited for all ranks to do ``what``, and end, unless the block ends in time.
+    """Kill this rank with a message when the block, in which all ranks have to do ``what``, takes too long.
 
-    A small child process does both. A thread could not: `MPI_Init` and `MPI_Finalize` keep the interpreter's
-    lock. The launcher then ends the other ranks, which leave it to rank 0 if that is there.
+    A small child process prints the message and kills. A thread could not: `MPI_Init` and `MPI_Finalize` hold
+    the interpreter's lock. The launcher then ends the other ranks, which leave rank 0 the time to be first.
     """
     launch = launch_of()
     rank = 0 if launch is None else launch.rank
-    seconds = deadline if rank == 0 else deadline + _TO_SPEAK
+    seconds = deadline if rank == 0 else deadline + _RANK_0_FIRST
     sentence = (
         f"rank {rank} waited {seconds:g} s for all ranks to {what} and gave up; "
-        "see whether all of them were started, and which one stopped or ended"
+        "check whether all of them were started, and which one stopped or ended"
     )
-    words = ["-I", "-S", "-c", _KILLER, str(seconds), str(os.getpid()), sentence]
+    arguments = ["-I", "-S", "-c", _WATCHDOG, str(seconds), str(os.getpid()), sentence]
     with subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as child:
         try:
             yield
@@ -111,7 +111,7 @@ def killed_after(deadline: float, what: str) -> Iterator[None]:
 
 
 def load_mpi(deadline: float) -> Any:
-    """Return mpi4py's ``MPI``; importing it starts MPI, for which all ranks have to come."""
+    """Return mpi4py's ``MPI``; its import starts MPI, which waits for all ranks."""
     if "mpi4py.MPI" in sys.modules or not launched_by_mpi():
         from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""One BLAS thread where numbers that enter a run are computed: threaded sums depend on how many there are."""
+"""One BLAS thread for numbers that enter a run: the rounding of sums depends on the number of threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 @cache
 def _libraries() -> Any:
-    """Find the loaded BLAS libraries, once; imported here because few processes need it."""
-    import scipy.linalg  # noqa: F401  (it brings a BLAS of its own, which must be loaded to be found)
+    """Find the loaded BLAS libraries, once."""
+    # SciPy has a BLAS of its own, which must be loaded to be found. Few processes need these two imports.
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -41,5 +42,5 @@ class _SingleThreaded(ContextDecorator):
                 self._limit.restore_original_limits()
 
 
-#: ``with single_threaded:`` around, or ``@single_threaded`` above, what calls LAPACK or BLAS
+#: ``with single_threaded:`` around a block, or ``@single_threaded`` on a function, that calls LAPACK or BLAS
 single_threaded = _SingleThreaded()

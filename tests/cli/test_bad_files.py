@@ -204,7 +204,7 @@ BAD = {
     "text target": (
         "c.csv",
         content(b"a,y\n1,no\n2,yes\n"),
-        "a regression wants numbers",
+        "a regression needs numbers",
         ["--loss", "squared"],
     ),
 }
@@ -244,9 +244,11 @@ def test_a_bad_file_is_one_line_and_leaves_nothing(
     ],
 )
 def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", name, "--out", "m.json"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    compare = ["compare", "--data", name, "--graph", "path:2", "--method", "adfs", "--out", "c"]
+    for command in (["fit", name, "--out", "m.json"], compare):
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
 
 
 def test_there_are_more_than_thirty_kinds() -> None:
@@ -267,6 +269,6 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
     (tmp_path / "folder").mkdir()
     (tmp_path / "t.svm").write_bytes(GOOD)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("adfs.cli.fitting.fit_files", lambda *_: pytest.fail("the work was begun"))
+    monkeypatch.setattr("adfs.cli.fit_files.fit_files", lambda *_: pytest.fail("the work was begun"))
     assert main(["fit", "t.svm", "--out", place]) == 2
     assert message in capsys.readouterr().err

@@ -42,6 +42,10 @@ FITS = {
     "cross-validation": [
         *("two.svm", "--cv", "2", "--C-grid", "0.1,1", "--method", "adfs", "--tol", "1e-6"),
     ],
+    "cross-validation of squares": [
+        *("houses.csv", "--label", "y", "--loss", "squared", "--no-intercept", "--cv", "2"),
+        *("--alpha-grid", "0.1,1", "--algorithm", "adfs", "--tol", "1e-6"),
+    ],
 }
 
 
@@ -66,15 +70,11 @@ def fit(*options: str) -> int:
     return main(["fit", *options, "--nodes", "3", "--network", "path", "--seed", "3", "--out", "model.json"])
 
 
-def fitted() -> tuple[bytes, bytes, float, float]:
-    """Return what must not depend on whether a fit was resumed."""
+def fitted() -> tuple[bytes, bytes, dict[str, object]]:
+    """Return what must not depend on whether a fit was resumed: everything but the seconds it took."""
     model = LinearModel.load(Path("model.json"))
-    return (
-        model.coef.tobytes(),
-        model.intercept.tobytes(),
-        model.training["gap"],
-        model.training["passes"],
-    )
+    training = {name: value for name, value in model.training.items() if name != "seconds"}
+    return model.coef.tobytes(), model.intercept.tobytes(), training
 
 
 @pytest.mark.parametrize("kind", FITS)
@@ -86,6 +86,32 @@ def test_fit_resumed_between_and_after_its_end_has_the_same_bits(kind: str, fold
         fit(*resumable, "--max-passes", passes)
     for _ in range(3):  # the second and the third find a fit that has ended
         assert fit(*resumable) == 0
+        assert fitted() == expected
+
+
+# Passes after which a budget happens to end a round where the round itself would not have been checked yet.
+CUTS = {
+    "a round converged": (["--penalty", "elasticnet", "--l1-ratio", "0.3", "--standardize"], "1e-7", "80.75"),
+    "a round can go no further": (["--algorithm", "lbfgs"], "1e-30", "63.54"),
+    "the fit converged": (["--algorithm", "dsba", "-C", "0.01", "--no-intercept"], "1e-4", "35.02"),
+}
+
+
+@pytest.mark.parametrize("kind", CUTS)
+def test_fit_whose_budget_ends_it_where_it_would_not_have_been_checked_goes_on(
+    kind: str, folder: Path
+) -> None:
+    options, tol, passes = CUTS[kind]
+    options = ["two.svm", *options, "--tol", tol, "--max-passes"]
+    code = fit(*options, "400")
+    expected = fitted()
+    resumable = ["--checkpoint", "kept", "--resume"]
+    first = fit(*options, passes, *resumable)
+    cut = fitted()
+    assert fit(*options, passes, *resumable) == first  # with the same budget it has ended
+    assert fitted() == cut
+    for _ in range(2):
+        assert fit(*options, "400", *resumable) == code
         assert fitted() == expected
 
 

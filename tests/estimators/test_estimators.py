@@ -61,9 +61,9 @@ def test_numbers_that_can_hardly_be_squared_are_told_without_warnings_of_numpy()
     with pytest.raises(InputError, match=r"y holds a number beyond ±1e\+150 in row"):
         ADFSRegressor().fit(X, 1e200 * y)
     X = np.random.default_rng(0).standard_normal((60, 3))
-    with pytest.warns(ConvergenceWarning):  # and nothing else: warnings are errors
-        model = ADFSRegressor(method="newton", max_iter=50).fit(X, 1e150 * np.sign(X[:, 0]))
-    assert not model.dual_gap_ < 1e-6
+    # Warnings are errors here.
+    large, plain = (ADFSRegressor(method="newton").fit(X, size * np.sign(X[:, 0])) for size in (1e150, 1.0))
+    assert np.allclose(large.coef_, 1e150 * plain.coef_, rtol=1e-9)
 
 
 def test_pipelines_searches_and_pickles() -> None:
@@ -160,7 +160,7 @@ def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None
     cold = model.n_iter_
     model.fit(X, y)
     if loss == "logistic":
-        assert model.n_iter_ == 1  # the gap is certified before the first pass
+        assert model.n_iter_ == 0  # the gap is certified before the first pass
         assert np.allclose(model.coef_, coef, rtol=0.0, atol=1e-12)
     else:  # around another intercept the gap of kinks is not quite what it was
         assert model.n_iter_ <= 0.25 * cold
@@ -181,11 +181,11 @@ def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
         model = ADFSRegressor(tol=1e-9, n_nodes=3, method="adfs", warm_start=True, random_state=0)
         assert model.fit(rows, y).n_iter_ > 1
         model.fit(rows, y)
-        assert model.n_iter_ == 1
+        assert model.n_iter_ == 0
     X, y = load_iris(return_X_y=True)
     softmax = ADFSClassifier(C=0.01, multi_class="multinomial", warm_start=True, tol=1e-5, random_state=0)
     assert softmax.fit(X[::5], y[::5]).n_iter_ > 1
-    assert softmax.fit(X[::5], y[::5]).n_iter_ == 1
+    assert softmax.fit(X[::5], y[::5]).n_iter_ <= 1
 
 
 def test_a_warm_start_from_a_stronger_penalty_saves_passes() -> None:
@@ -272,7 +272,7 @@ SENTENCES = [
     (ADFSClassifier(n_nodes=3, network="cicle"), "did you mean 'cycle'"),
     (ADFSClassifier(n_nodes=3, network="grid:2x2"), "4 nodes but n_nodes is 3"),
     (ADFSClassifier(partition="randm"), "did you mean 'random'"),
-    (ADFSClassifier(multi_class="both"), "unknown multi_class"),
+    (ADFSClassifier(multi_class="both"), "multi_class must be auto"),
     (ADFSClassifier("hinge", multi_class="multinomial"), "is for the logistic loss"),
     (ADFSRegressor("huber", delta=-1.0), "huber"),
     (ADFSRegressor("quantile", quantile=2.0), "quantile"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
-import math
 import re
 import shutil
 import subprocess
@@ -20,10 +18,10 @@ import pytest
 from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.experiments import Comparison, Results, make_page, remake_folder, run_comparison, write_folder
-from adfs.experiments.figures import layout, markdown, network_svg, time_table
-from adfs.experiments.report import Finding, load_findings, save_findings
+from adfs.experiments.report import layout, network_svg
+from adfs.experiments.results import Finding, load_findings, markdown, save_findings, time_table
 from adfs.network import Network
-from adfs.pages import METHOD_STYLES, line_styles
+from adfs.pages import line_styles
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = "</script><script>alert(1)</script> & <b>"
@@ -86,46 +84,46 @@ def test_figures(written: tuple[Results, Path]) -> None:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert ET.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
     drawing = (folder / "error-time.svg").read_text(encoding="utf-8").lower()
-    for method in ("adfs", "point-saga", "dsba"):
-        assert METHOD_STYLES[method][0].lower() in drawing
+    for color, _ in line_styles(["adfs", "point-saga", "dsba"], METHODS):
+        assert color.lower() in drawing
 
 
 def test_each_method_has_one_line_style_everywhere(written: tuple[Results, Path]) -> None:
-    own = {name for name, method in METHODS.items() if method.__class__.__module__.startswith("adfs.")}
-    assert set(METHOD_STYLES) == own
-    assert len(set(METHOD_STYLES.values())) == len(METHOD_STYLES)
-    # The same method with other constants, and methods from outside: still no two lines alike.
-    names = [*METHOD_STYLES, *["adfs"] * 5, "adfs-block", *(f"outside-{k}" for k in range(12))]
-    styles = line_styles(names)
+    alone = [line_styles([name], METHODS)[0] for name in METHODS]
+    assert len(set(alone)) == len(METHODS)
+    # The same method with other parameters, and methods from outside: still no two lines alike.
+    names = [*METHODS, *["adfs"] * 5, "adfs-block", *(f"outside-{k}" for k in range(12))]
+    styles = line_styles(names, METHODS)
     assert len(set(styles)) == len(names)
-    assert styles[: len(METHOD_STYLES)] == list(METHOD_STYLES.values())
-    assert {color for name, (color, _) in zip(names, styles, strict=True) if name == "adfs"} == {styles[0][0]}
-    # The page's script gets these.
+    assert styles[: len(METHODS)] == alone
+    assert len({color for name, (color, _) in zip(names, styles, strict=True) if name == "adfs"}) == 1
+    # The legend of the page shows the colours of the figures.
     page = (written[1] / "report.html").read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
-    used = line_styles(one.method for one in written[0].comparison.methods)
-    assert [(one["color"], one["dash"]) for one in data["methods"]] == used
+    used = line_styles((entry.method for entry in written[0].comparison.methods), METHODS)
+    assert re.findall(r'stroke="([^"]*)" stroke-dasharray="([^"]*)"', page) == used
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_users_write(written: tuple[Results, Path]) -> None:
     results, folder = written
     page = (folder / "report.html").read_text(encoding="utf-8")
-    outside = set(re.findall(r"https?://[^\s\"'<]+", page)) - {"http://www.w3.org/2000/svg"}
+    outside = set(re.findall(r"https?://[^\s\"'<]+", page)) - {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
     assert outside == set()
     assert not re.search(r"<(link|img|iframe)\b|@import|url\((?!#)", page.split("<script", 1)[0])
     assert "<script>alert" not in page
     assert html.escape(EVIL) in page
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
-    assert [one["label"] for one in data["methods"]] == ["ADFS", EVIL, "Point-SAGA", "DSBA"]
-    assert set(data["methods"][0]["curves"]) == {"time", "computations", "messages", "bytes"}
-    assert set(data["methods"][2]["curves"]) == {"time", "computations"}  # one machine sends nothing
-    curve = data["methods"][0]["curves"]["time"]
-    assert len(curve["runs"]) == 3
-    assert curve["reached"] == pytest.approx(results.times("ADFS", 1e-6).max(), rel=1e-4)
-    assert data["methods"][3]["curves"]["time"]["reached"] is None
+    # Each method has a checkbox, and the drawings have a group for each of its curves.
+    assert re.findall(r'data-method="(\d)"', page) == ["0", "1", "2", "3"]
+    groups = re.findall(r'<g id="curve-(\d)-([a-z]*)"', page)
+    everywhere = ["time", "computations", "messages", "bytes"]
+    for place, axes in (("0", everywhere), ("2", everywhere[:2])):  # Point-SAGA, one machine, sends nothing
+        assert [axis for number, axis in groups if number == place] == axes
+    assert len(re.findall(r'<g id="curve-0-[a-z]*-band"', page)) == 4
     assert html.escape(results.comparison.toml()) in page
     assert "Seeds: 0, 1, 2." in page
-    assert page.count("<circle") == 6
+    assert page.split("<h2>Network", 1)[1].count("<circle") == 6
 
 
 def test_the_page_says_in_words_how_to_run_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,13 +212,13 @@ def test_networks_are_drawn() -> None:
 # --------------------------------------------------------------------------- in a browser
 
 
-def dom(page: Path, address: str, profile: Path) -> str:
-    """Return the page's elements after its script has run, as a browser sees them."""
+def dom(page: Path, profile: Path) -> str:
+    """Return the page's elements after its scripts have run, as a browser sees them."""
     assert CHROMIUM is not None
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     flags += ["--no-first-run", "--disable-component-update", "--disable-sync", f"--user-data-dir={profile}"]
     done = subprocess.run(
-        [CHROMIUM, *flags, "--window-size=1200,900", "--dump-dom", f"{page.as_uri()}#{address}"],
+        [CHROMIUM, *flags, "--window-size=1200,900", "--dump-dom", page.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
@@ -231,73 +229,38 @@ def dom(page: Path, address: str, profile: Path) -> str:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here to open the page with")
-def test_the_page_in_a_browser(written: tuple[Results, Path], tmp_path: Path) -> None:
-    _, folder = written
-    page = folder / "report.html"
-    seen = dom(page, "", tmp_path)
-    assert 'data-ready="time"' in seen
-    assert re.findall(r'class="curve" data-method="(\d)"', seen) == ["0", "1", "2", "3"]
-    assert len(re.findall(r'<input type="checkbox" data-method="\d"', seen)) == 4
-    assert seen.count("<polygon") == 4  # a band each
-    assert len(re.findall(r"<button[^>]*data-x=", seen)) == 4
-    assert "NaN" not in re.sub(r'id="data">.*?</script>', "", seen, flags=re.DOTALL).split("<script")[0]
-    # Another axis, without bands' middle method, linear in y, every seed drawn.
-    seen = dom(page, "x=messages&xlog=1&ylog=0&seeds=1&off=1", tmp_path)
-    assert 'data-ready="messages"' in seen
-    assert re.findall(r'class="curve" data-method="(\d)"', seen) == ["0", "3"]  # 2 runs on one machine
-    assert seen.count("<polyline") == 2 + 2 * 3
-    assert ">messages (all nodes)</text>" in seen
-    assert "NaN" not in seen.split("<script")[0]
-    seen = dom(page, "off=0,1,2,3", tmp_path)
-    assert "no method chosen" in seen
-    # A label that would be a script is text.
-    assert html.escape(EVIL, quote=False) in seen.split('id="legend"')[1]
-
-
-# What a reader of a narrow page would see cut off, or one upon the other.
-FAULTS = """
-function faults(page) {
-  const found = [], root = page.documentElement, box = one => one.getBoundingClientRect();
-  if (root.scrollWidth > root.clientWidth) found.push("the page is wider than the window");
-  for (const button of page.querySelectorAll(".choice button")) {
-    const inner = box(button), outer = box(button.parentElement);
-    if (inner.right > outer.right || inner.bottom > outer.bottom) found.push(button.textContent + " is cut");
-  }
-  const texts = [...page.querySelectorAll("#plot text")];
-  if (texts.length < 6) found.push("hardly any ticks");
-  for (const one of texts) for (const other of texts) {
-    const a = box(one), b = box(other), beside = a.right < b.left || b.right < a.left;
-    if (one !== other && !beside && a.top < b.bottom && b.top < a.bottom)
-      found.push(one.textContent + " meets " + other.textContent);
-  }
-  return found.join("; ") || "none";
-}
-"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here to open the page with")
-@pytest.mark.parametrize("longest", [3.2e3, 3.2e5])
-def test_nothing_is_cut_off_on_a_narrow_page(
-    written: tuple[Results, Path], tmp_path: Path, longest: float
+def test_a_checkbox_of_the_page_hides_the_curves_of_a_method(
+    written: tuple[Results, Path], tmp_path: Path
 ) -> None:
-    """In a frame of 390 pixels, the width of a telephone, with times that have long ticks."""
-    results, _ = written
-    ends = [float(results.times(label, results.comparison.target).max()) for label in results.labels]
-    scale = longest / max(end for end in ends if end < math.inf)
-    runs = {
-        key: dataclasses.replace(run, columns=run.columns | {"time": scale * run.columns["time"]})
-        for key, run in results.runs.items()
-    }
-    plain = dataclasses.replace(results.comparison, title="Narrow")
-    page = html.escape(make_page(Results(plain, runs)))
+    """In a frame as narrow as a telephone, which the page must not exceed."""
+    page = html.escape((written[1] / "report.html").read_text(encoding="utf-8"))
+    script = """
+    function check(page) {
+      const box = page.querySelector('input[data-method="1"]'), hidden = () =>
+        [...page.querySelectorAll('[id^="curve-"]')].filter(part => part.style.display === "none")
+          .map(part => part.id);
+      box.click();
+      const off = hidden();
+      box.click();
+      const root = page.documentElement;
+      return [off.join(" "), hidden().length, root.scrollWidth <= root.clientWidth].join(";");
+    }"""
     (tmp_path / "frame.html").write_text(
-        f"<!doctype html><meta charset='utf-8'><script>{FAULTS}</script>"
+        f"<!doctype html><meta charset='utf-8'><script>{script}</script>"
         f'<iframe style="width: 390px; height: 900px; border: 0" srcdoc="{page}"'
-        ' onload="document.body.dataset.faults = faults(this.contentDocument)"></iframe>',
+        ' onload="document.body.dataset.seen = check(this.contentDocument)"></iframe>',
         encoding="utf-8",
     )
-    seen = dom(tmp_path / "frame.html", "", tmp_path / "profile")
-    assert re.findall(r'data-faults="([^"]*)"', seen) == ["none"]
+    seen = dom(tmp_path / "frame.html", tmp_path / "profile")
+    (found,) = re.findall(r'data-seen="([^"]*)"', seen)
+    off, left, fits = found.split(";")
+    names = {
+        f"curve-1-{axis}{end}"
+        for axis in ("time", "computations", "messages", "bytes")
+        for end in ("", "-band")
+    }
+    assert set(off.split()) == names
+    assert (left, fits) == ("0", "true")
 
 
 def test_the_page_of_one_seed_has_no_band(written: tuple[Results, Path]) -> None:
@@ -305,4 +268,4 @@ def test_the_page_of_one_seed_has_no_band(written: tuple[Results, Path]) -> None
     one = Results(dataclasses.replace(results.comparison, seeds=(1,)), {("ADFS", 1): results.runs["ADFS", 1]})
     page = make_page(one)
     assert "bands" not in page
-    assert json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["methods"][0]["seeds"] == 1  # type: ignore[index]
+    assert "-band" not in page

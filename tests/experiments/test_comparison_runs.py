@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import joblib  # noqa: F401  (it sets a variable of the environment when it is imported)
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -17,11 +21,10 @@ import pytest
 from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.errors import InputError
-from adfs.experiments import Comparison, load_results, read_comparison, run_comparison
-from adfs.experiments import runs as runs_module
-from adfs.experiments.data import make_network, make_problem
-from adfs.experiments.running import run_method
-from adfs.experiments.runs import Results, RunsInterruptedError, run_path, time_to
+from adfs.experiments import Comparison, load_results, read_comparison, run_comparison, runner
+from adfs.experiments.inputs import make_network, make_problem
+from adfs.experiments.results import Results, run_path, time_to
+from adfs.experiments.runner import RunsInterruptedError, run_method
 from adfs.network import Network
 from adfs.runtimes import simulate
 from adfs.runtimes.clock import retime
@@ -131,11 +134,11 @@ def test_finished_runs_are_not_run_again(
     results, folder = finished
     made: list[tuple[str, int]] = []
 
-    def counting(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+    def counting(comparison: Any, entry: Any, seed: int) -> Run:
         made.append((entry.label, seed))
-        return run_method(comparison, entry, seed, **rest)
+        return run_method(comparison, entry, seed)
 
-    monkeypatch.setattr(runs_module, "run_method", counting)
+    monkeypatch.setattr(runner, "run_method", counting)
     again = run_comparison(results.comparison, folder, progress=False)
     assert made == []
     pd.testing.assert_frame_equal(again.frame(), results.frame(), check_exact=True)
@@ -161,11 +164,11 @@ def test_finished_runs_are_not_run_again(
 def test_other_delays_time_finished_runs_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def counting(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+    def counting(comparison: Any, entry: Any, seed: int) -> Run:
         made.append(entry.label)
-        return run_method(comparison, entry, seed, **rest)
+        return run_method(comparison, entry, seed)
 
-    monkeypatch.setattr(runs_module, "run_method", counting)
+    monkeypatch.setattr(runner, "run_method", counting)
     methods = ["adfs", "adfs:parameters=paper", "msda", "point-saga", "dsba"]
     settings: dict[str, Any] = {"methods": methods, "seeds": 1, "target": 1e-4, "max_time": None}
     first = small(**settings, max_passes=60.0)
@@ -208,14 +211,14 @@ def test_other_delays_time_finished_runs_anew(tmp_path: Path, monkeypatch: pytes
 def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
-    def interrupted(comparison: Any, entry: Any, seed: int, **rest: Any) -> Run:
+    def interrupted(comparison: Any, entry: Any, seed: int) -> Run:
         begun.append(entry.label)
         if len(begun) == 2:
-            rest["stop"] = lambda: True
-        return run_method(comparison, entry, seed, **rest)
+            raise KeyboardInterrupt
+        return run_method(comparison, entry, seed)
 
-    monkeypatch.setattr(runs_module, "run_method", interrupted)
-    with pytest.raises(RunsInterruptedError, match="the same command goes on"):
+    monkeypatch.setattr(runner, "run_method", interrupted)
+    with pytest.raises(RunsInterruptedError, match="the same command continues"):
         run_comparison(small(), tmp_path, progress=False)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["adfs-0.run"]
     run_comparison(small(), tmp_path, progress=False)
@@ -238,6 +241,45 @@ def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
         load_results(tmp_path / "none")
     with pytest.raises(InputError, match="no finished run"):
         load_results(tmp_path)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_other_methods_go_on_when_one_cannot_run(tmp_path: Path, jobs: int) -> None:
+    comparison = small(loss="hinge", methods=["msda", "ns-adfs"], seeds=1, target=1e-2)
+    with pytest.raises(InputError, match="MSDA: method 'msda' needs a smooth loss"):
+        run_comparison(comparison, tmp_path, jobs=jobs, progress=False)
+    assert load_results(tmp_path).labels == ["NS-ADFS"]
+
+
+def _is_gone(group: int) -> bool:
+    """Return whether a process group has no process any more; wait a little if it has."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    time.sleep(0.2)
+    return False
+
+
+def test_ctrl_c_ends_every_process_of_a_comparison(tmp_path: Path) -> None:
+    """A signal to the process group, as a terminal sends it: one sentence, exit code 130, no process left."""
+    endless = small(methods=["dsba", "extra"], seeds=1, target=1e-30, max_time=None, max_passes=1e8)
+    (tmp_path / "c.toml").write_text(endless.toml())
+    command = [sys.executable, "-m", "adfs", "compare", "c.toml", "--jobs", "2"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not (tmp_path / "c" / "runs").exists():  # the processes are started after it
+            time.sleep(0.1)
+        time.sleep(4.0)
+        os.killpg(process.pid, signal.SIGINT)
+        _, message = process.communicate(timeout=30.0)
+    assert process.returncode == 130
+    assert message.splitlines() == [
+        "adfs: finished runs are kept in c/runs; the same command continues from there",
+        "adfs: interrupted",
+    ]
+    assert any(_is_gone(process.pid) for _ in range(50))
 
 
 def test_two_files_of_one_name_do_not_share_a_folder(

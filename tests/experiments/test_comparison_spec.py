@@ -14,8 +14,8 @@ from sklearn.datasets import dump_svmlight_file
 
 from adfs.errors import InputError
 from adfs.experiments import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
-from adfs.experiments.data import gaussians, make_network, make_problem
-from adfs.experiments.running import fingerprint
+from adfs.experiments.inputs import gaussians, make_network, make_problem
+from adfs.experiments.runner import fingerprint
 from adfs.network import Network
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +182,7 @@ def test_a_graph_is_kept_as_its_edges(tmp_path: Path) -> None:
     assert Comparison.from_table(tomllib.loads(comparison.toml())) == comparison
     named = Comparison.from_table(table(network=[["b", "a"], ["b", "c"]]))
     assert make_network(named).labels == ("a", "b", "c")
-    assert Comparison.from_table(table(network=nx.empty_graph(1))).graph == "path:1"
+    assert Comparison.from_table(table(network=nx.empty_graph(1))).network == "path:1"
     with pytest.raises(InputError, match="the network has 4 nodes but n_nodes is 5"):
         Comparison.from_table(table(network=lattice, n_nodes=5))
 

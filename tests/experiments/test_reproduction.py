@@ -21,9 +21,9 @@ from adfs.experiments import (
     reproduce,
     run_comparison,
 )
-from adfs.experiments.data import make_network, make_problem
-from adfs.experiments.figures import time_table
+from adfs.experiments.inputs import make_network, make_problem
 from adfs.experiments.paper import CLAIMS, LEVELS, QUICK, SETTINGS, Claim, judge
+from adfs.experiments.results import time_table
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
 from adfs.theory import table1
@@ -156,7 +156,7 @@ def test_the_command(
     pace = (frame["ADFS", 1e-6] - frame["ADFS", 1e-2]) / math.log(1e4)
     assert table.loc["adfs", "small measured"] == pytest.approx(pace, rel=1e-12, nan_ok=True)
     # One setting again: nothing is run, and the same verdicts come out.
-    monkeypatch.setattr("adfs.experiments.runs.run_method", None)
+    monkeypatch.setattr("adfs.experiments.runner.run_method", None)
     assert main(["reproduce", "small", "--quick"]) == 0
     assert capsys.readouterr().out.split("Claims")[0] in out
     assert main(["reproduce", "table", "--quick", "--out", "t"]) == 0

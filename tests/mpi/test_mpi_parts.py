@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
-from adfs.runtimes.cluster import OneProcess
+from adfs.runtimes.cluster import OneProcess, RefusalError
 from adfs.runtimes.exchange import events_ahead, split_events
 from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.mpi import (
@@ -26,7 +27,7 @@ from adfs.runtimes.mpi import (
     place,
     rank_table,
 )
-from adfs.runtimes.mpi.faults import Watch, as_one_program
+from adfs.runtimes.mpi.faults import Watch, as_one_program, end_all_on_error, restore_error_hook
 from adfs.runtimes.mpi.netbench import bench_network, message_seconds
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
@@ -357,3 +358,33 @@ def test_an_interruption_at_once_tells_its_signal(
     assert capfd.readouterr().err == (
         "adfs: rank 1 was interrupted and ends at once; a checkpoint that was written is intact\n"
     )
+
+
+def test_a_rank_says_what_it_alone_was_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The others only know that it failed, and "its own message says more"."""
+
+    def check(team: Threads) -> RefusalError:
+        def action() -> None:
+            if team.rank == 1:
+                raise ValueError("X contains NaN")
+
+        with pytest.raises(RefusalError) as caught:
+            team.attempt("to check the data", action)
+        return caught.value
+
+    monkeypatch.setattr("adfs.runtimes.mpi.faults._end_mpi", lambda _: None)
+    common, own = on_threads(2, check)
+    assert "its own message says more" in str(common)
+    for number, error in enumerate((common, own)):
+        comm = SimpleNamespace(Get_rank=lambda number=number: number, Get_size=lambda: 2)
+        # A program with `adfs fit`: the command says what is raised on rank 0.
+        with pytest.raises((RefusalError, SystemExit)), as_one_program(comm, 60.0):  # type: ignore[arg-type]
+            raise error
+        assert capfd.readouterr().err == ("" if number == 0 else "adfs: rank 1: X contains NaN\n")
+        # A program of somebody's own.
+        end_all_on_error(comm, Watch(number, 2, 60.0))  # type: ignore[arg-type]
+        sys.excepthook(type(error), error, None)
+        restore_error_hook()
+        assert capfd.readouterr().err == f"adfs: {error}\n"

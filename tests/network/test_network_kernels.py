@@ -1,4 +1,4 @@
-"""Compiled walks against networkx, the selected inverse against a dense one, diameters against all pairs."""
+"""Distances and bridges against networkx, Laplacian systems against dense ones, diameters by closed forms."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adfs.network import Network, diameter_bounds, hop_distances
-from adfs.network.grounded import GroundedFactor, level_cost
-from adfs.network.resistance import shared_neighbour_sums
-from adfs.network.walks import bridge_flags, two_core
+from adfs.network.distances import bridges, shared_neighbour_sums
+from adfs.network.spectrum import factor_cost, grounded_solver
 
 
 @st.composite
@@ -27,13 +26,10 @@ def networks(draw: st.DrawFn) -> Network:
 
 @settings(max_examples=60)
 @given(networks())
-def test_walks_agree_with_networkx(network: Network) -> None:
+def test_distances_and_bridges_agree_with_networkx(network: Network) -> None:
     graph = network.to_networkx()
-    indptr, neighbours = network.incidence_indptr, network.incidence_neighbours
-    flags = bridge_flags(indptr, neighbours, network.incidence_edges, network.n_edges)
-    found = {tuple(edge) for edge in network.edges[flags].tolist()}
-    assert found == {tuple(sorted(edge)) for edge in nx.bridges(graph)}
-    assert set(np.flatnonzero(two_core(indptr, neighbours))) == set(nx.k_core(graph, 2))
+    flagged = {tuple(edge) for edge in network.edges[bridges(network)].tolist()}
+    assert flagged == {tuple(sorted(edge)) for edge in nx.bridges(graph)}
     distances = nx.single_source_shortest_path_length(graph, 0)
     assert hop_distances(network, 0).tolist() == [distances[k] for k in range(network.n_nodes)]
     assert network.diameter == nx.diameter(graph)
@@ -78,25 +74,22 @@ def test_common_neighbours_at_a_hub() -> None:
 
 @settings(max_examples=40)
 @given(networks().filter(lambda network: network.n_nodes > 1))
-def test_grounded_factor(network: Network) -> None:
-    factor = GroundedFactor(network)
-    inverse = np.zeros((network.n_nodes, network.n_nodes))
-    kept = np.ix_(factor.kept, factor.kept)
-    inverse[kept] = np.linalg.inv(network.laplacian().toarray()[kept])
-    diagonal, beside = factor.inverse_on_edges(network.edges)
-    assert diagonal == pytest.approx(np.diagonal(inverse), rel=1e-10, abs=1e-14)
-    assert beside == pytest.approx(inverse[network.edges[:, 0], network.edges[:, 1]], rel=1e-10, abs=1e-14)
-    right = np.random.default_rng(0).standard_normal((network.n_nodes, 2))
-    right -= right.mean(axis=0)
-    assert network.laplacian() @ factor.solve(right) == pytest.approx(right, abs=1e-11)
+def test_grounded_systems(network: Network) -> None:
+    right = np.random.default_rng(0).standard_normal(network.n_nodes)
+    right -= right.mean()
+    ground = network.n_nodes // 2
+    for method in ("factor", "cg"):
+        solution = grounded_solver(network, ground, method)(right)
+        assert solution[ground] == 0.0
+        assert network.laplacian() @ solution == pytest.approx(right, abs=1e-10)
 
 
-def test_cost_of_a_factorisation_tells_thin_graphs_from_expanders() -> None:
-    assert level_cost(Network("path:5000")) == 5000
-    assert level_cost(Network("tree:5000")) == 5000
-    assert level_cost(Network("cycle:5000")) < 1e5
-    assert level_cost(Network("grid:70x70")) < 1e8
-    assert level_cost(Network("random-regular:5000,4")) > 5e9
+def test_cost_of_a_factorisation_separates_thin_graphs_from_expanders() -> None:
+    assert factor_cost(Network("path:5000")) == 5000
+    assert factor_cost(Network("tree:5000")) == 5000
+    assert factor_cost(Network("cycle:5000")) < 1e5
+    assert factor_cost(Network("grid:70x70")) < 1e8
+    assert factor_cost(Network("random-regular:5000,4")) > 5e9
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from adfs.network import (
     second_eigenpair,
     spectrum,
 )
-from adfs.network.grounded import GroundedFactor
+from adfs.network.spectrum import grounded_solver
 
 
 def path(n: int) -> np.ndarray:
@@ -93,11 +93,18 @@ def test_all_methods_agree_with_a_dense_generalised_solver(name: str, method: st
     assert diagonal @ pair.vector**2 == pytest.approx(1, rel=1e-12)
     assert pair.error <= 2e-8
     assert pair.lower <= reference[1] + 1e-15 * reference[-1]
-    if method == "cg":
-        return
-    top = largest_eigenpair(network, method=method)
-    assert top.method == method
-    assert top.value == pytest.approx(np.linalg.eigvalsh(laplacian)[-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", MIDDLE)
+@pytest.mark.parametrize("dense_nodes", [400, 2])
+def test_largest_eigenvalue_agrees_with_a_dense_solver(
+    name: str, dense_nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spectrum, "DENSE_NODES", dense_nodes)
+    network, _ = weighted(name)
+    top = largest_eigenpair(network)
+    assert top.method == ("dense" if dense_nodes == 400 else "lanczos")
+    assert top.value == pytest.approx(np.linalg.eigvalsh(network.laplacian().toarray())[-1], rel=1e-12)
 
 
 def test_generalised_value_on_two_nodes() -> None:
@@ -152,18 +159,10 @@ def test_unknown_method() -> None:
         second_eigenpair(Network("path:3"), method="lanczsos")  # type: ignore[arg-type]
 
 
-def test_what_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network("path:2000")
-    short = spectrum._lanczos
-
-    def impatient(*args: object, **options: object) -> object:
-        return short(*args, **{**options, "max_steps": 20})  # type: ignore[arg-type]
-
-    monkeypatch.setattr(spectrum, "_lanczos", impatient)
+def test_an_eigenvalue_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectrum, "LANCZOS_STEPS", 400)
     with pytest.raises(AdfsError, match="did not converge"):
-        second_eigenpair(network, method="lanczos")
-    with pytest.raises(AdfsError, match="did not converge"):
-        largest_eigenpair(network, method="lanczos")
+        second_eigenpair(Network("path:2000"), method="lanczos")
     # the automatic choice falls back on the inverse
     monkeypatch.setattr(spectrum, "FACTOR_COST_EACH", 0.0)
     few = Network("path:420")
@@ -171,9 +170,9 @@ def test_what_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     assert second_eigenpair(few).value == pytest.approx(path(420)[1], rel=1e-11)
 
 
-def test_what_is_no_eigenvector_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(_apply: object, n: int, *_args: object, **_options: object) -> np.ndarray:
-        return np.random.default_rng(0).standard_normal(n)
+def test_a_vector_that_is_no_eigenvector_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_apply: object, known: np.ndarray, **_options: object) -> tuple[np.ndarray, bool]:
+        return np.random.default_rng(0).standard_normal(known.size), True
 
     monkeypatch.setattr(spectrum, "_lanczos", wrong)
     for method in ("factor", "lanczos"):
@@ -192,7 +191,7 @@ def test_masses_over_fourteen_orders_of_magnitude(name: str) -> None:
     masses[[one, two]] = 1.0, 3.0
     pair = second_eigenpair(network, masses)
     # as if the rest weighed nothing: 1/R(1/m + 1/m'), but for their share in the masses
-    potential = GroundedFactor(network, ground=two).solve(np.eye(n)[one])
+    potential = grounded_solver(network, two, "factor")(np.eye(n)[one])
     expected = (1 + 1 / 3) / potential[one]
     assert pair.value == pytest.approx(expected, rel=1e-7)
     assert pair.lower <= expected
@@ -208,11 +207,13 @@ def check_large(name: str, second: float | None, top: float | None, rel: float) 
     network = Network(name)
     pair, last = second_eigenpair(network), largest_eigenpair(network)
     assert pair.error <= 1e-7
-    assert last.error <= 1e-7
+    assert last.error <= (1e-7 if last.method == "lanczos" else 1e-4)
     if second is not None:
         assert pair.value == pytest.approx(second, rel=rel)
     if top is not None:
-        assert last.value == pytest.approx(top, rel=rel)
+        # a bound where Lanczos takes long: never below, and close
+        assert last.value == pytest.approx(top, rel=rel if last.method == "lanczos" else 1e-4)
+        assert last.value >= top * (1.0 - rel)
 
 
 @pytest.mark.parametrize(

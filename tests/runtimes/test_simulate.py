@@ -222,6 +222,8 @@ FORGED_CHECKPOINTS: dict[str, tuple[dict[str, Any], str]] = {
     "short state": ({"state/clocks": np.ones(1)}, "the array 'clocks' has shape"),
     "other numbers": ({"state/clocks": np.ones((4, 2), dtype=np.float32)}, "the array 'clocks' has shape"),
     "nan": ({"state/duals": np.full(200, np.nan + 0j)}, "the array 'duals' holds NaN"),
+    "nan coefficients": ({"ending/theta": np.full(4, np.nan)}, "dual variables hold NaN or infinity"),
+    "infinite best": ({"best/theta": np.full(4, np.inf)}, "dual variables hold NaN or infinity"),
     "no state": ({"state/duals": None}, "has no entry 'state/duals'"),
     "no rows": ({"rows": None}, "has no entry 'rows'"),
     "flat rows": ({"rows": np.ones(3)}, "the array 'rows' has shape"),

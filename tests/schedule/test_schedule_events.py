@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adfs.errors import InputError
-from adfs.schedule import AliasTables, make_schedule, poisson, shared
+from adfs.schedule import AliasTables, iid, make_schedule, poisson
 from adfs.schedule.sampling import build_actor_table
 from schedule_twins import iid_events, poisson_events
 
@@ -57,7 +57,7 @@ def as_list(events):
 
 def small_windows(events):
     """Have windows of about so many events."""
-    return mock.patch.multiple(shared, LEAST_EVENTS=events), mock.patch.multiple(
+    return mock.patch.multiple(iid, LEAST_EVENTS=events), mock.patch.multiple(
         poisson, LEAST_EVENTS=events, _EVENTS_PER_CLOCK=0.0
     )
 

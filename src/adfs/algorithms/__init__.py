@@ -1,6 +1,7 @@
 """The algorithms: literal forms that read beside the paper, and the compiled ones that run."""
 
-from adfs.algorithms import (
+# Each of these modules registers its methods.
+from adfs.algorithms import (  # noqa: F401
     adfs,
     adfs_block,
     esdacd,
@@ -25,11 +26,7 @@ from adfs.algorithms.base import (
     get_method,
     register_method,
 )
-from adfs.algorithms.method_kernels import (
-    EventKernels,
-    RoundKernels,
-    register_kernels,
-)
+from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 
 __all__ = [
@@ -44,18 +41,7 @@ __all__ = [
     "RoundProcess",
     "Setting",
     "Work",
-    "adfs",
-    "adfs_block",
-    "esdacd",
     "get_method",
-    "gradient_methods",
-    "interior_point",
-    "lbfgs",
-    "msda",
-    "newton",
-    "ns_adfs",
-    "qning",
     "register_kernels",
     "register_method",
-    "saga",
 ]

@@ -6,13 +6,12 @@ The kernels are those of `adfs.algorithms.adfs_kernels`, which the tests hold to
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from adfs.algorithms.adfs_kernels import (
     AdfsParts,
-    CenterProcess,
     adfs_constants,
     adfs_parts,
     center_iterate,
@@ -21,11 +20,23 @@ from adfs.algorithms.adfs_kernels import (
     receive,
     run_events,
 )
-from adfs.algorithms.base import EventProcess, Method, Setting, register_method
+from adfs.algorithms.base import EventProcess, Method, Process, Setting, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Parameters
+
+
+class CenterProcess(Process):
+    """A process whose state has complex ``duals`` and ``centers``: x, v and their mean agree at its start."""
+
+    state: Any
+
+    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
+        # The imaginary parts, which say how far v is from x, are zero.
+        self.state.duals[...] = np.ravel(duals)
+        self.state.centers[...] = centers
+        return True
 
 
 class AdfsProcess(CenterProcess, EventProcess):
@@ -37,6 +48,7 @@ class AdfsProcess(CenterProcess, EventProcess):
     def __init__(self, setting: Setting[Parameters]) -> None:
         problem, parameters, block = setting.problem, setting.parameters, setting.block
         sigma = parameters.sigma[block]
+        # A node draws its samples with probabilities proportional to √(1 + L_ij/σ_i).
         super().__init__(
             setting, sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
         )
@@ -70,10 +82,12 @@ class GeneralAdfsProcess(EventProcess):
         self.parameters = parameters
         self.roots = roots
         k, d = block.size, problem.n_features
+        # c and e of the centres and of the terms, and the time as of which they hold.
         self.mean, self.lag, self.time = np.zeros((k, d)), np.zeros((k, d)), np.zeros(k)
         self.dual_mean, self.dual_lag = np.zeros((problem.n_samples, d)), np.zeros((problem.n_samples, d))
         self.dual_time = np.zeros(problem.n_samples)
         probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)
+        # χ of a term is `mixing` over its root, η̃ is `step` times χ times its smoothness.
         self.mixing = (parameters.contraction * parameters.root_sums / probability)[block]
         self.step = (parameters.virtual_weight / parameters.dual_curvature)[block]
 
@@ -84,6 +98,7 @@ class GeneralAdfsProcess(EventProcess):
             if actor < n:
                 self._compute(int(self.slot[actor]), int(events.sample[t]), time)
                 continue
+            # A communication: both ends are in this block, or the runtime carries the messages.
             edge = actor - n
             i, j = (int(k) for k in self.slot[self.ends[edge]])
             if i < 0 or j < 0:
@@ -94,14 +109,17 @@ class GeneralAdfsProcess(EventProcess):
         return last
 
     def _iterate(self, i: int, time: float) -> np.ndarray:
+        """Bring node i to a time and return x_i/σ_i there."""
         self.lag[i] *= np.exp(self.parameters.log_decay * (time - self.time[i]))
         self.time[i] = time
         return np.asarray((self.mean[i] - 0.5 * self.lag[i]) / self.sigma[i])
 
     def _compute(self, i: int, j: int, time: float) -> None:
+        """Take the prox step of term j at node i."""
         iterate = self._iterate(i, time)
         self.dual_lag[j] *= np.exp(self.parameters.log_decay * (time - self.dual_time[j]))
         self.dual_time[j] = time
+        # The dual prox at v, then the jump of c and e: at the term with a plus, at the centre with a minus.
         smoothness = self.problem.smoothness[j]
         chi = self.mixing[i] / self.roots[j]
         eta = self.step[i] * chi * smoothness
@@ -114,6 +132,7 @@ class GeneralAdfsProcess(EventProcess):
         self.lag[i] -= (1.0 - chi) * change
 
     def _receive(self, edge: int, i: int, difference: np.ndarray, sign: float) -> None:
+        """Move node i by the difference of the two ends' iterates."""
         change = sign * self.parameters.edge_step[edge] * difference
         chi = self.parameters.edge_mixing[edge]
         self.mean[i] += 0.5 * (1.0 + chi) * change
@@ -123,11 +142,13 @@ class GeneralAdfsProcess(EventProcess):
         return self._iterate(self.end(edge), time)
 
     def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
+        # The difference as at the first end, so that both ends compute the same bits.
         first = int(self.slot[self.ends[edge, 0]]) == self.end(edge)
         difference = own - message if first else message - own
         self._receive(edge, self.end(edge), difference, -1.0 if first else 1.0)
 
     def primal(self, read: str = "x") -> np.ndarray:
+        # As of the current position: the lags of idle nodes have decayed since their last events.
         lag = self.lag * np.exp(self.parameters.log_decay * (self.position - self.time))[:, None]
         side = -0.5 if read == "x" else 0.5
         return np.asarray((self.mean + side * lag) / self.sigma[:, None])
@@ -164,6 +185,8 @@ class Adfs(Method[Parameters]):
     """
 
     name, label = "adfs", "ADFS"
+    warm_starts = True
+    observed_factor = 0.6
     kind: ClassVar[str] = "events"
     general_terms = True
     several_outputs = True
@@ -205,6 +228,7 @@ class Apcg(Adfs):
     """
 
     name, label = "apcg", "APCG"
+    warm_starts = False
     kind = "single"
     reference_order = 4
     stages = "assumptions"

@@ -1,6 +1,6 @@
 """Block-synchronous ADFS: the same dual and the same steps, taken by all nodes together.
 
-At each step a coin that all nodes share says whether every node does one sample, or all do one gossip round.
+At each step a coin that all nodes share decides: every node does one sample, or all do one gossip round.
 The tests hold it to a literal twin.
 """
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adfs.algorithms.adfs import CenterProcess
 from adfs.algorithms.adfs_kernels import (
     AdfsConstants,
     AdfsParts,
-    CenterProcess,
     adfs_parts,
     center_iterates,
     compute,
@@ -34,7 +34,7 @@ from adfs.theory import BlockParameters, NodeSizes
 
 
 class BlockParts(NamedTuple):
-    """All that the kernels below need; ``step`` and ``mixing`` are those of a gossip round."""
+    """The arguments of the kernels; ``step`` and ``mixing`` are those of a gossip round."""
 
     adfs: AdfsParts
     window: RoundWindow
@@ -44,7 +44,7 @@ class BlockParts(NamedTuple):
 
 @inlined
 def _all_compute(parts: AdfsParts, window: RoundWindow, t: int) -> None:
-    """One sample at every node that has any, while the rows of the rounds to come are fetched."""
+    """Do one sample at every node that has any, and prefetch the rows of the coming rounds."""
     samples, state, slot, ends = parts.samples, parts.state, parts.constants.slot, parts.constants.ends
     r = t - window.bounds[0]
     last = window.starts[window.gossips.size]
@@ -63,6 +63,7 @@ def _all_iterates(parts: AdfsParts, time: float, out: np.ndarray) -> None:
     constants, state = parts.constants, parts.state
     for i in range(out.shape[0]):
         half = 0.5 * decay(parts, i, time)
+        # Without fma, unlike the exchange of ADFS: the bits of recorded runs.
         for k in range(out.shape[1]):
             pair = state.centers[i, k]
             at_center = shrunk(constants.penalty, i, k, pair.real - half * pair.imag)
@@ -74,11 +75,13 @@ def _begin(parts: BlockParts, t: int, last: int, out: np.ndarray) -> int:
     """Do the samples up to the next gossip round, and write every node's x_i/σ_i there."""
     window = parts.window
     while t < last:
+        # The draws of many rounds are made at once.
         if not window.bounds[0] <= t < window.bounds[1]:
             draw_rounds(window, t)
         if window.gossips[t - window.bounds[0]]:
             _all_iterates(parts.adfs, t + 1.0, out)
             return t
+        # All rounds up to the next gossip, without leaving this loop.
         stop = min(last, window.bounds[1])
         while t < stop and not window.gossips[t - window.bounds[0]]:
             _all_compute(parts.adfs, window, t)
@@ -90,6 +93,7 @@ def _begin(parts: BlockParts, t: int, last: int, out: np.ndarray) -> int:
 def _end(parts: BlockParts, t: int, pulls: np.ndarray) -> int:
     """Move all centres by −step·pull."""
     state, step, mixing = parts.adfs.state, parts.step, parts.mixing
+    # The jump of c and ê of ADFS, with the product of the Laplacian in place of one difference.
     to_mean = 0.5 * (1.0 + mixing) * step
     for i in range(pulls.shape[0]):
         to_lag = (1.0 - mixing) * step / state.clocks[i, 0]
@@ -107,6 +111,7 @@ class AdfsBlockProcess(CenterProcess, RoundProcess):
     def __init__(self, setting: Setting[BlockParameters]) -> None:
         super().__init__(setting, setting.network.laplacian())
         problem, parameters, block = setting.problem, setting.parameters, setting.block
+        # The constants of ADFS, with one probability of a computation for all nodes; edges have none.
         self.constants = AdfsConstants(
             log_decay=parameters.log_decay,
             beta=problem.samples.loss.beta,
@@ -126,6 +131,7 @@ class AdfsBlockProcess(CenterProcess, RoundProcess):
             problem.smoothness, problem.active, problem.node_starts, parameters.sigma[block]
         )
         tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
+        # A round of samples draws one sample at every node that has any.
         self.draws = RoundDraws(setting.seed, tables)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
         rho, p_comm = parameters.contraction, parameters.p_comm
@@ -137,7 +143,8 @@ class AdfsBlockProcess(CenterProcess, RoundProcess):
         self.state = adfs.state
 
     def count(self, rounds: int, products: int) -> None:
-        super().count(rounds - products, products)  # a round has samples or a product
+        # A round has either samples or a product.
+        super().count(rounds - products, products)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return center_iterates(self.constants, self.state, self.position, read)
@@ -159,6 +166,8 @@ class AdfsBlock(Method[BlockParameters]):
     """
 
     name, label = "adfs-block", "block ADFS"
+    warm_starts = True
+    observed_factor = 0.6
     kind = "rounds"
     unbounded_curvature = True
     l1 = True
@@ -176,6 +185,7 @@ class AdfsBlock(Method[BlockParameters]):
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)
 
     def position_of(self, parameters: BlockParameters, sizes: NodeSizes, passes: float) -> float:
+        # Only rounds of samples count, each with one sample at every node that has any.
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))
         return float(passes * sizes.n_samples.sum() / a_round)
 

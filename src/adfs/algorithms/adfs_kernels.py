@@ -3,9 +3,9 @@
 The literal twin is :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`; the tests hold these kernels to it.
 What makes them fast, and changes nothing else:
 
-- a tip's variables lie on the line of its sample, so a sample has two scalars;
+- the dual variable of a sample is a multiple of its row, so a sample has two scalars;
 - the lag is stored as one scalar per node times a vector, e = scale·ê, and the scalar alone decays: a sample
-  with few non-zeros costs its non-zeros. A node's tips share its scalar, so they need no time stamp;
+  with few non-zeros costs its non-zeros. The samples of a node share its scalar and need no time stamp;
 - c and ê are the two parts of a complex number: one load and one cache line serve both;
 - the events are known in advance, so the rows of the next ones are fetched ahead.
 """
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from adfs.algorithms.base import Process, block_slots
+from adfs.algorithms.base import block_slots
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_late
 from adfs.compilation import compiled, fma, inlined, kernel, overloads
 from adfs.network import Network
@@ -42,7 +42,7 @@ from adfs.theory import Parameters
 
 # ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
 _SMALLEST_SCALE = 1e-60
-_ROOM_ROWS = ROOM_ROWS + 2  # what the prox needs, the tip at v and the tip after
+_ROOM_ROWS = ROOM_ROWS + 2  # the room of the prox, and the dual variable at v and after the step
 
 
 class AdfsState(NamedTuple):
@@ -52,11 +52,11 @@ class AdfsState(NamedTuple):
     ----------
     centers : (n, d) complex
         c + i·ê of each centre; with K outputs of p columns d = K·p, output by output.
-    tips : (N·K,) complex
+    duals : (N·K,) complex
         The same for each sample, as multiples of its row: one per output.
     clocks : (n, 2)
-        Of each node the scale, e = scale·ê at centre and tips alike, and the time of its last event, as of
-        which that holds.
+        The scale of each node, e = scale·ê at its centre and its samples alike, and the time of its last
+        event, as of which that holds.
     """
 
     centers: np.ndarray
@@ -65,7 +65,7 @@ class AdfsState(NamedTuple):
 
 
 class AdfsConstants(NamedTuple):
-    """What an event needs besides the state; nodes are those of the block, edges those of the whole network.
+    """The constants of an event; nodes are those of the block, edges those of the whole network.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class AdfsConstants(NamedTuple):
     slot : (all nodes,)
         The place of each node in the block, −1 when it lives elsewhere.
     penalty : Ridge or ElasticNet
-        The nodes' own terms, apart from σ_i.
+        The nodes' own terms, without their σ_i.
     """
 
     log_decay: float
@@ -94,7 +94,7 @@ class AdfsConstants(NamedTuple):
 
 
 class AdfsParts(NamedTuple):
-    """All that the kernels need; ``room`` is where a computation with K outputs works."""
+    """The arguments of the kernels; ``room`` is working memory for a computation with K outputs."""
 
     samples: Samples
     constants: AdfsConstants
@@ -117,6 +117,7 @@ def adfs_constants(
     penalty: Penalty,
 ) -> AdfsConstants:
     """Return the constants for a block of nodes."""
+    # A node that never acts has no samples: any probability does.
     probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
     return AdfsConstants(
         log_decay=parameters.log_decay,
@@ -136,7 +137,7 @@ def adfs_constants(
 
 
 def adfs_parts(problem: FiniteSum, constants: AdfsConstants) -> AdfsParts:
-    """Return what the kernels need, at time 0: all zero."""
+    """Return the arguments of the kernels at time 0, with all variables 0."""
     n, n_outputs = problem.n_nodes, problem.n_outputs
     state = AdfsState(
         np.zeros((n, problem.n_features), np.complex128),
@@ -153,6 +154,7 @@ def decay(parts: AdfsParts, i: int | np.uint64, time: float) -> float:
     scale = state.clocks[i, 0] * math.exp(parts.constants.log_decay * (time - state.clocks[i, 1]))
     state.clocks[i, 1] = time
     if scale < _SMALLEST_SCALE:
+        # Rare: once in some hundred passes. Fold the scale into ê of the centre and of all samples.
         for k in range(state.centers.shape[1]):
             state.centers[i, k] = complex(state.centers[i, k].real, scale * state.centers[i, k].imag)
         node_starts, n_outputs = parts.samples.node_starts, outputs(parts.samples.loss)
@@ -182,10 +184,7 @@ def _along(
     half: float,
     first: np.uint64,
 ) -> tuple[float, float]:
-    """Return σ_i times the margin of row j at the centre of node i, and ‖x_j‖².
-
-    The margin is that of the output whose columns begin at ``first``.
-    """
+    """Return σ_i times the margin of row j at node i, ``first`` its output's first column, and ‖x_j‖²."""
     raise NotImplementedError("compiled code only")
 
 
@@ -238,6 +237,7 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     rows = samples.rows
     scale = decay(parts, i, time)
     start, stop = row_span(rows, j)
+    # The margin of the sample at x_i/σ_i, with x = c − e/2.
     center = state.centers[i]
     along, norm = _along(constants.penalty, i, rows, j, center, 0.5 * scale, np.uint64(0))
     inverse_sigma = constants.nodes[i, 0]
@@ -245,6 +245,7 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     margin = along * inverse_sigma
     dual = state.duals[j]
     half_lag = 0.5 * scale * dual.imag
+    # χ and η̃ of the sample's virtual edge, from the sample's own smoothness.
     weight = samples.weights[j]
     curvature = weight * sample_curvature(samples.loss, constants.beta, j)
     mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
@@ -253,6 +254,7 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     # h·x_s/(wβ) without the division by wβ, which h contains
     zeta = at_v + h * margin - step * mixing * (dual.real - half_lag)
     change = sample_dual_prox(samples.loss, j, zeta, h, label_at(samples.y, j), weight, margin) - at_v
+    # The jump of c and ê: at the sample with a plus, at the centre with a minus, along the row.
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
     state.duals[j] = complex(dual.real + to_mean, dual.imag + to_lag)
@@ -264,7 +266,7 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
 
 
 def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
-    # As with one output; K margins, a tip of K numbers, and one prox of all of them together.
+    # As with one output, but with K margins, K numbers per dual variable, and one prox of all of them.
     samples, constants, state = parts.samples, parts.constants, parts.state
     rows, n_outputs = samples.rows, outputs(samples.loss)
     width = state.centers.shape[1] // n_outputs
@@ -283,6 +285,7 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
     mixing = constants.nodes[i, 1] / math.sqrt(1.0 + curvature * norm * inverse_sigma)
     h = step * mixing * curvature
     first_dual = np.int64(j) * n_outputs
+    # The point of the prox, output by output.
     for output in range(n_outputs):
         first = np.uint64(output * width)
         along, _ = _along(constants.penalty, i, rows, j, center, 0.5 * scale, first)
@@ -291,9 +294,11 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
         half_lag = 0.5 * scale * dual.imag
         at_v[output] = dual.real + half_lag
         moved[output] = at_v[output] + h * margins[output] - step * mixing * (dual.real - half_lag)
+    # The offsets of the margins enter as h times the offset; then one prox moves all outputs.
     add_shift(samples.y, j, h, moved)
     add_shift(samples.y, j, 1.0, margins)
     multinomial_dual_prox(moved, h, int(plain_label(samples.y, j)), weight, parts.room)
+    # The jumps of the dual variable and of the centre.
     for output in range(n_outputs):
         first = np.uint64(output * width)
         change = moved[output] - at_v[output]
@@ -323,6 +328,7 @@ def _exchange(parts: AdfsParts, edge: int, time: float) -> None:
     constants, state = parts.constants, parts.state
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
+    # Bring both ends to the time of the event; then one loop moves both centres.
     scale_i = decay(parts, i, time)
     scale_j = decay(parts, j, time)
     half = (0.5 * scale_i, 0.5 * scale_j)
@@ -372,11 +378,8 @@ def center_iterate(parts: AdfsParts, i: int, time: float, out: np.ndarray) -> No
 
 @kernel
 def receive(parts: AdfsParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
-    """Finish a communication at the block's node i, from its own and its neighbour's θ at that event.
-
-    Both ends compute the same change from the same two vectors, and negation is exact: the two halves are the
-    bits of :func:`exchange`.
-    """
+    """Finish a communication at the block's node i, from its own and its neighbour's θ at that event."""
+    # Both ends compute the same change from the same vectors, and negation is exact: the bits of `exchange`.
     constants, state = parts.constants, parts.state
     step, mixing = constants.edge_step[edge], constants.edge_mixing[edge]
     # The difference as at the first end, so that where it is 0 it has the same sign.
@@ -404,6 +407,7 @@ def run_events(
     slot, ends = constants.slot, constants.ends
     n = slot.size
     for t in range(first, last):
+        # The samples of coming events are requested in two steps: labels and pointers first, then the row.
         if t + 2 * AHEAD < last:
             fetch_early(samples, state.duals, drawn[t + 2 * AHEAD])
             fetch_late(samples.rows, state.centers, slot, ends, actors[t + AHEAD], drawn[t + AHEAD])
@@ -421,11 +425,12 @@ def run_events(
 
 @compiled
 def dual_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
-    """Return c + side·e/2 of every tip as of one time, ``side`` −1 for x and +1 for v; shape (N·K,)."""
+    """Return c + side·e/2 of every dual variable at a time, ``side`` −1 for x and +1 for v; (N·K,)."""
     constants, state, node_starts = parts.constants, parts.state, parts.samples.node_starts
     n_outputs = outputs(parts.samples.loss)
     out = np.empty(state.duals.size)
     for i in range(state.clocks.shape[0]):
+        # The lag has decayed since the node's last event.
         idle = math.exp(constants.log_decay * (time - state.clocks[i, 1]))
         half = 0.5 * side * state.clocks[i, 0] * idle
         for j in range(node_starts[i] * n_outputs, node_starts[i + 1] * n_outputs):
@@ -434,20 +439,8 @@ def dual_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
 
 
 def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, read: str) -> np.ndarray:
-    """Return θ_i at x or v of the block's nodes as of one time, x_i/σ_i without an ℓ1 term; shape (k, d)."""
+    """Return θ_i of the block's nodes at x or v as of one time, (k, d); x_i/σ_i without an ℓ1 term."""
     lag = state.clocks[:, 0] * np.exp(constants.log_decay * (time - state.clocks[:, 1]))
     side = (-0.5 if read == "x" else 0.5) * lag[:, None]
     iterate = state.centers.real + side * state.centers.imag
     return np.asarray(shrink_rows(constants.penalty, iterate) * constants.nodes[:, 0, None])
-
-
-class CenterProcess(Process):
-    """A process whose state has complex ``duals`` and ``centers``: x, v and their mean agree at its start."""
-
-    state: Any
-
-    def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
-        # The imaginary parts, which say how far v is from x, are zero.
-        self.state.duals[...] = np.ravel(duals)
-        self.state.centers[...] = centers
-        return True

@@ -74,13 +74,16 @@ class LiteralAdfs:
         i, j = graph.edges[edge]
         p = graph.probability[edge]
         eta = rho * graph.mu_squared[edge] / (self.parameters.dual_curvature * p)
+        # The point y between x and v, and the mixture w that v would move to without a gradient.
         x, v = state
         y = (x + rho * v) / (1 + rho)
         w = (1 - rho) * v + rho * y
+        # The gradient along the edge is the difference of its two ends.
         pull = eta * (y[i] / graph.sigma_diagonal[i] - y[j] / graph.sigma_diagonal[j])
         z = w.copy()
         z[i] -= pull
         z[j] += pull
+        # A virtual edge ends at a sample, whose conjugate takes part by its prox; the sum is kept.
         following = z
         if graph.is_virtual(edge):
             tip = graph.term(edge).dual_prox(z[j], eta, graph.tip_curvature(edge))
@@ -125,10 +128,12 @@ class MeanLagAdfs:
         p = graph.probability[edge]
         eta = self.parameters.contraction * graph.mu_squared[edge] / (self.parameters.dual_curvature * p)
         chi = self.parameters.contraction * graph.step_resistance[edge] / p
+        # Only the two ends of the edge change: first the decay since their last events.
         mean, lag, last = state.mean.copy(), state.lag.copy(), state.time.copy()
         for k in ends:
             lag[k] *= self.parameters.decay ** (time - last[k])
         last[ends] = time
+        # Then the step of coordinate descent, written for the far end; the near end moves the other way.
         x, v = mean - lag / 2, mean + lag / 2
         g = x[i] / graph.sigma_diagonal[i] - x[j] / graph.sigma_diagonal[j]
         if graph.is_virtual(edge):

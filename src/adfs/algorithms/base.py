@@ -15,16 +15,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from adfs.algorithms.costs import Cost, gradient_work, predicted_cost, with_width
 from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.schedule import AliasTables, Events, Schedule, make_schedule
-from adfs.theory import NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes, NodeSummary
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -213,6 +215,7 @@ class EventProcess(Process):
 
     def __init__(self, setting: Setting[EventConstants], row_weights: np.ndarray) -> None:
         super().__init__()
+        # A message is one vector; a node draws its samples by the weights of its rows.
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
         self.ends, self.slot = network.ends, block_slots(network, block)
@@ -233,6 +236,7 @@ class EventProcess(Process):
 
     def count(self, computations: int, exchanges: int) -> None:
         """Add to the work done; an exchange is a message each way."""
+        # All messages of a method have the same length.
         messages = self.work.messages + 2 * exchanges
         self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
 
@@ -272,7 +276,7 @@ class Method(ABC, Generic[P]):
     ----------
     name : str
     label : str
-        The name in tables and figures.
+        The name in tables and figures; that of the method when left out.
     kind : str
         ``"events"``, ``"rounds"``, or ``"single"`` for methods that run on one machine with all the data.
     needs_smooth : bool
@@ -288,6 +292,16 @@ class Method(ABC, Generic[P]):
         term, on losses whose curvature has no bound.
     unpenalised_columns : bool
         Whether it also takes columns without an ℓ2 term (`adfs.problem.Problem.with_ridge_columns`).
+    warm_starts : bool
+        Whether it can start from a point of an earlier run.
+    needs_network : bool
+        Whether it needs at least two nodes.
+    solves_locally : bool
+        Whether a node solves a problem of its own in each step, which the idealised clock counts as one pass.
+    observed_factor : float
+        Events (or rounds) × contraction that divide the certified gap by e in runs; theory promises 1.
+    by_gradients : bool
+        Whether a pass computes the gradient of every row, instead of one sample after another.
     baseline : bool
         Whether it is there to compare others with; messages do not propose it.
     checks_every_round : bool
@@ -320,6 +334,11 @@ class Method(ABC, Generic[P]):
     l1: ClassVar[bool] = False
     unbounded_curvature: ClassVar[bool] = False
     unpenalised_columns: ClassVar[bool] = False
+    warm_starts: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
+    solves_locally: ClassVar[bool] = False
+    observed_factor: ClassVar[float] = 1.0
+    by_gradients: ClassVar[bool] = False
     baseline: ClassVar[bool] = False
     checks_every_round: ClassVar[bool] = False
     reference_order: ClassVar[float] = math.inf
@@ -328,6 +347,11 @@ class Method(ABC, Generic[P]):
     record: type[P]
     choices: Mapping[str, Callable[[Source, Network, float], P]]
     process: ClassVar[Callable[..., Process]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in cls.__dict__ and "label" not in cls.__dict__:
+            cls.label = cls.name
 
     def parameters(
         self,
@@ -340,6 +364,7 @@ class Method(ABC, Generic[P]):
         """Return the method's constants: the set of that name (None: the first), or the record given."""
         if isinstance(choice, self.record):
             return choice
+        # None stands for the first set, which is the method's default.
         name = next(iter(self.choices)) if choice is None else choice
         if not isinstance(name, str) or name not in self.choices:
             raise unknown_name("choice of parameters", choice, self.choices)
@@ -350,10 +375,8 @@ class Method(ABC, Generic[P]):
         return self.process(setting)
 
     def position_of(self, parameters: P, sizes: NodeSizes, passes: float) -> float:
-        """Return the position at which about this many passes over the data have been made.
-
-        By default a round is a pass. An event is one sample, as often as the constants make nodes act.
-        """
+        """Return the position at which about this many passes over the data have been made."""
+        # By default a round is a pass. An event is one sample, as often as the constants make nodes act.
         acting = getattr(parameters, "node_probability", None)
         return passes if acting is None else passes * float(sizes.n_samples.sum()) / float(acting.sum())
 
@@ -362,21 +385,62 @@ class Method(ABC, Generic[P]):
         return parameters
 
     def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
-        """Return named constants improved by sums over the data of all nodes; a run calls it once.
-
-        ``total`` is that of a `Gossip`; every process calls it equally often.
-        """
+        """Return named constants improved by sums over all nodes (``total`` of a `Gossip`); called once."""
         return parameters
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
-        """Return the work of an event or a round, for the clock.
-
-        By default a computation takes one sample and a communication its messages alone; a round is a pass
-        over each node's samples and one exchange.
-        """
+        """Return the work of an event or a round, for the clock."""
+        # By default a round is a pass over each node's samples and one exchange. A computation is one sample,
+        # and a communication its messages alone.
         if self.kind == "rounds":
             return RoundEffort(sizes.n_samples)
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64))
+
+    # ------------------------------------------------------------------ what it costs
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        """Whether the method suits a problem on so many nodes, as far as facts tell."""
+        if n_nodes > 1 if self.kind == "single" else self.needs_network and n_nodes == 1:
+            return False
+        if (facts.n_outputs > 1 and not self.several_outputs) or (facts.l1 and not self.l1):
+            return False
+        if facts.unbounded:
+            return self.unbounded_curvature
+        # The rate of a method for kinked losses is far worse than that of a smooth one.
+        return self.needs_smooth == facts.smooth
+
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
+        """Return the predicted computations and messages to a certified relative gap of ``tol``."""
+        return predicted_cost(self, facts, network, tol, tau)
+
+    def planned_parameters(self, facts: Facts, summary: NodeSummary, network: Network, tau: float) -> P:
+        """Return the constants of a run, from what is known without the data."""
+        constants: P = with_width(self.parameters(summary, network, tau=tau), facts)
+        return constants
+
+    def predicted_position(self, parameters: P, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        """Return the events or rounds to a certified relative gap of ``tol``; infinite if nothing tells."""
+        contraction = float(getattr(parameters, "contraction", 0.0))
+        if not (facts.smooth and contraction > 0.0):
+            return math.inf
+        return float(max(1, math.ceil(self.observed_factor * math.log(1.0 / tol) / contraction)))
+
+    def messages_of(self, parameters: P, summary: NodeSummary, network: Network) -> float:
+        """Return the messages per event or round."""
+        effort = self.effort(parameters, summary, network)
+        if isinstance(effort, EventEffort):
+            return 2.0 * float(getattr(parameters, "edge_probability", np.zeros(1)).sum())
+        chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
+        sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+        return 2.0 * network.n_edges * effort.exchanges * chance + sums
+
+    def row_work(self, facts: Facts) -> float:
+        """Return what a row costs per pass, in steps of ADFS."""
+        return gradient_work(facts) if self.by_gradients else 1.0
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        """Return the work besides the passes, in steps of ADFS."""
+        return 0.0
 
     def obstacle(self, problem: FiniteSum) -> str:
         """Return why the method cannot run on a problem, as the rest of a sentence; empty if it can."""
@@ -404,6 +468,7 @@ class Method(ABC, Generic[P]):
             )
         obstacle = self.obstacle(problem)
         if obstacle:
+            # Propose what the attributes of the other methods allow.
             others = [other for other in METHODS.values() if not (other.baseline or other.obstacle(problem))]
             names = [f"{one.name!r}{' (one machine)' if one.kind == 'single' else ''}" for one in others]
             raise InputError(f"method {self.name!r} {obstacle}; use {' or '.join(names)}")
@@ -412,9 +477,15 @@ class Method(ABC, Generic[P]):
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
         """Raise :class:`InputError` unless the method has these options; ``also`` may have been meant."""
         for option in options:
+            # ``also`` has the options of runs, in case one of them was misspelt.
             if option not in self.options:
                 known = (*self.options, *also)
                 raise unknown_name(f"option of {self.name!r}", option, known or ("(none)",))
+
+
+def theory_choice(record: Any) -> Mapping[str, Callable[[Source, Network, float], Any]]:
+    """Return the choices of a method with one set of constants, ``record.theory(problem, network)``."""
+    return MappingProxyType({"theory": lambda problem, network, tau: record.theory(problem, network)})
 
 
 METHODS: dict[str, Method] = {}

@@ -5,7 +5,9 @@ when ‖∇f_i(θ) − x‖ is below a small part of the distance that x has mov
 moves less and less, and the solves follow it down to rounding. Everything a solve reads belongs to its
 node, so its bits do not depend on which nodes share a process.
 
-Up to a hundred features the Hessian is formed and factorised, beyond it conjugate gradients do with products.
+Up to a hundred features the Hessian is formed and factorised; with more, conjugate gradients use products
+with it. This is not `adfs.algorithms.newton`, which sums over the nodes of all processes: a solve here is a
+call inside the compiled event of a node.
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import curvature, derivative
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
 
-#: Up to here the Hessian is formed.
+#: The largest number of features for which the Hessian is formed.
 DENSE_FEATURES = 100
-# Of the distance that x has moved: an accelerated method forgives errors far smaller than its steps.
+# The error of a solve, relative to the distance that x has moved: an accelerated method tolerates errors far
+# smaller than its steps.
 _ACCURACY = 1e-10
-# Of the size of the terms that a gradient sums: nothing is left below, and below the second a step that
-# does not halve the gradient is rounding.
+# Gradients relative to the size of the terms they sum: below the first they are rounding, below the second a
+# step that does not halve the gradient is.
 _ROUNDING = 1e-15
 _NEAR_ROUNDING = 1e-9
-# Where few samples bend, Newton's step can be far too long; after one of which less than this is left,
-# the next has the largest curvature of all samples, with which it never is.
+# Where few samples have curvature, Newton's step can be far too long. After a step that was cut to less than
+# this share, the next one uses the largest curvature of all samples, with which no step is too long.
 _SHORT_STEP = 2.0**-20
 _MOST_STEPS = 1000
 _MOST_HALVINGS = 60
@@ -47,16 +50,17 @@ class DualSolver(NamedTuple):
     theta : (k, d)
         Each node's last solution, the start of the next.
     solved : (k, d)
-        Where it was the solution.
+        The points x of these solutions.
     wanted : (k, d)
-        Where the next is asked for.
+        The points x of the next ones.
     beta : float
         The loss's smoothness.
     hessian : (d, d)
-        Room for it, (0, 0) when d is large.
+        Working memory for a Hessian, (0, 0) when d is large.
     vectors : (7, d)
+        Working memory: the gradient, the move and others, by the names above.
     room : (4, most samples of a node)
-        Room for what a solve needs.
+        Working memory per sample: margins, their changes, curvatures.
     """
 
     theta: np.ndarray
@@ -94,6 +98,7 @@ def _slope(
     """Fill margins, curvatures wℓ'' and ∇f(θ) − x; return the size of the terms that were summed."""
     rows, first, last = samples.rows, samples.node_starts[i], samples.node_starts[i + 1]
     point, gradient, curvatures = solver.wanted[i], solver.vectors[_GRADIENT], solver.room[_CURVATURES]
+    # The ℓ2 term less x first, then the samples, one after another.
     point_size = 0.0
     theta_size = 0.0
     for k in range(theta.size):
@@ -134,6 +139,7 @@ def _factorised_move(samples: Samples, sigma: float, solver: DualSolver, i: int)
     """Write −H⁻¹g, H = Σ b_j x_j x_jᵀ + σI, by a Cholesky factorisation in place."""
     rows, first, last = samples.rows, samples.node_starts[i], samples.node_starts[i + 1]
     gradient, move, curvatures = solver.vectors[_GRADIENT], solver.vectors[_MOVE], solver.room[_CURVATURES]
+    # The lower triangle of H, summed over the node's samples in their order.
     hessian = solver.hessian
     d = move.size
     for a in range(d):
@@ -149,6 +155,7 @@ def _factorised_move(samples: Samples, sigma: float, solver: DualSolver, i: int)
                 scaled = weight * row_entry(rows, j, p)
                 for q in range(start, p + 1):
                     hessian[a, row_column(rows, j, q)] += scaled * row_entry(rows, j, q)
+    # Its Cholesky factor takes its place.
     for a in range(d):
         for b in range(a + 1):
             total = hessian[a, b]
@@ -159,6 +166,7 @@ def _factorised_move(samples: Samples, sigma: float, solver: DualSolver, i: int)
                 hessian[a, a] = math.sqrt(max(total, 1e-300))
             else:
                 hessian[a, b] = total / hessian[b, b]
+    # Forward and backward substitution.
     for a in range(d):
         total = -gradient[a]
         for b in range(a):
@@ -201,6 +209,7 @@ def _conjugate_move(samples: Samples, sigma: float, solver: DualSolver, i: int, 
     residual, direction = vectors[_RESIDUAL], vectors[_DIRECTION]
     product, diagonal = vectors[_PRODUCT], vectors[_DIAGONAL]
     d = move.size
+    # The preconditioner is the diagonal of H.
     for k in range(d):
         diagonal[k] = sigma
         move[k] = 0.0
@@ -214,6 +223,7 @@ def _conjugate_move(samples: Samples, sigma: float, solver: DualSolver, i: int, 
     for k in range(d):
         direction[k] = residual[k] / diagonal[k]
         energy += residual[k] * direction[k]
+    # At most about twice as many steps as exact arithmetic would need.
     goal = accuracy * _norm(gradient)
     for _ in range(2 * d + 50):
         if _norm(residual) <= goal or energy <= 0.0:
@@ -242,6 +252,7 @@ def _step_length(samples: Samples, i: int, room: np.ndarray, fixed: float, growi
     low, high = 0.0, 1.0
     for _ in range(_MOST_HALVINGS):
         t = 0.5 * (low + high)
+        # The slope of the objective along the line at t decides which half the minimum is in.
         at = fixed + t * growing
         for j in range(first, last):
             turn = turns[j - first]
@@ -277,6 +288,7 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
     for _ in range(_MOST_STEPS):
         if error <= max(goal, _ROUNDING * size):
             return
+        # The direction: Newton's, or with the largest curvatures after a step that was cut very short.
         if largest:
             for j in range(first, last):
                 room[_CURVATURES, j - first] = solver.beta * samples.weights[j]
@@ -285,6 +297,7 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
         else:
             accuracy = min(0.1, max(error / steepest, 0.1 * max(goal, _ROUNDING * size) / error))
             _conjugate_move(samples, sigma[i], solver, i, accuracy)
+        # Try the full step first; near rounding, stop where it no longer halves the gradient.
         for k in range(d):
             trial[k] = theta[k] + move[k]
         size = _slope(samples, sigma[i], solver, i, trial, room[_TRIAL_MARGINS])
@@ -294,9 +307,9 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
             if following < error:
                 _copy(trial, theta)
             return
-        # Going down all the way is a decrease, by convexity. Near the minimum rounding decides which
-        # way it goes, and a shorter gradient counts instead; shorter than all before, so that the two
-        # rules cannot undo each other's work.
+        # A slope that is still negative at the end of the step means a decrease, by convexity. Near the
+        # minimum rounding decides its sign, and a shorter gradient counts instead; shorter than all before,
+        # so that the two rules cannot undo each other's work.
         if at_trial <= 0.0 or following <= 0.5 * record:
             record = min(record, following)
             _copy(trial, theta)
@@ -304,6 +317,7 @@ def dual_gradient(samples: Samples, sigma: np.ndarray, solver: DualSolver, i: in
             error = following
             largest = False
             continue
+        # The step is too long: go to the minimum along it.
         fixed = 0.0
         growing = 0.0
         for k in range(d):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, register_method
+from adfs.algorithms.costs import position_after_local_solves
 from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,
@@ -19,7 +20,7 @@ from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import EsdacdParameters
 
 
@@ -32,7 +33,7 @@ class EsdacdState(NamedTuple):
 
 
 class EsdacdConstants(NamedTuple):
-    """What an event needs besides the state.
+    """The constants of an event.
 
     ``log_decay`` is log λ, ``mean_step`` and ``momentum_step`` the steps of x and of v for each edge,
     ``ends`` its two nodes, ``slot`` the place of each node in the block (−1 when it lives elsewhere).
@@ -46,7 +47,7 @@ class EsdacdConstants(NamedTuple):
 
 
 class EsdacdParts(NamedTuple):
-    """All that the kernels below need; ``computed`` (1,) counts the samples since it was last read."""
+    """The arguments of the kernels; ``computed`` (1,) counts the samples since it was last read."""
 
     samples: Samples
     sigma: np.ndarray
@@ -62,6 +63,7 @@ def _finish(
 ) -> None:
     """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
     state = parts.state
+    # The steps of x and v, written for their mean and their lag.
     of_x, of_v = parts.constants.mean_step[edge], parts.constants.momentum_step[edge]
     for k in range(first.size):
         change = sign * (first[k] - second[k])
@@ -73,6 +75,7 @@ def _finish(
 def _solve(parts: EsdacdParts, i: int, time: float) -> None:
     """Bring node i to a time, and ``solver.theta[i]`` to the dual gradient at its x."""
     state = parts.state
+    # While the node was idle its lag decayed.
     factor = math.exp(parts.constants.log_decay * (time - state.time[i]))
     state.time[i] = time
     for k in range(state.mean.shape[1]):
@@ -90,11 +93,13 @@ def _run(
     constants, theta = parts.constants, parts.solver.theta
     n = constants.slot.size
     for t in range(first, last):
+        # Every event is a communication: the schedule has no computations.
         edge = actors[t] - n
         i = constants.slot[constants.ends[edge, 0]]
         j = constants.slot[constants.ends[edge, 1]]
         if i < 0 or j < 0:
             return t
+        # Both dual gradients first, from the same state, then both moves.
         _solve(parts, i, times[t])
         _solve(parts, j, times[t])
         _finish(parts, edge, i, 1.0, theta[i], theta[j])
@@ -135,6 +140,7 @@ class EsdacdProcess(EventProcess):
             self.ends,
             self.slot,
         )
+        # The state of ADFS without samples: a mean and a lag per node.
         k, d = problem.n_nodes, problem.n_features
         self.state = EsdacdState(np.zeros((k, d)), np.zeros((k, d)), np.zeros(k))
         self.solver = make_solver(problem)
@@ -151,7 +157,7 @@ class EsdacdProcess(EventProcess):
     def primal(self, read: str = "x") -> np.ndarray:
         side = -0.5 if read == "x" else 0.5
         factor = np.exp(self.constants.log_decay * (self.position - self.state.time))
-        # On copies: looking at a run does not change it.
+        # On copies: reading the iterate does not change the run.
         solver = self.solver._replace(
             theta=self.solver.theta.copy(),
             solved=self.solver.solved.copy(),
@@ -183,6 +189,9 @@ class Esdacd(Method[EsdacdParameters]):
     """
 
     name, label = "esdacd", "ESDACD"
+    needs_network = True
+    solves_locally = True
+    observed_factor = 0.2
     kind = "events"
     baseline = True
 
@@ -195,8 +204,16 @@ class Esdacd(Method[EsdacdParameters]):
     )
 
     def position_of(self, parameters: EsdacdParameters, sizes: NodeSizes, passes: float) -> float:
+        # An event processes all samples of both ends.
         counts = sizes.n_samples.astype(np.float64)
         return passes * float(counts.sum()) / float(parameters.node_activity @ counts)
+
+    def predicted_position(
+        self, parameters: EsdacdParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Every node has solved its own problem once after about as many events as there are nodes.
+        promised = super().predicted_position(parameters, facts, summary, tol)
+        return position_after_local_solves(promised, float(summary.n_nodes), facts, summary, tol)
 
     def effort(self, parameters: EsdacdParameters, sizes: NodeSizes, network: Network) -> EventEffort:
         return EventEffort(np.asarray(sizes.n_samples, dtype=np.int64))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
 from adfs.algorithms.method_kernels import RoundKernels, extrapolate, node_gradients, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.samples import row_column, row_entry, row_span
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import AgdParameters, ExtraParameters, largest_eigenvalue
 
 
 class AgdParts(NamedTuple):
-    """All that the kernels below need; ``theta`` and ``ahead`` (k, d) are θ and y."""
+    """The arguments of the kernels; ``theta`` and ``ahead`` (k, d) are θ and y."""
 
     samples: Samples
     sigma: np.ndarray
@@ -39,6 +38,7 @@ def _agd_begin(parts: AgdParts, t: int, last: int, out: np.ndarray) -> int:
 
 @kernel
 def _agd_end(parts: AgdParts, t: int, total: np.ndarray) -> int:
+    # ``total`` has the gradient of the whole objective in every row: all nodes take the same step.
     theta, ahead = parts.theta, parts.ahead
     for i in range(total.shape[0]):
         for k in range(total.shape[1]):
@@ -76,6 +76,7 @@ def _curvature_products(samples: Samples, beta: float, vector: np.ndarray, out: 
         for k in range(out.shape[1]):
             out[i, k] = 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
+            # One pass over the row for its product with v, one to add the multiple of the row.
             start, stop = row_span(rows, j)
             along = 0.0
             for k in range(start, stop):
@@ -101,20 +102,21 @@ class Agd(Method[AgdParameters]):
     """
 
     name: ClassVar[str] = "agd"
+    observed_factor = 0.3
+    by_gradients = True
     label: ClassVar[str] = "AGD"
     kind: ClassVar[str] = "single"
     baseline = True
 
     record, process = AgdParameters, AgdProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: AgdParameters.theory(problem, network)}
-    )
+    choices = theory_choice(AgdParameters)
 
     def refine(
         self, parameters: AgdParameters, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
     ) -> AgdParameters:
         """Take the smoothness of the whole objective, which is below the sum of the nodes'."""
-        if parameters.hops == 0:  # one node
+        # With one node the sum of the nodes' smoothness is that of the whole objective.
+        if parameters.hops == 0:
             return parameters
         samples, out = problem.samples, np.empty((problem.n_nodes, problem.n_features))
 
@@ -122,8 +124,16 @@ class Agd(Method[AgdParameters]):
             _curvature_products(samples, samples.loss.beta, vector, out)
             return total(out)
 
+        # By products with the matrix alone, summed over the nodes: no process sees another's data.
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
+
+    def planned_parameters(
+        self, facts: Facts, summary: NodeSummary, network: Network, tau: float
+    ) -> AgdParameters:
+        # As `refine` does it, with the smoothness that the facts have.
+        parameters = super().planned_parameters(facts, summary, network, tau)
+        return parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
 
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
@@ -148,7 +158,7 @@ register_method(DistributedAgd())
 
 
 class ExtraParts(NamedTuple):
-    """All that the kernels below need.
+    """The arguments of the kernels.
 
     Attributes
     ----------
@@ -176,7 +186,9 @@ def _extra_begin(parts: ExtraParts, t: int, last: int, out: np.ndarray) -> int:
 @kernel
 def _extra_end(parts: ExtraParts, t: int, received: np.ndarray) -> int:
     now, before, gradient, found = parts.now, parts.before, parts.gradient, parts.room
+    # ``received`` is (I + W)/2·(2x⁺ − x); the difference of two gradients makes the method exact.
     node_gradients(parts.samples, parts.sigma, now, found)
+    # The iterate, the one before and its gradient move on together.
     for i in range(received.shape[0]):
         for k in range(received.shape[1]):
             following = received[i, k] - parts.step * (found[i, k] - gradient[i, k])
@@ -225,13 +237,14 @@ class Extra(Method[ExtraParameters]):
     """
 
     name, label = "extra", "EXTRA"
+    needs_network = True
+    observed_factor = 0.13
+    by_gradients = True
     kind = "rounds"
     baseline = True
 
     record, process = ExtraParameters, ExtraProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: ExtraParameters.theory(problem, network)}
-    )
+    choices = theory_choice(ExtraParameters)
 
 
 register_method(Extra())

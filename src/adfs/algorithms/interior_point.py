@@ -9,12 +9,11 @@ numbers: the sum over the nodes of XᵀD⁻¹X, as in Newton's method.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Setting, register_method
+from adfs.algorithms.base import Setting, register_method, theory_choice
 from adfs.algorithms.newton import HessianMethod, HessianRounds, row_margins
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
@@ -31,9 +30,9 @@ _BEGUN, _EXHAUSTED = range(2)
 
 
 class Pieces(NamedTuple):
-    """Where the terms' conjugates wℓ*(·/w) are slope·s + curvature·s²/2 + constant: one entry per piece.
+    """The pieces on which the conjugates wℓ*(·/w) are slope·s + curvature·s²/2 + constant, one entry each.
 
-    ``row`` is the sample, ``low`` and ``high`` the ends of the piece.
+    ``row`` is the sample, ``low`` and ``high`` are the ends of the piece.
     """
 
     row: np.ndarray
@@ -59,6 +58,7 @@ def quadratic_pieces(problem: FiniteSum) -> Pieces | None:
     """
     if not problem.linear or problem.n_outputs > 1:
         return None
+    # Constant terms have no dual variable.
     rows = np.flatnonzero(problem.active)
     y, weights = label_rows(problem.samples.y, rows), problem.samples.weights[rows]
     loss = problem.samples.loss
@@ -68,6 +68,7 @@ def quadratic_pieces(problem: FiniteSum) -> Pieces | None:
     left, right = _fit_side(loss, y, low), _fit_side(loss, y, high)
     if left is None or right is None:
         return None
+    # A kink at 0 shows in different slopes or curvatures on its two sides.
     slopes, curvatures = np.array([left[0], right[0]]), np.array([left[1], right[1]]) / weights
     rounding = 1e-12 * (1.0 + np.abs(slopes).sum(axis=0))
     differ = (np.abs(slopes[1] - slopes[0]) > rounding) | (np.abs(curvatures[1] - curvatures[0]) > rounding)
@@ -87,6 +88,7 @@ def quadratic_pieces(problem: FiniteSum) -> Pieces | None:
 
 def _fit_side(loss: Loss, y: Labels, end: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the slope at 0 and the curvature of ℓ* between 0 and ``end``, or None when it is no parabola."""
+    # Second differences of four equidistant values give the curvature; a third difference refutes it.
     points = [_conjugates(loss, share * end, y) for share in (0.25, 0.5, 0.75, 1.0)]
     length = np.where(end == 0.0, 1.0, end)
     rounding = 1e-14 * (sum(np.abs(point) for point in points) + np.abs(end))
@@ -100,7 +102,10 @@ def _fit_side(loss: Loss, y: Labels, end: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 class Walls(NamedTuple):
-    """Distances s − low and high − s, kept apart because s loses them near a bound, and the forces there."""
+    """Distances s − low and high − s, and the multipliers ("forces") of the two bounds.
+
+    The distances are variables of their own: computed from s they would lose their digits near a bound.
+    """
 
     below: np.ndarray
     above: np.ndarray
@@ -108,7 +113,7 @@ class Walls(NamedTuple):
     to_high: np.ndarray
 
     def products(self) -> np.ndarray:
-        """Return what is 0 at the optimum, of each piece."""
+        """Return distance times multiplier, summed over the two bounds of each piece: 0 at the optimum."""
         return np.asarray(self.below * self.to_low + self.above * self.to_high)
 
     def along(self, direction: Walls, size: float) -> Walls:
@@ -116,7 +121,7 @@ class Walls(NamedTuple):
         return Walls(*(part + size * change for part, change in zip(self, direction, strict=True)))
 
     def longest_step(self, direction: Walls) -> float:
-        """Return how far one may go along a direction before a part vanishes, at most 1."""
+        """Return the longest step along a direction, at most 1, until a distance or multiplier is 0."""
         size = 1.0
         for part, change in zip(self, direction, strict=True):
             shrinking = change < 0.0
@@ -134,9 +139,9 @@ class InteriorPointProcess(HessianRounds):
     margins : ndarray of shape (N,)
         x_jᵀθ.
     walls : ndarray of shape (4, p, N)
-        Of p pieces per sample; those that a sample does not have are at distance 1 without a force.
+        `Walls` of p pieces per sample; pieces that a sample does not have are at distance 1, multiplier 0.
     state : ndarray of shape (2,)
-        Whether the first round has begun; and whether rounding lets it go no further.
+        Whether the first round has begun; whether rounding prevents any further progress.
     """
 
     certify_iterate = True
@@ -158,6 +163,7 @@ class InteriorPointProcess(HessianRounds):
         self.present = spread(np.ones(pieces.row.size)) > 0.0
         self.slope, self.curvature = spread(pieces.slope), spread(pieces.curvature)
         self.low, self.high = spread(pieces.low), spread(pieces.high)
+        # Start in the middle between the bounds, at θ = 0.
         half = np.where(self.present, 0.5 * (self.high - self.low), 1.0)
         self.theta, self.margins = np.zeros(problem.n_features), np.zeros(problem.n_samples)
         self.walls = np.stack([half, half, np.zeros(shape), np.zeros(shape)])
@@ -165,7 +171,8 @@ class InteriorPointProcess(HessianRounds):
         self._given: np.ndarray | None = None
 
     def place(self, duals: np.ndarray, centers: np.ndarray) -> bool:
-        # They may be good enough; if not, the first round starts anew, as far from all bounds as it can.
+        # These duals may be good enough. If they are not, the first round starts anew between the bounds:
+        # from a point at the bounds, steps would be too short.
         self._given = duals.copy()
         self.theta[:] = centers[0] / self.problem.sigma[0]
         return True
@@ -186,7 +193,7 @@ class InteriorPointProcess(HessianRounds):
         return bool(self.state[_EXHAUSTED])
 
     def _duals(self) -> np.ndarray:
-        """Return the tip of each piece, from the end it is nearer to."""
+        """Return the dual variable of each piece, computed from the bound that is nearer."""
         below, above = self.walls[:2]
         nearer = np.where(below < above, self.low + below, self.high - above)
         return np.where(self.present, nearer, 0.0)
@@ -195,6 +202,7 @@ class InteriorPointProcess(HessianRounds):
         if not self.state[_BEGUN]:
             self.state[_BEGUN] = 1.0
             self._given, self.theta[:] = None, 0.0
+            # The same first multipliers everywhere, of the size of the steepest slope of all nodes.
             steepest = -gossip.least(-float(np.abs(self.slope).max(initial=0.0)))
             self.walls[2:, self.present] = 1.0 + steepest
         if not self.exhausted:
@@ -203,20 +211,23 @@ class InteriorPointProcess(HessianRounds):
         self.position += 1.0
 
     def _step(self, gossip: Gossip) -> None:
-        """Go towards where all conditions are met: as if there were no bounds, then with what that says."""
+        """Do Mehrotra's two solves: a predictor without a barrier, then the step that corrects it."""
         at, s, present = Walls(*self.walls), self._duals(), self.present
+        # Eliminating the distances and multipliers leaves a diagonal system for s, and eliminating s leaves
+        # the matrix σI + XᵀD⁻¹X for θ, with D the stiffness of the pieces.
         stationary = self.slope + self.curvature * s - self.margins - at.to_low + at.to_high
         stiffness = self.curvature + at.to_low / at.below + at.to_high / at.above
         inverse = np.where(present, 1.0 / np.where(present, stiffness, 1.0), 0.0)
         hessian, d = self.sum_hessian(gossip, inverse.sum(axis=0)), self.theta.size
         self.count_sum(d * (d + 1) // 2, 0)
+        # The residual of σθ + Xᵀs = 0, and the mean of distance times multiplier over all nodes.
         own = self.problem.row_sums(s.sum(axis=0)) + self.ridge * self.theta
         counts = present.sum(axis=0).astype(np.float64)
         *tied, total, count = self._sum(gossip, own, at.products().sum(axis=0), counts)
         mean = total / max(2.0 * count, 1.0)
 
         def toward(low: np.ndarray, high: np.ndarray) -> tuple[Walls, np.ndarray, np.ndarray]:
-            """Return the direction in which forces become ``low`` and ``high``, those of θ and of margins."""
+            """Return the directions of the walls, of θ and of the margins for given new multipliers."""
             right = -stationary + low - at.to_low - high + at.to_high
             pull = self._sum(gossip, self.problem.row_sums((inverse * right).sum(axis=0)))
             turn = self.solve(gossip, hessian, np.asarray(tied) + pull)
@@ -231,6 +242,8 @@ class InteriorPointProcess(HessianRounds):
                 along,
             )
 
+        # The predictor shows how much of the products a step without a barrier would leave; the third power
+        # of that share is the target of the corrector, which also takes the predictor's second-order terms.
         guess, _, _ = toward(np.zeros_like(s), np.zeros_like(s))
         ahead = at.along(guess, self._longest(gossip, at, guess))
         (left,) = self._sum(gossip, np.empty((self.problem.n_nodes, 0)), ahead.products().sum(axis=0))
@@ -239,6 +252,7 @@ class InteriorPointProcess(HessianRounds):
             (target - guess.below * guess.to_low) / at.below,
             (target - guess.above * guess.to_high) / at.above,
         )
+        # Stay strictly inside the bounds.
         size = _SHARE * self._longest(gossip, at, direction)
         after = at.along(direction, size)
         smallest = gossip.least(min(float(part.min(where=present, initial=np.inf)) for part in after))
@@ -258,7 +272,7 @@ class InteriorPointProcess(HessianRounds):
         return np.asarray(gossip.total(np.ascontiguousarray(values)))
 
     def _longest(self, gossip: Gossip, at: Walls, direction: Walls) -> float:
-        """Return how far one may go along a direction before a part vanishes, at most 1."""
+        """Return the longest step along a direction that all nodes permit, at most 1."""
         self.count_sum(1, 1)
         return gossip.least(at.longest_step(direction))
 
@@ -271,10 +285,10 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
         hinge, absolute, quantile, ε-insensitive, and their smoothed forms.
     Algorithm
         s is kept strictly between its ends; every step is one of Newton's on the conditions of the optimum,
-        in which what should vanish is a third power of what a step without bounds would leave.
+        whose barrier shrinks with the third power of what a step without a barrier would leave.
     Guarantee
-        s is feasible at every step, so every step has a certificate; 15 to 40 steps are what is seen,
-        whatever the units of features.
+        s is feasible at every step, so every step has a certificate; 15 to 40 steps are usual, whatever the
+        units of features.
 
     References
     ----------
@@ -286,9 +300,7 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
     reference_order = 2
 
     record, process = InteriorPointParameters, InteriorPointProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: InteriorPointParameters.theory(problem, network)}
-    )
+    choices = theory_choice(InteriorPointParameters)
 
     def obstacle(self, problem: FiniteSum) -> str:
         trouble = super().obstacle(problem)

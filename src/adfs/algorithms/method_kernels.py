@@ -55,7 +55,7 @@ def takes_nothing(
 
 
 class EventKernels(NamedTuple):
-    """What an event does, as compiled functions of a method's parts.
+    """An event, as compiled functions of a method's parts.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class EventKernels(NamedTuple):
 
 
 class RoundKernels(NamedTuple):
-    """What a round does, as compiled functions of a method's parts.
+    """A round, as compiled functions of a method's parts.
 
     Attributes
     ----------
@@ -145,6 +145,7 @@ _end = _calls_kernel("end")
 @kernel
 def row_products(rows: SparseRows, values: np.ndarray, out: np.ndarray) -> None:
     """Write the product of rows with values (m, d), each row summed in the order it is stored; (rows, d)."""
+    # The same order wherever the values come from: the same bits in any runtime.
     for i in range(out.shape[0]):
         for k in range(out.shape[1]):
             out[i, k] = 0.0
@@ -181,6 +182,7 @@ def run_rounds(
 
     ``sums`` says that a product is the sum over all nodes instead; ``room`` is two arrays (n, d).
     """
+    # One compiled loop: between two products nothing returns to the interpreter.
     out, received = room
     products = 0
     while True:
@@ -227,6 +229,7 @@ def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: 
             margin = 0.0
             for k in range(start, stop):
                 margin += row_entry(rows, j, k) * theta[i, row_column(rows, j, k)]
+            # The slope of the loss times the row is the sample's part of the gradient.
             pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
             for k in range(start, stop):
                 out[i, row_column(rows, j, k)] += pull * row_entry(rows, j, k)
@@ -235,6 +238,7 @@ def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: 
 @inlined
 def prox_slope(loss: Loss, beta: float, target: float, step: float, b: Label, start: float) -> float:
     """Return ℓ'(u) at the root of u + step·ℓ'(u) = target: the prox of any smooth ℓ, through its dual."""
+    # Moreau: the slope is the dual prox at the same point, with the inverse step.
     h = 1.0 / (step + 1.0 / beta)
     return dual_prox(loss, target * h, h, b, start)
 
@@ -251,21 +255,22 @@ def extrapolate(now: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
 
 
 def fetch_early(samples: Samples, duals: np.ndarray, j: int) -> None:
-    """Ask for what belongs to row j besides the row itself; for CSR also for where the row is."""
+    """Prefetch the label, weight and dual variable of row j, and for CSR the pointer to the row."""
 
 
 def fetch_row(rows: Rows, j: int) -> None:
-    """Ask for row j."""
+    """Prefetch row j."""
 
 
 def fetch_late(
     rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
 ) -> None:
-    """Ask for row j and the centre it moves, or for both centres of an exchange."""
+    """Prefetch row j and the centre that it moves, or both centres of an exchange."""
 
 
 @inlined
 def _fetch_span(array: np.ndarray, start: np.int64, stop: np.int64) -> None:
+    # One request per cache line, and one for the end of the span.
     line = _LINE // array.itemsize
     end = min(stop, start + line * _MOST_LINES)
     for k in range(start, end, line):
@@ -275,6 +280,7 @@ def _fetch_span(array: np.ndarray, start: np.int64, stop: np.int64) -> None:
 
 @overloads(fetch_early)
 def _fetch_early(samples: types.Type, duals: types.Type, j: types.Type) -> Callable[..., object] | None:
+    # The kinds of labels, rows and loss are known at compile time, so that no branch is left at run time.
     shifted = kind_of(samples.types[samples.fields.index("y")]) is ShiftedLabels
     pointers = kind_of(samples.types[samples.fields.index("rows")]) is SparseRows
     boxed = kind_of(samples.types[samples.fields.index("loss")]) is Boxed
@@ -286,7 +292,7 @@ def _fetch_early(samples: types.Type, duals: types.Type, j: types.Type) -> Calla
             else:
                 prefetch(samples.y, np.int64(j))
             prefetch(samples.weights, np.int64(j))
-            # A tip is K complex numbers of 16 bytes.
+            # A dual variable is K complex numbers of 16 bytes.
             for k in range(0, outputs(samples.loss), _LINE // 16):
                 prefetch(duals, np.int64(j) * outputs(samples.loss) + k)
             if boxed:
@@ -318,6 +324,7 @@ def _fetch_late(dense: bool) -> Callable[..., object]:
         rows: Rows, centers: np.ndarray, slot: np.ndarray, ends: np.ndarray, actor: int, j: int
     ) -> None:
         width = np.int64(centers.shape[1])
+        # An event without a sample is an exchange.
         if j < 0:
             edge = actor - slot.size
             for end in range(2):
@@ -327,6 +334,7 @@ def _fetch_late(dense: bool) -> Callable[..., object]:
             return
         i = np.int64(slot[actor])
         fetch_row(rows, j)
+        # A sparse row touches few entries of the centre: which ones is not known before the row is here.
         if dense:
             _fetch_span(centers, i * width, (i + 1) * width)
 

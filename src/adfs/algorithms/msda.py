@@ -8,29 +8,30 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
+from adfs.algorithms.costs import position_after_local_solves
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import RoundKernels, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import MsdaParameters
 
 
 class MsdaParts(NamedTuple):
-    """All that the kernels below need.
+    """The arguments of the kernels.
 
     Attributes
     ----------
     constants : (5,)
         c2, c3 and K of the Chebyshev rounds, the dual step and the momentum.
     gossiped : (k, d)
-        y; x is what the solver is asked for.
+        y; x is the point of the solver's next dual gradient.
     current, before : (k, d)
         X_k of the Chebyshev rounds and the one before.
     stage : (3,)
-        How many products of this round were taken, and a_k and the one before.
+        The number of products of this round so far, a_k and the one before.
     """
 
     samples: Samples
@@ -47,6 +48,7 @@ class MsdaParts(NamedTuple):
 def _begin(parts: MsdaParts, t: int, last: int, out: np.ndarray) -> int:
     if t >= last:
         return t
+    # The first product of a round is of the dual gradients, the others continue the Chebyshev recursion.
     if parts.stage[0] == 0.0:
         dual_gradients(parts.samples, parts.sigma, parts.solver)
     source = parts.solver.theta if parts.stage[0] == 0.0 else parts.current
@@ -62,13 +64,15 @@ def _end(parts: MsdaParts, t: int, received: np.ndarray) -> int:
     stretch, step, rounds, dual_step, momentum = parts.constants
     stage, current, before = parts.stage, parts.current, parts.before
     theta, point, gossiped = parts.solver.theta, parts.solver.wanted, parts.gossiped
+    # The recursion of the Chebyshev polynomial: its values a_k, and X_k for every node.
     if stage[0] == 0.0:
         stage[1], stage[2] = stretch, 1.0
     else:
         stage[1], stage[2] = 2.0 * stretch * stage[1] - stage[2], stage[1]
     for i in range(received.shape[0]):
         for k in range(received.shape[1]):
-            if rounds == 1.0:  # c2 may be infinite
+            # With one product per round the polynomial is the matrix itself; c2 may be infinite then.
+            if rounds == 1.0:
                 received[i, k] = step * received[i, k]
             elif stage[0] == 0.0:
                 before[i, k] = theta[i, k]
@@ -80,6 +84,7 @@ def _end(parts: MsdaParts, t: int, received: np.ndarray) -> int:
     stage[0] += 1.0
     if stage[0] < rounds:
         return t
+    # After the last product: the dual step on y, and x with momentum.
     stage[0] = 0.0
     for i in range(received.shape[0]):
         for k in range(received.shape[1]):
@@ -99,9 +104,11 @@ class MsdaProcess(RoundProcess):
         super().__init__(setting, setting.network.laplacian())
         self.parameters: MsdaParameters = setting.parameters
         chebyshev, found = self.parameters.chebyshev, self.parameters
+        # The solver keeps each node's last solution, which is also the primal iterate.
         self.solver = make_solver(setting.problem)
         self.point = self.solver.wanted
         self.gossiped, current, before = (np.zeros(self.message_shape) for _ in range(3))
+        # In one array, so that the kernels have one argument for all of them.
         constants = np.array(
             [chebyshev.stretch, chebyshev.step, found.rounds, found.step, found.momentum], dtype=np.float64
         )
@@ -142,6 +149,9 @@ class Msda(Method[MsdaParameters]):
     """
 
     name, label = "msda", "MSDA"
+    needs_network = True
+    solves_locally = True
+    observed_factor = 0.21
     kind = "rounds"
     baseline = True
     options = ("rounds",)
@@ -156,6 +166,13 @@ class Msda(Method[MsdaParameters]):
 
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
+
+    def predicted_position(
+        self, parameters: MsdaParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Every node has solved its own problem once after a round.
+        promised = super().predicted_position(parameters, facts, summary, tol)
+        return position_after_local_solves(promised, 1.0, facts, summary, tol)
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

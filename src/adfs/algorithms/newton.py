@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
 import numpy as np
 from scipy.linalg import lapack
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
+from adfs.algorithms.costs import matrix_work
 from adfs.algorithms.lbfgs import DescentProcess
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
@@ -23,15 +23,14 @@ from adfs.network import Network
 from adfs.problem import FiniteSum, Samples, get_loss
 from adfs.problem.evaluation import loss_curvatures, loss_slopes
 from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
-from adfs.theory import NewtonParameters, NodeSizes
+from adfs.theory import Facts, NewtonParameters, NodeSizes, NodeSummary
 from adfs.threads import single_threaded
 
 MOST_FEATURES = 5000
 _BAND_NUMBERS = 2**22  # in the bands of all nodes' Hessians that are summed at once
 _FEW_TRIALS = 4  # after which a step that has a safe alternative is given up
-_RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-4, 1.0)
-# Tiles of a Hessian that stay in the caches: columns, rows, and samples that are added at once.
-_TILE_COLUMNS, _TILE_ROWS, _TILE_SAMPLES = 256, 64, 256
+_FIRST_RIDGE = 1e-14  # relative to a diagonal of ones; a hundred times more after each failure
+_TILE = 256  # columns of a Hessian, and samples added to them at once, that stay in the caches
 _SQUARED = get_loss("squared")
 
 
@@ -62,6 +61,7 @@ def fill_hessian(
     for one node's rows, (last − first, d); ``out`` is (k, numbers in these rows).
     """
     d = band.shape[1]
+    # One node after another: the ridge on the diagonal, the samples, then the rows without their lower part.
     for i in range(out.shape[0]):
         for a in range(band.shape[0]):
             for b in range(d):
@@ -94,6 +94,7 @@ overloads(_add_products)(
 def _add_sparse(
     rows: SparseRows, curvatures: np.ndarray, start: int, stop: int, first: int, last: int, band: np.ndarray
 ) -> None:
+    # Each pair of non-zeros of a row adds to one entry; the indices of a row increase.
     for j in range(start, stop):
         if curvatures[j] == 0.0:
             continue
@@ -113,12 +114,12 @@ def _add_dense(
     x, c, d = rows.values, curvatures, band.shape[1]
     whole = stop - (stop - start) % 4
     # Tiles that stay in the caches; in each the rows of the data come in their order.
-    for block in range(start, whole, _TILE_SAMPLES):
-        for top in range(first, last, _TILE_ROWS):
-            for left in range(top, d, _TILE_COLUMNS):
-                right = min(left + _TILE_COLUMNS, d)
-                for j in range(block, min(block + _TILE_SAMPLES, whole), 4):
-                    for a in range(top, min(top + _TILE_ROWS, last)):
+    for block in range(start, whole, _TILE):
+        for top in range(first, last, _TILE // 4):
+            for left in range(top, d, _TILE):
+                right = min(left + _TILE, d)
+                for j in range(block, min(block + _TILE, whole), 4):
+                    for a in range(top, min(top + _TILE // 4, last)):
                         begin = max(a, left)
                         _add_four(
                             (c[j] * x[j, a], x[j, begin:right]),
@@ -127,6 +128,7 @@ def _add_dense(
                             (c[j + 3] * x[j + 3, a], x[j + 3, begin:right]),
                             band[a - first, begin:right],
                         )
+    # The rows that are left over after groups of four.
     for j in range(whole, stop):
         for a in range(first, last):
             factor = c[j] * x[j, a]
@@ -158,6 +160,7 @@ def hessian_bands(d: int, numbers: int) -> list[tuple[int, int]]:
     >>> hessian_bands(5, 9)
     [(0, 2), (2, 5)]
     """
+    # Rows of the triangle get shorter: add rows to a band until it is full.
     bands, first, size = [], 0, 0
     for row in range(d):
         if size and size + d - row > numbers:
@@ -174,15 +177,19 @@ def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     H is scaled to a diagonal of ones, which no choice of units changes. Where it is not positive definite to
     rounding, a small multiple of the identity is added: the step is then shorter, and the next one goes on.
     """
+    # Columns without curvature keep their units.
     diagonal = np.diagonal(hessian)
     scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
     scaled = scale[:, None] * hessian * scale
-    for ridge in _RIDGES:
+    ridge = 0.0
+    while ridge <= 1.0:
         ridged = scaled + ridge * np.eye(gradient.size) if ridge > 0.0 else scaled
         factor, failed = lapack.dpotrf(ridged, lower=0, clean=0)
         if not failed:
             solved, _ = lapack.dpotrs(factor, scale * gradient, lower=0)
             return np.asarray(-scale * solved)
+        ridge = max(_FIRST_RIDGE, 100.0 * ridge)
+    # No ridge helps where entries are not finite: a scaled gradient step.
     return np.asarray(-scale * scale * gradient)
 
 
@@ -213,6 +220,7 @@ class HessianRounds(RoundProcess):
 
     def solve(self, gossip: Gossip, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return −H⁻¹·gradient in every process, (d,); the process of node 0 computes it."""
+        # A sum in which all other rows are 0 sends it to all processes.
         moves = np.zeros((self.problem.n_nodes, gradient.size))
         if self._leader is not None:
             moves[self._leader] = newton_move(hessian, gradient)
@@ -229,6 +237,7 @@ class NewtonProcess(DescentProcess, HessianRounds):
 
     def step(self, gossip: Gossip) -> None:
         samples, beta = self.samples, float(self.samples.loss.beta)
+        # The curvatures wℓ'' at θ: one pass over the rows, little beside the Hessian.
         margins = np.empty(samples.weights.size)
         row_margins(samples.rows, self.point, margins)
         curvatures = samples.weights * loss_curvatures(samples.loss, margins, samples.y)
@@ -251,6 +260,7 @@ class NewtonProcess(DescentProcess, HessianRounds):
         widest = beta * samples.weights
         if not samples.loss.translates:
             return widest
+        # The slope of the squared loss is the residual, whatever the form of the labels.
         slopes = loss_slopes(samples, self.point).ravel()
         residuals = loss_slopes(samples._replace(loss=_SQUARED), self.point).ravel()
         ratio = np.divide(slopes, residuals, out=np.full_like(slopes, beta), where=residuals != 0.0)
@@ -275,7 +285,21 @@ class HessianMethod(Method[Constants]):
     invariant_to_units = True
     primal = True
     unpenalised_columns = True
+    warm_starts = True
+    by_gradients = True
     checks_every_round = True
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.n_features <= MOST_FEATURES
+
+    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
+        return position * matrix_work(facts, network.n_nodes)
+
+    def predicted_position(
+        self, parameters: Constants, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # One Newton step solves a quadratic problem.
+        return 1.0 if facts.quadratic else parameters.rounds_to(tol)
 
     def obstacle(self, problem: FiniteSum) -> str:
         if problem.n_features > MOST_FEATURES:
@@ -316,9 +340,7 @@ class Newton(HessianMethod[NewtonParameters]):
     reference_order = 1
 
     record, process = NewtonParameters, NewtonProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: NewtonParameters.theory(problem, network)}
-    )
+    choices = theory_choice(NewtonParameters)
 
 
 register_method(Newton())

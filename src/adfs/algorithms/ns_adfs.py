@@ -1,18 +1,18 @@
 """Compiled NS-ADFS, for losses that need not be smooth.
 
-The form is that of the literal twin that the tests hold it to: v rests while a node is idle, and so does
-u = A_t(x − v).
+The form is that of the literal twin in the tests: while a node is idle, neither v nor u = A_t(x − v) changes.
 """
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.adfs import AdfsProcess
-from adfs.algorithms.adfs_kernels import CenterProcess, compute, exchange, run_events
+from adfs.algorithms.adfs import AdfsProcess, CenterProcess
+from adfs.algorithms.adfs_kernels import compute, exchange, run_events
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import fma, inlined, kernel, overloads
@@ -20,7 +20,7 @@ from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
-from adfs.theory import NonSmoothParameters, Parameters
+from adfs.theory import Facts, NodeSummary, NonSmoothParameters, Parameters
 
 
 class NsState(NamedTuple):
@@ -31,7 +31,7 @@ class NsState(NamedTuple):
 
 
 class NsConstants(NamedTuple):
-    """What an event needs besides the state.
+    """The constants of an event.
 
     ``quarter`` is 1/(4S²) and ``offset`` t0, so that A_t = (t + t0)²·quarter; ``sample_weight`` μ_ij²/p_ij of
     a node's samples, ``sample_mixing`` 1/p_ij, ``edge_weight`` μ_e²/p_e, ``edge_mixing`` R_e/p_e; the rest as
@@ -55,6 +55,7 @@ def ns_constants(
 ) -> NsConstants:
     """Return the constants for a block of nodes (all of them unless told otherwise)."""
     block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
+    # A node without samples never acts: any numbers do.
     counts = np.where(parameters.n_active > 0, parameters.n_active, 1.0)
     probability = np.where(parameters.node_probability > 0.0, parameters.node_probability / counts, 1.0)
     return NsConstants(
@@ -85,7 +86,7 @@ def _coefficients(constants: NsConstants, time: float) -> tuple[float, float]:
 
 
 class NsParts(NamedTuple):
-    """All that the kernels below need."""
+    """The arguments of the kernels."""
 
     samples: Samples
     constants: NsConstants
@@ -97,6 +98,7 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     rows = samples.rows
     increment, weight_after = _coefficients(constants, time)
     start, stop = row_span(rows, j)
+    # The margin of the sample at y = v + u/A_{t+1}.
     center = state.centers[i]
     along_v = 0.0
     along_u = 0.0
@@ -108,15 +110,18 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
         along_u += entry * pair.imag
         norm += entry * entry
     margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
+    # The prox of a_{t+1}η·wℓ*(·/w), in units of the row.
     h = increment * constants.sample_weight[i] / norm
     dual = state.duals[j]
     zeta, weight = dual.real + h * margin, samples.weights[j]
     moved = weighted_conjugate_prox(
         samples.loss, constants.beta, zeta, h, label_at(samples.y, j), weight, margin
     )
+    # v jumps by the change, u by (a_{t+1}R/p − A_{t+1}) times it; the centre by the opposite, along the row.
     change = moved - dual.real
     to_u = (increment * constants.sample_mixing[i] - weight_after) * change
     state.duals[j] = complex(moved, dual.imag + to_u)
+    # The centre moves along the row only: the cost of a sample is its non-zeros.
     for k in range(start, stop):
         entry = row_entry(rows, j, k)
         column = row_column(rows, j, k)
@@ -128,6 +133,7 @@ def _exchange(parts: NsParts, edge: int, time: float) -> None:
     constants, state = parts.constants, parts.state
     i = constants.slot[constants.ends[edge, 0]]
     j = constants.slot[constants.ends[edge, 1]]
+    # The difference of the two ends at y moves both of them, in opposite directions.
     increment, weight_after = _coefficients(constants, time)
     share = 1.0 / weight_after
     inverse = (constants.inverse_sigma[i], constants.inverse_sigma[j])
@@ -146,6 +152,7 @@ def _exchange_vectors(
     ratio: float,
 ) -> None:
     """Move two centres; a function of its own, whose loop LLVM turns into vector instructions."""
+    # Products and sums in one rounding each (fma), as `ns_outgoing` and `ns_receive` do them.
     for k in range(first.size):
         a = first[k]
         b = second[k]
@@ -195,13 +202,14 @@ class NsAdfsProcess(CenterProcess, EventProcess):
     def __init__(self, setting: Setting[NonSmoothParameters]) -> None:
         problem = setting.problem
         super().__init__(setting, problem.active.astype(np.float64))
+        # Samples are drawn uniformly: without smoothness none matters more than another.
         samples = problem.samples
         self.constants = ns_constants(setting.parameters, setting.network, samples.loss.beta, setting.block)
         self.state = ns_start(problem)
         self.parts = NsParts(samples, self.constants, self.state)
 
     def _shift(self, read: str) -> float:
-        """X = v + u/A_t; v itself has no share of u."""
+        """Return the share of u in x = v + u/A_t; v itself has none."""
         weight = (self.position + self.constants.offset) ** 2 * self.constants.quarter
         return 1.0 / weight if read == "x" else 0.0
 
@@ -227,6 +235,8 @@ class NsAdfs(Method[Any]):
     """
 
     name, label = "ns-adfs", "NS-ADFS"
+    warm_starts = True
+    observed_factor = 0.65
     kind = "events"
     needs_smooth = False
     reference_order = 5
@@ -244,6 +254,12 @@ class NsAdfs(Method[Any]):
 
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
+
+    def predicted_position(self, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
+        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t); ‖λ*‖² is about Σ s²‖x‖²/μ², and Δ_0 is 1.
+        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
+        promised = math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
+        return float(max(1, math.ceil(self.observed_factor * promised)))
 
 
 register_method(NsAdfs())

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method
+from adfs.algorithms.base import (
+    Method,
+    RoundEffort,
+    Setting,
+    get_method,
+    register_method,
+    theory_choice,
+)
 from adfs.algorithms.lbfgs import CurvaturePairs
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_row, inner_product, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess
@@ -15,7 +21,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.theory import NodeSizes
+from adfs.theory import Facts, NodeSizes, NodeSummary
 from adfs.theory.baselines import QningParameters
 
 # A gradient of the envelope that is so many times its smallest so far comes from inner solutions that are
@@ -47,10 +53,12 @@ def dual_pass(
             entry = row_entry(rows, j, k)
             margin += entry * theta[row_column(rows, j, k)]
             norm += entry * entry
+        # The margin without the sample's own part, then the root of the sample's equation.
         weight, share = samples.weights[j], norm / total
         without = margin + duals[j] * share
         label = label_at(samples.y, j)
         found = weight * prox_slope(samples.loss, beta, without, weight * share, label, margin)
+        # θ follows the dual variable along the row.
         move = (duals[j] - found) / total
         duals[j] = found
         for k in range(start, stop):
@@ -83,12 +91,14 @@ class QningProcess(RoundProcess):
 
     def round(self, gossip: Gossip) -> None:
         kappa, sigma = self.parameters.kappa, float(self.problem.sigma[0])
+        # A new order for every pass, the same for the same seed and position.
         drawn = np.random.default_rng([self.seed, int(self.position)]).permutation(self.rows)
         dual_pass(self.samples, self.samples.loss.beta, drawn, sigma + kappa, self.duals, self.theta)
         self.position += 1.0
         self.count(1, 0)
         self.counts[_PASSES_SINCE] += 1.0
         if self.counts[_PASSES_SINCE] >= self.counts[_PASSES_PER_STEP]:
+            # The gradient of the envelope at z is κ(z − θ). θ keeps its part of the centre that moves.
             self.counts[_PASSES_SINCE] = 0.0
             step = self._step(kappa * (self.center - self.theta))
             self.center -= step
@@ -145,12 +155,21 @@ class Qning(Method[QningParameters]):
     """
 
     name, label = "qning", "QNing"
+    warm_starts = True
     kind = "single"
 
     record, process = QningParameters, QningProcess
-    choices = MappingProxyType(
-        {"theory": lambda problem, network, tau: QningParameters.theory(problem, network)}
-    )
+    choices = theory_choice(QningParameters)
+
+    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
+        return super().can_solve(facts, n_nodes) and facts.curved
+
+    def predicted_position(
+        self, parameters: QningParameters, facts: Facts, summary: NodeSummary, tol: float
+    ) -> float:
+        # Trials took half of the passes of ADFS where these are few, and a tenth where they are many.
+        passes = get_method("adfs").cost(facts, Network("path:1"), tol).passes
+        return min(0.5 * passes, 10.0 + 0.1 * passes)
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0)

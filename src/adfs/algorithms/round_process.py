@@ -73,6 +73,7 @@ class RoundProcess(Process):
             # Up a spanning tree and down again: every node but node 0, the root, sends a message each way.
             self.messages_per_product = 2 * int(np.count_nonzero(setting.block))
         else:
+            # A node sends its values to all nodes whose rows have an entry in its column.
             self.gossip_matrix = sp.csr_array(gossip_matrix)
             neighbours = np.diff(self.gossip_matrix.indptr) - (self.gossip_matrix.diagonal() != 0.0)
             self.messages_per_product = int(neighbours[setting.block].sum())
@@ -90,6 +91,7 @@ class RoundProcess(Process):
 
     def count_sum(self, up: int, down: int) -> None:
         """Add a sum over all nodes to the work done, with the numbers in a message each way."""
+        # Every node but the root sends one message up the tree and gets one down.
         nodes = self.messages_per_product // 2
         numbers = self.work.numbers + nodes * (up + down)
         self.work = Work(self.work.computations, self.work.messages + 2 * nodes, numbers)
@@ -104,6 +106,7 @@ class RoundProcess(Process):
             while self.position < last:
                 self.round(gossip)
             return
+        # Compiled: one loop if all nodes are here, otherwise one call from a product to the next.
         t, stop = int(self.position), math.ceil(last)
         out, received = np.empty(self.message_shape), np.empty(self.message_shape)
         products = 0
@@ -115,6 +118,7 @@ class RoundProcess(Process):
                 received[...] = gossip.total(out) if self.sums else gossip(out)
                 products += 1
                 t = go_on(self.parts, t, stop, out, received, True)
+        # Rounds that an earlier call has begun count where they end.
         self.count(max(0, stop - int(self.position)), products)
         self.position = max(self.position, float(stop))
 

@@ -43,7 +43,7 @@ _SMALLEST_SCALE = 1e-60
 
 
 class PointSagaState(NamedTuple):
-    """The variables.
+    """The variables of Point-SAGA.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class PointSagaConstants(NamedTuple):
 
 
 class PointSagaParts(NamedTuple):
-    """All that the kernel below needs."""
+    """The arguments of the kernel."""
 
     samples: Samples
     constants: PointSagaConstants
@@ -92,6 +92,7 @@ def _point_saga_run(
     for t in range(first, last):
         j = drawn[t]
         start, stop = row_span(rows, j)
+        # The products of the row with p and ḡ, from which its product with x = a·p + b·ḡ follows.
         along = 0.0
         along_mean = 0.0
         norm = 0.0
@@ -102,12 +103,14 @@ def _point_saga_run(
             along_mean += entry * vectors[column, 1]
             norm += entry * entry
         margin = a * along + b * along_mean
+        # The prox in the margin u: u + bend·ℓ'(u) = target. Its slope is the new entry of the table.
         known = state.table[j]
         target = (margin + step * (known * norm - along_mean)) * shrink
         bend = step * weights[j] * norm * shrink
         found = weights[j] * prox_slope(loss, beta, target, bend, label_at(y, j), margin)
         change = found - known
         state.table[j] = found
+        # x shrinks by the ℓ2 term, which only changes a and b.
         a *= shrink
         b = (b - step) * shrink
         to_mean = change / n_terms
@@ -143,6 +146,7 @@ class PointSagaProcess(EventProcess):
             samples.loss.beta, parameters.step, parameters.curvature, parameters.n_terms
         )
         self.parts = PointSagaParts(samples, constants, self.state)
+        # The first pass fills the table with the gradients at 0; ``zero_table`` leaves it out.
         if not parameters.zero_table:
             slopes = problem.slopes(np.zeros(problem.n_features))
             self.state.table[...] = np.where(problem.active, slopes, 0.0)
@@ -228,7 +232,7 @@ class DsbaState(NamedTuple):
 
 
 class DsbaParts(NamedTuple):
-    """All that the kernels below need; ``sizes`` (k,) are the samples that a node draws from."""
+    """The arguments of the kernels; ``sizes`` (k,) are the numbers of samples that the nodes draw from."""
 
     samples: Samples
     sigma: np.ndarray
@@ -251,6 +255,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
     """One round of every node: ``mixed`` (k, d) holds (I + W)/2·(2z − z before) and is used up."""
     loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
     sigma, sizes, step, state = parts.sigma, parts.sizes, parts.step, parts.state
+    # The draws of many rounds are made at once, and only here: they do not depend on the iterates.
     window = parts.window
     if not window.bounds[0] <= t < window.bounds[1]:
         draw_rounds(window, t)
@@ -260,6 +265,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
     for i in range(mixed.shape[0]):
         m = float(sizes[i])
         shrink = 1.0 / (1.0 + step * sigma[i])
+        # ψ: the gossiped iterate, less the gradient estimate of the round before.
         psi = mixed[i]
         for k in range(d):
             psi[k] += step * sigma[i] * state.now[i, k]
@@ -269,6 +275,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
             start, stop = row_span(rows, row)
             for k in range(start, stop):
                 psi[row_column(rows, row, k)] += push * row_entry(rows, row, k)
+        # Nodes without samples draw none.
         j = np.int64(-1)
         if draw < drawn_up_to and window.nodes[draw] == i:
             j = window.samples[draw]
@@ -286,6 +293,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
                 along += entry * psi[column]
                 guess += entry * state.now[i, column]
                 norm += entry * entry
+            # The prox of the drawn sample in its margin, as for Point-SAGA.
             target = (along + step * m * known * norm) * shrink
             curvature = step * m * weights[j] * norm * shrink
             found = prox_slope(loss, parts.beta, target, curvature, label_at(y, j), guess)
@@ -293,6 +301,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
             state.table[j] = known + change
             for k in range(start, stop):
                 psi[row_column(rows, j, k)] -= step * m * change * row_entry(rows, j, k)
+        # The ℓ2 term is part of the prox: it shrinks the whole iterate.
         for k in range(d):
             state.before[i, k] = state.now[i, k]
             state.now[i, k] = psi[k] * shrink
@@ -318,6 +327,7 @@ class DsbaProcess(RoundProcess):
             np.full(k, -1, dtype=np.int64),
             np.zeros(k),
         )
+        # A node's m in the SAGA estimate counts the samples that it draws from.
         sizes = np.bincount(problem.node_of_row[problem.active], minlength=k)
         tables = AliasTables.build(
             problem.active.astype(np.float64), problem.node_starts, node_ids=setting.block
@@ -352,6 +362,8 @@ class Dsba(Method[DsbaParameters]):
     """
 
     name, label = "dsba", "DSBA"
+    needs_network = True
+    observed_factor = 0.12
     kind = "rounds"
     baseline = True
     options = ("step_factor",)

@@ -297,10 +297,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """
         return self.summary(robust=robust, confidence=confidence).table.iloc[:, 4:]
 
-    def _margins(self, X: Any, coef: Any, offset: Any) -> np.ndarray:
-        """Return the decision values of models with coefficients (K, d), after checking the rows."""
+    def _margins(self, X: Any, offset: Any) -> np.ndarray:
+        """Return the decision values of rows, which are checked first; an offset is added."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=READ_OPTIONS["dtype"], reset=False)
+        coef = self.coef_ if self.coef_.ndim == 2 else self.coef_[None, :]
         return decision_values(X, coef, self.intercept_, offset)
 
     def _loss(self) -> Loss:

@@ -31,7 +31,7 @@ from adfs.runtimes import Outcome, Run
 from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, promised_gap
 from adfs.threads import single_threaded
 
-_USUAL_ROUNDS, _MOST_ROUNDS = 3.0, 60
+_MOST_ROUNDS = 60
 # Tolerances of the proximal rounds: of the first one for smooth losses and for losses with kinks, and the
 # smallest one as a share of the tolerance of the fit.
 _FIRST_SMOOTH, _FIRST_KINKED, _SMALLEST_SHARE = 1e-6, 1e-2, 0.01
@@ -42,11 +42,6 @@ _EPS = float(np.finfo(np.float64).eps)
 def takes_free_column(solver: Solver) -> bool:
     """Return whether the solver's method accepts a column without a penalty."""
     return get_method(solver.method).unpenalised_columns
-
-
-def rounds_of(methods: Sequence[str]) -> dict[str, float]:
-    """Return about how many problems each method solves for an intercept without a penalty."""
-    return {name: 1.0 if get_method(name).unpenalised_columns else _USUAL_ROUNDS for name in methods}
 
 
 def column_value(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
@@ -190,6 +185,7 @@ class _InterceptFit:
         )
         self.exact = constant.value <= constant.rounding
         self.at_zero = 1.0 if self.exact else constant.value
+        self._rounding_at_zero = constant.rounding
         # How far the best intercept may be from the levels: the size of typical margins or residuals.
         squares = np.zeros_like(y)
         if loss.translates:
@@ -269,6 +265,15 @@ class _InterceptFit:
             sizes += np.abs(center) + self._largest_offset
         return _EPS * float(np.sqrt(sizes @ sizes))
 
+    def constant(self, other: Certificate) -> Certificate:
+        """Return the best constant model, with the lower bound of F* that another point has proved."""
+        point = np.zeros((self.outputs, other.theta.size // self.outputs))
+        point[:, -1] = self.levels
+        gap = self.at_zero - other.lower + self._rounding_at_zero
+        return other._replace(
+            theta=point.ravel(), value=self.at_zero, gap=gap / self.at_zero, absolute_gap=gap
+        )
+
     def joined(self, runs: Sequence[Run], best: Certificate | None, theta: np.ndarray) -> Run:
         """Return one run of all rounds, at the best certified point, or the better constant model."""
         last = runs[-1]
@@ -276,12 +281,7 @@ class _InterceptFit:
         if best is None:
             return replace(whole, columns=joined_frames(runs, last.gap))
         if best.gap > self.tol and best.value > self.at_zero:
-            gap, constant = (
-                self.at_zero - best.lower,
-                np.zeros((self.outputs, best.theta.size // self.outputs)),
-            )
-            constant[:, -1] = self.levels
-            best = best._replace(theta=constant.ravel(), gap=gap / self.at_zero, absolute_gap=gap)
+            best = self.constant(best)
         outcome = last.outcome
         if outcome is not Outcome.STOPPED:  # a user who stops a run stops the fit
             ended = Outcome.OUT_OF_BUDGET if outcome is Outcome.CONVERGED else outcome

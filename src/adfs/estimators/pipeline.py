@@ -1,12 +1,12 @@
-"""From the rows that this process holds and a description of the model to a fitted model.
+"""From the rows of this process and a description of the model to a fitted model.
 
-One pipeline for every cluster: nothing but sums over the nodes, and the sizes and labels of the data, goes
-between processes. The estimators and ``adfs fit`` are its front doors.
+One pipeline serves every cluster. Processes exchange sums over the nodes, and the sizes and labels of the
+data. The estimators and ``adfs fit`` call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,8 @@ import scipy.sparse as sp
 
 from adfs.errors import InputError
 from adfs.estimators.inference import Inference, check_inference, infer
-from adfs.estimators.intercepts import column_value, rounds_of, solve_with_intercept
+from adfs.estimators.intercepts import column_value, solve_with_intercept
 from adfs.estimators.solver import (
-    CANDIDATES,
     Columns,
     LocalData,
     Solver,
@@ -26,11 +25,11 @@ from adfs.estimators.solver import (
     joined_frames,
     penalised,
 )
-from adfs.problem import Loss, Multinomial
+from adfs.problem import Loss
 from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run
 from adfs.runtimes.cluster import RefusalError
-from adfs.runtimes.joint_problem import all_labels, widen, widest
+from adfs.runtimes.joint_problem import all_labels, widen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is to be fitted.
+    """The description of a model.
 
     Attributes
     ----------
@@ -51,15 +50,15 @@ class ModelSpec:
         Share of ‖θ‖₁ in the place of ½‖θ‖².
     intercept : bool
     intercept_scaling : float or None
-        What the intercept's column holds, which is penalised like the others; None for an intercept that is
-        not penalised.
+        The entry of the intercept's column, which is penalised like the others; None for a free intercept,
+        which has no penalty.
     standardize : bool
-        Whether columns are scaled to a standard deviation of 1 first; coefficients are those of the columns
-        as they were.
+        Whether columns are scaled to a standard deviation of 1 before the fit. Coefficients are those of the
+        original columns.
     class_weight : mapping, "balanced" or None
         Factors of the classes' sample weights.
     softmax : bool or None
-        One model of all classes, instead of one per class; None for one where there are more than two.
+        One model of all classes instead of one per class; None: if there are more than two classes.
     inference : bool
         Whether standard errors are wanted.
     """
@@ -101,7 +100,7 @@ class ModelSpec:
         return self.data_weight / self.penalty_weight
 
     def for_classes(self, classes: np.ndarray | None) -> ModelSpec:
-        """Return the same with it settled whether classes have one model together."""
+        """Return the description with ``softmax`` decided."""
         if self.softmax is not None:
             return self
         return replace(self, softmax=classes is not None and classes.size > 2)
@@ -109,7 +108,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a fit starts: at what one before, on data of the same shape, ended with.
+    """The start of a fit: the end of an earlier fit to data of the same shape.
 
     Attributes
     ----------
@@ -118,7 +117,7 @@ class Start:
     coef : ndarray of shape (K, p)
     intercept : ndarray of shape (K,)
     balance : float
-        That of the model's description.
+        `ModelSpec.balance` of the earlier fit.
     """
 
     duals: Sequence[np.ndarray]
@@ -129,7 +128,7 @@ class Start:
 
 @dataclass(frozen=True)
 class FittedModel:
-    """What came out; the same in every process apart from ``duals``.
+    """A fitted model; the same in every process apart from ``duals``.
 
     Attributes
     ----------
@@ -137,23 +136,14 @@ class FittedModel:
         One row per model: one for two classes and for regressions, otherwise one per class.
     intercept : ndarray of shape (K,)
     node_coef : ndarray of shape (K, n, p)
-        What each node ended with.
+        The last iterate of each node.
     node_intercept : ndarray of shape (K, n)
     classes : ndarray or None
     runs : list of Run
-    algorithm, reason : str
-        The methods that ran, and why where they were chosen.
-    gap, absolute_gap, passes, seconds : float
-        The largest certified gaps, relative and of the objective itself, the most passes, and the seconds of
-        all runs together.
-    outcome : Outcome
-        The worst of all runs.
-    history : DataFrame
-        The recorded rows; with a column ``class`` when there are several runs.
     duals : list of ndarray or None
         The runs' dual variables over the weights, in the order of this process's rows.
     inference : list of Inference, or None
-        How certain each model is, where that was asked for.
+        Standard errors of each model, if they were asked for.
     """
 
     coef: np.ndarray
@@ -172,7 +162,7 @@ class FittedModel:
 
     @property
     def reason(self) -> str:
-        """Why the first of them was chosen; empty where its name was given."""
+        """The reason for an automatic choice of the method; empty if the user named it."""
         return str(self.runs[0].details.get("reason", ""))
 
     @property
@@ -192,7 +182,7 @@ class FittedModel:
 
     @property
     def seconds(self) -> float:
-        """Of all runs together."""
+        """The seconds of all runs together."""
         return sum(run.seconds for run in self.runs)
 
     @property
@@ -215,7 +205,7 @@ class FittedModel:
 
     @property
     def history(self) -> pd.DataFrame:
-        """The same, as a data frame."""
+        """The recorded columns as a data frame."""
         import pandas as pd
 
         return pd.DataFrame(self.recorded)
@@ -231,84 +221,120 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     solver : Solver
     warm : Start, optional
     """
-    data = _same_columns(data, solver.cluster)
+    given = data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
-    spec, given = spec.for_classes(classes), data
+    spec = spec.for_classes(classes)
     attempt, why = solver.cluster.attempt, "to check the data"
     if spec.inference:
         attempt(why, lambda: check_inference(spec.loss, bool(spec.softmax), spec.l1_ratio))
-    # Around their means dense rows are shorter, and an intercept that is not penalised takes what is left.
+    # Centred dense rows are shorter, which helps every method; the free intercept compensates for it.
     weighted = replace(data, weights=_weights(data, spec, classes, solver))
-    own = data if spec.standardize else weighted
-    columns = column_scales(own, solver, center=spec.free_intercept, scale=spec.standardize)
+    source = data if spec.standardize else weighted
+    columns = column_scales(source, solver, center=spec.free_intercept, scale=spec.standardize)
     data = replace(weighted, X=columns.apply(data.X), means=columns.means)
-    starts = None
-    if warm is not None:
-        # A weaker penalty: dual variables that stand for the same coefficients, not for larger ones. With a
-        # stronger one those might lie outside their domains.
-        shares = min(1.0, warm.balance / spec.balance) * data.weights
-        starts = [_times_weights(one, shares) for one in warm.duals]
-    around = None if warm is None else columns.intercepts(warm.coef, warm.intercept)
     targets = [data.y] if classes is None else _targets(data.y, classes, bool(spec.softmax))
-    shifts = attempt(why, lambda: _shifts(given.offset, len(targets), spec, classes))
-    loss: Loss = spec.loss
-    if spec.softmax:
-        assert classes is not None
-        loss = Multinomial(classes.size)
+    offsets = attempt(why, lambda: _offsets(data.offset, len(targets), spec, classes))
     if spec.intercept and spec.intercept_scaling is not None:
         data = replace(data, X=append_column(data.X, spec.intercept_scaling))
-    weights = spec.ridge, spec.l1
-    # Classes share the method, the rows and what is known of them; targets and offsets are their own.
-    rounds = rounds_of(CANDIDATES) if spec.free_intercept else {}
+    problems = _Problems(spec, _loss(spec, classes), data, targets, offsets)
     if solver.method == "auto":
-        solver = solver.settled(loss, *solver.choose(data, loss, weights, targets[0], rounds))
-
-    def with_column(how: Solver) -> tuple[LocalData, float]:
-        """Return the rows as a method takes them, and what the intercept's column holds."""
-        if not spec.free_intercept:
-            return data, 1.0
-        scale = column_value(data, loss, spec.ridge, targets[0], how)
-        return replace(data, X=append_column(data.X, scale)), scale
-
-    first = with_column(solver)
-
-    def solve_by(how: Solver, number: int, start: np.ndarray | None, center: np.ndarray | None) -> Run:
-        rows, scale = first if how.method == solver.method else with_column(how)
-        own, y = replace(rows, offset=shifts[number]), targets[number]
-        if spec.free_intercept:
-            return solve_with_intercept(own, loss, weights, y, how, scale, start, center)
-        return how.solve(penalised(own, loss, weights, y, how), start)
-
-    def solve(how: Solver, number: int, start: np.ndarray | None) -> Run:
-        center = None if around is None else _centers(around, number, len(targets), loss)
-        run = solve_by(how.limited(), number, start, center)
-        other = how.after(run)
-        if other is None:
-            return run
-        if spec.free_intercept:
-            center = run.coef.reshape(loss.n_outputs, -1)[:, -1]
-        last = solve_by(other, number, run.dual, center)
-        return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
-
-    runs = _solve_all(len(targets), solve, solver, starts)
-    if spec.softmax:
-        assert classes is not None
-        theta, nodes = _softmax_rows(runs[0], classes.size)
-    else:
-        theta = np.array([run.coef for run in runs])
-        nodes = np.array([run.theta for run in runs])
+        solver = solver.choose(data, problems.loss, (spec.ridge, spec.l1), targets[0], spec.free_intercept)
+    runs = problems.solve_all(solver, warm, columns)
+    # From the columns as they were solved back to the columns as they were given.
+    theta, node_theta = _model_rows(runs, problems.loss)
     coef, intercept = columns.undo(*_split(theta, spec))
-    node_coef, node_intercept = columns.undo(*_split(nodes, spec))
+    node_coef, node_intercept = columns.undo(*_split(node_theta, spec))
     duals = [_over_weights(run.dual, data.weights) for run in runs]
-    found: list[Inference] | None = None
+    inferences: list[Inference] | None = None
     if spec.inference:
         own = replace(given, weights=data.weights / spec.data_weight)
-        found = []
-        for number, y in enumerate(targets):
-            line = np.append(coef[number], intercept[number]) if spec.intercept else coef[number]
-            with_shift = replace(own, offset=shifts[number])
-            found.append(infer(with_shift, loss, y, line, _curvatures(spec, columns, coef.shape[1]), solver))
-    return FittedModel(coef, intercept, node_coef, node_intercept, classes, runs, duals, found)
+        points = np.column_stack([coef, intercept]) if spec.intercept else coef
+        penalty = _curvatures(spec, columns, coef.shape[1])
+        inferences = [
+            infer(replace(own, offset=offset), problems.loss, y, point, penalty, solver)
+            for offset, y, point in zip(offsets, targets, points, strict=True)
+        ]
+    return FittedModel(coef, intercept, node_coef, node_intercept, classes, runs, duals, inferences)
+
+
+@dataclass(frozen=True)
+class _Problems:
+    """The problems of a fit: one, or one per class. They have the same rows, and the same method solves them.
+
+    Attributes
+    ----------
+    spec : ModelSpec
+    loss : Loss
+        The loss of each problem: the softmax loss where all classes have one model.
+    data : LocalData
+        Scaled rows with the weights of the objective, without the column of a free intercept.
+    targets, offsets : list
+        The labels and offsets of each problem.
+    rows : dict
+        The rows with the column of a free intercept, by the entry of that column.
+    """
+
+    spec: ModelSpec
+    loss: Loss
+    data: LocalData
+    targets: list[np.ndarray]
+    offsets: list[np.ndarray | None]
+    rows: dict[float, Any] = field(default_factory=dict)
+
+    def solve_all(self, solver: Solver, warm: Start | None, columns: Columns) -> list[Run]:
+        """Solve every problem, from the end of an earlier fit where there is one."""
+        starts: list[np.ndarray | None] = [None] * len(self.targets)
+        centers: list[np.ndarray | None] = [None] * len(self.targets)
+        if warm is not None:
+            # With a weaker penalty the dual variables are scaled to represent the same coefficients. With a
+            # stronger one the scaled dual variables might lie outside their domains.
+            shares = min(1.0, warm.balance / self.spec.balance) * self.data.weights
+            starts = [_times_weights(duals, shares) for duals in warm.duals]
+            intercepts = columns.intercepts(warm.coef, warm.intercept)
+            centers = [_center(intercepts, number, self.loss) for number in range(len(self.targets))]
+        done: list[Run] = []
+
+        def solve(number: int) -> Run:
+            part = solver if len(self.targets) == 1 else solver.part(done)
+            run = self._solve(number, part, starts[number], centers[number])
+            done.append(run)
+            return run
+
+        numbers = range(len(self.targets))
+        if len(numbers) == 1 or solver.n_jobs in (None, 1) or solver.cluster.size > 1:
+            return [solve(number) for number in numbers]
+        # Threads have neither checkpoints nor a limit in seconds: these need the runs in order.
+        from sklearn.utils.parallel import Parallel, delayed
+
+        jobs = (delayed(solve)(number) for number in numbers)
+        runs: list[Run] = Parallel(n_jobs=solver.n_jobs, require="sharedmem")(jobs)
+        return runs
+
+    def _solve(self, number: int, solver: Solver, start: np.ndarray | None, center: np.ndarray | None) -> Run:
+        """Solve one problem; another method continues where the chosen one needs far too many passes."""
+        data, y, weights = self.data, self.targets[number], (self.spec.ridge, self.spec.l1)
+        limited = solver.limited()
+        if self.spec.free_intercept:
+            scale = column_value(data, self.loss, self.spec.ridge, self.targets[0], solver)
+            if scale not in self.rows:  # the same rows for all classes
+                self.rows[scale] = append_column(data.X, scale)
+            data = replace(data, X=self.rows[scale], offset=self.offsets[number])
+            run = solve_with_intercept(data, self.loss, weights, y, limited, scale, start, center)
+            center = run.coef.reshape(self.loss.n_outputs, -1)[:, -1]
+        else:
+            data = replace(data, offset=self.offsets[number])
+            run = limited.solve(penalised(data, self.loss, weights, y, limited), start)
+        other = solver.after(run)
+        if other is None:
+            return run
+        last = self._solve(number, other, run.dual, center)
+        return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
+
+
+def _loss(spec: ModelSpec, classes: np.ndarray | None) -> Loss:
+    """Return the loss of the problems: that of one model for all classes, where it is asked for."""
+    several = spec.loss.multiclass(classes.size) if spec.softmax and classes is not None else None
+    return spec.loss if several is None else several
 
 
 def _curvatures(spec: ModelSpec, columns: Columns, width: int) -> np.ndarray:
@@ -324,17 +350,18 @@ def _curvatures(spec: ModelSpec, columns: Columns, width: int) -> np.ndarray:
 
 
 def _same_columns(data: LocalData, cluster: Cluster) -> LocalData:
-    """Return rows as wide as the widest process's; sparse as soon as one has sparse rows."""
-    if cluster.size == 1:
-        return data
-    width = widest(cluster, int(data.X.shape[1]), None)
+    """Return rows as wide as the widest process's; sparse as soon as one process has sparse rows."""
     X = data.X
-    if any(cluster.gather(bool(sp.issparse(X)), "to compare the data")):
-        X = X if sp.issparse(X) else sp.csr_array(X)
+    cards = cluster.gather([int(X.shape[1]), data.sparse], "to compare the data")
+    widths, sparse = zip(*cards, strict=True)
+    if any(sparse) and not data.sparse:
+        X = sp.csr_array(X)
+    width = max(widths)
     return replace(data, X=cluster.attempt("to compare the data", lambda: widen(X, width)))
 
 
 def _classes(data: LocalData, cluster: Cluster) -> np.ndarray:
+    """Return the classes of all processes."""
     classes = np.unique(data.y) if cluster.size == 1 else all_labels(cluster, [data.y])
     if classes.size < 2:  # in every process
         raise RefusalError("a classifier needs samples of at least two classes, y holds one class only")
@@ -374,10 +401,10 @@ def _targets(y: np.ndarray, classes: np.ndarray, softmax: bool) -> list[np.ndarr
     return [as_signs(y, name) for name in (classes[1:] if classes.size == 2 else classes)]
 
 
-def _shifts(
+def _offsets(
     offset: np.ndarray | None, count: int, spec: ModelSpec, classes: np.ndarray | None
 ) -> list[np.ndarray | None]:
-    """Return the offsets of each of some models: one number per row, and per class where there are more."""
+    """Return the offsets of each problem: one number per row, and per class for a softmax model."""
     if offset is None:
         return [None] * count
     several = classes is not None and (count > 1 or (spec.softmax and classes.size > 2))
@@ -394,39 +421,15 @@ def _shifts(
     return [np.column_stack([np.zeros_like(offset), offset]) if spec.softmax else offset]
 
 
-# --------------------------------------------------------------------------- solving
+# --------------------------------------------------------------------------- parameters of the models
 
 
-def _centers(intercepts: np.ndarray, number: int, count: int, loss: Loss) -> np.ndarray:
-    """Return one model's intercepts, (outputs,), from those of all models."""
-    if loss.n_outputs == 2 and intercepts.size == 1:  # of the second class against the first
-        return np.asarray(np.array([-0.5, 0.5]) * intercepts)
-    return intercepts if count == 1 else intercepts[number : number + 1]
-
-
-def _solve_all(
-    count: int,
-    solve: Callable[[Solver, int, np.ndarray | None], Run],
-    solver: Solver,
-    starts: Sequence[np.ndarray] | None,
-) -> list[Run]:
-    """Solve so many problems, which have the same rows."""
-    done: list[Run] = []
-
-    def one(number: int) -> Run:
-        # Threads have neither checkpoints nor a limit in seconds: those come from outside.
-        how = solver if count == 1 else solver.part(done)
-        run = solve(how, number, None if starts is None else starts[number])
-        done.append(run)
-        return run
-
-    if count == 1 or solver.n_jobs in (None, 1) or solver.cluster.size > 1:
-        return [one(number) for number in range(count)]
-    from sklearn.utils.parallel import Parallel, delayed
-
-    jobs = (delayed(one)(number) for number in range(count))
-    runs: list[Run] = Parallel(n_jobs=solver.n_jobs, require="sharedmem")(jobs)
-    return runs
+def _center(intercepts: np.ndarray, number: int, loss: Loss) -> np.ndarray:
+    """Return the intercepts (outputs,) of one problem, from those of all models."""
+    if loss.n_outputs == 1:
+        return intercepts[number : number + 1]
+    # A softmax model of two classes is stored as the second class against the first.
+    return intercepts if intercepts.size > 1 else np.asarray(np.array([-0.5, 0.5]) * intercepts)
 
 
 def _split(theta: np.ndarray, spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
@@ -437,17 +440,20 @@ def _split(theta: np.ndarray, spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
     return theta[..., :-1].copy(), scaling * theta[..., -1]
 
 
-def _softmax_rows(run: Run, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return one row per class, (K, d), and the nodes' (K, n, d); for two classes their difference alone."""
-    theta = run.coef.reshape(n_classes, -1)
-    nodes = run.theta.reshape(run.theta.shape[0], n_classes, -1).transpose(1, 0, 2)
-    if n_classes == 2:  # as scikit-learn has it
+def _model_rows(runs: Sequence[Run], loss: Loss) -> tuple[np.ndarray, np.ndarray]:
+    """Return one row of parameters per model, (K, p), and those of the nodes, (K, n, p)."""
+    if loss.n_outputs == 1:
+        return np.array([run.coef for run in runs]), np.array([run.theta for run in runs])
+    (run,) = runs
+    theta = run.coef.reshape(loss.n_outputs, -1)
+    nodes = run.theta.reshape(run.theta.shape[0], loss.n_outputs, -1).transpose(1, 0, 2)
+    if loss.n_outputs == 2:  # one model, as scikit-learn has it: the second class against the first
         return theta[1:] - theta[:1], nodes[1:] - nodes[:1]
     return theta, np.ascontiguousarray(nodes)
 
 
 def _over_weights(duals: np.ndarray | None, weights: np.ndarray) -> np.ndarray | None:
-    """Return tips over their weights, which the next fit may change."""
+    """Return dual variables divided by the weights, which the next fit may change."""
     if duals is None:
         return None
     divisor = np.where(weights > 0.0, weights, 1.0)
@@ -455,5 +461,5 @@ def _over_weights(duals: np.ndarray | None, weights: np.ndarray) -> np.ndarray |
 
 
 def _times_weights(duals: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return tips from `_over_weights`."""
+    """Return dual variables from those of `_over_weights`."""
     return np.asarray(duals * (weights if duals.ndim == 1 else weights[:, None]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.stages import may_have_stages  # noqa: F401  # the rules of runs in stages
+import adfs.stages  # noqa: F401  # the rules of runs in stages
+from adfs.algorithms import METHODS, Method
 from adfs.files import AnyPath
 from adfs.network import Network
-from adfs.planning import Facts, choose
+from adfs.planning import choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
@@ -25,14 +26,7 @@ from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
-
-#: What ``method="auto"`` chooses between: a fit goes on from where it was (the rounds of an intercept, a
-#: path of strengths), which not every method can.
-CANDIDATES = ("adfs", "adfs-block", "lbfgs", "newton", "qning", "interior-point", "ns-adfs")
-
-_FEW_FEATURES, _FEW_WITH_KINKS = 500, 200
-_VERY_FEW, _FEW_ROWS = 30, 1000
-_PATIENCE = 3.0  # times the predicted passes, after which a chosen method is replaced
+from adfs.theory import Facts, loss_facts
 
 
 @dataclass(frozen=True)
@@ -125,13 +119,6 @@ class Solver:
             run.details["reason"] = self.reason
         return run
 
-    def settled(self, loss: Loss, name: str, reason: str, replacement: Replacement | None = None) -> Solver:
-        """Return the solver with ``"auto"`` replaced by a method that was chosen for a loss."""
-        options = self.options
-        if name == "ns-adfs" and can_be_smoothed(loss):
-            options = replace(options, parameters=options.parameters or "smoothing")
-        return replace(self, method=name, options=options, reason=reason, replacement=replacement)
-
     def limited(self) -> Solver:
         """Return the solver that ends where the replacement takes over."""
         if self.replacement is None or not self.replacement.passes < (self.options.max_passes or math.inf):
@@ -161,57 +148,46 @@ class Solver:
         return other.numbered("replaced", seconds)
 
     def choose(
-        self,
-        data: LocalData,
-        loss: Loss,
-        weights: tuple[float, float],
-        y: np.ndarray,
-        rounds: Mapping[str, float],
-    ) -> tuple[str, str, Replacement | None]:
-        """Return what ``"auto"`` stands for on the problem of `penalised` and why, alike in every process.
+        self, data: LocalData, loss: Loss, weights: tuple[float, float], y: np.ndarray, intercept: bool
+    ) -> Solver:
+        """Return the solver with ``"auto"`` replaced by the cheapest method for the problem of `penalised`.
 
-        ``rounds`` says of methods how often they will solve it. A method whose passes were predicted has a
-        replacement.
+        Every process makes the same choice: rank 0 decides.
         """
-        if weights[1] > 0.0:
-            return "adfs", "the penalty has an l1 term", None
-        options, width = self.options, data.X.shape[1] * loss.n_outputs
-        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
-        if loss.assumes_curvature:  # which nothing predicts; a Newton step costs about d passes
-            name = "adfs" if asked or width > _FEW_FEATURES else "newton"
-            return name, "the curvature of the loss has no bound", None
-        if not loss.smooth:
-            if width <= _FEW_WITH_KINKS and not asked and can_be_smoothed(loss):
-                return "interior-point", "the loss is not smooth, and there are few features", None
-            return "ns-adfs", "the loss is not smooth", None
-        if asked:
-            return "adfs", "its parameters, tau or schedule were given", None
-        own = [data.X.nnz if data.sparse else 0, data.X.shape[0]]
-        stored, counts = zip(*self.cluster.gather(own, "to choose a method"), strict=True)
-        if loss.curvature_type == "constant" and width <= min(_FEW_FEATURES, sum(counts)):
-            return "newton", "one step solves a square", None
-        if loss.n_outputs == 1 and width <= _VERY_FEW and sum(counts) <= _FEW_ROWS:
-            return "newton", "there is so little data that comparing methods would take longer", None
-        summary = gather_summary(self.cluster, self.placement, penalised(data, loss, weights, y, self))
+        options, cluster = self.options, self.cluster
+        summary = gather_summary(cluster, self.placement, penalised(data, loss, weights, y, self))
         if not summary.n_active.any():
-            return "adfs", "there is nothing to run", None
-        entries = sum(stored) / sum(counts) if data.sparse else None
+            return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
+        stored, counts = zip(
+            *cluster.gather([data.X.nnz if data.sparse else 0, data.X.shape[0]], "to choose a method"),
+            strict=True,
+        )
 
-        def chosen() -> list[str | float]:
+        def chosen() -> list[Any]:
             facts = Facts.of_summary(
                 summary,
-                width,
-                entries_per_row=entries,
-                n_outputs=loss.n_outputs,
-                curved=loss.curvature_type == "continuous",
+                data.X.shape[1] * loss.n_outputs,
+                entries_per_row=sum(stored) / sum(counts) if data.sparse else None,
+                l1=weights[1] > 0.0,
+                intercept=intercept,
+                **loss_facts(loss),
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
-            found = choose(facts, [self.network], tau=None, tol=tol, methods=CANDIDATES, rounds=rounds)
-            return [found.method, found.reason, found.next_method, found.passes]
+            return list(choose(facts, self.network, tol, self._takes_options))
 
-        told = self.cluster.attempt("to choose a method", chosen)
-        name, reason, other, passes = self.cluster.gather(told, "to choose a method")[0]
-        return name, reason, None if other == name else Replacement(other, _PATIENCE * passes)
+        name, reason, limit, other = cluster.gather(
+            cluster.attempt("to choose a method", chosen), "to choose a method"
+        )[0]
+        if name == "ns-adfs" and can_be_smoothed(loss):
+            options = replace(options, parameters=options.parameters or "smoothing")
+        replacement = None if other is None else Replacement(other, limit)
+        return replace(self, method=name, options=options, reason=reason, replacement=replacement)
+
+    def _takes_options(self, method: Method) -> bool:
+        """Whether a method can use the parameters, the τ and the schedule that were given."""
+        options = self.options
+        asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
+        return method.kind == "events" if asked else True
 
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""

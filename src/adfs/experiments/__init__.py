@@ -1,9 +1,10 @@
-"""Comparisons of methods: described in a few lines, run over seeds, drawn, tabulated; and the paper's own."""
+"""Comparisons of methods over seeds, with tables, figures and a page; and the paper's experiments."""
 
 from adfs.experiments.comparison import Comparison, DataSpec, DelaySpec, MethodSpec, read_comparison
 from adfs.experiments.paper import reproduce
 from adfs.experiments.report import make_page, remake_folder, write_folder
-from adfs.experiments.runs import Results, load_results, run_comparison
+from adfs.experiments.results import Results, load_results
+from adfs.experiments.runner import run_comparison
 
 __all__ = [
     "Comparison",

@@ -1,35 +1,50 @@
-"""What a comparison leaves in its folder for people: traces, tables, figures, and a page of its own."""
+"""The files that a comparison leaves for people: traces, tables, figures, and a page with all of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adfs.errors import InputError
+from adfs.algorithms import METHODS
 from adfs.experiments.comparison import Comparison, DelaySpec
-from adfs.experiments.data import make_network
-from adfs.experiments.figures import (
-    error_name,
+from adfs.experiments.inputs import make_network
+from adfs.experiments.results import (
+    AXES,
+    Curve,
+    Finding,
+    Results,
+    load_findings,
+    load_results,
     markdown,
-    network_svg,
-    save_figures,
     time_table,
     times_frame,
 )
-from adfs.experiments.runs import AXES, FLOOR, Results, load_results
 from adfs.files import write_whole
-from adfs.pages import fill_page, html_facts, html_table, line_styles, number
+from adfs.network import Network
+from adfs.pages import (
+    fill_page,
+    html_facts,
+    html_table,
+    line_options,
+    line_styles,
+    number,
+    on_any_page,
+    svg_element,
+)
 from adfs.runtimes.delays import Straggler
 
-_DIGITS = 5
-# What is told of the problem, as runs keep it -> words.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The sizes of the problem on the page: entry of a run's details -> name.
 _FACTS = {
     "n_nodes": "nodes, n",
     "n_edges": "edges",
@@ -41,33 +56,169 @@ _FACTS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A claim, the verdict of some runs on it, and the numbers behind."""
-
-    setting: str
-    text: str
-    verdict: str
-    detail: str
+# --------------------------------------------------------------------------- figures
 
 
-def save_findings(findings: Sequence[Finding], folder: Path) -> None:
-    """Keep findings beside the runs they are about, for machines and for people."""
-    plain = [dataclasses.asdict(one) for one in findings]
-    write_whole(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
-    lines = [f"- **{one.verdict}** ({one.setting}): {one.text}.\n  {one.detail}." for one in findings]
-    write_whole(folder / "claims.md", "\n".join(lines) + "\n")
+def _styles(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the colour and the dashes of each method."""
+    return line_styles((entry.method for entry in comparison.methods), METHODS)
 
 
-def load_findings(folder: Path) -> list[Finding]:
-    """Return the findings kept in a folder, none if there are none."""
-    path = folder / "claims.json"
-    if not path.is_file():
-        return []
-    try:
-        return [Finding(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError):
-        raise InputError(f"{path} is damaged; remove it, or run the command that made it again") from None
+def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None:
+    """Draw the errors of all methods against one quantity: medians, with the range of all seeds as a band."""
+    # Styles go by the place of a method, so a curve that is missing does not shift them.
+    comparison = results.comparison
+    pairs = zip(comparison.methods, _styles(comparison), strict=True)
+    for place, (entry, (color, dashes)) in enumerate(pairs):
+        curve = results.curve(entry.label, axis)
+        if curve is None:
+            continue
+        if logarithmic:  # a logarithmic axis has no 0
+            curve = Curve(*(values[curve.x > 0.0] for values in curve))
+        line = line_options(color, dashes)
+        # The ids let the page's script hide a method.
+        axes.plot(
+            curve.x, curve.median, linewidth=1.6, label=entry.label, gid=f"curve-{place}-{axis}", **line
+        )
+        if len(results.of(entry.label)) > 1:
+            band = axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.18, linewidth=0.0)
+            band.set_gid(f"curve-{place}-{axis}-band")
+    axes.set_yscale("log")
+    axes.set_xscale("log" if logarithmic else "linear")
+    axes.set_xlabel(AXES[axis])
+    axes.set_ylabel(f"{results.error_name}, mean over nodes")
+    if not logarithmic:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.locator_params(axis="x", nbins=6)
+    # The runs end below the target; a little of that is shown.
+    axes.set_ylim(bottom=0.3 * comparison.target)
+    axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw_time(results: Results) -> Figure:
+    """Draw the error against idealised time."""
+    figure = _figure(6.4, 4.8)
+    axes = figure.add_subplot()
+    _draw_panel(axes, results, "time", logarithmic=False)
+    # The axis ends with the slowest method that reaches the target; others may go on for much longer.
+    reached = [float(results.times(label, results.comparison.target).max()) for label in results.labels]
+    finite = [end for end in reached if end < math.inf]
+    if finite and len(finite) < len(reached):
+        axes.set_xlim(0.0, 1.15 * max(finite))
+    axes.set_title(results.comparison.title, fontsize=11)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False).set_gid("legend-time")
+    return figure
+
+
+def _draw_work(results: Results) -> Figure:
+    """Draw the error against computations, messages and bytes, on logarithmic axes."""
+    figure = _figure(11.0, 4.2)
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, axis in zip(panels, ("computations", "messages", "bytes"), strict=True):
+        _draw_panel(axes, results, axis, logarithmic=True)
+        if axis != "computations":
+            axes.set_ylabel("")
+    figure.suptitle(results.comparison.title, fontsize=11)
+    handles, labels = panels[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=8, fontsize=8, frameon=False)
+    legend.set_gid("legend-work")
+    return figure
+
+
+def draw_figures(results: Results) -> dict[str, Figure]:
+    """Return the figures by the names of their files; the same results give the same drawings."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(on_any_page()):
+        return {"error-time": _draw_time(results), "error-work": _draw_work(results)}
+
+
+def save_figures(figures: dict[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as PNG and SVG and return the paths."""
+    import matplotlib as mpl
+
+    paths = []
+    with mpl.rc_context(on_any_page()):
+        for name, figure in figures.items():
+            for ending in ("png", "svg"):
+                path = folder / f"{name}.{ending}"
+                figure.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+                paths.append(path)
+    return paths
+
+
+# --------------------------------------------------------------------------- the network
+
+
+def layout(network: Network) -> np.ndarray:
+    """Return a position in the unit square for each node, shape (n, 2).
+
+    Grids and tori are drawn as lattices, cycles and complete networks as rings.
+
+    Examples
+    --------
+    >>> layout(Network("grid:2x3"))[[0, 2, 5]].tolist()
+    [[0.0, 0.25], [1.0, 0.25], [1.0, 0.75]]
+    """
+    n, name = network.n_nodes, network.name or ""
+    family = name.partition(":")[0]
+    # The name of a network says how it is drawn best.
+    lattice = re.fullmatch(r"(?:grid|torus):(\d+)x(\d+)", name)
+    if lattice:
+        row, column = np.divmod(np.arange(n, dtype=np.float64), int(lattice[2]))
+        places = np.column_stack([column, row])
+    elif family == "path":
+        places = np.column_stack([np.arange(n), np.zeros(n)])
+    elif family in ("cycle", "complete", "exponential") or n <= 2:
+        angle = 2.0 * np.pi * np.arange(n) / n - 0.5 * np.pi
+        places = np.column_stack([np.cos(angle), np.sin(angle)])
+    else:
+        import networkx as nx
+
+        graph = nx.empty_graph(n)
+        graph.add_edges_from(network.edges.tolist())
+        # The first is the better picture, and takes minutes for hundreds of nodes.
+        positions = nx.kamada_kawai_layout(graph) if n <= 120 else nx.spring_layout(graph, seed=0)
+        places = np.array([positions[node] for node in range(n)])
+    # Moved to the middle of the unit square and scaled, both directions by the same factor.
+    low, high = places.min(axis=0), places.max(axis=0)
+    return np.asarray(0.5 + (places - 0.5 * (low + high)) / max(float((high - low).max()), 1e-12))
+
+
+def network_svg(network: Network) -> str:
+    """Return the network as an SVG element; a sentence when it has too many nodes to be seen."""
+    n = network.n_nodes
+    if n > 600:
+        return f"<p>{n} nodes and {network.n_edges} edges: too many to draw.</p>"
+    places = 16.0 + (380.0 - 32.0) * layout(network)
+    # Circles shrink with the number of nodes, between limits that can be seen.
+    radius = float(np.clip(70.0 / np.sqrt(n), 2.5, 11.0))
+    lines = []
+    for ends in network.edges:
+        (x1, y1), (x2, y2) = places[ends]
+        lines.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+    circles = []
+    for node, (x, y) in enumerate(places):
+        degree = int(network.degrees[node])
+        label = html.escape(f"node {network.labels[node]}, {degree} neighbour{'s' * (degree != 1)}")
+        circles.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"><title>{label}</title></circle>')
+    # The box ends where the drawing does, because a path is flat.
+    top = places[:, 1].min() - 16.0
+    height = max(places[:, 1].max() - top + 16.0, 40.0)
+    box = f"0 {top:.1f} {380.0:.0f} {height:.1f}"
+    name = html.escape(f"The network {network.name or ''}")
+    return f'<svg viewBox="{box}" role="img" aria-label="{name}">{"".join(lines)}{"".join(circles)}</svg>'
 
 
 # --------------------------------------------------------------------------- parts of a page
@@ -78,67 +229,24 @@ def claims_list(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
     items = []
-    for one in findings:
-        kind = {"holds": "holds", "does not hold": "fails"}.get(one.verdict, "open")
+    for finding in findings:
+        # The class decides the colour of the verdict.
+        kind = {"holds": "holds", "does not hold": "fails"}.get(finding.verdict, "open")
         items.append(
-            f'<li><span class="verdict {kind}">{one.verdict}</span> {html.escape(one.text)}'
-            f'<br><span class="detail">{html.escape(one.detail)}</span></li>'
+            f'<li><span class="verdict {kind}">{finding.verdict}</span> {html.escape(finding.text)}'
+            f'<br><span class="detail">{html.escape(finding.detail)}</span></li>'
         )
     return f'<section><h2>Claims</h2><ul class="claims">{"".join(items)}</ul></section>'
 
 
-def _numbers(values: np.ndarray) -> list[float]:
-    """Return numbers with a few digits: a page is read, not computed with."""
-    return [float(f"{value:.{_DIGITS}g}") for value in values]
-
-
-def _curves(results: Results, label: str) -> dict[str, object]:
-    """Return the curves of a method by axis, for the page's script."""
-    found: dict[str, object] = {}
-    for axis in AXES:
-        curve = results.curve(label, axis)
-        if curve is None:
-            continue
-        ends = results.times(label, results.comparison.target, axis)
-        runs = []
-        for run in results.of(label):
-            heights = np.maximum(run.frame[results.error].to_numpy(), FLOOR)
-            kept = np.isfinite(heights)
-            runs.append({"x": _numbers(run.frame[axis].to_numpy()[kept]), "y": _numbers(heights[kept])})
-        found[axis] = {
-            **{name: _numbers(values) for name, values in curve._asdict().items()},
-            "reached": float(ends.max()) if np.isfinite(ends).all() else None,
-            "runs": runs,
-        }
-    return found
-
-
-def _data(results: Results) -> str:
-    """Return what the page's script draws."""
-    entries = results.comparison.methods
-    methods = [
-        {
-            "label": entry.label,
-            "color": color,
-            "dash": dashes,
-            "seeds": len(results.of(entry.label)),
-            "curves": _curves(results, entry.label),
-        }
-        for entry, (color, dashes) in zip(entries, line_styles(one.method for one in entries), strict=True)
-    ]
-    error = f"{error_name(results)}, mean over nodes"
-    content = {"axes": AXES, "error": error, "target": results.comparison.target, "methods": methods}
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # A label may hold anything: nothing in it may end the script element.
-    return text.replace("<", "\\u003c")
-
-
 def _table(results: Results) -> str:
-    """Return the table of times, with the range of the seeds and the best of each column marked."""
+    """Return the table of times, with the range of the seeds and the best time of each column marked."""
     frame, shown = times_frame(results), time_table(results)
     best = frame.groupby("level")["median"].min()
+    # The frame has a row for each cell of the shown table, in the same order.
     cells: dict[str, list[str]] = {label: [f"<td>{html.escape(label)}</td>"] for label in results.labels}
     for (_, row), text in zip(frame.iterrows(), shown.to_numpy().ravel(), strict=True):
+        # A cell: the time, and in small print the range of the seeds or how many reached the level.
         mark = small = ""
         if math.isfinite(row["median"]):
             mark = ' class="best"' if row["median"] == best[row["level"]] else ""
@@ -155,6 +263,7 @@ def _table(results: Results) -> str:
 def _facts(results: Results) -> dict[str, str]:
     comparison = results.comparison
     first = next(iter(results.runs.values())).details.get("problem", {})
+    # σ may be one number, or one per node.
     sigma = comparison.sigma
     source = Path(comparison.data.source).name if comparison.data.is_file else comparison.data.source
     facts = {"network": comparison.network_name, "data": source, "loss": comparison.loss}
@@ -165,22 +274,22 @@ def _facts(results: Results) -> dict[str, str]:
 
 
 def _delay_facts(delays: DelaySpec) -> dict[str, str]:
-    """Return how long things take besides τ, in words; only what is not as usual, and the law."""
+    """Return the distribution of the delays, and the other settings that differ from their defaults."""
     facts = {"delays": delays.law + ("; one draw per batch" if delays.batch == "scaled" else "")}
     if delays.blocking:
         facts["exchanges"] = "both ends wait for the message"
+    # A node of speed 2 computes two samples in time 1.
     speeds = delays.speed if isinstance(delays.speed, tuple) else (delays.speed,)
     if set(speeds) != {1.0}:
         low, high = min(speeds), max(speeds)
         facts["samples in time 1"] = f"{low:g}" if low == high else f"{low:g} … {high:g}"
     if delays.stragglers:
-        slow = (Straggler(int(one[0]), *one[1:]) for one in delays.stragglers)
-        told = (
-            f"node {one.node}: {one.factor:g} times as long"
-            + (f", {one.share:.0%} of each {one.period:g}" if one.share < 1.0 else "")
-            for one in slow
+        slow = (Straggler(int(node), *rest) for node, *rest in delays.stragglers)
+        facts["stragglers"] = "; ".join(
+            f"node {each.node}: {each.factor:g} times as long"
+            + (f", {each.share:.0%} of each {each.period:g}" if each.share < 1.0 else "")
+            for each in slow
         )
-        facts["stragglers"] = "; ".join(told)
     if delays.slow_links:
         facts["slow links"] = ", ".join(f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in delays.slow_links)
     if delays.seed is not None:
@@ -189,8 +298,9 @@ def _delay_facts(delays: DelaySpec) -> dict[str, str]:
 
 
 def _shown_toml(comparison: Comparison) -> str:
-    """Return the comparison as TOML with the names of its files, not where they are on this machine."""
+    """Return the comparison as TOML with the names of its files instead of their paths on this machine."""
     text = comparison.toml()
+    # The paths that the description may contain: the data and the imported files.
     files = [comparison.data.source] * comparison.data.is_file
     for path in [*files, *(name for name in comparison.imports if name.endswith(".py"))]:
         text = text.replace(
@@ -200,10 +310,10 @@ def _shown_toml(comparison: Comparison) -> str:
 
 
 def _parameters(results: Results, label: str) -> str:
-    """Return a method's constants, how its runs ended and how long they took, to be folded out."""
+    """Return a method's parameters, the outcomes and the duration of its runs, as a section to unfold."""
     runs = results.of(label)
-    outcomes = ", ".join(sorted({str(one.outcome) for one in runs}))
-    spent = sum(one.seconds for one in runs)
+    outcomes = ", ".join(sorted({str(run.outcome) for run in runs}))
+    spent = sum(run.seconds for run in runs)
     return (
         f"<details><summary>{html.escape(label)} "
         f"<span class='detail'>({outcomes}, {spent:.1f} s of running)</span></summary>"
@@ -211,7 +321,25 @@ def _parameters(results: Results, label: str) -> str:
     )
 
 
-def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
+def _legend(results: Results) -> str:
+    """Return a checkbox with a sample of its line for each method that has a run."""
+    entries = []
+    for place, (entry, style) in enumerate(
+        zip(results.comparison.methods, _styles(results.comparison), strict=True)
+    ):
+        if entry.label in results.labels:
+            line = f'x1="0" x2="26" y1="5" y2="5" stroke="{style[0]}" stroke-dasharray="{style[1]}"'
+            entries.append(
+                f'<label><input type="checkbox" data-method="{place}" checked>'
+                f'<svg viewBox="0 0 26 10" aria-hidden="true"><line {line} stroke-width="3"/></svg>'
+                f"{html.escape(entry.label)}</label>"
+            )
+    return "".join(entries)
+
+
+def make_page(
+    results: Results, findings: Sequence[Finding] = (), figures: dict[str, Figure] | None = None
+) -> str:
     """Return the page as text.
 
     Parameters
@@ -219,16 +347,20 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
     results : Results
     findings : sequence of Finding
         Claims to be shown with their verdicts.
+    figures : dict, optional
+        Of :func:`draw_figures`, if they are drawn already.
     """
+    figures = draw_figures(results) if figures is None else figures
     comparison, facts = results.comparison, _facts(results)
+    # The sentences below the figures and the table depend on the number of seeds.
     count = len(comparison.seeds)
-    error = error_name(results).replace("F −", "F(θ_i) −")
+    error = results.error_name.replace("F −", "F(θ_i) −")
     caption = f"The mean over the nodes of {error}."
-    note = "When the error comes to stay at or below the level"
+    note = "The time from which the error stays at or below the level"
     if count > 1:
-        caption += f" Lines are medians over {count} seeds, bands their whole range."
+        caption += f" Lines are medians over {count} seeds, bands the range of all seeds."
         note += "; the median over seeds, their range below it"
-    note += ". Where a run was given up before, the time is a lower bound."
+    note += ". Where a run ended above the level, the time is a lower bound."
     samples = facts.get("samples of all nodes", "?")
     lead = f"{comparison.loss} loss, {samples} samples on {comparison.network_name}, τ = {comparison.tau:g}"
     return fill_page(
@@ -244,7 +376,10 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
         parameters="".join(_parameters(results, label) for label in results.labels),
         seeds=", ".join(str(seed) for seed in comparison.seeds),
         toml=html.escape(_shown_toml(comparison)),
-        data=_data(results),
+        legend=_legend(results),
+        curves="\n".join(
+            svg_element(figure, f"Error of each method ({name})") for name, figure in figures.items()
+        ),
     )
 
 
@@ -254,7 +389,7 @@ def make_page(results: Results, findings: Sequence[Finding] = ()) -> str:
 def write_folder(
     results: Results, folder: str | Path, *, traces: str = "csv", findings: Sequence[Finding] = ()
 ) -> list[Path]:
-    """Write everything that is made from the runs: traces, table, figures, page.
+    """Write traces, table, figures and page of the runs.
 
     Parameters
     ----------
@@ -267,14 +402,14 @@ def write_folder(
     Returns
     -------
     list of Path
-        What was written.
+        The files that were written.
     """
     folder = Path(folder)
-    frame = results.frame()
+    frame, figures = results.frame(), draw_figures(results)
     texts = {
         "times.csv": times_frame(results).to_csv(index=False),
         "times.md": markdown(time_table(results)),
-        "report.html": make_page(results, findings),
+        "report.html": make_page(results, findings, figures),
     }
     if traces == "parquet":
         frame.to_parquet(folder / "traces.parquet")
@@ -283,11 +418,11 @@ def write_folder(
     for name, text in texts.items():
         write_whole(folder / name, text)
     written = dict.fromkeys([f"traces.{traces}", *texts])
-    return [folder / name for name in written] + save_figures(results, folder)
+    return [folder / name for name in written] + save_figures(figures, folder)
 
 
 def remake_folder(folder: str | Path) -> list[Path]:
-    """Make table, figures and page again from the runs in a folder; the traces in the format they have."""
+    """Make table, figures and page again from the runs in a folder; the traces keep their format."""
     results = load_results(folder)
     traces = "parquet" if (Path(folder) / "traces.parquet").exists() else "csv"
     return write_folder(results, folder, traces=traces, findings=load_findings(Path(folder)))

@@ -1,10 +1,9 @@
 """The communication network: graphs, spectra, gossip matrices and effective resistances."""
 
+from adfs.network.distances import Resistances, diameter_bounds, hop_distances, resistances
 from adfs.network.graphs import GRAPHS
-from adfs.network.network import ChebyshevCoefficients, Network, chebyshev_gossip, lazy_gossip
-from adfs.network.resistance import Resistances, resistances
+from adfs.network.network import ChebyshevCoefficients, Network, lazy_gossip
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
-from adfs.network.walks import diameter_bounds, hop_distances
 
 __all__ = [
     "GRAPHS",
@@ -12,7 +11,6 @@ __all__ = [
     "EigenPair",
     "Network",
     "Resistances",
-    "chebyshev_gossip",
     "diameter_bounds",
     "hop_distances",
     "largest_eigenpair",

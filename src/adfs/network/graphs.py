@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +17,7 @@ from adfs.errors import InputError, unknown_name
 Edges = NDArray[np.int64]
 Number = int | float
 Sizes = dict[str, Number]
+#: draws of a random graph until one is connected
 RETRIES = 100
 
 
@@ -26,11 +25,12 @@ RETRIES = 100
 class Family:
     """One kind of graph.
 
-    ``sizes`` names its sizes, in the order in which they stand behind the colon. ``build`` makes the edges
-    from them (and a generator, when ``random``); loops and repeated pairs are removed afterwards. ``check``
-    says what is wrong with them, if anything, and ``example`` is how a user writes the whole. ``fill`` gives
-    sizes by name from a number of nodes and the sizes already given (only those not given are used),
-    ``count`` the number of nodes, and ``advice`` says what to change when no connected graph was drawn.
+    ``sizes`` are the names of its sizes, in the order in which they are written behind the colon; with
+    ``more_sizes`` the last one can be repeated. ``build`` makes the edges from them (and a generator, when
+    ``random``); loops and repeated pairs are removed afterwards. ``check`` returns the reason for which the
+    sizes are impossible, or "". ``example`` is a full name. ``fill`` computes sizes from a number of nodes
+    and the sizes that were given, ``count`` computes the number of nodes. ``advice`` is for the error message
+    when no connected graph was drawn.
     """
 
     sizes: tuple[str, ...]
@@ -40,7 +40,11 @@ class Family:
     fill: Callable[[int, Sizes], Sizes] = lambda n, given: {"n": n}
     count: Callable[..., int] = lambda n, *others: n
     random: bool = False
+    more_sizes: bool = False
     advice: Callable[..., str] = lambda *sizes: ""
+
+
+# The families. Each function returns edges in any order and direction.
 
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> Edges:
@@ -65,6 +69,7 @@ def _complete(n: int) -> Edges:
 
 def _lattice(*sides: int, wrap: bool) -> Edges:
     """Cartesian product of paths (or of cycles), node numbers in row-major order."""
+    # Link each node to the next one along every axis; without `wrap` the last one has none.
     index = np.arange(math.prod(sides)).reshape(sides)
     parts = []
     for axis, side in enumerate(sides):
@@ -75,6 +80,7 @@ def _lattice(*sides: int, wrap: bool) -> Edges:
 
 
 def _hypercube(dimension: int) -> Edges:
+    # Two nodes are linked when their numbers differ in one bit.
     nodes = np.arange(2**dimension)
     parts = [_pairs(nodes, nodes ^ (1 << bit)) for bit in range(dimension)]
     return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
@@ -86,9 +92,10 @@ def _tree(n: int) -> Edges:
 
 
 def _barbell(clique: int, path: int) -> Edges:
-    one = _complete(clique)
+    # The path includes one node of each clique.
+    left = _complete(clique)
     bar = _path(path + 2) + clique - 1
-    return np.concatenate([one, bar, one + clique + path])
+    return np.concatenate([left, bar, left + clique + path])
 
 
 def _exponential(n: int) -> Edges:
@@ -101,7 +108,7 @@ def _erdos_renyi(n: int, p: float, generator: np.random.Generator) -> Edges:
     """Each pair with probability p: a binomial number of edges, then that many distinct pairs."""
     pairs = n * (n - 1) // 2
     chosen = generator.choice(pairs, size=generator.binomial(pairs, p), replace=False, shuffle=False)
-    # pair number t lies in the row of the larger end j, t = j(j−1)/2 + i; the root is exact up to one
+    # Pair number t = j(j−1)/2 + i has the ends i < j. Solve for j; the rounded root can be off by one.
     larger = ((1 + np.sqrt(8.0 * chosen + 1.0)) // 2).astype(np.int64)
     larger -= larger * (larger - 1) // 2 > chosen
     larger += larger * (larger + 1) // 2 <= chosen
@@ -114,12 +121,14 @@ def _random_regular(n: int, degree: int, generator: np.random.Generator) -> Edge
     A dense graph is the complement of a sparse one.
     """
     if degree > (n - 1) // 2:
+        # The pairing of a dense graph would hardly ever succeed.
         sparse = _random_regular(n, n - 1 - degree, generator)
         absent = ~np.eye(n, dtype=bool)
         absent[sparse[:, 0], sparse[:, 1]] = absent[sparse[:, 1], sparse[:, 0]] = False
         return _pairs(*np.nonzero(np.triu(absent)))
     ends = generator.permutation(np.repeat(np.arange(n), degree)).reshape(-1, 2)
     for _ in range(1000):
+        # Find the loops, and all but the first of equal pairs.
         ends.sort(axis=1)
         _, first = np.unique(ends[:, 0] * n + ends[:, 1], return_index=True)
         bad = np.ones(len(ends), dtype=bool)
@@ -127,6 +136,7 @@ def _random_regular(n: int, degree: int, generator: np.random.Generator) -> Edge
         bad |= ends[:, 0] == ends[:, 1]
         if not bad.any():
             return ends
+        # Shuffle their ends together with those of as many random pairs.
         helpers = generator.integers(len(ends), size=bad.sum() + 1)
         bad[helpers] = True
         ends[bad] = generator.permutation(ends[bad].ravel()).reshape(-1, 2)
@@ -134,7 +144,8 @@ def _random_regular(n: int, degree: int, generator: np.random.Generator) -> Edge
 
 
 def _geometric(n: int, radius: float, generator: np.random.Generator) -> Edges:
-    from scipy.spatial import cKDTree  # slow to import, and needed here only
+    # Slow to import, and needed here only.
+    from scipy.spatial import cKDTree
 
     points = cKDTree(generator.random((n, 2)))
     return np.asarray(points.query_pairs(radius, output_type="ndarray"), dtype=np.int64).reshape(-1, 2)
@@ -142,13 +153,15 @@ def _geometric(n: int, radius: float, generator: np.random.Generator) -> Edges:
 
 def _small_world(n: int, neighbours: int, p: float, generator: np.random.Generator) -> Edges:
     """Watts and Strogatz: a ring of near neighbours, each edge's far end redrawn with probability p."""
+    # Every node is linked to the nearest nodes after it on a ring.
     near = np.tile(np.arange(n), neighbours // 2)
     far = (near + np.repeat(np.arange(1, neighbours // 2 + 1), n)) % n
     moved = np.flatnonzero(generator.random(near.size) < p)
     for _ in range(1000):
+        # Draw the far ends of these edges, and again where two edges coincide or an edge is a loop.
         far[moved] = generator.integers(n, size=moved.size)
         low, high = np.minimum(near, far), np.maximum(near, far)
-        # kept edges come first, so that of two equal pairs the redrawn one is redrawn again
+        # Kept edges come first, so that of two equal pairs the redrawn one is drawn again.
         order = np.concatenate([np.setdiff1d(np.arange(near.size), moved), moved])
         _, first = np.unique((low * n + high)[order], return_index=True)
         clash = np.ones(near.size, dtype=bool)
@@ -161,12 +174,12 @@ def _small_world(n: int, neighbours: int, p: float, generator: np.random.Generat
 
 
 def _squarest(n: int, given: Sizes) -> Sizes:
-    if given:
-        return {
-            name: max(1, n // max(1, int(next(iter(given.values()))))) for name in ("rows", "columns")
-        } | given
-    side = next(s for s in range(math.isqrt(n), 0, -1) if n % s == 0)
-    return {"rows": side, "columns": n // side}
+    """Return the sides of the grid of n nodes that is closest to a square, or its columns for given rows."""
+    rows = int(given.get("rows", 0)) or next(s for s in range(math.isqrt(n), 0, -1) if n % s == 0)
+    return {"rows": rows, "columns": max(1, n // max(1, rows))}
+
+
+# Checks of sizes: the reason for which a graph does not exist, or "".
 
 
 def _at_least_one(*sizes: Number) -> str:
@@ -190,7 +203,11 @@ def _check_small_world(n: int, neighbours: int, p: float) -> str:
 
 
 def _threshold(n: int) -> float:
+    """Return log(n)/n, the edge probability above which random graphs are connected."""
     return math.log(max(n, 2)) / max(n, 2)
+
+
+# The registry.
 
 
 def _simple(build: Callable[[int], Edges], example: str) -> Family:
@@ -199,7 +216,15 @@ def _simple(build: Callable[[int], Edges], example: str) -> Family:
 
 def _box(example: str, *, wrap: bool) -> Family:
     build = functools.partial(_lattice, wrap=wrap)
-    return Family(("rows", "columns"), build, _at_least_one, example, _squarest, lambda *s: math.prod(s))
+    return Family(
+        ("rows", "columns"),
+        build,
+        _at_least_one,
+        example,
+        _squarest,
+        lambda *sides: math.prod(sides),
+        more_sizes=True,
+    )
 
 
 GRAPHS: Mapping[str, Family] = {
@@ -270,13 +295,12 @@ GRAPHS: Mapping[str, Family] = {
     ),
 }
 
-_REAL_SIZES = {"p", "radius"}
 
-
-def _parse(text: str, family: str) -> tuple[Number, ...]:
+def _parse(family: str, text: str) -> list[Number]:
+    """Read the sizes behind a colon; each is a whole number but for probabilities and radii."""
     entry = GRAPHS[family]
     values: list[Number] = []
-    for piece in text.replace("x", ",").split(","):
+    for piece in text.replace("x", ",").split(",") if text.strip() else ():
         try:
             values.append(float(piece))
         except ValueError:
@@ -284,65 +308,54 @@ def _parse(text: str, family: str) -> tuple[Number, ...]:
                 f"cannot read the size {piece!r} of the network '{family}:{text}':"
                 f" write it like '{entry.example}'"
             ) from None
-    return tuple(values)
-
-
-def _complete_sizes(
-    family: str, given: tuple[Number, ...], named: Mapping[str, Number], n_nodes: int | None
-) -> tuple[Number, ...]:
-    """Join sizes behind the colon, sizes by keyword and the number of nodes into one full tuple."""
-    entry = GRAPHS[family]
-    extra: tuple[Number, ...] = given[len(entry.sizes) :]
-    if extra and family not in ("grid", "torus"):
+    if len(values) > len(entry.sizes) and not entry.more_sizes:
         raise InputError(
-            f"the network {family!r} takes {len(entry.sizes)} size(s), not {len(given)}:"
+            f"the network {family!r} takes {len(entry.sizes)} size(s), not {len(values)}:"
             f" write it like '{entry.example}'"
         )
-    slots: Sizes = dict(zip(entry.sizes, given, strict=False))
-    for name, value in named.items():
-        if name not in entry.sizes:
-            raise unknown_name(f"size of the network {family!r}", name, entry.sizes)
-        if name in slots:
-            raise InputError(f"the size {name!r} of the network {family!r} was given twice: give it once")
-        slots[name] = value
-    checked: list[tuple[str, Any]] = [*slots.items(), *(("side", side) for side in extra)]
-    for name, value in checked:
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    for position, value in enumerate(values):
+        name = entry.sizes[min(position, len(entry.sizes) - 1)]
+        if name not in ("p", "radius"):
+            if not float(value).is_integer():
+                raise InputError(
+                    f"the size {name!r} of the network {family!r} must be a whole number, not {value!r}"
+                )
+            values[position] = int(value)
+        elif not math.isfinite(value):
             raise InputError(
                 f"the size {name!r} of the network {family!r} must be a finite number, not {value!r}"
             )
-        if name not in _REAL_SIZES and not float(value).is_integer():
-            raise InputError(
-                f"the size {name!r} of the network {family!r} must be a whole number, not {value!r}"
-            )
-    if family == "barbell" and "clique" in slots and n_nodes is None:
-        slots.setdefault("path", 0)
-    missing = [name for name in entry.sizes if name not in slots]
-    if missing:
-        n = slots.get("n") if n_nodes is None else n_nodes
-        if n is None or n < 1:
-            raise InputError(
-                f"the network {family!r} needs its size {missing[0]!r}:"
-                f" write it like '{entry.example}', or give n_nodes"
-            )
-        slots = entry.fill(int(n), slots) | slots
-    full = [slots[name] for name in entry.sizes]
-    return tuple(
-        float(v) if name in _REAL_SIZES else int(v) for name, v in zip(entry.sizes, full, strict=True)
-    ) + tuple(int(side) for side in extra)
+    return values
+
+
+def _complete_sizes(family: str, values: list[Number], n_nodes: int | None) -> tuple[Number, ...]:
+    """Compute the sizes that were not given from the number of nodes."""
+    entry = GRAPHS[family]
+    given: Sizes = dict(zip(entry.sizes, values, strict=False))
+    missing = entry.sizes[len(values) :]
+    if not missing:
+        return tuple(values)
+    n = given.get("n") if n_nodes is None else n_nodes
+    if n is None and family == "barbell" and given:
+        return (*values, 0)  # two cliques without a path between them
+    if n is None or n < 1:
+        raise InputError(
+            f"the network {family!r} needs its size {missing[0]!r}:"
+            f" write it like '{entry.example}', or give n_nodes"
+        )
+    filled = entry.fill(int(n), given)
+    return (*values, *(filled[name] for name in missing))
 
 
 def components(n: int, edges: Edges) -> tuple[int, NDArray[np.int32]]:
-    """Return the number of pieces that n nodes make, and the piece of each, (n,)."""
+    """Return the number of connected components, and the component of each node, (n,)."""
     pattern = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    count, piece = connected_components(pattern, directed=False)
-    return int(count), piece
+    count, component = connected_components(pattern, directed=False)
+    return int(count), component
 
 
-def build_graph(
-    name: str, n_nodes: int | None, seed: int | None, named: Mapping[str, Number]
-) -> tuple[int, Edges, str]:
-    """Build a graph from a family's name, with its sizes behind a colon or ``named``, or from ``n_nodes``.
+def build_graph(name: str, n_nodes: int | None, seed: int | None) -> tuple[int, Edges, str]:
+    """Build a graph from a family's name, with its sizes behind a colon or from ``n_nodes``.
 
     Return n, the edges (|E|, 2) (each pair once with the smaller end first, in lexicographic order), and the
     name with all its sizes. The ``seed`` of a random family is 0 where there is none.
@@ -352,9 +365,10 @@ def build_graph(
     if family not in GRAPHS:
         raise unknown_name("network", family, GRAPHS)
     entry = GRAPHS[family]
-    sizes = _complete_sizes(family, _parse(text, family) if text.strip() else (), named, n_nodes)
-    separator = "x" if family in ("grid", "torus") else ","
+    sizes = _complete_sizes(family, _parse(family, text), n_nodes)
+    separator = "x" if entry.more_sizes else ","
     full_name = f"{family}:{separator.join(f'{s:g}' if isinstance(s, float) else str(s) for s in sizes)}"
+    # Refuse sizes without a graph, and a number of nodes that contradicts them.
     wrong = entry.check(*sizes)
     if wrong:
         raise InputError(f"the network '{full_name}' does not exist: {wrong}")
@@ -365,10 +379,10 @@ def build_graph(
         )
     if not entry.random:
         return n, simple_edges(n, entry.build(*sizes)), full_name
+    # A draw that is not connected is drawn again, from the next generator of the seed.
     for attempt in range(RETRIES):
-        edges = simple_edges(
-            n, entry.build(*sizes, np.random.default_rng([0 if seed is None else seed, attempt]))
-        )
+        generator = np.random.default_rng([0 if seed is None else seed, attempt])
+        edges = simple_edges(n, entry.build(*sizes, generator))
         if components(n, edges)[0] == 1:
             return n, edges, full_name
     raise InputError(
@@ -379,6 +393,7 @@ def build_graph(
 
 def simple_edges(n: int, edges: Edges) -> Edges:
     """Drop loops and repeats, put the smaller end first, sort."""
+    # One integer per pair, whose order is that of the pairs.
     low, high = edges.min(axis=1), edges.max(axis=1)
     keys = np.unique((low * n + high)[low < high])
     return np.column_stack([keys // n, keys % n]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Read a user's graph (networkx, matrix, edge list, file) into arrays, or say in one sentence why not."""
+"""Read a user's graph (networkx, matrix, edge list, file) into arrays, or refuse it with one sentence."""
 
 from __future__ import annotations
 
@@ -20,39 +20,45 @@ if TYPE_CHECKING:
 
 Matrix = Any  # of NumPy or SciPy; the latter's types cannot say which arrays it takes
 
-#: largest relative asymmetry of an adjacency matrix that is taken for rounding
+#: the largest relative asymmetry of an adjacency matrix that counts as rounding
 ASYMMETRY = 1e-12
 
 
 @dataclass(frozen=True)
 class GraphArrays:
-    """What a network is made of: edges (|E|, 2), i < j, lexicographically sorted; weights; node labels."""
+    """The data of a network: edges (|E|, 2), i < j, lexicographically sorted; weights; node labels."""
 
     n_nodes: int
     edges: NDArray[np.int64]
     weights: NDArray[np.float64]
     labels: tuple[Hashable, ...] | None
 
+    @property
+    def names(self) -> Sequence[Hashable]:
+        """The user's labels, or the numbers of the nodes."""
+        return range(self.n_nodes) if self.labels is None else self.labels
+
 
 def _order_labels(labels: Iterable[Hashable]) -> list[Hashable]:
-    """Sort labels where they can be compared with each other, else keep the order in which they came."""
-    found = list(dict.fromkeys(labels))
+    """Sort labels where they can be compared with each other, else keep the order of their appearance."""
+    distinct = list(dict.fromkeys(labels))
     try:
-        return sorted(found)  # type: ignore[type-var]
+        return sorted(distinct)  # type: ignore[type-var]
     except TypeError:
-        return found
+        return distinct
 
 
 def _freeze(
     n: int, ends: NDArray[np.int64], weights: NDArray[np.float64], names: Sequence[Hashable]
 ) -> GraphArrays:
-    """Sort edges, refuse loops and repeats; ``names`` are for the error sentences and become the labels."""
+    """Sort the edges, refuse loops and repeats; ``names`` become the labels."""
     loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
     if loops.size:
         raise InputError(
             f"node {names[ends[loops[0], 0]]!r} is linked to itself ({loops.size} self-loop(s)):"
             " remove the self-loops"
         )
+    # In lexicographic order equal pairs are neighbours.
     low, high = ends.min(axis=1), ends.max(axis=1)
     order = np.lexsort((high, low))
     edges = np.column_stack([low[order], high[order]]).astype(np.int64)
@@ -63,6 +69,7 @@ def _freeze(
             f"the edge ({names[i]!r}, {names[j]!r}) is given more than once: give each undirected edge once"
             " (a list of pairs is an edge list; pass an adjacency matrix as a NumPy or SciPy array)"
         )
+    # Nodes that are numbered 0, …, n − 1 need no labels; True and False equal 1 and 0, but are labels.
     plain = list(names) == list(range(n)) and not any(isinstance(name, bool) for name in names)
     return GraphArrays(n, edges, weights[order], None if plain else tuple(names))
 
@@ -75,6 +82,7 @@ def read_networkx(graph: networkx.Graph) -> GraphArrays:
         raise InputError(
             "the network is a multigraph: join parallel edges into one, for instance by nx.Graph(graph)"
         )
+    # Numbers of nodes follow the order of their labels.
     names = _order_labels(graph.nodes)
     index = {name: k for k, name in enumerate(names)}
     rows = [(index[a], index[b]) for a, b in graph.edges]
@@ -94,7 +102,7 @@ def read_adjacency(entries: Matrix) -> GraphArrays:
             " pass an (n, n) array"
         )
     n = int(entries.shape[0])
-    # a copy: the user's matrix keeps its explicit zeros
+    # A copy: the user's matrix keeps its explicit zeros.
     table: Matrix = scipy.sparse.csr_array(entries, dtype=np.float64, copy=True)
     table.sum_duplicates()
     values = np.asarray(table.data, dtype=np.float64)
@@ -102,6 +110,7 @@ def read_adjacency(entries: Matrix) -> GraphArrays:
         raise InputError(
             "the adjacency matrix has an entry that is not a finite number: replace it by a weight or by 0"
         )
+    # Symmetric but for rounding, and without self-loops.
     table.eliminate_zeros()
     excess = (abs(table - table.T) - ASYMMETRY * abs(table).maximum(abs(table.T))).tocoo()
     if excess.nnz and excess.data.max() > 0:
@@ -127,6 +136,7 @@ def read_edge_list(pairs: Sequence[Any] | np.ndarray, n_nodes: int | None) -> Gr
     With ``n_nodes`` and integer ends in 0, …, n_nodes − 1 the nodes are these numbers; otherwise the nodes
     are the labels that occur.
     """
+    # Rows of a NumPy array become lists: the rest is the same for arrays and lists.
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in pairs]
     for k, row in enumerate(rows):
         if isinstance(row, str) or not isinstance(row, Sequence) or len(row) not in (2, 3):
@@ -135,6 +145,7 @@ def read_edge_list(pairs: Sequence[Any] | np.ndarray, n_nodes: int | None) -> Gr
     integers = all(isinstance(label, int) and not isinstance(label, bool) for label in labels)
     if not labels and n_nodes is None:
         raise InputError("the edge list is empty: give at least one edge, or 'path:1' for a single node")
+    # With n_nodes, integers are the numbers of nodes, some of which may have no edge.
     if n_nodes is not None and integers:
         outside = [label for label in labels if not 0 <= cast(int, label) < n_nodes]
         if outside:
@@ -160,6 +171,7 @@ def read_file(path: Path, n_nodes: int | None) -> GraphArrays:
     """Read GraphML, or else an edge list, one edge per line; labels become numbers if all can."""
     import networkx as nx
 
+    # Both formats can fail in many ways, which all mean that this is no graph.
     try:
         if path.suffix.lower() == ".graphml":
             graph = nx.read_graphml(path)
@@ -173,14 +185,14 @@ def read_file(path: Path, n_nodes: int | None) -> GraphArrays:
     ends: list[str] = []
     weights = []
     for number, line in enumerate(lines, 1):
-        # networkx writes what it knows of an edge in braces after its two nodes.
+        # networkx writes the attributes of an edge in braces after its two nodes.
         start, _, attributes = line.partition("#")[0].partition("{")
-        words = start.replace(",", " ").split()
-        words += re.findall(r"'weight': *([^,}]+)", attributes)
-        if not words:
+        fields = start.replace(",", " ").split()
+        fields += re.findall(r"'weight': *([^,}]+)", attributes)
+        if not fields:
             continue
         try:
-            first, second, weight = words if len(words) == 3 else (*words, "1")
+            first, second, weight = fields if len(fields) == 3 else (*fields, "1")
             ends += [first, second]
             weights.append(float(weight))
         except ValueError:
@@ -193,8 +205,9 @@ def read_file(path: Path, n_nodes: int | None) -> GraphArrays:
 
 
 def _as_numbers(labels: Iterable[str]) -> list[int] | list[str]:
+    """Turn labels into integers if all of them are."""
     texts = list(labels)
-    return [int(one) for one in texts] if all(re.fullmatch(r"\d+", one) for one in texts) else texts
+    return [int(text) for text in texts] if all(re.fullmatch(r"\d+", text) for text in texts) else texts
 
 
 def _plain(label: object) -> Hashable:
@@ -218,8 +231,7 @@ def _as_weights(values: object) -> NDArray[np.float64]:
 
 def check_weights(weights: object, arrays: GraphArrays) -> NDArray[np.float64]:
     """Bring weights (a number, or one per edge) to (|E|,), all positive."""
-    edges = arrays.edges
-    names: Sequence[Hashable] = range(arrays.n_nodes) if arrays.labels is None else arrays.labels
+    edges, names = arrays.edges, arrays.names
     values = _as_weights(weights)
     if values.ndim == 0:
         values = np.full(len(edges), float(values))
@@ -228,6 +240,7 @@ def check_weights(weights: object, arrays: GraphArrays) -> NDArray[np.float64]:
             f"weights have shape {values.shape} but the network has {len(edges)} edges:"
             " give a number, or one number for each edge in the order of network.edges"
         )
+    # Compared in this direction, so that nan is refused too.
     bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
     if bad.size:
         i, j = edges[bad[0]]
@@ -239,15 +252,13 @@ def check_weights(weights: object, arrays: GraphArrays) -> NDArray[np.float64]:
 
 
 def check_connected(arrays: GraphArrays) -> None:
-    """Refuse a graph in several pieces, and say which node is out of reach."""
-    n, edges = arrays.n_nodes, arrays.edges
-    if n == 0:
+    """Refuse a graph with several components, and name a node of another component."""
+    if arrays.n_nodes == 0:
         raise InputError("the network has no nodes: give at least one, 'path:1' is a single node")
-    pieces, piece = components(n, edges)
-    if pieces > 1:
-        lost = int(np.flatnonzero(piece != piece[0])[0])
-        names: Sequence[Hashable] = range(n) if arrays.labels is None else arrays.labels
+    count, component = components(arrays.n_nodes, arrays.edges)
+    if count > 1:
+        other = int(np.flatnonzero(component != component[0])[0])
         raise InputError(
-            f"the network is not connected, it has {pieces} components and node {names[lost]!r} cannot be"
-            f" reached from node {names[0]!r}: add edges, or solve each component by itself"
+            f"the network is not connected, it has {count} components and node {arrays.names[other]!r} cannot"
+            f" be reached from node {arrays.names[0]!r}: add edges, or solve each component by itself"
         )

@@ -1,10 +1,10 @@
-"""The communication network: n nodes, weighted edges in a frozen order, what the theory asks, and gossip."""
+"""The communication network: nodes, weighted edges in a fixed order, spectrum, distances and gossip."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from adfs.errors import InputError
 from adfs.network import inputs
+from adfs.network.distances import Resistances, diameter_bounds, resistances
 from adfs.network.graphs import build_graph
-from adfs.network.resistance import Resistances, resistances
 from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
-from adfs.network.walks import diameter_bounds
 
 if TYPE_CHECKING:
     import networkx
-
-Floats = NDArray[np.float64]
 
 
 class Network:
@@ -56,10 +53,8 @@ class Network:
         Number of nodes, for a name without sizes (``Network("grid", n_nodes=12)`` is the 3 x 4 grid);
         otherwise it must agree with ``spec``.
     seed : int, optional
-        Seed of a random family (0 when left out, so that the same words give the same network). A draw that
-        is not connected is drawn again, in an order fixed by the seed.
-    **sizes
-        The sizes of a name by keyword: ``Network("erdos-renyi", n=50, p=0.1)``.
+        Seed of a random family, 0 by default. A draw that is not connected is drawn again, in an order fixed
+        by the seed.
 
     Attributes
     ----------
@@ -99,21 +94,17 @@ class Network:
         weights: object = None,
         n_nodes: int | None = None,
         seed: int | None = None,
-        **sizes: float,
     ) -> None:
         if n_nodes is not None:
             if not _is_whole(n_nodes) or n_nodes < 1:
                 raise InputError(f"n_nodes must be a whole number of at least 1, not {n_nodes!r}")
             n_nodes = int(n_nodes)
-        if sizes and not isinstance(spec, str):
-            raise InputError(
-                f"the size {next(iter(sizes))!r} belongs to a network given by name: leave it out here"
-            )
-        arrays, name = _read(spec, n_nodes, seed, sizes)
+        arrays, name = _read(spec, n_nodes, seed)
         if n_nodes is not None and arrays.n_nodes != n_nodes:
             raise InputError(
                 f"the network has {arrays.n_nodes} nodes but n_nodes is {n_nodes}: make them agree"
             )
+        # Weights first: an edge of weight 0 is refused with its own sentence.
         values = inputs.check_weights(arrays.weights if weights is None else weights, arrays)
         inputs.check_connected(arrays)
         self._set(replace(arrays, weights=values), name)
@@ -122,7 +113,7 @@ class Network:
         edges = np.ascontiguousarray(arrays.edges, dtype=np.int64).copy()
         weights = np.ascontiguousarray(arrays.weights, dtype=np.float64).copy()
         edges.flags.writeable = weights.flags.writeable = False
-        # Past `__setattr__`, which refuses.
+        # Not by `__setattr__`, which refuses.
         self.__dict__.update(
             n_nodes=int(arrays.n_nodes), edges=edges, weights=weights, name=name, _labels=arrays.labels
         )
@@ -149,6 +140,7 @@ class Network:
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f"{self.name!r}, "
+        # Weights are shown when one of them is not 1: one number, or the smallest and the largest.
         low, high = (self.weights.min(), self.weights.max()) if self.n_edges else (1.0, 1.0)
         weights = (
             "" if low == high == 1.0 else f", weights={low:.3g}" + ("" if low == high else f"..{high:.3g}")
@@ -166,6 +158,7 @@ class Network:
         )
 
     def __hash__(self) -> int:
+        # By content, as `__eq__` compares.
         return hash((self.n_nodes, self._labels, self.edges.tobytes(), self.weights.tobytes()))
 
     # The graph itself
@@ -178,7 +171,7 @@ class Network:
     @property
     def labels(self) -> tuple[Hashable, ...]:
         """The user's node labels in node order; 0, …, n − 1 when none were given."""
-        return tuple(range(self.n_nodes)) if self._labels is None else self._labels
+        return tuple(self._arrays.names)
 
     def with_weights(self, weights: object) -> Network:
         """Return the same graph with other edge weights μ_e² (a number, or (|E|,) values)."""
@@ -199,6 +192,7 @@ class Network:
     @cached_property
     def ends(self) -> NDArray[np.int32]:
         """(|E|, 2) int32: :attr:`edges` in half the memory, as compiled loops read them."""
+        # Schedules refuse networks with 2**31 nodes and more.
         values = self.edges.astype(np.int32)
         values.flags.writeable = False
         return values
@@ -208,7 +202,7 @@ class Network:
         ends = self.edges.ravel()
         order = np.argsort(ends, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=self.n_nodes))]).astype(np.int64)
-        # the two ends of edge e stand at positions 2e and 2e + 1, so the partner of position p is p ^ 1
+        # The ends of edge e are at positions 2e and 2e + 1: the other end of position p is at p ^ 1.
         parts = (indptr, (order // 2).astype(np.int64), ends[order ^ 1])
         for part in parts:
             part.flags.writeable = False
@@ -216,7 +210,7 @@ class Network:
 
     @property
     def incidence_indptr(self) -> NDArray[np.int64]:
-        """(n + 1,) int64: node i's incident edges stand at positions indptr[i]:indptr[i + 1]."""
+        """(n + 1,) int64: node i's incident edges are at positions indptr[i]:indptr[i + 1]."""
         return self._incidence[0]
 
     @property
@@ -251,7 +245,7 @@ class Network:
         indptr = self.incidence_indptr
         return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
 
-    # Matrices and numbers of the theory
+    # Matrices and constants of the theory
 
     def adjacency(self) -> scipy.sparse.csr_array:
         """Return the weighted adjacency matrix, (n, n) CSR with sorted 32-bit indices."""
@@ -294,7 +288,7 @@ class Network:
 
     @cached_property
     def diameter(self) -> int:
-        """Largest hop distance; above a few thousand nodes perhaps a bound (see `diameter_bounds`)."""
+        """Largest hop distance; above 2,000 nodes perhaps an upper bound (see `diameter_bounds`)."""
         return diameter_bounds(self)[1]
 
 
@@ -302,25 +296,25 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _read(
-    spec: object, n_nodes: int | None, seed: int | None, sizes: dict[str, float]
-) -> tuple[inputs.GraphArrays, str | None]:
+def _read(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.GraphArrays, str | None]:
     """Turn any accepted description into arrays and, for a name, the full name."""
-    if isinstance(spec, str) and inputs.is_graph_file(spec) and not sizes:
+    # Text is a file or a name.
+    if isinstance(spec, str) and inputs.is_graph_file(spec):
         return inputs.read_file(Path(spec), n_nodes), None
     if isinstance(spec, str):
-        n, edges, name = build_graph(spec, n_nodes, seed, sizes)
+        n, edges, name = build_graph(spec, n_nodes, seed)
         return inputs.GraphArrays(n, edges, np.ones(len(edges)), None), name
     if isinstance(spec, Network):
         return spec._arrays, spec.name
-    networkx = sys.modules.get("networkx")  # a user's graph could not exist if it were not imported
+    # A user who has a networkx graph has imported networkx; nobody else has to wait for that import.
+    networkx = sys.modules.get("networkx")
     if networkx is not None and isinstance(spec, networkx.Graph):
         return inputs.read_networkx(spec), None
     if scipy.sparse.issparse(spec):
         return inputs.read_adjacency(spec), None
     if isinstance(spec, np.ndarray):
         rows, columns = spec.shape if spec.ndim == 2 else (0, 0)
-        # three columns of a 3 x 3 array can be either: square means adjacency
+        # A square array is an adjacency matrix, also where it could be a list of two or three edges.
         if columns in (2, 3) and rows != columns:
             return inputs.read_edge_list(spec, n_nodes), None
         return inputs.read_adjacency(spec), None
@@ -361,7 +355,7 @@ class ChebyshevCoefficients:
     @classmethod
     def from_spectrum(cls, gamma: float, laplacian_max: float) -> ChebyshevCoefficients:
         """Compute the coefficients from γ in (0, 1] and λ_max (zero for a single node)."""
-        # an eigenvalue ratio that is 1 or 1/K² but for rounding must not lose a round or leave (0, 1]
+        # Rounding of γ = 1 or γ = 1/K² must neither lose a round nor leave (0, 1].
         gamma = min(gamma, 1.0)
         root = math.sqrt(gamma)
         return cls(
@@ -370,39 +364,3 @@ class ChebyshevCoefficients:
             step=0.0 if laplacian_max == 0 else 2 / ((1 + gamma) * laplacian_max),
             rounds=max(1, math.floor(1 / root + 1e-9)),
         )
-
-
-def chebyshev_gossip(
-    laplacian: Callable[[Floats], Floats] | scipy.sparse.csr_array | Floats,
-    values: Floats,
-    coefficients: ChebyshevCoefficients,
-) -> Floats:
-    """Apply the accelerated gossip P(Lap) of MSDA to one vector (or row) per node.
-
-    With W = Lap: a_0 = 1, a_1 = c2, X_0 = Θ, X_1 = c2 (I − c3 W)Θ, then a_{k+1} = 2 c2 a_k − a_{k−1} and
-    X_{k+1} = 2 c2 (I − c3 W) X_k − X_{k−1}; the result is Θ − X_K/a_K. It vanishes at agreement, and on the
-    rest its eigenvalues lie within 2 c1^K/(1 + c1^{2K}) of 1.
-
-    Parameters
-    ----------
-    laplacian : callable or (n, n) matrix
-        Θ ↦ Lap Θ; a runtime supplies its own exchange here. It is called K times.
-    values : (n,) or (n, d) array
-        Θ.
-    coefficients : ChebyshevCoefficients
-
-    Returns
-    -------
-    array of the shape of ``values``
-    """
-    apply: Callable[[Floats], Floats] = laplacian if callable(laplacian) else lambda x: laplacian @ x
-    if coefficients.rounds == 1:
-        # one round is c3 W Θ whatever γ is; at γ = 1, c2 would be a division by zero
-        return np.asarray(coefficients.step * apply(values))
-    stretch, step = coefficients.stretch, coefficients.step
-    scale_before, scale = 1.0, stretch
-    before, current = values, stretch * (values - step * apply(values))
-    for _ in range(coefficients.rounds - 1):
-        before, current = current, 2 * stretch * (current - step * apply(current)) - before
-        scale_before, scale = scale, 2 * stretch * scale - scale_before
-    return np.asarray(values - current / scale)

@@ -1,8 +1,8 @@
 """The planner: which method, how many nodes, which network, how long, before anything is run."""
 
-from adfs.planning.facts import Facts
-from adfs.planning.plan import GRAPHS, NODES, Plan, networks_of, node_counts, plan
-from adfs.planning.predictions import Choice, Prediction, choose, predict
+from adfs.planning.choice import Choice, choose
+from adfs.planning.planner import GRAPHS, NODES, Plan, Prediction, networks_of, node_counts, plan, predict
+from adfs.theory import Facts
 
 __all__ = [
     "GRAPHS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -57,17 +58,20 @@ def find_optimum(problem: FiniteSum, tol: float) -> Optimum:
     best = _certified(problem, np.zeros((problem.n_samples, *problem.dual_shape)), "")
     if not problem.active.any():
         return best
+    # Methods see one node, and at most as many features as samples.
     solved, basis = _with_fewer_features(problem.merged())
     refusals = []
     for method in sorted(METHODS.values(), key=lambda method: method.reference_order):
         if method.reference_order == np.inf or (best.method and best.gap <= tol):
             break
+        # What a method can solve is its own knowledge.
         try:
             method.check(solved, {})
         except InputError as refusal:
             refusals.append(refusal)
             continue
         best = _run_to_the_end(problem, solved, basis, method, tol, best)
+    # No method can solve this problem: report why the first one cannot.
     if not best.method:
         raise refusals[0]
     if not best.gap <= tol:
@@ -89,7 +93,7 @@ def _run_to_the_end(
     best: Optimum,
 ) -> Optimum:
     """Return the better of an earlier optimum and of the one that a method finds on ``solved``."""
-    from adfs.stages import may_have_stages  # noqa: F401  # the rules of runs in stages
+    import_module("adfs.stages")  # the rules of runs in stages
     from adfs.runtimes.options import RunOptions
     from adfs.runtimes.run import run_method
 
@@ -107,6 +111,7 @@ def _run_to_the_end(
         # The others get those digits from as many passes again.
         passes = max(1.0, float(run.columns["passes"][-1]))
         run = run_method(method, solved, None, RunOptions(max_passes=passes, start=run.dual, progress=False))
+    # An interrupted run is no optimum, and must not be kept as one.
     if run.outcome == "stopped":
         raise KeyboardInterrupt
     assert run.dual is not None
@@ -117,6 +122,7 @@ def _run_to_the_end(
     if problem.linear:
         # The last iterate, at the dual variables that belong to it.
         found.append(_certified(problem, problem.slopes(last), method.name, last))
+    # Below the tolerance the last iterate is the better one, although its gap may have more rounding.
     chosen = min(found, key=lambda one: one.gap)
     if ends_by_rounding and found[-1].gap <= tol:
         chosen = found[-1]

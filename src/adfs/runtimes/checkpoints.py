@@ -162,12 +162,17 @@ def _load(path: Path, make_process: MakeProcess) -> tuple[Process, Progress]:
                 raise ValueError(f"the array {name!r} holds NaN; start anew")
             array[...] = found
         process.position, process.work = position, work
+        dual = process.dual()
         for certificate in (progress.best, None if ending is None else ending.certificate):
-            if certificate is not None:
-                check_array("theta", certificate.theta, process.primal().shape[1:])
-            dual = process.dual()
-            if certificate is not None and certificate.duals is not None and dual is not None:
+            if certificate is None:
+                continue
+            check_array("theta", certificate.theta, process.primal().shape[1:])
+            if certificate.duals is not None and dual is not None:
                 check_array("dual variables", certificate.duals, dual.shape)
+            # A run that had ended returns these as they are.
+            for values in (certificate.theta, certificate.duals):
+                if not diverged and values is not None and not np.isfinite(values).all():
+                    raise ValueError("its coefficients or dual variables hold NaN or infinity; start anew")
     return process, progress
 
 

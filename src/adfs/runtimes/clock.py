@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from adfs.algorithms.base import EventEffort, Method, get_method
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
-from adfs.network import Network, hop_distances
+from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.delays import (
     ClockState,
@@ -41,11 +41,10 @@ from adfs.runtimes.delays import (
 from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
-from adfs.schedule.rounds import round_coin
-from adfs.theory import NodeSizes, node_sizes
+from adfs.schedule.sampling import round_coin
+from adfs.theory import NodeSizes, node_sizes, tree_depth
 
 _LONGEST_WALK = 2.0**48
-_MOST_ROOTS = 1024  # tried as roots of a spanning tree
 
 
 class Times(NamedTuple):
@@ -249,11 +248,8 @@ class Clock:
 
     @functools.cached_property
     def _tree_depth(self) -> int:
-        """The depth of the shallowest spanning tree, or the diameter where that takes long to find."""
-        n = self.network.n_nodes
-        if n > _MOST_ROOTS:
-            return self.network.diameter
-        return min(int(hop_distances(self.network, root).max()) for root in range(n))
+        """The depth of the tree along which the nodes sum, computed once."""
+        return tree_depth(self.network)
 
     @property
     def times(self) -> np.ndarray:

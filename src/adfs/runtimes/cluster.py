@@ -33,7 +33,12 @@ Parcels: TypeAlias = Sequence[tuple[int, np.ndarray]]
 
 
 class RefusalError(InputError):
-    """A run that all processes refuse to start, for the same reason; process 0 says it for all."""
+    """A run that all processes refuse to start, for the same reason; process 0 says it for all.
+
+    ``own`` is whether the words are of this process alone, which then has to say them itself.
+    """
+
+    own = False
 
 
 class Links(Protocol):
@@ -217,7 +222,9 @@ class Cluster(ABC):
         found = self.gather(trouble, why)
         failed = [rank for rank, words in enumerate(found) if words]
         if private:
-            raise RefusalError(f"rank {self.rank}: {private}")
+            refusal = RefusalError(f"rank {self.rank}: {private}")
+            refusal.own = True
+            raise refusal
         if failed:
             alone = len(set(found)) > 1
             raise RefusalError(f"rank {failed[0]}: {found[failed[0]]}" if alone else found[0])

@@ -17,7 +17,10 @@ from numpy.typing import ArrayLike
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.schedule.philox import DOMAIN_COMPUTATION_TIME, DOMAIN_MESSAGE_TIME, check_seed, philox, seed_key
+from adfs.schedule.philox import Domain, check_seed, philox, seed_key
+
+#: τ where nobody gives one: the time of a message in the paper's experiments.
+DEFAULT_TAU = 5.0
 
 _LAWS = ("exponential", "fixed")
 _BATCHES = ("gamma", "scaled")
@@ -26,8 +29,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _11 = np.uint64(11)
 _ONE = np.uint64(1)
-_COMPUTATION = np.uint64(DOMAIN_COMPUTATION_TIME)
-_MESSAGE = np.uint64(DOMAIN_MESSAGE_TIME)
+_COMPUTATION = np.uint64(Domain.COMPUTATION_TIME)
+_MESSAGE = np.uint64(Domain.MESSAGE_TIME)
 
 
 class Straggler(NamedTuple):
@@ -82,7 +85,7 @@ class Delays:
     Parameters
     ----------
     tau : float or array of shape (|E|,)
-        Time of a message, one for all edges or one per edge.
+        Time of a message, one for all edges or one per edge; the paper's 5 by default.
     law : str
         ``"exponential"``: a sample takes Exp(1) and a message τ·Exp(1); ``"fixed"``: 1 and τ.
     speed : float or array of shape (n,)
@@ -105,7 +108,7 @@ class Delays:
     Delays(tau=5, law='fixed')
     """
 
-    tau: Any = 1.0
+    tau: Any = DEFAULT_TAU
     law: str = "exponential"
     speed: Any = 1.0
     stragglers: tuple[Straggler, ...] = ()

@@ -17,7 +17,7 @@ from adfs.algorithms.method_kernels import row_products
 from adfs.compilation import kernel
 from adfs.problem.samples import SparseRows
 from adfs.schedule import Events
-from adfs.schedule.events import room_for
+from adfs.schedule.events import empty_events
 
 if TYPE_CHECKING:
     from adfs.runtimes.cluster import Cluster, Links
@@ -70,7 +70,7 @@ class EventExchange:
         self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)
         self._waiting = np.zeros(room, dtype=np.int32)
         self._ready = np.zeros(room, dtype=np.int32)
-        self._taken = room_for(room)
+        self._taken = empty_events(room)
         # By link: the node's place and the time of the exchange under way.
         self._pending: dict[int, tuple[int, float]] = {}
         edges = self.links.edges if self._links is not None else ()
@@ -86,7 +86,7 @@ class EventExchange:
         """Compile what will be called, without a message."""
         self.process.run(self._taken, 0, 0)
         if self._links is not None:
-            self._execute(room_for(0), 0)
+            self._execute(empty_events(0), 0)
 
     def open(self) -> None:
         """Be ready for messages."""

@@ -197,11 +197,14 @@ class CheckPlan:
         ending, options = progress.ending, self.options
         if ending is None or ending.outcome is Outcome.STOPPED:
             return False
-        if ending.outcome is Outcome.CONVERGED:
-            return options.tol is not None and ending.certificate.gap <= options.tol
-        ended = ending.outcome is Outcome.DIVERGED or ending.exhausted or position >= self.last
+        converged = ending.outcome is Outcome.CONVERGED
+        if converged and (options.tol is None or ending.certificate.gap > options.tol):
+            return False
+        if ending.planned and (converged or ending.outcome is Outcome.DIVERGED or ending.exhausted):
+            return True
+        # With a larger budget the run would not have been checked here, whatever the check found.
         late = options.seconds is not None and progress.seconds >= options.seconds
-        return ended or late or self.spent(progress.rows[-1])
+        return position >= self.last or late or self.spent(progress.rows[-1])
 
     def spent(self, row: dict[str, float]) -> bool:
         """Whether an unrecorded run has used up its passes: rounds and dual ascent take more than planned."""
@@ -291,12 +294,13 @@ class _Loop:
         if planned and plan.tries_ascent(rows, certificate.gap) and execution.can_ascend:
             certificate, outcome = self._ascend(certificate)
             planned = outcome is None
-        progress.keep_best(certificate)
         if not rows or rows[-1]["position"] < execution.position:
             rows.append(self._row(certificate))
             self.monitor.update(rows[-1])
         else:
             planned = True
+        if planned:  # a check that only the budget asked for must not decide how a resumed run ends
+            progress.keep_best(certificate)
         tol = plan.options.tol
         # Where columns have very different units the gap alone may be as large while F falls.
         grown = certificate.value > _DIVERGED_GROWTH * rows[0]["primal"] and certificate.gap > _DIVERGED_GAP

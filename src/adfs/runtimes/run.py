@@ -45,6 +45,8 @@ def simulate(
 ) -> Run:
     """Run a method on a problem and a network, in this process.
 
+    See :doc:`/glossary` for words such as pass, position and gap.
+
     Parameters
     ----------
     method : str or Method
@@ -226,12 +228,17 @@ def _run_stages(
 ) -> Run:
     """Start the first stage, or the one of a checkpoint, and run to the end."""
     cluster, nodes = stages.cluster, stages.nodes
-    process = stages.begin(_start_duals(cluster, nodes.problem, options.start))
+    start = _start_duals(cluster, nodes.problem, options.start)
+    process = stages.begin(start)
     checkpoints: Checkpoints | None = None
     progress = Progress()
     if options.checkpoint is not None:
         fingerprint = cluster.attempt(
-            "to start", partial(run_fingerprint, stages.method.name, stages.setting, stages.rule.identity)
+            "to start",
+            # A later part of a fit starts where the part before it ended, so the start is part of it.
+            lambda: run_fingerprint(
+                stages.method.name, stages.setting, f"{stages.rule.identity} {describe(start)}"
+            ),
         )
         checkpoints = open_checkpoints(cluster, options.checkpoint, fingerprint, part_of)
         checkpoints.start()

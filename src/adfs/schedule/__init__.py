@@ -1,4 +1,4 @@
-"""Schedules: who acts when, as data that is seeded, streams, and does not depend on who executes it.
+"""Schedules: which node or edge acts when, as seeded data that does not depend on the executing process.
 
 An *actor* is a node (it computes) or a communication edge (its two ends exchange): actor a < n_nodes is
 node a, any other is edge a − n_nodes. `IidSchedule` is the paper's, `PoissonSchedule` gives every actor its
@@ -7,25 +7,69 @@ own clock.
 
 from __future__ import annotations
 
-from adfs.schedule.events import Counts, Events, Schedule, counts, frame, plot
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adfs.errors import unknown_name
+from adfs.schedule.events import Events, Schedule, frame
+from adfs.schedule.iid import IidSchedule
 from adfs.schedule.poisson import PoissonSchedule
-from adfs.schedule.rounds import RoundDraws, RoundWindow, draw_rounds
-from adfs.schedule.sampling import AliasTables
-from adfs.schedule.shared import SCHEDULES, IidSchedule, make_schedule
+from adfs.schedule.sampling import AliasTables, RoundDraws, RoundWindow, draw_rounds
 
 __all__ = [
     "SCHEDULES",
     "AliasTables",
-    "Counts",
     "Events",
     "IidSchedule",
     "PoissonSchedule",
     "RoundDraws",
     "RoundWindow",
     "Schedule",
-    "counts",
     "draw_rounds",
     "frame",
     "make_schedule",
-    "plot",
 ]
+
+#: The schedules by the names that users write.
+SCHEDULES: dict[str, type[Schedule]] = {cls.kind: cls for cls in (IidSchedule, PoissonSchedule)}
+
+
+def make_schedule(
+    kind: str,
+    *,
+    seed: int,
+    n_nodes: int,
+    edges: ArrayLike,
+    node_probability: ArrayLike,
+    edge_probability: ArrayLike,
+    samples: AliasTables | None = None,
+) -> Schedule:
+    """Make a schedule by its name.
+
+    Parameters
+    ----------
+    kind : str
+        ``"iid"`` or ``"poisson"``.
+    seed, n_nodes, edges, node_probability, edge_probability, samples
+        As for `Schedule`.
+
+    Examples
+    --------
+    >>> schedule = make_schedule(
+    ...     "iid", seed=0, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[],
+    ...     samples=AliasTables.build([1.0, 0.0, 1.0], [0, 3]),
+    ... )
+    >>> sorted(set(schedule.block(0, 100).sample.tolist()))
+    [0, 2]
+    """
+    # The constructor checks all other arguments.
+    if kind not in SCHEDULES:
+        raise unknown_name("schedule", kind, SCHEDULES)
+    return SCHEDULES[kind](
+        seed=seed,
+        n_nodes=n_nodes,
+        edges=np.asarray(edges),
+        node_probability=np.asarray(node_probability, dtype=np.float64),
+        edge_probability=np.asarray(edge_probability, dtype=np.float64),
+        samples=samples,
+    )

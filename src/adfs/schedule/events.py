@@ -1,4 +1,4 @@
-"""What a schedule is, the events that it hands out, and how they look: counts, a data frame, a picture."""
+"""The interface of schedules, and the events that they yield."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from adfs.schedule.sampling import AliasTables, frozen
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
-#: Events that a window holds at least, about, so that the cost of a call is spread over many.
+#: The least number of events of a window, about, so that the cost of a call is spread over many.
 LEAST_EVENTS = 8192
 
 
 class Events(NamedTuple):
     """Some events of a schedule, in a valid order.
 
-    Valid: the events of any one node, its communications included, are in the order of their times, and so
-    are all the communications (ties by edge number; a computation goes before a communication of the same
-    time). Events that share no node may be in any order.
+    In a valid order the events of each node, its communications included, are sorted by time, and so are all
+    communications (ties by edge number; a computation goes before a communication of the same time). Events
+    that share no node may be in any order.
 
     Attributes
     ----------
     time : (T,) float64
-        When (s).
+        The time of the event.
     actor : (T,) int32
-        Who: below n_nodes a computation of that node, otherwise a communication on edge ``actor − n_nodes``.
+        Below n_nodes a computation of that node, otherwise a communication on edge ``actor − n_nodes``.
     sample : (T,) int32
-        Which row a computation draws, an index into the flat rows of the process; −1 for a communication, and
-        for every event of a schedule without tables.
+        The row that a computation draws, an index into the flat rows of the process; −1 for a communication,
+        and for every event of a schedule without tables.
     """
 
     time: NDArray[np.float64]
@@ -47,7 +46,7 @@ class Events(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule(abc.ABC):
-    """Who acts when: a seeded, stateless function from a range of time to its events.
+    """A seeded, stateless function from a range of time to its events.
 
     Parameters
     ----------
@@ -58,12 +57,12 @@ class Schedule(abc.ABC):
     edges : (n_edges, 2) int32
         The communication edges, i < j.
     node_probability : (n,) float64
-        The chance that an event is a computation of that node (p_i^comp).
+        The probability that an event is a computation of that node (p_i^comp).
     edge_probability : (n_edges,) float64
-        The chance that it is a communication on that edge (p_e); all together sum to 1.
+        The probability that it is a communication on that edge (p_e); all together sum to 1.
     samples : AliasTables or None
-        How a node draws a row. A process may hold the tables of its own nodes only, and then asks for the
-        events of those. Without tables, sample is −1.
+        The tables from which nodes draw rows. A process that holds the tables of its own nodes only must ask
+        for the events of those nodes. Without tables, sample is −1.
     """
 
     kind: ClassVar[str]
@@ -76,6 +75,7 @@ class Schedule(abc.ABC):
     samples: AliasTables | None = None
 
     def __post_init__(self) -> None:
+        # Arrays are checked and copied once here: compiled loops trust them.
         n = int(self.n_nodes)
         edges = np.asarray(self.edges).reshape(-1, 2)
         if edges.size and edges.dtype.kind not in "iu":
@@ -96,10 +96,11 @@ class Schedule(abc.ABC):
                 f"but they have {nodes.shape} and {links.shape}"
             )
         total = float(nodes.sum() + links.sum())
-        # Written so that nan fails too.
+        # Compared in this direction, so that nan fails too.
         if not (min(nodes.min(), links.min(initial=0.0)) >= 0.0 and abs(total - 1.0) <= 1e-9):
             raise InputError(f"probabilities must not be negative and must sum to 1, but sum to {total!r}")
         _check_tables(self.samples, nodes)
+        # The fields of a frozen dataclass are set past its own `__setattr__`.
         for field, value in (
             ("seed", check_seed(self.seed)),
             ("n_nodes", n),
@@ -136,12 +137,13 @@ class Schedule(abc.ABC):
         """
         if np.isinf(stop):
             raise InputError("a block must end: give a finite stop, or use windows")
+        # Windows share their memory, and each overwrites the one before.
         return joined([copied(events) for _, events in self.windows(start, stop, nodes)])
 
     def windows(
         self, start: float, stop: float, nodes: ArrayLike | None = None
     ) -> Iterator[tuple[float, Events]]:
-        """Yield the events with start < time ≤ stop, window after window, and when each window ends.
+        """Yield the events with start < time ≤ stop, window after window, and the end of each window.
 
         Parameters
         ----------
@@ -152,7 +154,7 @@ class Schedule(abc.ABC):
         ------
         end : float
         events : Events
-            Possibly none; overwritten by the next ones.
+            Possibly none; the next window overwrites them.
         """
         start, stop = self._check_range(start, stop)
         return self._windows(start, stop, self._wanted(nodes))
@@ -170,7 +172,8 @@ class Schedule(abc.ABC):
         return start, stop
 
     def _wanted(self, nodes: ArrayLike | None) -> NDArray[np.bool_]:
-        """Say for each actor whether one of the nodes takes part; each must have a table if any has."""
+        """Flag the actors in which one of the nodes takes part; refuse nodes that lack their table."""
+        # The nodes that were asked for; an edge is wanted when one of its ends is.
         chosen = np.ones(self.n_nodes, dtype=np.bool_)
         if nodes is not None:
             numbers = np.atleast_1d(np.asarray(nodes, dtype=np.int64))
@@ -181,6 +184,7 @@ class Schedule(abc.ABC):
                 )
             chosen[:] = False
             chosen[numbers] = True
+        # A process has the tables of its own nodes only. Nodes that never compute need none.
         if self.samples is not None:
             without = chosen & (self.node_probability > 0.0)
             without[self.samples.node_ids] = False
@@ -193,10 +197,10 @@ class Schedule(abc.ABC):
         return np.concatenate([chosen, chosen[self.edges].any(axis=1)])
 
     def _tables_by_node(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return each node's table number, where the tables begin, and all of them one after the other.
+        """Return the number of each node's table, the starts of the tables, and their entries.
 
-        Table k is the entries from ``begin[k]`` to ``begin[k + 1]``. A node without one, which never draws,
-        is given the first. Without any tables there are no entries.
+        Table k is the entries from ``begin[k]`` to ``begin[k + 1]``. A node without a table never draws and
+        gets the number 0. Without any tables there are no entries.
         """
         table_of = np.zeros(self.n_nodes, dtype=np.int32)
         if self.samples is None:
@@ -205,26 +209,24 @@ class Schedule(abc.ABC):
         return table_of, frozen(self.samples.node_starts), frozen(self.samples.packed)
 
 
-def room_for(events: int) -> Events:
-    """Allocate memory for some events."""
+def empty_events(events: int) -> Events:
+    """Allocate arrays for some events."""
     return Events(np.empty(events), np.empty(events, dtype=np.int32), np.empty(events, dtype=np.int32))
 
 
-def first_of(events: Events, count: int) -> Events:
+def first_events(events: Events, count: int) -> Events:
     """Return the first events, in the same memory."""
     return Events(events.time[:count], events.actor[:count], events.sample[:count])
 
 
 def copied(events: Events) -> Events:
-    """Return the events in memory of their own."""
+    """Return a copy of the events."""
     return Events(events.time.copy(), events.actor.copy(), events.sample.copy())
 
 
 def joined(blocks: list[Events]) -> Events:
-    """Return blocks one after the other, as one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    return Events(*(np.concatenate(arrays) for arrays in zip(room_for(0), *blocks, strict=True)))
+    """Return all events of some blocks, in order, as one block."""
+    return Events(*(np.concatenate(arrays) for arrays in zip(empty_events(0), *blocks, strict=True)))
 
 
 def _check_tables(samples: AliasTables | None, node_probability: NDArray[np.float64]) -> None:
@@ -243,50 +245,6 @@ def _check_tables(samples: AliasTables | None, node_probability: NDArray[np.floa
         )
 
 
-class Counts(NamedTuple):
-    """How many events each actor has over a range of time, and how many are expected.
-
-    Attributes
-    ----------
-    node_expected, node_actual : (n_nodes,) float64, int64
-        Computations.
-    edge_expected, edge_actual : (n_edges,) float64, int64
-        Communications.
-    """
-
-    node_expected: NDArray[np.float64]
-    node_actual: NDArray[np.int64]
-    edge_expected: NDArray[np.float64]
-    edge_actual: NDArray[np.int64]
-
-
-def counts(schedule: Schedule, start: float, stop: float, nodes: ArrayLike | None = None) -> Counts:
-    """Count the events with start < time ≤ stop, a window at a time.
-
-    Parameters
-    ----------
-    schedule : Schedule
-    start, stop : float
-    nodes : array_like of int, optional
-        Only the events that one of these takes part in; the counts of all other actors are 0.
-    """
-    n = schedule.n_nodes
-    if np.isinf(stop):
-        raise InputError("events can be counted up to a finite time only")
-    actual = np.zeros(schedule.n_actors, dtype=np.int64)
-    for _, events in schedule.windows(start, stop, nodes):
-        actual += np.bincount(events.actor, minlength=schedule.n_actors)
-    expected = schedule.probability * (stop - start)
-    expected[~schedule._wanted(nodes)] = 0.0
-    return Counts(expected[:n], actual[:n], expected[n:], actual[n:])
-
-
-def in_time_order(events: Events) -> Events:
-    """Return events in the order of their times; at one time by the number of the actor, nodes first."""
-    order = np.lexsort((events.actor, events.time))
-    return Events(events.time[order], events.actor[order], events.sample[order])
-
-
 def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) -> pd.DataFrame:
     """Return the first events in the order of their times.
 
@@ -294,7 +252,7 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     ----------
     schedule : Schedule
     first : int
-        How many.
+        The number of events.
     nodes : array_like of int, optional
         Only the events that one of these takes part in.
 
@@ -307,15 +265,15 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     import pandas as pd
 
     n = schedule.n_nodes
-    found: list[Events] = []
-    total = 0
-    # Windows do not overlap in time, so enough of them hold the first events.
+    blocks: list[Events] = []
+    # Windows do not overlap in time, so that the first of them hold the first events.
     for _, events in schedule.windows(0, np.inf, nodes):
-        found.append(in_time_order(events))
-        total += events.time.size
-        if total >= first:
+        order = np.lexsort((events.actor, events.time))  # at one time nodes go before edges
+        blocks.append(Events(events.time[order], events.actor[order], events.sample[order]))
+        if sum(block.time.size for block in blocks) >= first:
             break
-    time, actor, sample = first_of(joined(found), first)
+    time, actor, sample = first_events(joined(blocks), first)
+    # A computation has one node, an exchange the two ends of its edge.
     exchange = actor >= n
     ends = np.column_stack([actor, np.full(actor.size, -1)]).astype(np.int64)
     ends[exchange] = schedule.edges[actor[exchange] - n]
@@ -329,44 +287,3 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
             "sample": sample,
         }
     )
-
-
-def plot(schedule: Schedule, start: float = 0, stop: float | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw who does what when: a row per node, a tick per computation, a line between two rows per exchange.
-
-    Parameters
-    ----------
-    schedule : Schedule
-    start, stop : float
-        The range of time; by default long enough for some ten events per node.
-    ax : matplotlib Axes, optional
-        Where to draw; a new figure by default.
-    """
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import MaxNLocator
-
-    n = schedule.n_nodes
-    if stop is None:
-        stop = start + 10 * n
-    time, actor, _ = schedule.block(start, stop)
-    computes = actor < n
-    ends = schedule.edges[actor[~computes] - n]
-    if ax is None:
-        height = float(np.clip(0.3 * n, 2.0, 12.0))
-        ax = plt.subplots(figsize=(9.0, height), layout="constrained")[1]
-    ax.hlines(np.arange(n), start, stop, color="0.85", linewidth=0.8, zorder=1)
-    ax.plot(time[computes], actor[computes], "|", color="tab:blue", label="computation", zorder=2)
-    ax.vlines(
-        time[~computes], ends[:, 0], ends[:, 1], color="tab:red", linewidth=1.0, label="exchange", zorder=3
-    )
-    ax.plot(np.repeat(time[~computes], 2), ends.ravel(), ".", color="tab:red", markersize=4, zorder=3)
-    ax.set(
-        xlabel="time",
-        ylabel="node",
-        xlim=(start, stop),
-        ylim=(-0.5, n - 0.5),
-        title=f"{schedule.kind} schedule",
-    )
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(loc="upper right", frameon=False)
-    return ax

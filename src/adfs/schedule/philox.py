@@ -4,13 +4,14 @@ A schedule is the same for every process because draw number t is a function of 
 generator is the one of Salmon, Moraes, Dror and Shaw, *Parallel random numbers: as easy as 1, 2, 3* (2011):
 ten rounds of two 32-bit multiplications on a counter of four words, under a key of two.
 
-The key is the seed. The last word of the counter holds the *domain*, the use that the bits are put to, so
-that two uses never share a bit.
+The key is the seed. The last word of the counter holds the *domain*, the purpose of the bits, so that two
+purposes never share a bit.
 """
 
 from __future__ import annotations
 
 import hashlib
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,39 +19,44 @@ from numpy.typing import NDArray
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 
-# The domains: what the bits are for, in the top byte of the counter's last word, and what the counter holds.
-# A new use takes a new number.
-DOMAIN_IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
-DOMAIN_POISSON_COUNT = 2 << 24  # events in a cell of a clock: (cell low, cell high, actor, domain)
-DOMAIN_POISSON_EVENT = 3 << 24  # event k of a cell: (cell low, cell high, actor, domain | k)
-DOMAIN_ROUND_COIN = 4 << 24  # what all nodes share in a round: (t low, t high, 0, domain)
-DOMAIN_ROUND_SAMPLE = 5 << 24  # sample of a node in a round: (t low, t high, node, domain)
-DOMAIN_COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
-DOMAIN_MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
+
+class Domain(IntEnum):
+    """The purposes of random bits, in the top byte of the counter's last word; a new one takes a new number.
+
+    The comments give the four words of each domain's counters.
+    """
+
+    IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
+    POISSON_COUNT = 2 << 24  # events in a cell of a clock: (cell low, cell high, actor, domain)
+    POISSON_EVENT = 3 << 24  # event k of a cell: (cell low, cell high, actor, domain | k)
+    ROUND_COIN = 4 << 24  # the coin that all nodes share in a round: (t low, t high, 0, domain)
+    ROUND_SAMPLE = 5 << 24  # the sample of a node in a round: (t low, t high, node, domain)
+    COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
+    MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
+
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
 _MULTIPLIER_1 = np.uint64(0xCD9E8D57)
-_WEYL_0 = 0x9E3779B9
-_WEYL_1 = 0xBB67AE85
 
 Word = np.uint64
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 
 def _weyl(increment: int) -> tuple[np.uint64, ...]:
-    """Return the multiples of a key's increment, one per round."""
+    """Return the multiples of a key's increment, one per round of the generator."""
     return tuple(np.uint64(increment * k & 0xFFFFFFFF) for k in range(10))
 
 
-_K0 = _weyl(_WEYL_0)
-_K1 = _weyl(_WEYL_1)
+# The two increments of the paper's key schedule.
+_K0 = _weyl(0x9E3779B9)
+_K1 = _weyl(0xBB67AE85)
 
 
 @inlined
 def _round(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
-    # Words live in 64-bit lanes whose upper half is zero: LLVM then picks the widening 32-bit multiplication,
+    # Words are 64-bit integers whose upper half is zero: LLVM then uses the widening 32-bit multiplication,
     # of which a vector register does several at once.
     p0 = _MULTIPLIER_0 * c0
     p1 = _MULTIPLIER_1 * c2
@@ -79,13 +85,11 @@ def draw_pairs(
 ) -> None:
     """Draw 2 × 64 bits for each of `count` counters, in place.
 
-    `key` is the seed. `index` holds the first two words of each counter, low half first, and then the first
-    draw; `name` the third word in its upper half and what is added to the domain in its lower, and then the
-    second draw.
-
-    In place because the loop is vectorised only while it touches few arrays: LLVM must check at run time
-    that they do not overlap, and gives up beyond a handful.
+    `key` is the seed. On entry `index` holds the first two words of each counter, low half first; `name`
+    holds the third word in its upper half and the number that is added to the domain in its lower half. On
+    exit they hold the first and the second draw.
     """
+    # In place, because LLVM vectorises a loop over few arrays only: it must test that they do not overlap.
     k0 = key & _LOW
     k1 = key >> _32
     for i in range(count):
@@ -97,7 +101,7 @@ def draw_pairs(
 
 
 def check_seed(seed: object) -> int:
-    """Return a seed, an integer with 0 ≤ seed < 2**64, as an int, or say why it cannot be one."""
+    """Return a seed, an integer with 0 ≤ seed < 2**64, as an int; refuse anything else."""
     if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer):
         raise InputError(f"seed must be an integer with 0 <= seed < 2**64, but is {seed!r}")
     if not 0 <= int(seed) < 2**64:

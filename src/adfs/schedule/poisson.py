@@ -1,13 +1,13 @@
-"""A Poisson clock for every node and every edge: nobody needs to know what happens elsewhere.
+"""A Poisson clock for every node and every edge, which each process draws without the clocks of the others.
 
 A clock of rate p divides time into cells of width M/p, with M = `CELL_MEAN` the mean number of events in a
 cell. The number of events in a cell is a Poisson variable of mean M, and they lie independently and uniformly
-in it; both are functions of (seed, actor, cell) alone. This *is* a Poisson process, by its usual
-construction, and any part of it can be drawn without the rest.
+in it; both are functions of (seed, actor, cell) alone. This is the usual construction of a Poisson process,
+and any part of it can be drawn without the rest.
 
-A stream goes from window to window. A cell is opened in the window in which it begins, and those of its
-events that lie beyond wait for a later one. Only the exchanges are sorted, all of a window. Each is preceded
-by what its two nodes have to compute before: side by side, so that a node's vectors are still in the cache.
+A stream goes from window to window. A cell is drawn in the window in which it begins, and those of its events
+that lie after the window wait for a later one. All exchanges of a window are sorted. Each is preceded by the
+computations that its two nodes have to do before it, so that a node's vectors are still in the cache.
 """
 
 from __future__ import annotations
@@ -22,62 +22,60 @@ from numpy.typing import NDArray
 
 from adfs.compilation import compiled, inlined, kernel, prefetch
 from adfs.errors import InputError
-from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
-from adfs.schedule.philox import DOMAIN_POISSON_COUNT, DOMAIN_POISSON_EVENT, draw_pairs, seed_key
+from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events, first_events
+from adfs.schedule.philox import Domain, draw_pairs, seed_key
 from adfs.schedule.sampling import draw_sample
 
 CELL_MEAN = 2.0
 
 
 def _count_thresholds() -> NDArray[np.uint64]:
-    """Return P(at most k events in a cell) · 2**64, k = 0, 1, …: in decimals, the same on every machine."""
-    found: list[int] = []
+    """Return P(at most k events in a cell) · 2**64, k = 0, 1, …, by decimals: the same on every machine."""
+    thresholds: list[int] = []
     with localcontext(prec=60):
         term = total = Decimal(-CELL_MEAN).exp()
         while (rounded := int((total * 2**64).to_integral_value())) < 2**64:
-            found.append(rounded)
-            term *= Decimal(CELL_MEAN) / len(found)
+            thresholds.append(rounded)
+            term *= Decimal(CELL_MEAN) / len(thresholds)
             total += term
-    return np.array(found, dtype=np.uint64)
+    return np.array(thresholds, dtype=np.uint64)
 
 
-#: A cell has as many events as there are thresholds not above its draw.
+#: The number of events in a cell is the number of thresholds that its draw reaches.
 COUNT_THRESHOLDS = _count_thresholds()
-#: Events per clock in a window: with fewer, looking at every clock weighs; more cost memory.
+#: Events per clock in a window: with fewer, the visit of every clock costs too much; more cost memory.
 _EVENTS_PER_CLOCK = 2.0
-#: Cells drawn at once, in arrays that stay in the nearest cache, and the most events they can have.
+#: Cells drawn together, in arrays that stay in the fastest cache, and the most events they can have.
 _CELLS = 128
 _MOST_EVENTS = _CELLS * COUNT_THRESHOLDS.size
-#: How far ahead the merge asks for the memory of an exchange.
+#: The number of exchanges after which prefetched memory is read.
 _AHEAD = 16
-#: From here on doubles are whole numbers.
-_LATEST = 2.0**52
 
-_COUNT, _EVENT = np.uint64(DOMAIN_POISSON_COUNT), np.uint64(DOMAIN_POISSON_EVENT)
+_COUNT, _EVENT = np.uint64(Domain.POISSON_COUNT), np.uint64(Domain.POISSON_EVENT)
 _11, _32 = np.uint64(11), np.uint64(32)
 
-#: An event before it is handed out, with the number of its clock in the stream.
+#: An event before it is yielded, with the number of its clock in the stream.
 DRAWN = np.dtype([("time", np.float64), ("clock", np.int32), ("sample", np.int32)])
 Drawn = NDArray[np.void]
 
 
 class _Clocks(NamedTuple):
-    """The clocks that a stream listens to: first the nodes', then the edges'.
+    """The clocks of a stream: first those of the nodes, then those of the edges.
 
     Attributes
     ----------
     key : uint64
     start : float64
-        When the stream begins: events up to then are left out.
+        The beginning of the stream: events up to then are left out.
     actor : (clocks,) int32
     width : (clocks,) float64
         The width of a cell.
     next_cell : (clocks,) int64
-        The first cell that was not opened yet.
+        The first cell that was not drawn yet.
     ends : (edges, 2) int32
-        The clocks of an edge's two nodes; −1 for one that is not listened to.
+        The clocks of an edge's two nodes; −1 for a node that is not part of the stream.
     run : (nodes, 2) int32
-        Working memory: where a node's computations begin, those that were not handed out yet, and end.
+        Working memory: the range of a node's computations that were not yielded yet.
     table_of, table_begin, packed
         See `Schedule._tables_by_node`; `table_of` is of these nodes.
     """
@@ -96,9 +94,9 @@ class _Clocks(NamedTuple):
 
 @compiled
 def _draw(clocks: _Clocks, upper: float, waiting: Drawn, out: Drawn) -> int:
-    """Write all events of the cells that begin up to a time, and those that waited, clock by clock.
+    """Write the waiting events and all events of the cells that begin up to a time, in the order of clocks.
 
-    Both are in the order of the clocks. Returns the number of events, −1 where there is no room for them.
+    Returns the number of events, or −1 when `out` is too short for them.
     """
     clock_of, cell_of = np.empty(_CELLS, np.int64), np.empty(_CELLS, np.int64)
     draw, unused = np.empty(_CELLS, np.uint64), np.empty(_CELLS, np.uint64)
@@ -107,6 +105,7 @@ def _draw(clocks: _Clocks, upper: float, waiting: Drawn, out: Drawn) -> int:
     with_table = clocks.table_of.size if clocks.packed.size > 0 else 0
     clock = taken = written = 0
     while clock < clocks.actor.size:
+        # Collect the next cells, of one clock after the other.
         cells = 0
         while clock < clocks.actor.size and cells < _CELLS:
             cell = clocks.next_cell[clock]
@@ -118,11 +117,12 @@ def _draw(clocks: _Clocks, upper: float, waiting: Drawn, out: Drawn) -> int:
             unused[cells] = np.uint64(clocks.actor[clock]) << _32
             clocks.next_cell[clock] = cell + 1
             cells += 1
+        # Draw their numbers of events, and name each event by its clock, its cell and its number there.
         draw_pairs(cells, _COUNT, clocks.key, draw, unused)
         events = 0
         for c in range(cells):
             number = 0
-            for k in range(8):  # nearly always enough, and without a branch that random numbers decide
+            for k in range(8):  # nearly always enough, and free of branches that depend on random numbers
                 number += int(draw[c] >= COUNT_THRESHOLDS[k])
             while 8 <= number < COUNT_THRESHOLDS.size and draw[c] >= COUNT_THRESHOLDS[number]:
                 number += 1
@@ -135,19 +135,20 @@ def _draw(clocks: _Clocks, upper: float, waiting: Drawn, out: Drawn) -> int:
         draw_pairs(events, _EVENT, clocks.key, position, row)
         if written + events + waiting.size - taken > out.size:
             return -1
+        # Write them, each clock's waiting events first.
         for e in range(events):
-            own = clock_of[index[e]]
-            while taken < waiting.size and waiting[taken].clock <= own:
+            own_clock = clock_of[index[e]]
+            while taken < waiting.size and waiting[taken].clock <= own_clock:
                 out[written] = waiting[taken]
                 taken += 1
                 written += 1
-            # One sum and one product of exact numbers: the same on every machine.
+            # One sum and one product of exact numbers give the same bits on every machine.
             place = np.float64(cell_of[index[e]]) + np.float64(position[e] >> _11) * 2.0**-53
-            out[written].time = place * clocks.width[own]
-            out[written].clock = own
+            out[written].time = place * clocks.width[own_clock]
+            out[written].clock = own_clock
             out[written].sample = -1
-            if own < with_table:
-                table = np.uint64(clocks.table_of[own])
+            if own_clock < with_table:
+                table = np.uint64(clocks.table_of[own_clock])
                 out[written].sample = draw_sample(row[e], clocks.packed, clocks.table_begin, table)
             written += int(out[written].time > clocks.start)
     for i in range(taken, waiting.size):
@@ -158,7 +159,7 @@ def _draw(clocks: _Clocks, upper: float, waiting: Drawn, out: Drawn) -> int:
 
 @kernel
 def _sort(events: Drawn, first: int, last: int) -> None:
-    """Sort a few events, or many that are nearly sorted, by (time, clock); equal ones stay as they are."""
+    """Sort a few events, or many that are nearly sorted, by (time, clock): stable, by insertion."""
     for i in range(first + 1, last):
         time, clock, sample = events[i].time, events[i].clock, events[i].sample
         k = i
@@ -172,10 +173,11 @@ def _sort(events: Drawn, first: int, last: int) -> None:
 
 @kernel
 def _split(events: Drawn, upper: float, run: NDArray[np.int32], exchanges: Drawn) -> tuple[int, int, int]:
-    """Sort each node's computations, and copy the window's exchanges; the exchanges beyond it close up.
+    """Sort each node's computations, and move the window's exchanges from `events` to `exchanges`.
 
-    Returns the number of computations, of those in the window, and of the exchanges in the window.
+    Returns the number of computations, of computations in the window, and of exchanges in the window.
     """
+    # The events are in the order of the clocks, so that each node's computations are a range.
     i = number = 0
     for node in range(run.shape[0]):
         run[node, 0] = i
@@ -184,6 +186,7 @@ def _split(events: Drawn, upper: float, run: NDArray[np.int32], exchanges: Drawn
             i += 1
         run[node, 1] = i
         _sort(events, run[node, 0], i)
+    # The exchanges that lie after the window take the places of those that were moved.
     inside = 0
     for x in range(i, events.size):
         if events[x].time <= upper:
@@ -195,7 +198,7 @@ def _split(events: Drawn, upper: float, run: NDArray[np.int32], exchanges: Drawn
 
 
 @inlined
-def _hand_out(event: Any, out: Events, to: int) -> int:
+def _yield_event(event: Any, out: Events, to: int) -> int:
     out.time[to], out.actor[to], out.sample[to] = event.time, event.clock, event.sample
     return to + 1
 
@@ -204,33 +207,36 @@ def _hand_out(event: Any, out: Events, to: int) -> int:
 def _merge(
     clocks: _Clocks, upper: float, events: Drawn, computations: int, exchanges: Drawn, out: Events
 ) -> int:
-    """Hand out a window's events in a valid order; those beyond it go to the front of `events`.
+    """Write a window's events to `out` in a valid order; move those after it to the front of `events`.
 
-    Returns how many these are.
+    Returns the number of events after the window.
     """
     run, nodes = clocks.run, clocks.run.shape[0]
     written = kept = 0
     _sort(exchanges, 0, exchanges.size)
     for x in range(exchanges.size):
+        # Prefetch in three stages: an edge's ends, their ranges of computations, and the first of these.
         if x + 3 * _AHEAD < exchanges.size:
             prefetch(clocks.ends, 2 * np.int64(exchanges[x + 3 * _AHEAD].clock - nodes))
             for side in range(2):
                 prefetch(run, 2 * np.int64(clocks.ends[exchanges[x + 2 * _AHEAD].clock - nodes, side]))
                 node = max(clocks.ends[exchanges[x + _AHEAD].clock - nodes, side], 0)
                 prefetch(events, np.int64(run[node, 0]))
+        # The computations of both ends up to the exchange, then the exchange.
         for side in range(2):
             node = clocks.ends[exchanges[x].clock - nodes, side]
             if node >= 0:
                 i = run[node, 0]
                 while i < run[node, 1] and events[i].time <= exchanges[x].time:
-                    written = _hand_out(events[i], out, written)
+                    written = _yield_event(events[i], out, written)
                     i += 1
                 run[node, 0] = i
-        written = _hand_out(exchanges[x], out, written)
+        written = _yield_event(exchanges[x], out, written)
+    # The computations after each node's last exchange.
     for node in range(nodes):
         for i in range(run[node, 0], run[node, 1]):
             if events[i].time <= upper:
-                written = _hand_out(events[i], out, written)
+                written = _yield_event(events[i], out, written)
             else:
                 events[kept] = events[i]
                 kept += 1
@@ -242,11 +248,11 @@ def _merge(
 
 @dataclass(frozen=True, eq=False)
 class PoissonSchedule(Schedule):
-    """Every actor has its own Poisson clock, of rate its probability; time is real, and all rates sum to 1.
+    """Every actor has its own Poisson clock, whose rate is its probability; all rates sum to 1.
 
-    A process computes its own nodes' events alone, from any time on, at a cost that does not depend on the
-    size of the network. Seen from outside, events come at rate 1 and each is drawn from p, independently of
-    the others: `IidSchedule` with real times.
+    A process computes only its own nodes' events, from any time on, at a cost that does not depend on the
+    size of the network. All clocks together ring at rate 1, and the actor of each event is drawn from p,
+    independently of the others: this is `IidSchedule` with real times.
 
     Examples
     --------
@@ -265,7 +271,7 @@ class PoissonSchedule(Schedule):
 
     def _check_range(self, start: float, stop: float) -> tuple[float, float]:
         start, stop = super()._check_range(start, stop)
-        if start > _LATEST:
+        if start > 2.0**52:  # from here on doubles are whole numbers
             raise InputError(
                 f"a Poisson schedule can be asked up to time 2**52, beyond which the times of events "
                 f"coincide, but the range is {start!r} to {stop!r}"
@@ -283,7 +289,7 @@ class PoissonSchedule(Schedule):
             start=np.float64(start),
             actor=actors,
             width=width,
-            # A cell too many is harmless and one too few is not: no need to know how a quotient is rounded.
+            # One cell earlier than needed: it does no harm, and the rounding of the quotient does not matter.
             next_cell=np.maximum(start / width - 1.0, 0.0).astype(np.int64),
             ends=place[self.edges[edges - self.n_nodes]],
             run=np.empty((nodes.size, 2), dtype=np.int32),
@@ -298,32 +304,32 @@ class PoissonSchedule(Schedule):
         rate = self.probability * wanted
         actors = np.flatnonzero(rate).astype(np.int32)
         if actors.size == 0:
-            yield stop, room_for(0)
+            yield stop, empty_events(0)
             return
         length = min(max(LEAST_EVENTS, _EVENTS_PER_CLOCK * actors.size) / float(rate.sum()), stop - start)
         clocks = self._clocks(start, actors)
-        # At most a cell per clock waits for the next window, in the mean: clocks may all have the same cells.
+        # About one cell per clock can reach into the next window, since the cells of all clocks may coincide.
         size = int(slack * (length * float(rate.sum()) + CELL_MEAN * actors.size)) + _MOST_EVENTS
-        drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), room_for(0)
+        drawn, waiting, out = np.empty(size, dtype=DRAWN), np.empty(size, dtype=DRAWN), empty_events(0)
         kept, windows, lower = 0, 0, start
         while lower < stop:
-            windows += 1  # counted from the start, so that the bounds do not drift
+            windows += 1  # multiples of the length: the bounds do not accumulate rounding
             upper = min(start + windows * length, stop)
             count = _draw(clocks, upper, waiting[:kept], drawn)
-            if count < 0:  # hardly ever: begin here, with more room
+            if count < 0:  # very rare: begin again here, with longer arrays
                 yield from self._windows(lower, stop, wanted, 2.0 * slack)
                 return
             computations, number, inside = _split(drawn[:count], upper, clocks.run, waiting)
-            # By 16 bits of the time NumPy sorts without comparing; `_merge` does the little that is left.
+            # NumPy sorts 16-bit integers without comparisons; `_merge` sorts the few remaining ties.
             position = (waiting["time"][:inside] - lower) / (upper - lower)
             order = np.argsort((position * 65535.0).astype(np.uint16), kind="stable")
             exchanges = waiting[:inside][order]
             number += inside
             if number > out.time.size:
-                out = room_for(int(1.1 * number))
+                out = empty_events(int(1.1 * number))
             kept = _merge(clocks, upper, drawn[:count], computations, exchanges, out)
             if actors.size < self.n_actors:
                 out.actor[:number] = actors[out.actor[:number]]
-            yield upper, first_of(out, number)
+            yield upper, first_events(out, number)
             drawn, waiting = waiting, drawn
             lower = upper

@@ -1,36 +1,38 @@
-"""Drawing an index with given probabilities in constant time: alias tables in integer arithmetic.
+"""Drawing an index with given probabilities in constant time, for schedules and for methods in rounds.
 
-Walker's method in Vose's form: of m columns of equal mass each holds its own index below a threshold and
-one other index, its alias, above. A draw picks a column, then a side. Masses are rounded to integers that
-sum to exactly m full columns, and the table is built from those integers. Nothing is rounded afterwards, so
-a row of weight 0 has threshold 0, is nobody's alias, and is never drawn.
+Alias tables by Walker's method in Vose's form: each of m columns of equal mass holds its own index below a
+threshold and one other index, its alias, above. A draw picks a column, then a side. Masses are rounded to
+integers that sum to exactly m full columns, and the table is built from those integers. No later step rounds,
+so a row of weight 0 has threshold 0, is nobody's alias, and is never drawn.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adfs.compilation import compiled, inlined
+from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import InputError
+from adfs.schedule.philox import Domain, draw_pairs, philox, seed_key
 
 T = TypeVar("T", bound=np.generic)
 
 _LOW = np.uint64(0xFFFFFFFF)
-_1, _32 = np.uint64(1), np.uint64(32)
-#: Bits of a threshold in a table of rows; a row's probability is off by at most 2**-32 of the mean one.
+_1, _11, _32 = np.uint64(1), np.uint64(11), np.uint64(32)
+_COIN, _SAMPLE = np.uint64(Domain.ROUND_COIN), np.uint64(Domain.ROUND_SAMPLE)
+#: Bits of a threshold in a table of rows; the error of a row's probability is at most 2**-32 of the mean one.
 _ROW_BITS = 32
-_MAX_ROWS = 2**31 - 1
+#: Samples that a window of rounds draws together, few enough to stay in the fastest cache.
+_WINDOW = 2048
 
 
 def frozen(array: NDArray[T]) -> NDArray[T]:
-    """Return a contiguous array that cannot be written to: a copy, unless it is one.
+    """Return a contiguous read-only array: the same one where it is read-only already, else a copy.
 
-    Compiled loops trust what they were given at the start; and numba compiles again for arrays that can be
-    written to.
+    Compiled loops rely on arrays that do not change, and numba compiles once more for writeable arrays.
     """
     array = np.ascontiguousarray(array)
     if array.flags.writeable:
@@ -56,8 +58,8 @@ def draw_sample(
 ) -> np.int64:
     """Draw a row, an index into the flat rows, from one of the tables, which must not be empty.
 
-    Table k is the entries of `packed` (see `AliasTables`) from ``begin[k]`` to ``begin[k + 1]``. Its number
-    is unsigned: an index that cannot be negative is not checked for it.
+    Table k is the entries of `packed` (see `AliasTables`) from ``begin[k]`` to ``begin[k + 1]``. The number
+    of a table is unsigned, because numba tests signed indices for negative values.
     """
     first = np.uint64(begin[table])
     columns = np.uint64(begin[table + _1]) - first
@@ -69,7 +71,7 @@ def draw_sample(
 
 @compiled
 def _integer_masses(weights: NDArray[np.float64], bits: int, mass: NDArray[np.int64]) -> bool:
-    """Fill `mass` with integers in proportion to m weights that sum to m · 2**bits; False if all are 0."""
+    """Fill `mass` with integers of sum m · 2**bits, proportional to m weights; False if all of them are 0."""
     m = weights.shape[0]
     total = 0.0
     largest = 0
@@ -79,18 +81,19 @@ def _integer_masses(weights: NDArray[np.float64], bits: int, mass: NDArray[np.in
             largest = i
     if m == 0 or total <= 0.0:
         return False
-    whole = np.int64(m) << bits
+    full_mass = np.int64(m) << bits
     extra = np.int64(0)
     running = 0.0
     before = np.int64(0)
     for i in range(m):
-        # Differences of rounded running sums: they sum to the whole, none is off by more than about one
-        # unit, and a weight of 0 gives 0. The running sum ends at `total`, bit for bit, so the last ratio
+        # Differences of rounded running sums: they sum to the full mass, each has an error of about one unit
+        # at most, and a weight of 0 gives 0. The running sum ends at `total`, bit for bit: the last ratio
         # is 1.
         running += weights[i]
-        upto = np.int64(np.rint((running / total) * np.float64(whole)))
+        upto = np.int64(np.rint((running / total) * np.float64(full_mass)))
         mass[i] = upto - before
         before = upto
+        # A positive weight is never rounded to 0; the largest mass pays for it.
         if mass[i] == 0 and weights[i] > 0.0:
             mass[i] = 1
             extra += 1
@@ -106,7 +109,7 @@ def _vose(
     threshold: NDArray[np.int64],
     alias: NDArray[np.int64],
 ) -> None:
-    """Turn masses that sum to m · 2**bits into thresholds below 2**bits and aliases; `mass` is used up."""
+    """Turn masses of sum m · 2**bits into thresholds below 2**bits and aliases; `mass` is overwritten."""
     m = mass.shape[0]
     full = np.int64(1) << bits
     small = 0  # the stack of columns below the mean grows from the front,
@@ -118,10 +121,12 @@ def _vose(
         else:
             large -= 1
             stack[large] = i
+    # Each step completes one column below the mean with mass from one above. Such a column exists: the
+    # remaining masses sum to exactly as many full columns as there are remaining columns.
     while small > 0:
         small -= 1
         low = stack[small]
-        high = stack[large]  # exists: the masses left sum to exactly as many full columns as there are left
+        high = stack[large]
         threshold[low] = mass[low]
         alias[low] = high
         mass[high] -= full - mass[low]
@@ -130,7 +135,7 @@ def _vose(
             stack[small] = high
             small += 1
     for k in range(large, m):
-        # A full column: its own alias, so the threshold (2**bits would not fit) does not matter.
+        # A full column is its own alias, so its threshold does not matter (2**bits would not fit).
         threshold[stack[k]] = 0
         alias[stack[k]] = stack[k]
 
@@ -142,6 +147,7 @@ def _build_rows(
     packed: NDArray[np.uint64],
     drawable: NDArray[np.bool_],
 ) -> None:
+    """Build one table per node into `packed`; `drawable` says which nodes have a positive weight."""
     longest = 0
     for k in range(node_starts.shape[0] - 1):
         longest = max(longest, node_starts[k + 1] - node_starts[k])
@@ -162,6 +168,7 @@ def _build_rows(
 
 @compiled
 def _build_actors(weights: NDArray[np.float64], bits: int, table: NDArray[np.uint64]) -> None:
+    """Build one table over all actors, with a word for the threshold and a word for the alias."""
     m = weights.shape[0]
     mass = np.empty(m, np.int64)
     _integer_masses(weights, bits, mass)
@@ -215,17 +222,16 @@ class AliasTables:
         node_ids : (k,) array_like of int, optional
             Which nodes these are, where they are not 0, …, k−1.
         """
+        # The compiled builder trusts these arrays, so that every defect is refused here.
         row_weights = np.ascontiguousarray(weights, dtype=np.float64)
         bounds = np.ascontiguousarray(node_starts, dtype=np.int64)
         if row_weights.ndim != 1 or bounds.ndim != 1 or bounds.size == 0:
             raise InputError("weights and offsets must be one-dimensional, and offsets must not be empty")
         if bounds[0] != 0 or bounds[-1] != row_weights.size or (np.diff(bounds) < 0).any():
             raise InputError(f"node_starts must rise from 0 to the number of rows, {row_weights.size}")
-        if row_weights.size > _MAX_ROWS:
-            raise InputError(
-                f"a process can draw from at most {_MAX_ROWS} rows, but was given {row_weights.size}"
-            )
-        # min and max also catch nan, and need no mask as long as the rows.
+        if row_weights.size >= 2**31:
+            raise InputError(f"a process can draw from fewer than 2**31 rows, but has {row_weights.size}")
+        # The minimum and the maximum are nan where an entry is, and need no mask as long as the rows.
         if row_weights.size and not (row_weights.min() >= 0.0 and row_weights.max() < np.inf):
             raise InputError("row weights must be finite and not negative")
         k = bounds.size - 1
@@ -235,7 +241,7 @@ class AliasTables:
         packed = np.empty(row_weights.size, dtype=np.uint64)
         drawable = np.empty(k, dtype=np.bool_)
         _build_rows(row_weights, bounds, packed, drawable)
-        packed.flags.writeable = drawable.flags.writeable = False  # our own: no need of a copy
+        packed.flags.writeable = drawable.flags.writeable = False  # new arrays, which `frozen` would copy
         return cls(packed, frozen(bounds), frozen(ids), drawable)
 
 
@@ -249,3 +255,143 @@ def build_actor_table(probability: NDArray[np.float64]) -> NDArray[np.uint64]:
     table = np.empty((probability.size, 2), dtype=np.uint64)
     _build_actors(np.ascontiguousarray(probability, dtype=np.float64), bits, table)
     return table
+
+
+# --------------------------------------------------------------------------- methods in rounds
+
+
+@compiled
+def round_coin(key: np.uint64, t: np.uint64) -> float:
+    """Return the uniform number in [0, 1) that all nodes share in round t."""
+    w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(0), _COIN, key & _LOW, key >> _32)
+    return float(((w0 << _32) | w1) >> _11) * 2.0**-53
+
+
+class RoundWindow(NamedTuple):
+    """The draws of some successive rounds, and the tables they come from; see `draw_rounds`.
+
+    Attributes
+    ----------
+    key : uint64
+        The seed.
+    p_gossip : float
+        The probability of a round of gossip, which draws no samples.
+    packed, offsets : ndarray
+        The alias tables of the block's nodes.
+    places, names : (a,) int64 and uint64
+        The nodes that can draw: their places in the process's block, and their numbers in the network.
+    bounds : (2,) int64
+        The first round of the window, and the first one after it.
+    gossips : (w,) bool
+        Which of the rounds are gossip.
+    starts : (w + 1,) int64
+        The draws of the r-th round are number ``starts[r]`` … ``starts[r + 1] − 1``.
+    nodes, actors, samples : (w·a,) int32, int32 and int64
+        For each draw, the node's place in the block, its number in the network, and the row.
+    counters, bits : (w·(a or 1),) uint64
+        Working memory.
+    """
+
+    key: np.uint64
+    p_gossip: float
+    packed: NDArray[np.uint64]
+    node_starts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    names: NDArray[np.uint64]
+    bounds: NDArray[np.int64]
+    gossips: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    actors: NDArray[np.int32]
+    samples: NDArray[np.int64]
+    counters: NDArray[np.uint64]
+    bits: NDArray[np.uint64]
+
+
+@kernel
+def draw_rounds(window: RoundWindow, first: int) -> None:
+    """Draw the rounds from ``first`` on, as many as the window holds."""
+    index, name, rounds = window.counters, window.bits, window.gossips.size
+    window.bounds[0] = first
+    window.bounds[1] = first + rounds
+    # One coin per round decides for all nodes whether it is gossip.
+    if window.p_gossip > 0.0:
+        for r in range(rounds):
+            index[r] = np.uint64(first + r)
+            name[r] = np.uint64(0)
+        draw_pairs(rounds, _COIN, window.key, index, name)
+        for r in range(rounds):
+            window.gossips[r] = float(index[r] >> _11) * 2.0**-53 < window.p_gossip
+    # In every other round each node draws a sample, from a counter of the round and the node alone.
+    count = 0
+    for r in range(rounds):
+        window.starts[r] = count
+        if not window.gossips[r]:
+            for k in range(window.places.size):
+                index[count] = np.uint64(first + r)
+                name[count] = window.names[k] << _32
+                window.nodes[count] = window.places[k]
+                window.actors[count] = window.names[k]
+                count += 1
+    window.starts[rounds] = count
+    draw_pairs(count, _SAMPLE, window.key, index, name)
+    for e in range(count):
+        window.samples[e] = draw_sample(
+            index[e], window.packed, window.node_starts, np.uint64(window.nodes[e])
+        )
+
+
+class RoundDraws:
+    """The random choices of round t, a function of (seed, t) and of (seed, node, t) alone.
+
+    Parameters
+    ----------
+    seed : int
+    samples : AliasTables
+        The tables of the nodes that a process holds.
+
+    Examples
+    --------
+    >>> draws = RoundDraws(0, AliasTables.build([1.0, 1.0, 1.0], [0, 2, 3]))
+    >>> 0.0 <= draws.coin(5) < 1.0, draws.samples(5)[1]
+    (True, np.int64(2))
+    """
+
+    def __init__(self, seed: int, samples: AliasTables) -> None:
+        self._key = seed_key(seed)
+        self._tables = samples
+
+    def coin(self, t: int) -> float:
+        """Return the uniform number in [0, 1) that all nodes share in round t; below p it is gossip."""
+        return round_coin(self._key, np.uint64(t))
+
+    def samples(self, t: int) -> NDArray[np.int64]:
+        """Return the row that each node draws in round t, −1 for a node without any; shape (k,)."""
+        window = self.window(0.0, rounds=1)
+        draw_rounds(window, t)
+        out = np.full(self._tables.node_ids.size, -1, dtype=np.int64)
+        out[window.nodes] = window.samples
+        return out
+
+    def window(self, p_gossip: float, rounds: int | None = None) -> RoundWindow:
+        """Return an empty window of some rounds, by default of about two thousand samples."""
+        tables = self._tables
+        # Nodes without a positive weight never draw.
+        places = np.flatnonzero(tables.drawable)
+        w = max(1, _WINDOW // max(1, places.size)) if rounds is None else rounds
+        return RoundWindow(
+            key=self._key,
+            p_gossip=float(p_gossip),
+            packed=tables.packed,
+            node_starts=tables.node_starts,
+            places=places,
+            names=tables.node_ids[places].astype(np.uint64),
+            bounds=np.zeros(2, dtype=np.int64),
+            gossips=np.zeros(w, dtype=np.bool_),
+            starts=np.zeros(w + 1, dtype=np.int64),
+            nodes=np.zeros(w * places.size, dtype=np.int32),
+            actors=np.zeros(w * places.size, dtype=np.int32),
+            samples=np.zeros(w * places.size, dtype=np.int64),
+            counters=np.zeros(w * max(1, places.size), dtype=np.uint64),
+            bits=np.zeros(w * max(1, places.size), dtype=np.uint64),
+        )

@@ -19,7 +19,7 @@ from adfs.runtimes.mpi.faults import OWN_PAUSE, rank_names
 from adfs.runtimes.mpi.links import MPI_START, MPI_TEST, MPI_WTIME, YIELD, MpiLinks
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
-from adfs.schedule.events import room_for
+from adfs.schedule.events import empty_events
 
 if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
@@ -287,7 +287,9 @@ class CompiledExchange(EventExchange):
 
     def compile(self) -> None:
         """Compile what will be called, without a message."""
-        run_window(self.process.parts, self.board, room_for(0), self._taken, self._at_once, self._ahead, 0.0)
+        run_window(
+            self.process.parts, self.board, empty_events(0), self._taken, self._at_once, self._ahead, 0.0
+        )
         _now()
 
     def _execute(self, events: Events, size: int) -> None:

@@ -223,14 +223,14 @@ def abort(comm: MPI.Intracomm, code: int = 1) -> None:
 def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
     """From now on an exception that nobody catches is said in one sentence and ends all ranks.
 
-    A `RefusalError` is raised by all ranks together: rank 0 says it, and every rank ends by itself. It ends
-    MPI first: ``python -m mpi4py`` would make an MPI_ABORT of it.
+    A `RefusalError` is raised by all ranks together: rank 0 says it, and a rank that knows more says its own;
+    every rank ends by itself. It ends MPI first: ``python -m mpi4py`` would make an MPI_ABORT of it.
     """
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, RefusalError):
-            if watch.rank == 0:
+            if watch.rank == 0 or error.own:
                 say(str(error))
             _end_mpi(watch.deadline)
             return
@@ -250,10 +250,12 @@ def as_one_program(comm: MPI.Intracomm, deadline: float) -> Iterator[None]:
     rank, size = comm.Get_rank(), comm.Get_size()
     try:
         yield
-    except RefusalError:
+    except RefusalError as error:
         _end_mpi(deadline)
         if rank == 0:
             raise
+        if error.own:
+            say(str(error))
         raise SystemExit(2) from None
     except KeyboardInterrupt as error:
         if size == 1:

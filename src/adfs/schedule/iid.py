@@ -1,4 +1,4 @@
-"""The schedule that all processes draw alike, the paper's iid events; and a schedule by its name."""
+"""The paper's schedule: independent events, which every process draws alike from the shared seed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from adfs.compilation import compiled, prefetch
-from adfs.errors import InputError, unknown_name
-from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, first_of, room_for
-from adfs.schedule.philox import DOMAIN_IID_EVENT, draw_pairs, seed_key
-from adfs.schedule.poisson import PoissonSchedule
-from adfs.schedule.sampling import AliasTables, build_actor_table, draw_column, draw_sample
+from adfs.errors import InputError
+from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events, first_events
+from adfs.schedule.philox import Domain, draw_pairs, seed_key
+from adfs.schedule.sampling import build_actor_table, draw_column, draw_sample
 
-_DOMAIN = np.uint64(DOMAIN_IID_EVENT)
+_DOMAIN = np.uint64(Domain.IID_EVENT)
+#: Draws that are made together, few enough to stay in the fastest cache.
 _CHUNK = 512
-#: Draws that a window goes through at most, however few of them concern the nodes asked for.
+#: The most draws of a window, however few of them concern the nodes that were asked for.
 _MOST_DRAWS = 2**20
 
 
@@ -35,9 +35,9 @@ def _iid_events(
 ) -> int:
     """Write the events t = first, …, last − 1 whose actor is wanted, and return their number.
 
-    An empty `wanted` stands for all. Chunk by chunk and pass by pass: each pass is a short loop without
-    branches, and asks for the memory that the next will need. `tables` are those of
-    `Schedule._tables_by_node`; `out` must have room for last − first events.
+    An empty `wanted` stands for all. `tables` are those of `Schedule._tables_by_node`; `out` must be long
+    enough for last − first events. The work goes chunk by chunk, and each chunk goes through several short
+    loops without branches; each loop prefetches the memory that the next one reads.
     """
     table_of, begin, packed = tables
     out_time, out_actor, out_sample = out
@@ -51,6 +51,7 @@ def _iid_events(
     written = 0
     for t in range(first, last, _CHUNK):
         m = min(_CHUNK, last - t)
+        # Two draws per event: the first one chooses the actor, the second one the row of a computation.
         for i in range(m):
             draw[i] = np.uint64(t + i)
             row_draw[i] = np.uint64(0)
@@ -59,12 +60,13 @@ def _iid_events(
             where, draw[i] = draw_column(draw[i], columns)
             column[i] = np.int64(where)
             prefetch(table, 2 * column[i])
+        # Take the column's own actor or its alias, and keep the event if that actor is wanted.
         base = written
         for i in range(m):
-            own = column[i]
-            other = np.int64(table[own, 1])
-            # A product where one would write a condition: a branch here would be a coin flip.
-            actor = other + (own - other) * np.int64(draw[i] < table[own, 0])
+            chosen_column = column[i]
+            alias = np.int64(table[chosen_column, 1])
+            # A product instead of a condition: the processor would mispredict every second branch.
+            actor = alias + (chosen_column - alias) * np.int64(draw[i] < table[chosen_column, 0])
             out_time[written] = np.float64(t + i + 1)
             out_actor[written] = actor
             row_draw[written - base] = row_draw[i]
@@ -72,9 +74,10 @@ def _iid_events(
         if packed.shape[0] == 0:
             out_sample[base:written] = -1
             continue
+        # Find each event's table of rows, then the column of its draw, then the row.
         for i in range(written - base):
             actor = np.int64(out_actor[base + i])
-            # A communication draws from the first table, and what it draws is not used.
+            # A communication draws from the first table, and its draw is not used.
             chosen[i] = np.int64(table_of[min(actor, n_nodes - 1)]) * np.int64(actor < n_nodes)
             prefetch(begin, chosen[i])
         for i in range(written - base):
@@ -121,58 +124,16 @@ class IidSchedule(Schedule):
     ) -> Iterator[tuple[float, Events]]:
         share = float(self.probability[wanted].sum())
         if share == 0.0:
-            yield stop, room_for(0)
+            yield stop, empty_events(0)
             return
+        # With few wanted nodes a window goes through more draws, so that it holds enough events.
         mask, length = wanted, int(min(LEAST_EVENTS / share, _MOST_DRAWS))
         if wanted.all():
             mask, length = wanted[:0], LEAST_EVENTS
         first, key, tables = int(start), seed_key(self.seed), self._tables_by_node()
-        out = room_for(int(min(length, stop - start)))
+        out = empty_events(int(min(length, stop - start)))
         while first < stop:
             last = int(min(first + length, stop))
             count = _iid_events(first, last, key, self._actor_table, mask, tables, out)
-            yield float(last), first_of(out, count)
+            yield float(last), first_events(out, count)
             first = last
-
-
-SCHEDULES: dict[str, type[Schedule]] = {"iid": IidSchedule, "poisson": PoissonSchedule}
-
-
-def make_schedule(
-    kind: str,
-    *,
-    seed: int,
-    n_nodes: int,
-    edges: ArrayLike,
-    node_probability: ArrayLike,
-    edge_probability: ArrayLike,
-    samples: AliasTables | None = None,
-) -> Schedule:
-    """Make a schedule by its name.
-
-    Parameters
-    ----------
-    kind : str
-        ``"iid"`` or ``"poisson"``.
-    seed, n_nodes, edges, node_probability, edge_probability, samples
-        As for `Schedule`.
-
-    Examples
-    --------
-    >>> schedule = make_schedule(
-    ...     "iid", seed=0, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[],
-    ...     samples=AliasTables.build([1.0, 0.0, 1.0], [0, 3]),
-    ... )
-    >>> sorted(set(schedule.block(0, 100).sample.tolist()))
-    [0, 2]
-    """
-    if kind not in SCHEDULES:
-        raise unknown_name("schedule", kind, SCHEDULES)
-    return SCHEDULES[kind](
-        seed=seed,
-        n_nodes=n_nodes,
-        edges=np.asarray(edges),
-        node_probability=np.asarray(node_probability, dtype=np.float64),
-        edge_probability=np.asarray(edge_probability, dtype=np.float64),
-        samples=samples,
-    )

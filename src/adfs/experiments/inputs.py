@@ -1,22 +1,25 @@
-"""The problem and the network that a comparison speaks of, from files and otherwise; and its modules."""
+"""The inputs of a comparison: problem, network and modules by their names, and records from plain values."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
+import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
+from adfs.data.read import check_name
 from adfs.data.table import labels_for
-from adfs.errors import InputError
+from adfs.errors import InputError, unknown_name
 from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
@@ -25,9 +28,14 @@ from adfs.problem.losses import Loss
 from adfs.problem.samples import Matrix
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from adfs.experiments.comparison import Comparison, DataSpec
 
-_FEATURES = 10
+_Record = TypeVar("_Record", bound="DataclassInstance")
+
+#: A table of TOML, or of flags.
+TomlTable: TypeAlias = Mapping[str, Any]
 #: Two nodes each, by number or by label, and perhaps a weight.
 Edges: TypeAlias = tuple[tuple[str | float, ...], ...]
 
@@ -43,6 +51,7 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
     >>> np.round(X[y == 1].mean(), 1), y.sum()
     (np.float64(1.0), np.float64(0.0))
     """
+    # Alternating labels make every contiguous part balanced.
     rng = np.random.default_rng(seed)
     y = np.where(np.arange(n_samples) % 2 == 0, 1.0, -1.0)
     return rng.standard_normal((n_samples, n_features)) + y[:, None], y
@@ -56,10 +65,11 @@ def make_network(comparison: Comparison) -> Network:
 def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     """Return the problem of a seed and the network.
 
-    The last ones are kept: the methods of a comparison share them, and the optimum is found once.
+    The last problem is kept: the methods of a comparison share it, and its optimum is computed once.
     """
-    one, network = comparison, make_network(comparison)
-    return _make_problem(one.data, network, one.partition, one.loss, one.sigma, seed), network
+    network = make_network(comparison)
+    fields = comparison.data, network, comparison.partition, comparison.loss, comparison.sigma
+    return _make_problem(*fields, seed), network
 
 
 @lru_cache(maxsize=1)
@@ -78,11 +88,12 @@ def _make_problem(
 ) -> Problem:
     n_nodes, loss = network.n_nodes, get_loss(loss_name)
     chosen = seed if data.seed is None else data.seed
+    # The paper's data are balanced at every node, whatever the partition.
     if data.source == "gaussians":
         assert data.samples_per_node is not None
         if loss.task != "classification":
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
-        X, y = gaussians(data.samples_per_node * n_nodes, data.n_features or _FEATURES, chosen)
+        X, y = gaussians(data.samples_per_node * n_nodes, data.n_features or 10, chosen)
         return Problem(X, y, loss, sigma, n_nodes, partition="contiguous")
     table = _read_file(data) if data.is_file else read_source(data.source, seed=chosen)
     X, y, weights = _samples(table, data, loss, n_nodes, chosen)
@@ -98,18 +109,18 @@ def _read_file(data: DataSpec) -> Table:
 def _samples(
     table: Table, data: DataSpec, loss: Loss, n_nodes: int, seed: int
 ) -> tuple[Matrix, np.ndarray, np.ndarray | None]:
-    """Return rows, labels and weights: as many as are wanted, labels ±1, rows normalised."""
+    """Return rows, labels and weights: so many as the description says, labels ±1, rows normalised."""
     X, y, weights = table.X, table.y, table.weights
     if y is None:
         raise InputError(f"{table.source} has no labels")
     if data.samples_per_node is not None:
-        wanted = data.samples_per_node * n_nodes
-        if wanted > y.size:
+        count = data.samples_per_node * n_nodes
+        if count > y.size:
             raise InputError(
                 f"{table.source} has {y.size} samples, fewer than {n_nodes} nodes x {data.samples_per_node}: "
                 "lower samples_per_node or take fewer nodes"
             )
-        rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:wanted])
+        rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:count])
         X, y, weights = X[rows], y[rows], None if weights is None else weights[rows]
     return (
         _normalised(X, data.normalise, table.source),
@@ -124,6 +135,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
     sparse = bool(sp.issparse(X))
     if how == "columns":
         if sparse:
+            # Centring makes a matrix dense, which is refused if the dense one is larger than the sparse one.
             if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
                 raise InputError(
                     f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
@@ -132,6 +144,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
             X = X.toarray()
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    # Rows of length 0 stay as they are.
     squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
     factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
     if sparse:
@@ -141,6 +154,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
 
 def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     """Return the edges of a graph or of a file, with their weights where these are not all 1."""
+    # A file is named by the error itself, other graphs are not.
     try:
         network = Network(graph, n_nodes=nodes)
     except InputError as error:
@@ -148,8 +162,9 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     if network.n_nodes == 1:
         return "path:1"
     labels = network.labels
-    names = [one for one in labels if isinstance(one, str)]
+    names = [label for label in labels if isinstance(label, str)]
     ends: Sequence[str | int] = names if len(names) == len(labels) else range(len(labels))
+    # Weights are written only if they are not all 1.
     edges = [(ends[i], ends[j]) for i, j in network.edges.tolist()]
     if (network.weights == 1.0).all():
         return tuple(edges)
@@ -164,16 +179,18 @@ def is_data_file(source: str) -> bool:
     return source != "gaussians" and not source.startswith(("sklearn:", "synthetic:"))
 
 
-def with_paths(table: Mapping[str, Any], base: Path) -> JsonObject:
-    """Return the table of a comparison with the paths in it made absolute; what is malformed stays."""
+def with_paths(table: TomlTable, base: Path) -> JsonObject:
+    """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
     values = dict(table)
     data, graph, imports = table.get("data"), table.get("network"), table.get("imports")
+    # The three keys that may hold paths.
     if isinstance(data, str):
         data = {"source": data}
     if isinstance(data, Mapping):
         source = data.get("source")
         values["data"] = dict(data)
         if isinstance(source, str) and is_data_file(source):
+            check_name(source)  # before an address looks like a path
             values["data"]["source"] = str(base / source)
     if isinstance(graph, str) and is_graph_file(graph):
         values["network"] = str(base / graph)
@@ -191,15 +208,119 @@ def load_modules(names: Iterable[str]) -> None:
             if not name.endswith(".py"):
                 importlib.import_module(name)
                 continue
+            # Files of the same name in different folders get different modules.
             path = Path(name).resolve()
             alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
             if alias in sys.modules:
                 continue
-            found = importlib.util.spec_from_file_location(alias, path)
-            assert found is not None
-            assert found.loader is not None
-            module = importlib.util.module_from_spec(found)
+            spec = importlib.util.spec_from_file_location(alias, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
             sys.modules[alias] = module
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
         except (ImportError, OSError) as error:
             raise InputError(f"cannot import {name!r}: {error}") from None
+
+
+# --------------------------------------------------------------------------- records as plain values
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number; True and False are not."""
+    return isinstance(value, float) or _is_whole(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def is_list_of(check: Callable[[object], bool], value: object) -> bool:
+    """Whether a value is a list or tuple whose entries all pass a check."""
+    return isinstance(value, list | tuple) and all(map(check, value))
+
+
+# Type of a field -> what an error message calls it, and the check of a value from TOML.
+_KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "str": ("text", _is_text),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number", _is_whole),
+    "float": ("a number", is_number),
+    "tuple[int, ...]": ("a list of whole numbers", lambda value: is_list_of(_is_whole, value)),
+    "tuple[str, ...]": ("a list of texts", lambda value: is_list_of(_is_text, value)),
+    "float | tuple[float, ...]": (
+        "a number or a list of numbers",
+        lambda value: is_number(value) or is_list_of(is_number, value),
+    ),
+}
+
+
+def check_fields(record: DataclassInstance, where: str = "") -> None:
+    """Raise unless the plain fields have the right types; lists become tuples, which can be hashed."""
+    for each in dataclasses.fields(record):
+        value = getattr(record, each.name)
+        words, check = _KINDS.get(str(each.type).removesuffix(" | None"), ("", lambda _: True))
+        if not (check(value) or (value is None and each.default is None)):
+            raise InputError(f"{where}{each.name} must be {words}, got {value!r}")
+        object.__setattr__(record, each.name, _frozen(value))
+
+
+def _frozen(value: object) -> object:
+    """Return lists as tuples, all the way down."""
+    return tuple(_frozen(entry) for entry in value) if isinstance(value, list | tuple) else value
+
+
+def field_names(record: DataclassInstance | type[DataclassInstance]) -> list[str]:
+    """Return the names of a record's fields."""
+    return [each.name for each in dataclasses.fields(record)]
+
+
+def check_keys(table: TomlTable, cls: type[DataclassInstance], what: str) -> None:
+    """Raise unless the keys of a table are fields of a record."""
+    for key in table:
+        if key not in field_names(cls):
+            raise unknown_name(f"key of {what}", key, field_names(cls))
+
+
+def read_record(cls: type[_Record], what: str, main: str, value: object) -> _Record:
+    """Build a record from a table of its fields, or from the value of its main field."""
+    if isinstance(value, cls):
+        return value
+    table = {main: value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping):
+        known = ", ".join(field_names(cls))
+        raise InputError(f"{what} must be one word or a table with some of {known}, got {value!r}")
+    check_keys(table, cls, what)
+    return cls(**table)
+
+
+def read_word(text: str) -> int | float | bool | str:
+    """Return the value of ``key=value`` on the command line as TOML would read it."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text, text)
+
+
+def without_defaults(record: DataclassInstance) -> JsonObject:
+    """Return the fields of a record that differ from the defaults, and the first field always."""
+    # The first field identifies the record, so it is always written.
+    first, *rest = (each for each in dataclasses.fields(record) if each.name != "options")
+    changed = [each for each in rest if getattr(record, each.name) != each.default]
+    return {each.name: getattr(record, each.name) for each in (first, *changed)}
+
+
+def to_toml(value: object) -> str:
+    """Return a plain value as TOML on one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {to_toml(entry)}" for key, entry in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(to_toml(entry) for entry in value) + "]"
+    # TOML writes text, numbers and truth values as JSON does, and keeps letters of all languages.
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,430 @@
+"""Running comparisons: each method on the problem of each seed, in parallel, with every finished run kept."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adfs._version import __version__
+from adfs.algorithms.base import Method, get_method
+from adfs.errors import AdfsError, InputError
+from adfs.experiments.comparison import Comparison, MethodSpec, read_comparison
+from adfs.experiments.inputs import load_modules, make_problem
+from adfs.experiments.results import Results, run_path
+from adfs.files import write_whole
+from adfs.network import Network
+from adfs.problem import Problem
+from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
+from adfs.runtimes import run_method as run_one
+from adfs.runtimes.clock import Clock, position_at, with_times
+from adfs.stages import may_have_stages
+from adfs.theory import BlockParameters, Parameters, node_sizes
+from adfs.threads import single_threaded
+
+# A run continues to a tenth of its target, because the error of an accelerated method may rise again.
+_SHARE_OF_TARGET = 0.1
+# The passes after which a run ends if the comparison sets no limit.
+_DEFAULT_PASSES = 2000.0
+# Begins the first line of a folder's comparison.toml; the path of the original file follows.
+_ORIGIN = "# from "
+
+
+class RunsInterruptedError(AdfsError):
+    """The runs were interrupted; finished ones are kept, and the same call continues from there."""
+
+
+# --------------------------------------------------------------------------- one run
+
+
+def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
+    """Run one method of a comparison with one seed.
+
+    The run's frame has the columns ``suboptimality`` (mean over the nodes of F(θ_i) − F*), ``relative`` (that
+    over F(0)), ``worst`` (of the nodes), ``consensus``, and ``time``, besides those of every run.
+    """
+    problem, network = make_problem(comparison, seed)
+    method = get_method(entry.method)
+    constants = constants_of(entry, problem, network, comparison.tau)
+    delays = comparison.delays.make(comparison.tau, network)
+    # The clock is started several times: to find the end of the run, and for its times.
+    clock = functools.partial(
+        Clock, method, constants, node_sizes(problem), network, delays, seed=seed, schedule=entry.schedule
+    )
+    last = _last_position(comparison, method, constants, problem, clock)
+    # A run compares its error with an absolute target.
+    target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)
+    # The first record is at a thousandth of the longest run; later ones are spaced by a factor.
+    grid = Grid(first=max(1.0, 1e-3 * last), per_decade=comparison.records, unit="events")
+    adapts = may_have_stages(method, problem, entry.parameters)
+    options = RunOptions(
+        parameters=entry.parameters if adapts else constants,
+        schedule=entry.schedule,
+        tau=comparison.tau,
+        seed=seed,
+        tol=_SHARE_OF_TARGET * target / problem.value_at_zero,
+        events=last,
+        delays=delays,
+        record=Record(("suboptimality", "worst", "consensus"), grid=grid, stop_on="suboptimality"),
+        read=entry.read,
+        progress=False,
+    )
+    run = run_one(method, problem, network, options, dict(entry.options))
+    # Besides the columns of every run, the error relative to F(0).
+    columns = dict(run.columns)
+    columns["relative"] = columns["suboptimality"] / problem.value_at_zero
+    details = {
+        "label": entry.label,
+        "tau": comparison.tau,
+        "read": entry.read,
+        "optimum": problem.optimum().value,
+        "value_at_zero": problem.value_at_zero,
+        "problem": _facts(problem, network),
+        "fingerprint": fingerprint(comparison, entry, seed),
+    }
+    if adapts:
+        details["retunings"] = run.details["retunings"]
+    return dataclasses.replace(run, columns=columns, details=details, dual=None)
+
+
+def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: float) -> Any:
+    """Return the parameters of a method on a problem for a τ."""
+    method, options = get_method(entry.method), dict(entry.options)
+    method.check(problem, options)
+    # Methods of one machine get all the data and no network.
+    if method.kind == "single":
+        problem, network = problem.merged(), Network("path:1")
+    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), options)
+
+
+def _facts(problem: Problem, network: Network) -> dict[str, float]:
+    return {
+        "n_nodes": problem.n_nodes,
+        "n_edges": network.n_edges,
+        "gamma": network.gamma,
+        "n_samples": problem.n_samples,
+        "n_features": problem.n_features,
+        "kappa_s": problem.kappa_s,
+        "kappa_b": problem.kappa_b,
+    }
+
+
+def _last_position(
+    comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
+) -> float:
+    """Return the position at which a run ends if it has not reached its target: the first of its limits."""
+    # Without any limit a run ends after a fixed number of passes.
+    limits = []
+    if comparison.max_time is not None:
+        limits.append(_position_in_time(clock, comparison.max_time))
+    if comparison.max_passes is not None or not limits:
+        passes = _DEFAULT_PASSES if comparison.max_passes is None else comparison.max_passes
+        limits.append(method.position_of(constants, node_sizes(problem), passes))
+    return float(max(1, math.ceil(min(limits))))
+
+
+def _position_in_time(start: Callable[[], Clock], time: float) -> float:
+    """Return about how many events or rounds fit into a time; ``start`` returns a new clock.
+
+    Simulating the clock to the end may take longer than the run, which mostly ends before. A 64th of the time
+    gives the pace, unless that is less than 1000 events or rounds.
+    """
+    clock, share = start(), 1.0 / 64.0
+    begun = clock.latest
+    if begun >= time:
+        return 0.0
+    sampled = position_at(clock, begun + share * (time - begun))
+    return sampled / share if sampled >= 1000.0 else position_at(start(), time)
+
+
+def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
+    """Return a hash of everything that a run depends on, except the contents of imported modules."""
+    table = comparison.to_table()
+    # Entries that do not change a run.
+    for key in ("title", "methods", "seeds", "imports"):
+        table.pop(key, None)
+    method = dataclasses.asdict(dataclasses.replace(entry, label="-"))
+    # A file is recognised by its size and date: hashing it would mean reading it for each run.
+    stamp: list[float] = []
+    if comparison.data.is_file:
+        try:
+            status = Path(comparison.data.source).stat()
+            stamp = [status.st_size, status.st_mtime_ns]
+        except OSError as error:
+            raise InputError(f"cannot read {comparison.data.source}: {error.strerror or error}") from None
+    text = json.dumps([__version__, table, method, seed, stamp], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --------------------------------------------------------------------------- finished runs
+
+
+class Task(NamedTuple):
+    """A run of a comparison, and the file that it is kept in."""
+
+    comparison: Comparison
+    entry: MethodSpec
+    seed: int
+    path: Path
+
+
+def finished_run(task: Task, before: Comparison | None) -> Run | None:
+    """Return the finished run of a task, with new times if only the delays changed; None without one."""
+    if not task.path.exists():
+        return None
+    try:
+        run = Run.load(task.path)
+    except InputError:
+        return None
+    # The same settings: the run is used as it is.
+    if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
+        return run
+    # The same settings except the delays: the run gets new times.
+    if before is not None:
+        before = dataclasses.replace(
+            task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
+        )
+        if run.details.get("fingerprint") == fingerprint(before, task.entry, task.seed):
+            return _with_new_times(run, task, before)
+    return None
+
+
+def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
+    """Return a run that was made with other delays with the times of these delays, and save it.
+
+    The iterates depend on the delays only through parameters that were tuned for τ or adapted during the run,
+    and through the time at which a run ends. In these cases the result is None, and the run is repeated.
+    """
+    comparison, entry, seed = task.comparison, task.entry, task.seed
+    if run.history is not None or (comparison.max_time is not None and not run.converged):
+        return None
+    # The parameters for the old and for the new τ must be the same.
+    problem, network = make_problem(comparison, seed)
+    old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
+    if isinstance(old, Parameters | BlockParameters):  # they hold the τ that they were chosen for
+        old = dataclasses.replace(old, tau=new.tau)
+    if not _same(old, new):
+        return None
+    # The schedule of the run decides who waits for whom; the clock walks through it again.
+    delays = comparison.delays.make(comparison.tau, network)
+    timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
+    # A run that takes longer now would have ended earlier.
+    if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
+        return None
+    marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
+    columns = {name: timed.columns[name] for name in run.columns}
+    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
+    run.save(task.path)
+    return run
+
+
+def _same(first: object, second: object) -> bool:
+    """Whether two records of parameters, or numbers or arrays, are the same to the bit, nan included."""
+    if dataclasses.is_dataclass(first) and type(first) is type(second):
+        names = [field.name for field in dataclasses.fields(first)]
+        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
+    a, b = np.asarray(first), np.asarray(second)
+    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> Comparison | None:
+    """Make the folder ready for a comparison, and return the comparison that it held before, if any."""
+    description = folder / "comparison.toml"
+    before = made_from = None
+    if description.is_file() and not fresh:
+        first = description.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+        made_from = first.removeprefix(_ORIGIN) if first.startswith(_ORIGIN) else None
+        with contextlib.suppress(InputError):  # a damaged description: everything is run again
+            before = read_comparison(description)
+    # A folder belongs to one file: another file of the same name must not overwrite its results.
+    if origin is not None and origin.resolve() != description.resolve():
+        mine = os.path.relpath(origin.resolve(), folder.resolve())
+        other = Path(os.path.normpath(folder / (made_from or mine)))
+        if made_from not in (None, mine) and other.exists():
+            raise InputError(
+                f"{folder} holds the comparison of {other}, not of {origin}: "
+                "name another folder with --out, or replace it with --fresh"
+            )
+        made_from = mine
+    try:
+        if fresh and (folder / "runs").is_dir():
+            shutil.rmtree(folder / "runs")
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write into {folder}: {error.strerror or error}") from None
+    write_whole(description, (f"{_ORIGIN}{made_from}\n" if made_from else "") + comparison.toml())
+    return before
+
+
+# --------------------------------------------------------------------------- all runs
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_comparison(
+    comparison: Comparison,
+    folder: str | Path,
+    *,
+    jobs: int = 1,
+    fresh: bool = False,
+    progress: bool | None = None,
+    origin: Path | None = None,
+) -> Results:
+    """Run a comparison, or the part of it that is not finished yet.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    folder : path
+        The folder of the runs, which may hold finished ones.
+    jobs : int
+        Number of processes; with 1 all runs are made in this process.
+    fresh : bool
+        Remove the runs in the folder first.
+    progress : bool, optional
+        Print a line on standard error after each run; by default only on a terminal.
+    origin : Path, optional
+        The file that the comparison was read from. A folder with the comparison of another file is refused
+        unless ``fresh``.
+
+    Raises
+    ------
+    InputError
+        If a method cannot run. The other runs are finished and kept before it is raised.
+    """
+    pairs = [(comparison, Path(folder))]
+    return run_comparisons(pairs, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
+
+
+def run_comparisons(
+    pairs: Sequence[tuple[Comparison, Path]],
+    *,
+    jobs: int = 1,
+    fresh: bool = False,
+    progress: bool | None = None,
+    origin: Path | None = None,
+) -> list[Results]:
+    """Run several comparisons, each with its folder; see :func:`run_comparison`."""
+    all_results: list[Results] = []
+    tasks: list[Task] = []
+    for comparison, folder in pairs:
+        comparison.check_names()
+        before = _prepare(folder, comparison, origin, fresh)
+        results = Results(comparison)
+        all_results.append(results)
+        for seed in comparison.seeds:
+            for entry in comparison.methods:
+                task = Task(comparison, entry, seed, run_path(folder, entry, seed))
+                run = finished_run(task, before)
+                if run is None:
+                    tasks.append(task)
+                else:
+                    results.runs[entry.label, seed] = run
+    _run_all(tasks, jobs, progress)
+    for task in tasks:
+        results = next(each for each in all_results if each.comparison is task.comparison)
+        results.runs[task.entry.label, task.seed] = Run.load(task.path)
+    return all_results
+
+
+def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
+    """Make the runs, print how far they are, and raise the first error after the last run."""
+    # Errors are collected, so that one method that cannot run does not stop the others.
+    shown = sys.stderr.isatty() if progress is None else progress
+    begun, errors = time.monotonic(), []
+    try:
+        with _outcomes(tasks, jobs) as outcomes:
+            for count, (name, outcome) in enumerate(outcomes, start=1):
+                if isinstance(outcome, InputError):
+                    errors.append(outcome)
+                elif shown:
+                    spent = time.monotonic() - begun
+                    line = f"{count:>4}/{len(tasks)} {spent:6.0f} s  {name}: error {outcome:.1e}\n"
+                    sys.stderr.write(line)
+    except BrokenProcessPool:
+        raise AdfsError(
+            "a process of the comparison ended unexpectedly, perhaps for lack of memory; "
+            "try again with --jobs 1: finished runs are kept"
+        ) from None
+    except KeyboardInterrupt:
+        kept = tasks[0].path.parent
+        raise RunsInterruptedError(
+            f"finished runs are kept in {kept}; the same command continues from there"
+        ) from None
+    if errors:
+        raise errors[0]
+
+
+# The name of a run for the progress lines, and its last error or the reason why it cannot run.
+_RunOutcome = tuple[str, "float | InputError"]
+
+
+@contextlib.contextmanager
+def _outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Iterable[_RunOutcome]]:
+    """Give an iterator over the outcomes of the tasks, in the order in which they end."""
+    # One process needs no pool, and its runs end in order at Ctrl-C.
+    if jobs == 1 or len(tasks) < 2:
+        yield map(_make, tasks)
+        return
+    from joblib import Parallel, delayed
+    from joblib.externals.loky import get_reusable_executor
+
+    pool = Parallel(
+        min(jobs, len(tasks)),
+        backend="loky",
+        return_as="generator_unordered",
+        batch_size=1,
+        pre_dispatch="all",
+        initializer=_start_worker,
+    )
+    outcomes = pool(delayed(_make)(task) for task in tasks)
+    try:
+        yield outcomes
+    finally:
+        outcomes.close()  # kills the processes after an interruption
+        # Otherwise joblib would use them again, in the working directory and with the modules of this call.
+        get_reusable_executor().shutdown(wait=True)
+
+
+def _start_worker() -> None:
+    # Ctrl-C on a terminal reaches every process; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    single_threaded.__enter__()  # never left: there are as many processes as cores
+
+
+def _make(task: Task) -> _RunOutcome:
+    """Make one run and keep it."""
+    comparison, entry, seed, path = task
+    name = f"{path.parent.parent.name}: {entry.label}, seed {seed}"
+    try:
+        load_modules(comparison.imports)  # a new process has not imported them yet
+        # Errors in the data or the delays are found here, so that they do not name a method.
+        _, network = make_problem(comparison, seed)
+        comparison.delays.make(comparison.tau, network).pace(network, seed)
+    except InputError as error:
+        return name, error
+    try:
+        run = run_method(comparison, entry, seed)
+    except InputError as error:
+        return name, InputError(f"{entry.label}: {error}")
+    if run.outcome is Outcome.STOPPED:  # by Ctrl-C, which ends a run in order
+        raise KeyboardInterrupt
+    run.save(path)
+    return name, float(run.frame["suboptimality"].iloc[-1])

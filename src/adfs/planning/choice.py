@@ -1,0 +1,80 @@
+"""The choice behind ``method="auto"``: the cheapest method that can solve the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from adfs.algorithms import METHODS, Method
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.pages import number
+from adfs.theory import Facts
+
+#: A chosen method is replaced by the next one when it has used this many times its predicted passes.
+PATIENCE = 3.0
+
+
+class Choice(NamedTuple):
+    """The method that was chosen.
+
+    Attributes
+    ----------
+    method : str
+    reason : str
+        One sentence with the predicted numbers.
+    limit : float
+        The passes after which ``next_method`` takes over; infinite where nothing was predicted.
+    next_method : str or None
+        The second cheapest method, if there is one.
+    """
+
+    method: str
+    reason: str
+    limit: float
+    next_method: str | None
+
+
+def choose(
+    facts: Facts, network: Network, tol: float, allowed: Callable[[Method], bool] = lambda method: True
+) -> Choice:
+    """Return the cheapest of the methods that can solve a problem and start from an earlier point.
+
+    Parameters
+    ----------
+    facts : Facts
+        Processes may have different last digits of eigenvalues, so rank 0 sends its choice to the others.
+    network : Network
+    tol : float
+        The certified relative gap to reach.
+    allowed : callable, optional
+        A further condition on the method.
+
+    Examples
+    --------
+    >>> facts = Facts(n_samples=50_000, n_features=5_000, kappa_s=5000.0, kappa_b=500.0)
+    >>> choose(facts, Network("grid:4x4"), 1e-6).method
+    'lbfgs'
+    """
+    able = [
+        method
+        for method in METHODS.values()
+        if method.warm_starts and method.can_solve(facts, network.n_nodes) and allowed(method)
+    ]
+    if not able:
+        raise InputError("no method can solve this problem with these parameters: leave them out")
+    # One number per method: computations and messages, in units of one sample's step.
+    costs = {method.name: method.cost(facts, network, tol) for method in able}
+    order = sorted(costs, key=lambda name: costs[name].work(facts))
+    best, second = order[0], order[1] if len(order) > 1 else None
+    work, passes = costs[best].work(facts), costs[best].passes
+    if second is None:
+        return Choice(best, "no other method can solve this problem", float("inf"), None)
+    if passes == float("inf"):
+        return Choice(best, "the curvature of the loss has no bound, so no cost is known", passes, None)
+    ratio = costs[second].work(facts) / work
+    reason = f"{number(passes)} passes are predicted, and {number(ratio)} times the work for {second}"
+    # Problems on which second derivatives take many rounds are harder still for every other method.
+    if METHODS[best].invariant_to_units:
+        return Choice(best, reason, float("inf"), None)
+    return Choice(best, reason, PATIENCE * passes, second)
