@@ -153,6 +153,7 @@ class BoxedProblem(Problem):
         self._set(problem.loss, problem.data, problem.node_starts, problem.sigma, problem.row_index)
         self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
+        # The curvature over the interval, and the slopes at its ends, which bound the dual variable.
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)
         self.boxed = Boxed(problem.loss, curvature, ends)
@@ -220,6 +221,7 @@ class BoxedTerm(LinearTerm):
         def slope(u: float) -> float:
             return u + factor * derivative(self.loss, u, self.label) - scalar / h
 
+        # The slope rises with the margin: an end whose slope has the right sign is the solution.
         low, high = max(self.low, -1e3), min(self.high, 1e3)
         if slope(low) >= 0.0:
             high = low

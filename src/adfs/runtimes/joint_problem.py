@@ -1,11 +1,12 @@
-"""Make one problem of the data that the processes hold, after checks that the data fits together.
+"""One problem from the data of all processes: they must ask for the same, and hold data that fits together.
 
-All processes check together: if something is wrong, every process raises the same `RefusalError`.
+Errors are found together and reported once: every process raises the same `RefusalError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ ShardSource = Sequence[Any] | FiniteSum | Callable[[int], Any]
 
 
 class JointProblem(NamedTuple):
-    """The part of a problem that a process holds, the network, the placement, and the two ``classes``."""
+    """A process's ``problem``, the network of all, the placement of its nodes, and the two ``classes``."""
 
     problem: FiniteSum
     network: Network
@@ -45,28 +46,32 @@ def join_shards(
     sigma: float | Sequence[float] | np.ndarray,
     n_features: int | None,
 ) -> JointProblem:
-    """Return this process's part of the problem, with the dimension and the labels of all processes."""
-    graph, placement = _placed(cluster, shards, network, nodes)
+    """Return this process's problem, with the dimension and the labels of all processes."""
+    # Who holds what is settled first: everything else refers to nodes.
+    linked, placement = _placed(cluster, shards, network, nodes)
     block = placement.block(cluster.rank)
     if isinstance(shards, FiniteSum):
-        return JointProblem(_same_columns(cluster, shards, n_features), graph, placement, None)
+        return JointProblem(_same_columns(cluster, shards, n_features), linked, placement, None)
     parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes))
-    _refuse_empty(cluster.gather(sum(np.size(part[1]) for part in parts), "to compare the data"))
-    columns = max((int(part[0].shape[1]) for part in parts), default=0)
-    width = widest(cluster, columns, n_features)
-    # A sum over stored entries has other bits than a sum over all columns, so all shards become sparse if one
-    # of them is.
+    here = sum(np.size(part[1]) for part in parts)
+    counts = cluster.gather(here, "to compare the data")
+    _refuse_empty(counts)
+    # A sparse shard may end before the last column: the widest one decides.
+    own = max((int(part[0].shape[1]) for part in parts), default=0)
+    width = widest(cluster, own, n_features)
+    # A sum over stored entries has other bits than one over all columns: sparse as soon as one shard is.
     as_csr = cluster.any(any(sparse(part[0]) for part in parts), "to compare the data")
     classes: Classes | None = None
-    chosen, labels = get_loss(loss), [np.asarray(part[1]).ravel() for part in parts]
-    # A process may hold some of the classes only: all of them follow from the labels of all processes.
+    chosen = get_loss(loss)
     if isinstance(chosen, Multinomial):
-        chosen = _with_all_classes(cluster, chosen, labels)
+        chosen = _with_all_classes(cluster, chosen, [np.asarray(part[1]).ravel() for part in parts])
     elif chosen.task == "classification":
-        classes = _two_classes(all_labels(cluster, labels))
+        found = all_labels(cluster, [np.asarray(part[1]).ravel() for part in parts])
+        classes = _two_classes(found)
 
+    # Labels and columns are now the same everywhere, and each process makes its own problem.
     def build() -> Problem:
-        mine = check_sigma(sigma, graph.n_nodes)[block]
+        mine = check_sigma(sigma, linked.n_nodes)[block]
         fitted = []
         for X, y, *rest in parts:
             labels = np.asarray(y) if classes is None else as_signs(np.asarray(y), classes[1])
@@ -74,7 +79,7 @@ def join_shards(
             fitted.append((sp.csr_array(rows) if as_csr else rows, labels, *rest))
         return Problem.from_shards(fitted, chosen, mine)
 
-    return JointProblem(cluster.attempt("to check the data", build), graph, placement, classes)
+    return JointProblem(cluster.attempt("to check the data", build), linked, placement, classes)
 
 
 def _refuse_empty(counts: list[int]) -> None:
@@ -91,17 +96,20 @@ def _refuse_empty(counts: list[int]) -> None:
 def _placed(
     cluster: Cluster, shards: ShardSource, network: Network | str | None, nodes: Sequence[int] | None
 ) -> tuple[Network, Placement]:
-    """Return the network and the placement: as the shards are given, or so that few edges are cut."""
+    """Say which nodes are where: as the shards that were given have it, or so that few edges are cut."""
+    # A function gives the shard of any node, so the nodes go where few edges are cut.
     if callable(shards):
-        graph = cluster.attempt("to build the network", lambda: network_of(network, None, cluster.size))
-        return graph, place_together(cluster, graph)
+        linked = cluster.attempt("to build the network", partial(network_of, network, None, cluster.size))
+        return linked, place_together(cluster, linked)
     count = shards.n_nodes if isinstance(shards, FiniteSum) else len(shards)
     given = None if nodes is None else [int(node) for node in nodes]
-    # The nodes of a problem have an order already; shards in a list can be sorted.
-    unordered = given is not None and isinstance(shards, FiniteSum) and sorted(given) != given
-    for rank, refused in enumerate(cluster.gather(unordered, "to place the nodes")):
-        if refused:
-            raise RefusalError(f"rank {rank} must name the nodes of its problem in increasing order")
+    if given is not None and isinstance(shards, FiniteSum) and sorted(given) != given:
+        trouble = f"rank {cluster.rank} must name the nodes of its problem in increasing order"
+    else:
+        trouble = ""
+    for words in cluster.gather(trouble, "to place the nodes"):
+        if words:
+            raise RefusalError(words)
     return numbered(cluster, count, given, network)
 
 
@@ -110,8 +118,9 @@ def numbered(
 ) -> tuple[Network, Placement]:
     """Return the network of all nodes and their placement, each process holding ``count`` of them.
 
-    The nodes are numbered in the order of processes, unless each process names its nodes.
+    They are numbered in the order of processes, unless each process names its own.
     """
+    n_ranks = cluster.size
     cards = cluster.gather([count, None if nodes is None else list(nodes)], "to place the nodes")
     for rank, (held, _) in enumerate(cards):
         if held == 0:
@@ -119,48 +128,49 @@ def numbered(
                 f"rank {rank} has no data: every rank needs at least one shard; start fewer ranks"
             )
     total = sum(held for held, _ in cards)
-    graph = cluster.attempt("to build the network", lambda: network_of(network, total, cluster.size))
-    if any(named is None for _, named in cards):
-        rank_of_node = np.repeat(np.arange(cluster.size), [held for held, _ in cards])
-        return graph, Placement(rank_of_node, graph.edges, cluster.size)
+    linked = cluster.attempt("to build the network", partial(network_of, network, total, n_ranks))
+    # Unless every process names its nodes, they are numbered in the order of the processes.
+    if any(own is None for _, own in cards):
+        rank_of_node = np.repeat(np.arange(n_ranks), [held for held, _ in cards])
+        return linked, Placement(rank_of_node, linked.edges, n_ranks)
     rank_of_node = np.full(total, -1)
-    for rank, (held, named) in enumerate(cards):
-        if len(named) != held:
+    for rank, (held, own) in enumerate(cards):
+        if len(own) != held:
             raise RefusalError(
-                f"rank {rank} names {len(named)} nodes and holds {held} shards; name one node per shard"
+                f"rank {rank} names {len(own)} nodes and holds {held} shards; name one node per shard"
             )
-        rank_of_node[[node for node in named if 0 <= node < total]] = rank
-    # Every node is named at least once, and the total shows that none is named twice.
-    if (rank_of_node < 0).any() or sum(len(set(named)) for _, named in cards) != total:
+        rank_of_node[[node for node in own if 0 <= node < total]] = rank
+    if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
         raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
-    return graph, Placement(rank_of_node, graph.edges, cluster.size)
+    return linked, Placement(rank_of_node, linked.edges, n_ranks)
 
 
 def place_together(cluster: Cluster, network: Network) -> Placement:
-    """Return the placement that process 0 computes: eigenvectors may differ between machines."""
-    chosen = cluster.attempt("to place the nodes", lambda: place(network, cluster.size))
+    """Return process 0's placement of a network's nodes: eigenvectors may differ between machines."""
+    # Process 0 decides: its eigenvectors may differ from those of other machines in the last bit.
+    chosen = cluster.attempt("to place the nodes", partial(place, network, cluster.size))
     ranks = chosen.rank_of_node.astype(np.float64)
     cluster.spread(ranks, "to place the nodes")
-    return Placement(ranks.astype(np.int64), network.edges, cluster.size)
+    return Placement(ranks.astype(np.int64), network.edges, chosen.n_ranks)
 
 
 def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int) -> Network:
     """Return the network that links the nodes; a name may leave out its sizes."""
     if isinstance(network, Network):
-        graph = network
+        linked = network
     elif network is None:
-        graph = Network("complete", n_nodes=n_nodes or n_ranks)
+        linked = Network("complete", n_nodes=n_nodes or n_ranks)
     else:
         try:
-            graph = Network(network)
+            linked = Network(network)
         except InputError:  # a name without sizes
-            graph = Network(network, n_nodes=n_nodes or n_ranks)
-    if n_nodes is not None and graph.n_nodes != n_nodes:
+            linked = Network(network, n_nodes=n_nodes or n_ranks)
+    if n_nodes is not None and linked.n_nodes != n_nodes:
         raise InputError(
-            f"the network has {graph.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: "
+            f"the network has {linked.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: "
             "start as many ranks as the shards need, or give the network that links them"
         )
-    return graph
+    return linked
 
 
 # --------------------------------------------------------------------------- the data
@@ -168,6 +178,7 @@ def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int)
 
 def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[tuple[Any, ...]]:
     """Return this process's shards in the order of its nodes."""
+    # Shards are put in the order of the nodes, as the blocks of the placement are.
     if callable(shards):
         given = [shards(int(node)) for node in block]
     else:
@@ -185,7 +196,8 @@ def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[t
 
 
 def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) -> FiniteSum:
-    """Return this process's problem with the width of the widest one, and sparse rows if one has them."""
+    """Give a process's problem the width of the widest, and sparse rows as soon as one has them."""
+    # Problems that were made by each process are only widened.
     cluster.same({"the loss": problem.loss_name})
     _refuse_empty(cluster.gather(problem.n_samples, "to compare the data"))
     width = max([n_features or 0, *cluster.gather(problem.n_features, "to compare the data")])
@@ -198,17 +210,19 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
 
 
 def widest(cluster: Cluster, width: int, n_features: int | None) -> int:
-    """Return the number of columns: the largest one of all processes, or ``n_features`` if that is larger."""
-    largest = max(cluster.gather(width, "to compare the data"))
-    if n_features is not None and n_features < largest:
+    """Return the number of columns: that of the widest process, or the larger one that was given."""
+    found = max(cluster.gather(width, "to compare the data"))
+    if n_features is None:
+        return int(found)
+    if n_features < found:
         raise RefusalError(
-            f"n_features is {n_features} and a shard has {largest} columns; give at least {largest}"
+            f"n_features is {n_features} and a shard has {found} columns; give at least {found}"
         )
-    return int(largest if n_features is None else n_features)
+    return int(n_features)
 
 
 def widen(X: Matrix, width: int) -> Matrix:
-    """Return rows with ``width`` columns; sparse rows may end before the last column."""
+    """Add columns of zeros on the right of sparse rows, which may end before the last column."""
     if X.shape[1] == width:
         return X
     if not sparse(X):
@@ -218,25 +232,28 @@ def widen(X: Matrix, width: int) -> Matrix:
     return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
 
 
+_MOST_LABELS = 1000
+
+
 def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
     """Return the different labels of all processes, sorted; a process may hold one of them only."""
 
-    def labels_here() -> Classes:
+    def own() -> Classes:
         everything = np.concatenate(labels)
         if everything.dtype.kind == "f" and not np.isfinite(everything).all():
             raise InputError("the labels contain NaN or infinity")
-        # Numbers that are no labels could be as many as the samples: 1,000 are enough to refuse them.
-        different: Classes = np.unique(everything).tolist()
-        return different[:1000]
+        found: Classes = np.unique(everything).tolist()
+        return found[:_MOST_LABELS]
 
-    cards = cluster.gather(cluster.attempt("to compare the labels", labels_here), "to compare the labels")
+    # A process may hold samples of one class only: the union decides.
+    cards = cluster.gather(cluster.attempt("to compare the labels", own), "to compare the labels")
     if len({isinstance(label, str) for card in cards for label in card}) > 1:
         raise RefusalError("some processes have numbers as labels and others text; give all the same kind")
     return np.unique(np.array([label for card in cards for label in card]))
 
 
 def _with_all_classes(cluster: Cluster, loss: Multinomial, labels: list[np.ndarray]) -> Multinomial:
-    """Return the loss with its number of classes: the given one, or 1 + the largest label anywhere."""
+    """Return the loss with its K: the one it says, or that of the labels 0 … K − 1 of all processes."""
     if loss.n_classes:
         return loss
 

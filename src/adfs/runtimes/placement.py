@@ -1,4 +1,4 @@
-"""The placement of nodes on processes: equally many nodes each, and few edges between processes."""
+"""Which process holds which nodes: as many each, and few edges between processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from adfs.errors import InputError
 from adfs.network import Network
 
+_DENSE = 600  # nodes up to which the Fiedler vector comes from a dense eigensolver
+_SWAPS = 1000  # tried at most to improve a cut
+
 
 @dataclass(frozen=True, eq=False)
 class Placement:
@@ -20,7 +23,7 @@ class Placement:
     ----------
     rank_of_node : ndarray of shape (n,), int64
     edges : ndarray of shape (|E|, 2)
-        The edges of the network.
+        The network's.
     n_ranks : int
     """
 
@@ -64,15 +67,15 @@ def _short(nodes: np.ndarray) -> str:
     '0-2, 7, 9-10'
     """
     runs = np.split(nodes, np.flatnonzero(np.diff(nodes) > 1) + 1)
-    texts = [str(run[0]) if run.size == 1 else f"{run[0]}-{run[-1]}" for run in runs if run.size]
-    return ", ".join(texts[:8]) + (", …" if len(texts) > 8 else "")
+    words = [str(run[0]) if run.size == 1 else f"{run[0]}-{run[-1]}" for run in runs if run.size]
+    return ", ".join(words[:8]) + (", …" if len(words) > 8 else "")
 
 
 def place(network: Network, n_ranks: int) -> Placement:
-    """Place the nodes of a network on ranks, equally many each (or one more), so that few edges are cut.
+    """Put the nodes of a network on ranks, equally many each (or one more), cutting few edges.
 
-    Recursive bisection: each part is sorted by the nodes' numbers, to a small bandwidth, and by the Fiedler
-    vector. Each order is cut in two, the cut is improved by swaps, and the best of the three is kept.
+    Recursive bisection: each part is ordered by its Fiedler vector, by its bandwidth and by the nodes'
+    numbers, cut at the right place, improved by swaps, and the best of the three is kept.
 
     Parameters
     ----------
@@ -98,44 +101,44 @@ def place(network: Network, n_ranks: int) -> Placement:
             f"start {n} ranks or fewer"
         )
     rank_of_node = np.zeros(n, dtype=np.int64)
-    # The symmetric matrix of the edges, with weights 1.
-    ends = (network.edges[:, 0], network.edges[:, 1])
-    one_way = sp.coo_array((np.ones(network.n_edges), ends), shape=(n, n))
-    links = sp.csr_array(one_way + one_way.T)
+    # Every edge carries as many messages, whatever its weight.
+    weights = np.ones(network.n_edges)
+    i, j = network.edges[:, 0], network.edges[:, 1]
+    links = sp.csr_array(sp.coo_array((weights, (i, j)), shape=(n, n)))
+    links = sp.csr_array(links + links.T)
     _bisect(links, np.arange(n), 0, n_ranks, rank_of_node)
     return Placement(rank_of_node, np.asarray(network.edges), n_ranks)
 
 
 def _bisect(links: sp.csr_array, nodes: np.ndarray, first: int, ranks: int, out: np.ndarray) -> None:
-    """Place some nodes on the ranks first … first + ranks − 1; write them to ``out``."""
+    """Give some nodes to ranks first … first + ranks − 1."""
     if ranks == 1:
         out[nodes] = first
         return
     left = ranks // 2
-    # The sizes are as equal as possible: the first ranks have one node more.
+    # Sizes as equal as they can be: the first ranks have one more.
     base, more = divmod(nodes.size, ranks)
     size = left * base + min(left, more)
     part = sp.csr_array(links[nodes][:, nodes])
     best, fewest = np.zeros(nodes.size, dtype=bool), np.inf
+    # The best of several cuts, each improved by swaps.
     for order in _orders(part):
         side = np.zeros(nodes.size, dtype=bool)
         side[order[:size]] = True
         cut = _improve(part, side)
         if cut < fewest:
             best, fewest = side, cut
-    # The part with the lowest node goes first, if the sizes allow it.
-    if not best[0]:
+    if not best[0]:  # the part that holds the lowest node goes first, where the sizes allow it
         best = ~best if 2 * size == nodes.size else best
     _bisect(links, nodes[best], first, left, out)
     _bisect(links, nodes[~best], first + left, ranks - left, out)
 
 
 def _orders(part: sp.csr_array) -> list[np.ndarray]:
-    """Return the orders in which a part is cut."""
     n = part.shape[0]
     orders: list[np.ndarray] = [np.arange(n), np.asarray(reverse_cuthill_mckee(part, symmetric_mode=True))]
-    # The Fiedler vector needs a dense eigensolver, which takes too long for large parts.
-    if 2 < n <= 600:
+    # The second eigenvector of the Laplacian orders the nodes along the network.
+    if 2 < n <= _DENSE:
         laplacian = np.diag(np.asarray(part.sum(axis=1)).ravel()) - part.toarray()
         orders.append(np.argsort(np.linalg.eigh(laplacian)[1][:, 1], kind="stable"))
     return orders
@@ -143,11 +146,11 @@ def _orders(part: sp.csr_array) -> list[np.ndarray]:
 
 def _improve(part: sp.csr_array, side: np.ndarray) -> float:
     """Swap pairs across the cut while that cuts fewer edges; change ``side`` and return the edges cut."""
-    for _ in range(min(part.shape[0], 1000)):
+    for _ in range(min(part.shape[0], _SWAPS)):
         sign = np.where(side, 1.0, -1.0)
-        # The gain of moving a node to the other side: its edges across the cut minus its other edges.
+        # The gain of a node that changes sides: its edges across minus its edges inside.
         gain = -sign * (part @ sign)
-        # Try all pairs of the eight best nodes of each side; an edge between the two would stay cut.
+        # Only the nodes with the largest gains of each side are tried as pairs.
         here, there = np.flatnonzero(side), np.flatnonzero(~side)
         here = here[np.argsort(-gain[here], kind="stable")][:8]
         there = there[np.argsort(-gain[there], kind="stable")][:8]
@@ -156,6 +159,5 @@ def _improve(part: sp.csr_array, side: np.ndarray) -> float:
         if total[a, b] <= 0.0:
             break
         side[here[a]], side[there[b]] = False, True
-    # signᵀ A sign counts each edge inside a part twice positively, and each cut edge twice negatively.
     sign = np.where(side, 1.0, -1.0)
     return float((part.sum() - sign @ (part @ sign)) / 4.0)

@@ -31,6 +31,7 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
     rule = _assumptions(problem, choice)
     if not isinstance(choice, str) or choice not in ADAPTIVE:
         return rule
+    # Boxes from certificates and assumed curvatures would contradict each other.
     if rule is not None:
         what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
         raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
@@ -39,8 +40,8 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
             f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
             f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
         )
-    # The curvature of the other losses is the largest one or none, so that samples leave the schedule.
-    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss_name == "logistic")
+    # A loss without this function has its largest curvature or none, so that samples leave the schedule.
+    return Adaptive(ADAPTIVE[choice], keeps_all=hasattr(type(problem.loss), "prox_in_box"))
 
 
 def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
