@@ -40,9 +40,9 @@ def main(kind: str, guilty: str, where: str, arguments: list[str]) -> int:
         if where == "after the last event":
             Execution.account = broken(Execution.account, kind)  # type: ignore[method-assign]
         elif where == "after the fit":
-            from adfs.cli import fitting
+            from adfs.cli import fit_files
 
-            fitting._summary = broken(fitting._summary, kind)
+            fit_files._summary = broken(fit_files._summary, kind)
         elif where == "when ranks part":
             team.Team.close = broken(team.Team.close, kind)  # type: ignore[method-assign]
         elif where == "at the end of MPI":

@@ -204,7 +204,7 @@ BAD = {
     "text target": (
         "c.csv",
         content(b"a,y\n1,no\n2,yes\n"),
-        "a regression wants numbers",
+        "a regression needs numbers",
         ["--loss", "squared"],
     ),
 }
@@ -269,6 +269,6 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
     (tmp_path / "folder").mkdir()
     (tmp_path / "t.svm").write_bytes(GOOD)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("adfs.cli.fitting.fit_files", lambda *_: pytest.fail("the work was begun"))
+    monkeypatch.setattr("adfs.cli.fit_files.fit_files", lambda *_: pytest.fail("the work was begun"))
     assert main(["fit", "t.svm", "--out", place]) == 2
     assert message in capsys.readouterr().err

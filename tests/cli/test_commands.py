@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import adfs
 from adfs.cli import app, main
+from adfs.cli.options import ModelOptions, option_names
 from adfs.data import LinearModel
 from adfs.launching import launch_of
 from adfs.problem.losses import LOSSES
@@ -195,7 +197,7 @@ REQUESTS = {
     "format": (["--format", "xls"], "unknown format 'xls'"),
     "resume": (["--resume"], "--checkpoint"),
     "base": (["--index-base", "2"], "must be 0 or 1"),
-    "multi": (["--multi-class", "both"], "unknown --multi-class 'both'"),
+    "multi": (["--multi-class", "both"], "--multi-class must be auto, ovr or multinomial, got 'both'"),
     "softmax": (["--multi-class", "multinomial", "--loss", "hinge"], "is for the logistic loss"),
     "option": (["--no-such-option"], "--no-such-option"),
     "number": (["-C", "much"], "Invalid value for '-C'"),
@@ -307,6 +309,18 @@ def test_every_command_has_an_example_in_its_help(command: str, capsys: pytest.C
     assert f"adfs {command} " in text.partition("Options:")[2]
 
 
+def test_options_of_fit_have_the_defaults_of_the_estimators() -> None:
+    defaults = dataclasses.asdict(ModelOptions())
+    for estimator in (adfs.ADFSClassifier(), adfs.ADFSRegressor()):
+        known = estimator.get_params()
+        shared = set(defaults) & set(known) - {"loss", "C", "alpha"}  # these three depend on the task
+        assert {name: defaults[name] for name in shared} == {name: known[name] for name in shared}
+    # Every field is a parameter of one of them, and no two options have the same name.
+    parameters = {*adfs.ADFSClassifier().get_params(), *adfs.ADFSRegressor().get_params()}
+    assert set(defaults) <= parameters
+    assert len(set(option_names().values())) == len(option_names())
+
+
 def test_the_help_names_every_loss(capsys: pytest.CaptureFixture[str]) -> None:
     named = [name for name in LOSSES if name != "multinomial"]  # which is multi-class logistic
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -356,7 +370,7 @@ def test_scoring_compiles_nothing(folder: Path) -> None:
     assert fit("t.svm", "--out", "m.json") == 0
     code = (
         "import sys; from adfs.cli import main; assert main(['score', 'm.json', 't.svm']) == 0;"
-        "print(sorted({'numba', 'sklearn', 'pandas', 'networkx'} & set(sys.modules)))"
+        "print(sorted({'numba', 'pandas', 'networkx'} & set(sys.modules)))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     run = subprocess.run(

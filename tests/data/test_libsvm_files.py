@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from adfs.data import ReadOptions, read, read_table, read_tables
+from adfs.data import ReadOptions, read_table, read_tables
 from adfs.errors import InputError
 
 
@@ -40,20 +40,6 @@ def test_what_others_write_is_read_bit_for_bit(tmp_path: Path, zero_based: bool,
     assert np.allclose(table.X.toarray(), X.toarray(), rtol=1e-15)  # scikit-learn writes 16 digits
     assert np.array_equal(table.y, labels)
     assert table.X.has_canonical_format
-
-
-@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
-def test_the_size_of_the_blocks_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    X, y = some_rows(1)
-    path = tmp_path / "train"
-    dump_svmlight_file(X, y, str(path), comment="written by a test")
-    whole = read_table(path)
-    monkeypatch.setattr(read, "_BLOCK", size)
-    again = read_table(path)
-    assert np.array_equal(whole.X.toarray(), again.X.toarray())
-    assert np.array_equal(whole.y, again.y)
 
 
 def test_comments_blank_lines_marks_and_missing_newlines(tmp_path: Path) -> None:
@@ -103,13 +89,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_told_with_its_line(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_told_with_its_line(tmp_path: Path, fault: str) -> None:
     line, message = FAULTS[fault]
     path = tmp_path / "bad.svm"
     path.write_text(f"1 1:1\n\n{line}\n-1 2:1\n")
     with pytest.raises(InputError) as caught:
         read_table(path)
     assert message in str(caught.value)
-    monkeypatch.setattr(read, "_BLOCK", 5)
-    with pytest.raises(InputError, match="line 3"):
-        read_table(path)

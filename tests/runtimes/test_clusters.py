@@ -14,7 +14,8 @@ from sklearn.base import clone
 import adfs
 from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.algorithms import METHODS
-from adfs.cli import fitting
+from adfs.cli import fit_files
+from adfs.cli.options import FitFileOptions, FitRunOptions, ModelOptions
 from adfs.data import ReadOptions
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
@@ -311,12 +312,10 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
         with cluster:
             try:
                 file = tmp_path / (name if cluster.rank else f"good-{name}")
-                (table,) = fitting._read(cluster, [str(file)], options)
-                request = fitting.FitRequest(("",), loss=loss)
-                task = fitting._task_of(request)
-                y = fitting._labels(cluster, table, [table], task, 4)
-                estimator = fitting._estimator(request, task).set_params(cluster=cluster, network="path")
-                estimator.fit(table.X, y, table.weights)
+                (table,) = fit_files._read(cluster, [str(file)], options)
+                estimator = fit_files._estimator(fit_files.FitRequest(("",), ModelOptions(loss=loss)))
+                y = fit_files._labels(cluster, table, [table], estimator._task, 4)
+                estimator.set_params(cluster=cluster, network="path").fit(table.X, y, table.weights)
             except adfs.InputError as error:
                 return str(error)
             return "not refused"
@@ -437,27 +436,27 @@ def test_estimators_that_differ_are_refused_everywhere(name: str) -> None:
     assert set(coefs) == {ADFSClassifier(n_nodes=2, random_state=0).fit(X, y).coef_.tobytes()}
 
 
-def request(**more: Any) -> fitting.FitRequest:
-    settings = {"tol": 1e-6, "max_iter": 100.0, "standardize": False} | more.pop("settings", {})
-    return fitting.FitRequest(("a.svm", "b.svm"), settings=settings, **more)
+def request(**records: Any) -> fit_files.FitRequest:
+    return fit_files.FitRequest(("a.svm", "b.svm"), **records)
 
 
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (request(C=50.0), "C is None on rank 0 and 50.0 on rank 1"),
-        (request(loss="squared"), "loss is logistic on rank 0 and squared on rank 1"),
-        (request(settings={"tol": 1e-3}), "tol is 1e-06 on rank 0 and 0.001 on rank 1"),
-        (request(settings={"max_iter": 3.0}), "--max-passes is 100.0 on rank 0 and 3.0 on rank 1"),
-        (request(run=RunOptions(seed=4)), "seed is 0 on rank 0 and 4 on rank 1"),
-        (request(read=ReadOptions(index_base=0)), "index_base is None on rank 0 and 0 on rank 1"),
-        (request(loss="huber", constants={"delta": 2.0}), "loss is logistic on rank 0 and huber on rank 1"),
+        (request(model=ModelOptions(C=50.0)), "-C is None on rank 0 and 50.0 on rank 1"),
+        (request(model=ModelOptions(loss="squared")), "--loss is logistic on rank 0 and squared on rank 1"),
+        (request(model=ModelOptions(tol=1e-3)), "--tol is 1e-06 on rank 0 and 0.001 on rank 1"),
+        (request(model=ModelOptions(max_iter=3.0)), "--max-passes is 10000.0 on rank 0 and 3.0 on rank 1"),
+        (request(model=ModelOptions(delta=2.0)), "--delta is 1.0 on rank 0 and 2.0 on rank 1"),
+        (request(limits=FitRunOptions(seed=4)), "--seed is 0 on rank 0 and 4 on rank 1"),
+        (request(reading=FitFileOptions(index_base=0)), "--index-base is None on rank 0 and 0 on rank 1"),
+        (request(cv=3), "--cv is None on rank 0 and 3 on rank 1"),
     ],
 )
-def test_command_lines_that_differ_are_refused_by_option(other: fitting.FitRequest, words: str) -> None:
+def test_command_lines_that_differ_are_refused_by_option(other: fit_files.FitRequest, words: str) -> None:
     def fit(cluster: Threads) -> str:
         with pytest.raises(RefusalError) as refusal:
-            fitting._fit(cluster, other if cluster.rank else request(), lambda fitted: 0, [])
+            fit_files._fit(cluster, other if cluster.rank else request(), lambda fitted: 0, [])
         return str(refusal.value)
 
     sentence = f"the ranks were not started alike: {words}; give all ranks the same"

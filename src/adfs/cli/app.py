@@ -1,9 +1,9 @@
-"""The command line as a whole: its commands, its options, and how an error is shown.
+"""The ``adfs`` program: its commands, its exit codes, how errors are printed and signals are handled.
 
-A command is one module of this package with a function ``run``, whose docstring is the command's help,
-perhaps an ``EXAMPLES`` text shown below it, and one line in `COMMANDS`; its close relatives are functions
-beside it, such as ``score`` with ``SCORE_EXAMPLES``. Heavy imports (numpy, numba) belong inside the
-functions: all command modules are imported whenever ``adfs`` starts.
+A command is a function ``run`` in a module of this package, whose docstring is the command's help, an
+``EXAMPLES`` text for the end of the help, and one line in `COMMANDS`. A module may hold other commands under
+their own names, such as ``score`` with ``SCORE_EXAMPLES``. Heavy imports (numpy, numba) belong inside the
+functions, because all command modules are imported whenever ``adfs`` starts.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Annotated, TextIO
+from types import FrameType
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from adfs._version import __version__
+from adfs.cli.options import flatten, show_losses
 from adfs.errors import AdfsError
 from adfs.launching import wait_for_rank_0
 
 #: Command name -> the module whose ``run`` it is, or ``module:function``; in the order of ``adfs --help``.
 COMMANDS: dict[str, str] = {
-    "fit": "adfs.cli.fit",
+    "fit": "adfs.cli.fit_command",
     "predict": "adfs.cli.predict",
     "score": "adfs.cli.predict:score",
     "simulate": "adfs.cli.simulate",
@@ -37,10 +41,11 @@ COMMANDS: dict[str, str] = {
     "net-bench": "adfs.cli.plan:net_bench",
 }
 
-#: Exit codes: a run that did not reach its tolerance, a bad request (ours or the command line's), a file or
-#: standard output that failed, a run that Ctrl-C or a SIGTERM ended, as shells report it.
+#: Exit codes: the tolerance was not reached; the request cannot be used; a file or standard output failed;
+#: Ctrl-C or a SIGTERM ended the run, with the codes that shells use.
 NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 
+# Options that had another name before version 0.3.
 _RENAMED_OPTIONS = {"--algorithm": "--method", "--graph": "--network", "--graph-seed": "--network-seed"}
 
 _EXAMPLES = """\b
@@ -72,11 +77,11 @@ def _root(
         bool, typer.Option("--debug", help="Show the traceback of an error; anywhere on the line.")
     ] = False,
 ) -> None:
-    """Linear models on data spread over a network, each with a certified error; and the theory behind.
+    """Fit linear models on data spread over a network, each with a certified error, and study the methods.
 
     Results go to standard output or to files, progress and errors to standard error.
     """
-    del version, debug  # `main` looks for the latter itself
+    del version, debug  # `main` handles --debug itself, because it may stand anywhere
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -92,11 +97,14 @@ def build() -> typer.Typer:
         epilog=_EXAMPLES,
     )
     app.callback(invoke_without_command=True, epilog=_EXAMPLES)(_root)
+    # Typer reads the options of each command from its signature.
     for name, module in COMMANDS.items():
         place, _, function = module.partition(":")
         commands = import_module(place)
         examples = getattr(commands, f"{function.upper()}_EXAMPLES" if function else "EXAMPLES", None)
-        app.command(name, epilog=examples, context_settings=settings)(getattr(commands, function or "run"))
+        app.command(name, epilog=examples, context_settings=settings)(
+            flatten(getattr(commands, function or "run"))
+        )
     return app
 
 
@@ -115,20 +123,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output failed; 130 when interrupted; 143 when a fit was told to end. An error that is not ours goes
         through with its traceback, since it is a defect to report.
     """
+    # --debug is an option of the program, and may stand behind the command.
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     if debug:
         given = ["--debug", *(word for word in given if word != "--debug")]
+    # Typer may replace both streams.
     printed = sys.stdout, sys.stderr
     try:
         code = _run(given, debug)
     except SystemExit as ending:
-        # Typer's word for a pipe whose reader (`adfs predict … | head`) has seen enough: no error.
+        # Typer exits so if the reader of a pipe (`adfs predict … | head`) has closed it: no error.
         if not isinstance(ending.__context__, BrokenPipeError):
             raise
         code = 0
     finally:
-        sys.stdout, sys.stderr = printed  # which Typer wraps in that case
+        sys.stdout, sys.stderr = printed  # Typer has wrapped them in that case
+    # A full disk shows only when the output is flushed.
     trouble = _flush(sys.stdout)
     if trouble is not None:
         _say(f"cannot write to standard output: {trouble.strerror}")
@@ -137,7 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str], debug: bool) -> int:
-    """Run a command; return its exit code, after one sentence where it failed."""
+    """Run a command and return its exit code; an error is printed as one sentence."""
+    if {"-h", "--help"} & set(given[1:]):
+        show_losses()
     try:
         code = build()(args=given, prog_name="adfs", standalone_mode=False)
     except (AdfsError, typer.TyperException) as error:
@@ -149,27 +162,64 @@ def _run(given: list[str], debug: bool) -> int:
         _say(message)
         return FILE_TROUBLE if isinstance(error, OSError) else BAD_REQUEST
     except OSError as error:
-        if error.errno is None:  # no file that fails, but a library that cannot be loaded, or the like
+        if error.errno is None:  # not a file, but a library that cannot be loaded, for instance
             raise
         if debug:
             traceback.print_exception(error)
         wait_for_rank_0()
-        # Only opening a file gives its name; what fails once it is open is standard output, most likely.
+        # The error has a name only if opening the file failed; otherwise it is most likely standard output.
         where = error.filename or "standard output or a file that was open"
         _say(f"reading or writing failed: {where}: {error.strerror}")
         return FILE_TROUBLE
     except typer.Abort:
         code = INTERRUPTED
-    if code in (INTERRUPTED, TERMINATED):  # the former is what Typer makes of Ctrl-C
+    if code in (INTERRUPTED, TERMINATED):
         _say("interrupted" if code == INTERRUPTED else "told to end (SIGTERM)")
     return code if isinstance(code, int) else 0
 
 
 def _current_option(message: str) -> str | None:
-    """Return the sentence for an option that was renamed in version 0.3, from Typer's; None for others."""
+    """Return the sentence for an option that was renamed in version 0.3, None for other messages."""
+    # Typer gives no other access to the name of the option.
     match = re.match(r"No such option: (--[a-z-]+)", message)
     option = _RENAMED_OPTIONS.get(match[1]) if match else None
     return f"the option {match[1]} is called {option} since version 0.3" if match and option else None
+
+
+@contextlib.contextmanager
+def handling_sigterm(handler: Any) -> Iterator[None]:
+    """Handle SIGTERM in another way for a while; only the main thread may change that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handler:  # a rank that fails installs its own handler
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[list[int]]:
+    """Let the first SIGTERM (of Slurm, of Kubernetes) end a fit as Ctrl-C does; yield the signals."""
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received:
+            return
+        received.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt) and interrupt is not signal.default_int_handler:
+            interrupt(signal.SIGINT, frame)  # that of a run, which ends it in order
+        else:
+            raise KeyboardInterrupt(number)
+
+    with handling_sigterm(stop):
+        try:
+            yield received
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(*received) from None  # its argument decides the exit code
 
 
 def _say(message: str) -> None:
@@ -180,7 +230,7 @@ def _say(message: str) -> None:
 
 
 def _flush(stream: TextIO | None) -> OSError | None:
-    """Write out what was printed; return why that failed, which a closed pipe does not count for."""
+    """Flush a stream; return the error if that fails, except for a pipe that its reader has closed."""
     try:
         if stream is not None:
             stream.flush()
@@ -193,7 +243,7 @@ def _flush(stream: TextIO | None) -> OSError | None:
 
 
 def _discard(stream: TextIO | None) -> None:
-    """Let the rest of what was printed go nowhere: Python would complain of it at exit otherwise."""
+    """Discard the unwritten rest of a stream, because Python would report it at exit."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         if stream is not None:

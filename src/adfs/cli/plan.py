@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adfs.cli import options
+from adfs.cli.options import option
 
 if TYPE_CHECKING:
     from adfs.planning import Facts, Plan
@@ -28,208 +30,225 @@ Time 1 is the computation of one sample; with --measure there are seconds too, a
 of a message between these ranks is measured instead of given.
 """
 
-_WIDE = 110
+
+@dataclass(frozen=True)
+class SizeOptions:
+    """The sizes and condition numbers of a plan without data, in the order of `adfs.planning.Facts`."""
+
+    samples: int | None = option(None, "--samples", help="Without data: N of all nodes.", min=1)
+    features: int | None = option(None, "--features", help="Without data: d.", min=1)
+    kappa_s: float | None = option(
+        None, "--kappa-s", help="Without data: Σ L_j/Σσ, the stochastic condition number."
+    )
+    kappa_b: float | None = option(None, "--kappa-b", help="Without data: the batch condition number.")
+
+
+@dataclass(frozen=True)
+class ObjectiveOptions:
+    """The objective, as in ``adfs fit``, and the gap to reach."""
+
+    loss: options.Loss = "logistic"
+    C: float | None = option(None, "-C", help="Classification, as in adfs fit (default 1).")
+    alpha: float | None = option(None, "--alpha", help="Regression, as in adfs fit (default 1).")
+    tol: float = option(1e-6, "--tol", help="The certified relative gap to reach.")
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """The settings that a plan compares."""
+
+    nodes: str | None = option(
+        None,
+        "--nodes",
+        help="Numbers of nodes to compare, with commas (1 to 64, as long as each has 100 rows).",
+    )
+    network: list[str] | None = option(
+        None, "--network", help="A network to compare; may be repeated (cycle, grid, torus, exponential)."
+    )
+    method: list[str] | None = option(None, "--method", help="A method to compare; may be repeated (all).")
+    tau: float | None = option(
+        None, "--tau", help="Time of a message, one sample's computation taking 1 (5)."
+    )
+    law: str = option("exponential", "--law", help="Distribution of the delays: exponential or fixed.")
+    measure: bool = option(
+        False, "--measure", help="Measure the seconds of a sample and, under mpiexec, of a message too."
+    )
 
 
 def run(
+    choices: ChoiceOptions,
+    sizes: SizeOptions,
+    objective: ObjectiveOptions,
+    reading: options.WeightedFileOptions,
     data: Annotated[
         str | None,
         typer.Argument(
             help="A file; sklearn:breast_cancer, …; synthetic:900x10; or leave it out and give sizes."
         ),
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", min=1, help="Without data: N of all nodes.")
-    ] = None,
-    features: Annotated[int | None, typer.Option("--features", min=1, help="Without data: d.")] = None,
-    kappa_s: Annotated[
-        float | None,
-        typer.Option("--kappa-s", help="Without data: Σ L_j/Σσ, the stochastic condition number."),
-    ] = None,
-    kappa_b: Annotated[
-        float | None, typer.Option("--kappa-b", help="Without data: the batch condition number.")
-    ] = None,
-    nodes: Annotated[
-        str | None,
-        typer.Option(
-            "--nodes",
-            help="Numbers of nodes to look at, with commas (1 to 64, as long as each has 100 rows).",
-        ),
-    ] = None,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--network", help="A network to consider; again for more (cycle, grid, torus, exponential)."
-        ),
-    ] = None,
-    tau: Annotated[
-        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (5).")
-    ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure", help="Measure a sample's seconds here and, under mpiexec, a message's too."
-        ),
-    ] = False,
-    tol: Annotated[float, typer.Option("--tol", help="The certified relative gap to reach.")] = 1e-6,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="A method to look at; again for more (all).")
-    ] = None,
-    law: Annotated[str, typer.Option("--law", help="Of the delays: exponential or fixed.")] = "exponential",
-    loss: options.Loss = "logistic",
-    C: Annotated[float | None, typer.Option("-C", help="Classification, as in adfs fit (default 1).")] = None,
-    alpha: Annotated[
-        float | None, typer.Option("--alpha", help="Regression, as in adfs fit (default 1).")
-    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a page with everything here (HTML).")
+        Path | None, typer.Option("--out", "-o", help="Write a page with all results here (HTML).")
     ] = None,
     figure: Annotated[
         Path | None,
         typer.Option("--figure", help="Draw time against nodes into this file (PNG, PDF or SVG)."),
     ] = None,
     seed: options.Seed = 0,
-    form: options.Form = "auto",
-    label: options.Label = None,
-    weight: options.Weight = None,
-    n_features: options.NFeatures = None,
-    index_base: options.IndexBase = None,
     as_json: options.Json = False,
 ) -> int:
     """Say which method, how many nodes and which network to run, and how long it will take.
 
-    Every method is put on one idealised clock, from the theory's rates and the factors seen in runs.
+    The times of all methods are predicted on one idealised clock, from the rates of the theory and from
+    factors that were observed in runs.
     """
-    from adfs.errors import InputError
     from adfs.files import check_outputs
     from adfs.launching import launched_by_mpi
 
+    # Everything that can be checked is checked before the data are read.
     check_outputs({"DATA": data} if data else {}, {"--out": out, "--figure": figure})
-    options.check_positive({"-C": C, "--alpha": alpha, "--tol": tol})
+    options.check_positive(objective, "C", "alpha", "tol")
     options.check_figure("--figure", figure)
     over_mpi = launched_by_mpi()
-    if over_mpi and not measure:
-        raise InputError(
-            "a plan is made by one process; under mpiexec it measures the network: add --measure"
-        )
-    if over_mpi and tau is not None:
-        raise InputError("under mpiexec --measure measures tau: leave out --tau")
-    counts = None if nodes is None else _counts(nodes)
+    _check_measuring(choices, over_mpi)
+    counts = None if choices.nodes is None else _counts(choices.nodes)
 
-    from adfs.data import ReadOptions
     from adfs.planning import GRAPHS, plan
     from adfs.runtimes.delays import DEFAULT_TAU
 
-    read = ReadOptions(form, label, weight, n_features, index_base)
-    sizes = {"--samples": samples, "--features": features, "--kappa-s": kappa_s, "--kappa-b": kappa_b}
-    if data is None:
-        source: Problem | Facts = _facts(sizes)
-    else:
-        if any(value is not None for value in sizes.values()):
-            raise InputError("--samples, --features, --kappa-s and --kappa-b are for a plan without data")
-        from adfs.cli.simulate import make_setting
-
-        source, _ = make_setting(data, read, loss, _sigma(loss, C, alpha), None, "path", None, seed)
-    step, measured = _measure(source, measure, over_mpi)
+    # A problem with data, or only its sizes.
+    source = _source(data, sizes, objective, reading, seed)
+    step, tau = _measure(source, choices.measure, over_mpi)
     if step is not None and math.isnan(step):  # another rank than 0
         return 0
-    found = plan(
+    # A measured τ, a given one, or the default.
+    if tau is None:
+        tau = DEFAULT_TAU if choices.tau is None else choices.tau
+    result = plan(
         source,
         nodes=counts,
-        network=network or GRAPHS,
-        tau=measured if measured is not None else DEFAULT_TAU if tau is None else tau,
-        tol=tol,
-        methods=method or None,
-        law=law,
+        network=choices.network or GRAPHS,
+        tau=tau,
+        tol=objective.tol,
+        methods=choices.method or None,
+        law=choices.law,
         seconds_per_sample=step,
         seed=seed,
     )
     if out is not None:
-        found.save_page(out)
+        result.save_page(out)
     if figure is not None:
-        options.save_figure(figure, found.plot())
+        options.save_figure(figure, result.plot())
     if as_json:
-        print(found.to_json(), end="")
+        print(result.to_json(), end="")
     else:
-        _show(found)
+        _show(result)
     return 0
 
 
-def _counts(words: str) -> list[int]:
+def _check_measuring(choices: ChoiceOptions, over_mpi: bool) -> None:
+    """Raise if several processes are to plan without measuring, or measure a τ that is given."""
     from adfs.errors import InputError
 
+    if over_mpi and not choices.measure:
+        raise InputError(
+            "a plan is made by one process; under mpiexec it measures the network: add --measure"
+        )
+    if over_mpi and choices.tau is not None:
+        raise InputError("under mpiexec --measure measures tau: leave out --tau")
+
+
+def _counts(text: str) -> list[int]:
+    from adfs.errors import InputError
+
+    # A wrong word becomes 0, which the next check reports.
     try:
-        counts = [int(word) for word in words.split(",")]
+        counts = [int(word) for word in text.split(",")]
     except ValueError:
         counts = [0]
     if min(counts) < 1:
-        raise InputError(f"--nodes takes whole numbers above 0 with commas, such as 1,4,16, got {words!r}")
+        raise InputError(f"--nodes takes whole numbers above 0 with commas, such as 1,4,16, got {text!r}")
     return counts
 
 
-def _facts(sizes: dict[str, float | None]) -> Facts:
+def _source(
+    data: str | None,
+    sizes: SizeOptions,
+    objective: ObjectiveOptions,
+    reading: options.FileOptions,
+    seed: int,
+) -> Problem | Facts:
+    """Return the problem of the data, or the facts that were given instead."""
+    from adfs.cli.simulate import make_setting
     from adfs.errors import InputError
     from adfs.planning import Facts
 
-    missing = [name for name, value in sizes.items() if value is None]
-    if missing:
-        raise InputError(f"give data, or its sizes and condition numbers: {', '.join(missing)} missing")
-    n_samples, n_features, kappa_s, kappa_b = (value for value in sizes.values() if value is not None)
-    return Facts(int(n_samples), int(n_features), kappa_s, kappa_b)
+    # Sizes are given if and only if there are no data.
+    given, names = asdict(sizes), options.option_names(SizeOptions)
+    if data is None:
+        missing = [names[name] for name, value in given.items() if value is None]
+        if missing:
+            raise InputError(f"give data, or its sizes and condition numbers: {', '.join(missing)} missing")
+        return Facts(*given.values())
+    if any(value is not None for value in given.values()):
+        raise InputError(f"{', '.join(names.values())} are for a plan without data")
+    # In the objective of `adfs fit`, divided by the weight of the data, σ is 1/C or alpha.
+    options.penalty_weight(objective.loss, objective.C, objective.alpha)
+    sigma = 1.0 / objective.C if objective.C is not None else objective.alpha or 1.0
+    problem, _ = make_setting(
+        data, reading, options.ProblemOptions(network="path", loss=objective.loss, sigma=sigma, seed=seed)
+    )
+    return problem
 
 
-def _sigma(loss: str, C: float | None, alpha: float | None) -> float:
-    """Return the strong convexity of the whole objective, divided by the weight of the data."""
-    options.the_one_for(loss, C, alpha)
-    return 1.0 / C if C is not None else 1.0 if alpha is None else alpha
-
-
-def _measure(source: Problem | Facts, wanted: bool, over_mpi: bool) -> tuple[float | None, float | None]:
-    """Return the seconds of a sample and τ, as far as they are measured; nan on ranks other than 0."""
+def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[float | None, float | None]:
+    """Return the seconds of a sample and τ, None if not measured; nan on ranks other than 0."""
     from adfs.runtimes.timing import step_seconds
 
-    if not wanted:
+    if not asked_for:
         return None, None
+    # The local step is timed on rows with as many entries as the data have.
     width, mean = source.n_features, source.entries_per_row
     entries = None if mean is None else max(1, round(mean))
     if not over_mpi:
         return step_seconds(width, entries), None
     from adfs.runtimes.mpi.netbench import bench_network
 
+    # All ranks measure, rank 0 plans.
     with options.all_ranks() as world:
         rank = world.Get_rank()
-        found = bench_network(world, (width,), entries=entries)
+        measured = bench_network(world, (width,), entries=entries)
     if rank != 0:
         return math.nan, None
     import numpy as np
 
-    return float(np.median(found.step)), float(found.tau[0])
+    return float(np.median(measured.step)), float(measured.tau[0])
 
 
-def _show(found: Plan) -> None:
+def _show(result: Plan) -> None:
     """Print the facts, each method at its best, and the recommendation."""
     from rich.console import Console
     from rich.table import Table
 
     from adfs.pages import number
 
-    facts = found.facts
+    facts = result.facts
     print(
         f"N = {facts.n_samples:,}, d = {facts.n_features:,}, κ_s = {number(facts.kappa_s)}, "
-        f"κ_b = {number(facts.kappa_b)}, τ = {found.tau:.4g}"
+        f"κ_b = {number(facts.kappa_b)}, τ = {result.tau:.4g}"
     )
-    # A file or a pipe has room for every column; a narrow screen has not.
+    # A file or a pipe takes all columns; a screen of fewer than 110 characters takes all but the last three.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    heads = found.heads
-    kept = len(heads) if console.width >= _WIDE else len(heads) - 3
+    heads = result.heads
+    kept = len(heads) if console.width >= 110 else len(heads) - 3
+    # Numbers are aligned to the right; the recommendation is bold.
     table = Table(box=None, pad_edge=False)
     for head in heads[:kept]:
         table.add_column(head, justify="left" if head in ("method", "network") else "right", no_wrap=True)
-    for one in found.best_of_each():
-        table.add_row(*found.cells(one)[:kept], style="bold" if one is found.best else None)
+    for row in result.best_of_each():
+        table.add_row(*result.cells(row)[:kept], style="bold" if row is result.best else None)
     console.print(table)
     print()
-    for sentence in found.sentences():
+    for sentence in result.sentences():
         print(sentence)
 
 
@@ -243,20 +262,20 @@ tau is what `adfs fit --tau` and `adfs.Parameters.tuned(tau=…)` take.
 """
 
 
-def net_bench(
-    numbers: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--numbers", "-d", help="Numbers in a message (the dimension); may be given several times."
-        ),
-    ] = None,
-    entries: Annotated[
-        int | None,
-        typer.Option("--entries", help="Non-zeros per row, for the local step; dense when left out."),
-    ] = None,
-    deadline: Annotated[float, typer.Option("--deadline", help="Seconds to wait for another rank.")] = 60.0,
-    as_json: options.Json = False,
-) -> int:
+@dataclass(frozen=True)
+class BenchOptions:
+    """The messages and the local step that ``adfs net-bench`` measures."""
+
+    numbers: list[int] | None = option(
+        None, "--numbers", "-d", help="Numbers in a message (the dimension); may be repeated."
+    )
+    entries: int | None = option(
+        None, "--entries", help="Non-zeros per row, for the local step; dense by default."
+    )
+    deadline: float = option(60.0, "--deadline", help="Seconds to wait for another rank.")
+
+
+def net_bench(bench: BenchOptions, as_json: options.Json = False) -> int:
     """Measure exchanges between MPI ranks and the time of a local step, and print their ratio tau.
 
     Run it with the launcher, the ranks and the hosts of the run that it is for.
@@ -265,23 +284,26 @@ def net_bench(
     from adfs.launching import launched_by_mpi
     from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
 
-    options.check_positive({"--deadline": deadline, "--entries": entries, "--numbers": min(numbers or [1])})
+    options.check_positive(bench, "deadline", "entries")
+    if min(bench.numbers or [1]) < 1:
+        raise InputError(f"--numbers must be above 0, got {min(bench.numbers or [1])}")
     if not launched_by_mpi():
         raise InputError(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
         )
-    widths = tuple(sorted(numbers)) if numbers else WIDTHS
-    with options.all_ranks(deadline) as world:
+    # Several sizes of messages separate latency from bandwidth.
+    widths = tuple(sorted(bench.numbers)) if bench.numbers else WIDTHS
+    with options.all_ranks(bench.deadline) as world:
         rank = world.Get_rank()
-        found = bench_network(world, widths, entries=entries, deadline=deadline)
+        measured = bench_network(world, widths, entries=bench.entries, deadline=bench.deadline)
     if rank != 0:
         return 0
-    table = found.table()
+    table = measured.table()
     if as_json:
-        figures = {"latency": found.latency, "bandwidth": found.bandwidth}
-        print(json.dumps({"hosts": found.hosts} | figures | {"rows": table.to_dict("records")}))
+        figures = {"latency": measured.latency, "bandwidth": measured.bandwidth}
+        print(json.dumps({"hosts": measured.hosts} | figures | {"rows": table.to_dict("records")}))
         return 0
-    print(f"{len(found.hosts)} ranks on {len(set(found.hosts))} hosts, {len(found.pairs)} pairs")
+    print(f"{len(measured.hosts)} ranks on {len(set(measured.hosts))} hosts, {len(measured.pairs)} pairs")
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
-    print(f"latency {1e6 * found.latency:.1f} µs, bandwidth {found.bandwidth / 1e6:.3g} MB/s one way")
+    print(f"latency {1e6 * measured.latency:.1f} µs, bandwidth {measured.bandwidth / 1e6:.3g} MB/s one way")
     return 0

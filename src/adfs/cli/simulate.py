@@ -1,21 +1,23 @@
-"""``adfs simulate`` and ``adfs rates``: a problem and a network, run or put into the formulas."""
+"""``adfs simulate`` and ``adfs rates``: a run on a simulated network, and the rates of the theory."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adfs.cli import options
+from adfs.cli.options import option
 
 if TYPE_CHECKING:
-    from adfs.data import ReadOptions
     from adfs.network import Network
     from adfs.problem import Problem
+    from adfs.theory import Parameters
 
 EXAMPLES = """\b
 Examples:
@@ -25,75 +27,67 @@ Examples:
 """
 
 
+@dataclass(frozen=True)
+class LimitOptions:
+    """Where a simulation ends, and its checkpoints; the parameters of `adfs.simulate`."""
+
+    tol: float | None = option(None, "--tol", help="Stop at this certified relative duality gap.")
+    max_passes: float | None = option(
+        None, "--max-passes", help="Stop after so many passes over the data (100 without --tol)."
+    )
+    seconds: options.Seconds = None
+    checkpoint: options.Checkpoint = None
+    resume: options.Resume = False
+    progress: options.Progress = None
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """The method of a simulation; the parameters of `adfs.simulate`."""
+
+    method: str = option("adfs", "--method", help="adfs, ns-adfs, adfs-block, msda, …")
+    parameters: options.Parameters = None
+    tau: float | None = option(
+        None, "--tau", help="Time of a message, one sample's computation taking 1; for tuned parameters."
+    )
+    schedule: options.Schedule = "iid"
+
+
 def run(
     data: options.Data,
-    method: Annotated[str, typer.Option("--method", help="adfs, ns-adfs, adfs-block, msda, …")] = "adfs",
-    nodes: options.Nodes = None,
-    network_name: options.NetworkName = "cycle",
-    partition: options.Partition = None,
-    loss: options.Loss = "logistic",
-    sigma: options.Sigma = 1.0,
-    parameters: options.ParameterChoice = None,
-    tau: options.Tau = None,
-    schedule: options.Schedule = "iid",
-    seed: options.Seed = 0,
-    tol: Annotated[
-        float | None, typer.Option("--tol", help="Stop at this certified relative duality gap.")
-    ] = None,
-    max_passes: Annotated[
-        float | None,
-        typer.Option("--max-passes", help="Stop after so many passes over the data (100 without --tol)."),
-    ] = None,
-    max_seconds: options.MaxSeconds = None,
-    checkpoint: options.Checkpoint = None,
-    resume: options.Resume = False,
+    method: MethodOptions,
+    setting: options.ProblemOptions,
+    limits: LimitOptions,
+    reading: options.FileOptions,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep the run here; adfs.Run.load reads it.")
+        Path | None, typer.Option("--out", "-o", help="Save the run here; adfs.Run.load reads it.")
     ] = None,
     history: options.History = None,
-    form: options.Form = "auto",
-    label: options.Label = None,
-    n_features: options.NFeatures = None,
-    index_base: options.IndexBase = None,
     as_json: options.Json = False,
-    progress: options.Progress = None,
 ) -> int:
     """Run one method once on a simulated network."""
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
     from adfs.files import check_outputs, write_whole
 
-    check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": checkpoint})
-    limits = {"--tol": tol, "--max-passes": max_passes, "--max-seconds": max_seconds}
-    options.check_positive({"--sigma": sigma} | limits)
+    check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": limits.checkpoint})
+    options.check_positive(setting, "sigma")
+    options.check_positive(limits, "tol", "max_passes", "seconds")
 
-    from adfs.data import ReadOptions
     from adfs.runtimes import Outcome, simulate
 
-    read = ReadOptions(form, label, None, n_features, index_base)
-    problem, network = make_setting(data, read, loss, sigma, nodes, network_name, partition, seed)
-    result = simulate(
-        method,
-        problem,
-        network,
-        parameters=parameters,
-        schedule=schedule,
-        tau=tau,
-        seed=seed,
-        tol=tol,
-        max_passes=max_passes,
-        seconds=max_seconds,
-        progress=progress,
-        checkpoint=checkpoint,
-        resume=resume,
-    )
+    problem, network = make_setting(data, reading, setting)
+    # The records have the names of the parameters of `simulate`.
+    settings = asdict(method) | asdict(limits) | {"seed": setting.seed}
+    result = simulate(settings.pop("method"), problem, network, **settings)
     if history is not None:
         write_whole(history, result.frame.to_csv(index=False))
     if out is not None:
         result.save(out)
+    # The summary is printed as text or as JSON.
     last = result.frame.iloc[-1]
     summary = {
         "method": result.method,
-        "network": network.name or network_name,
+        "network": network.name or setting.network,
         "outcome": str(result.outcome),
         "gap": result.gap,
         "absolute_gap": result.absolute_gap,
@@ -101,56 +95,53 @@ def run(
         "messages": int(last["messages"]),
         "bytes": int(last["bytes"]),
         "seconds": result.seconds,
-        "seed": seed,
+        "seed": setting.seed,
     }
     if as_json:
         print(json.dumps(summary))
     else:
         for name, value in summary.items():
             print(f"{name:<9} {value:.6g}" if isinstance(value, float) else f"{name:<9} {value}")
+    # Without --tol a run that used up its passes did what was asked.
     if result.outcome is Outcome.STOPPED:
         return INTERRUPTED
-    if result.outcome is Outcome.DIVERGED or (tol is not None and result.outcome is not Outcome.CONVERGED):
+    if result.outcome is Outcome.DIVERGED or (
+        limits.tol is not None and result.outcome is not Outcome.CONVERGED
+    ):
         print(f"adfs: {result.outcome} at a gap of {result.gap:.1e}", file=sys.stderr)
         return NOT_CONVERGED
     return 0
 
 
 def make_setting(
-    data: str,
-    read: ReadOptions,
-    loss: str,
-    sigma: float,
-    nodes: int | None,
-    network_name: str,
-    partition: str | None,
-    seed: int,
+    data: str, reading: options.FileOptions, setting: options.ProblemOptions
 ) -> tuple[Problem, Network]:
     """Return the problem and the network of a command; two classes become −1 and +1."""
-    from adfs.data import read_source
+    from adfs.data import ReadOptions, read_source
     from adfs.data.table import labels_for
     from adfs.errors import InputError
     from adfs.network import Network
     from adfs.network.inputs import is_graph_file
     from adfs.problem import Problem, get_loss
 
-    chosen = get_loss(loss)
-    table = read_source(data, read, seed=seed)
+    loss = get_loss(setting.loss)
+    table = read_source(data, ReadOptions(**asdict(reading)), seed=setting.seed)
     if table.y is None:
         raise InputError(f"{table.source} has no labels")
-    y = labels_for(table.y, chosen.task, chosen.name, table.source)
-    # Without --nodes a name such as grid:3x3 or a file says the number itself; a bare name is one node.
-    sized = nodes is not None or ":" in network_name or is_graph_file(network_name)
-    network = Network(network_name, n_nodes=nodes, seed=seed) if sized else Network("path:1")
+    y = labels_for(table.y, loss.task, loss.name, table.source)
+    # Names such as grid:3x3 and files have a number of nodes; a bare name without --nodes means one node.
+    n_nodes, name = setting.n_nodes, setting.network
+    sized = n_nodes is not None or ":" in name or is_graph_file(name)
+    network = Network(name, n_nodes=n_nodes, seed=setting.seed) if sized else Network("path:1")
     problem = Problem(
         table.X,
         y,
-        chosen,
-        sigma,
+        loss,
+        setting.sigma,
         network.n_nodes,
-        partition=partition or "contiguous",
+        partition=setting.partition or "contiguous",
         sample_weight=table.weights,
-        seed=seed,
+        seed=setting.seed,
     )
     return problem, network
 
@@ -164,94 +155,38 @@ Examples:
 
 def rates(
     data: options.Data,
-    nodes: options.Nodes = None,
-    network_name: options.NetworkName = "cycle",
-    partition: options.Partition = None,
-    loss: options.Loss = "logistic",
-    sigma: options.Sigma = 1.0,
+    setting: options.ProblemOptions,
+    reading: options.FileOptions,
     parameters: Annotated[str, typer.Option("--parameters", help="tuned or paper.")] = "tuned",
     tau: Annotated[
         float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (5).")
     ] = None,
-    seed: options.Seed = 0,
-    form: options.Form = "auto",
-    label: options.Label = None,
-    n_features: options.NFeatures = None,
-    index_base: options.IndexBase = None,
     as_json: options.Json = False,
 ) -> None:
     """Print what theory predicts for a problem and a network.
 
     Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
     """
-    options.check_positive({"--sigma": sigma})
+    options.check_positive(setting, "sigma")
 
     from adfs.algorithms import get_method
-    from adfs.data import ReadOptions
-    from adfs.planning import Facts
     from adfs.runtimes.delays import DEFAULT_TAU
-    from adfs.theory import LbfgsParameters, NewtonParameters, summarize, table1, theorem4_step_time
+    from adfs.theory import summarize, table1
 
     tau = DEFAULT_TAU if tau is None else tau
-    read = ReadOptions(form, label, None, n_features, index_base)
-    problem, network = make_setting(data, read, loss, sigma, nodes, network_name, partition, seed)
+    problem, network = make_setting(data, reading, setting)
     get_method("adfs").check(problem, {})
     chosen = get_method("adfs").parameters(problem, network, choice=parameters, tau=tau)
-    summary = summarize(problem)
-    table = table1(summary, network, tau)
-    events = 1.0 / chosen.contraction
-    newton = NewtonParameters.theory(problem, network)
-    largest = float(summary.n_samples.max())
-    # Name, value, and how it is told: what is not is in the parameters' own table.
-    facts: list[tuple[str, float, str]] = [
-        ("n_nodes", problem.n_nodes, "nodes, n"),
-        ("n_samples", problem.n_samples, "samples of all nodes, nm"),
-        ("n_features", problem.n_features, "features, d"),
-        ("kappa_s", problem.kappa_s, "stochastic condition number, κ_s"),
-        ("kappa_b", problem.kappa_b, "batch condition number, κ_b"),
-        ("gamma", network.gamma, "spectral gap of the network, γ"),
-        ("tau", tau, "time of a message, τ"),
-        ("contraction", chosen.contraction, "ADFS: contraction per event, ρ"),
-        ("p_comm", chosen.p_comm, ""),
-        ("events_to_divide_by_e", events, "events to divide the error by e, 1/ρ"),
-        ("passes_to_divide_by_e", events * chosen.p_comp / problem.n_samples, "passes over the data in them"),
-        ("messages_to_divide_by_e", 2.0 * events * chosen.p_comm, "messages in them"),
-        (
-            "time_to_divide_by_e_at_most",
-            events * theorem4_step_time(chosen, network, tau).nu,
-            "idealised time of them, at most (Theorem 4)",
-        ),
-        (
-            "newton_rounds_to_1e-8",
-            NewtonParameters.rounds_to(1e-8),
-            "Newton (not linear): rounds to plan for an error of 1e-8",
-        ),
-        (
-            "newton_time_of_a_round",
-            newton.row_effort * largest + newton.hops * tau,
-            "idealised time of one of them",
-        ),
-        (
-            "lbfgs_rounds_to_1e-8",
-            get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position,
-            "L-BFGS (not linear): rounds to plan for an error of 1e-8",
-        ),
-        (
-            "lbfgs_time_of_a_round",
-            largest + LbfgsParameters.theory(problem, network).hops * tau,
-            "idealised time of one of them",
-        ),
-    ]
+    # The paper's table and our own facts use the same τ.
+    table, facts = table1(summarize(problem), network, tau), _rate_facts(problem, network, chosen, tau)
+    name = network.name or setting.network
     if as_json:
-        finite = {name: value if math.isfinite(value) else None for name, value, _ in facts}
-        rows = {str(name): float(row["time"]) for name, row in table.iterrows()}
-        print(
-            json.dumps(
-                finite | {"network": network.name or network_name, "parameters": chosen.kind, "table1": rows}
-            )
-        )
+        # JSON has no infinity.
+        finite = {key: value if math.isfinite(value) else None for key, value, _ in facts}
+        rows = {str(key): float(row["time"]) for key, row in table.iterrows()}
+        print(json.dumps(finite | {"network": name, "parameters": chosen.kind, "table1": rows}))
         return
-    print(f"Problem and network ({network.name or network_name})")
+    print(f"Problem and network ({name})")
     for _, value, text in facts:
         if text:
             print(f"  {text:<58} {value}" if isinstance(value, int) else f"  {text:<58} {value:.6g}")
@@ -262,3 +197,49 @@ def rates(
     shown = table.copy()
     shown["time"] = [f"{value:.4g}" for value in shown["time"]]
     print(shown[["time", "formula"]].to_string())
+
+
+def _rate_facts(
+    problem: Problem, network: Network, chosen: Parameters, tau: float
+) -> list[tuple[str, float, str]]:
+    """Return the name, the value and the description of each rate; without one it is for ``--json`` only."""
+    from adfs.algorithms import get_method
+    from adfs.planning import Facts
+    from adfs.theory import LbfgsParameters, NewtonParameters, summarize, theorem4_step_time
+
+    summary, events = summarize(problem), 1.0 / chosen.contraction
+    # A round waits for the node with the most samples.
+    largest = float(summary.n_samples.max())
+    newton, lbfgs = NewtonParameters.theory(problem, network), LbfgsParameters.theory(problem, network)
+    # Newton and L-BFGS do not converge linearly: rounds to a fixed error replace the rate.
+    lbfgs_rounds = get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position
+    passes = events * chosen.p_comp / problem.n_samples
+    time = events * theorem4_step_time(chosen, network, tau).nu
+    newton_round, lbfgs_round = newton.row_effort * largest + newton.hops * tau, largest + lbfgs.hops * tau
+    return [
+        ("n_nodes", problem.n_nodes, "nodes, n"),
+        ("n_samples", problem.n_samples, "samples of all nodes, nm"),
+        ("n_features", problem.n_features, "features, d"),
+        ("kappa_s", problem.kappa_s, "stochastic condition number, κ_s"),
+        ("kappa_b", problem.kappa_b, "batch condition number, κ_b"),
+        ("gamma", network.gamma, "spectral gap of the network, γ"),
+        ("tau", tau, "time of a message, τ"),
+        ("contraction", chosen.contraction, "ADFS: contraction per event, ρ"),
+        ("p_comm", chosen.p_comm, ""),  # the parameters are printed below, this one among them
+        ("events_to_divide_by_e", events, "events to divide the error by e, 1/ρ"),
+        ("passes_to_divide_by_e", passes, "passes over the data in them"),
+        ("messages_to_divide_by_e", 2.0 * events * chosen.p_comm, "messages in them"),
+        ("time_to_divide_by_e_at_most", time, "idealised time of them, at most (Theorem 4)"),
+        (
+            "newton_rounds_to_1e-8",
+            NewtonParameters.rounds_to(1e-8),
+            "Newton (not linear): rounds to plan for an error of 1e-8",
+        ),
+        ("newton_time_of_a_round", newton_round, "idealised time of one of them"),
+        (
+            "lbfgs_rounds_to_1e-8",
+            lbfgs_rounds,
+            "L-BFGS (not linear): rounds to plan for an error of 1e-8",
+        ),
+        ("lbfgs_time_of_a_round", lbfgs_round, "idealised time of one of them"),
+    ]

@@ -19,28 +19,27 @@ from adfs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-_USUAL_LABELS = ("label", "target", "y", "class")
-_SEPARATORS = (",", ";", "\t", "|", " ")  # the usual ones first
-_LINES_LOOKED_AT = 20
-
 
 def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
-    """Return text in columns, and whether its first line has names.
+    """Return the columns of a text file, and whether its first line has their names.
 
-    What separates the columns is found out: commas, semicolons, tabs, bars or blanks.
+    Columns may be separated by commas, semicolons, tabs, bars or blanks.
     """
     import pandas as pd
 
+    # The text is read at once: its first lines decide the separator and whether there are names.
     with open_bytes(path) as stream:
         content = stream.read().removeprefix(b"\xef\xbb\xbf")
     if b"\x00" in content:
         raise InputError(f"{path} is not CSV: it holds bytes that are not text")
-    first = next((line for line in content.splitlines() if line.strip()), b"")
+    first = next((line for line in io.BytesIO(content) if line.strip()), b"")
     if not first:
         raise InputError(f"{path} is empty")
     separator = _separator(content)
     fields = _fields(first, separator)
+    # A first line of numbers only is a sample.
     named = not all(_is_number(field) for field in fields)
+    # A line with too many fields is an error; pandas only warns if all lines have them.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -58,22 +57,27 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
     except pd.errors.ParserWarning:
         raise InputError(f"{path}: the lines have more fields than the first one ({len(fields)})") from None
     except pd.errors.ParserError as error:
-        found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-        if found:
-            wanted, line, seen = found.groups()
-            raise InputError(f"{path}: line {line} has {seen} fields, {wanted} were expected") from None
+        match = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        if match:
+            raise InputError(
+                f"{path}: line {match[2]} has {match[3]} fields, {match[1]} were expected"
+            ) from None
         raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
-    except ValueError:  # whose words may be the file's
+    except ValueError:  # its message may contain values of the file, which stay in this process
         raise InputError(f"{path} cannot be read as CSV") from None
+    # pandas renames columns that have the same name, so the text is checked.
     if named:
         _check_first_line(fields, frame, path)
-        _check_names(fields, path)
+        twice = next((field for field in fields if fields.count(field) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: two columns are named {twice!r}")
         frame = frame.rename(columns=str.strip)
     return frame, named
 
 
 def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
     """Return the columns of a parquet file, which have names."""
+    # pandas' own error does not say what to install.
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -90,17 +94,18 @@ def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _separator(content: bytes) -> str:
-    """Return what separates the columns: equally often on every line, and with numbers between."""
-    head = b"".join(itertools.islice(io.BytesIO(content), _LINES_LOOKED_AT))
+    """Return the separator of the columns: equally often on every line, and with numbers between."""
+    head = b"".join(itertools.islice(io.BytesIO(content), 20))
+    # Each separator is tried on the first lines.
     lines = [line for line in head.splitlines() if line.strip()]
     best, separator = (False, -1.0), ","
-    for mark in _SEPARATORS:
+    for mark in (",", ";", "\t", "|", " "):  # of two that are equally good, the more usual one
         rows = [_fields(line, mark) for line in lines]
         if len(rows[0]) == 1:
             continue
-        told = [_is_number(field) for row in rows[1:] or rows for field in row]
-        merit = (len({len(row) for row in rows}) == 1, sum(told) / len(told))
-        if merit > best:  # of equals, the usual one
+        numeric = [_is_number(field) for row in rows[1:] or rows for field in row]
+        merit = (len({len(row) for row in rows}) == 1, sum(numeric) / len(numeric))
+        if merit > best:
             best, separator = merit, mark
     return separator
 
@@ -127,11 +132,12 @@ def _is_number(field: str) -> bool:
 def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> None:
     """Raise if the first line, taken for names, looks like a sample.
 
-    It does if it has numbers where the other lines have them, and a text that occurs below it or numbers
-    that no table of numbered columns has: these are whole and ascend.
+    It does if it has numbers where the other lines have them, and either a text that occurs below it, too, or
+    numbers that cannot be the numbers of columns, because they are not whole or do not ascend.
     """
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+    # Each name of the first line with its column, and whether that holds numbers.
     columns = [frame.iloc[:, place] for place in range(frame.shape[1])]
     pairs = [
         (field, values, is_numeric_dtype(values) and not is_bool_dtype(values))
@@ -140,22 +146,14 @@ def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> Non
     numbers = [field for field, _, numeric in pairs if numeric and field]
     if len(frame) == 0 or not all(map(_is_number, numbers)):
         return
-    again = any(values.astype(str).eq(field).any() for field, values, numeric in pairs if not numeric)
-    counted = [float(number) for number in numbers]
-    numbered = all(one.is_integer() for one in counted) and all(a < b for a, b in pairwise(counted))
-    if again or not numbered:
+    repeated = any(values.astype(str).eq(field).any() for field, values, numeric in pairs if not numeric)
+    values = [float(number) for number in numbers]
+    numbered = all(value.is_integer() for value in values) and all(a < b for a, b in pairwise(values))
+    if repeated or not numbered:
         raise InputError(
             f"{path} has no line of names: its first line looks like the other lines; put a line with the "
             "names of the columns above it (or, if that line has the names, replace those that are numbers)"
         )
-
-
-def _check_names(fields: list[str], path: Path) -> None:
-    seen: set[str] = set()
-    for field in fields:
-        if field in seen:
-            raise InputError(f"{path}: two columns are named {field!r}")
-        seen.add(field)
 
 
 def split_columns(
@@ -170,8 +168,8 @@ def split_columns(
     """Return the table of a file's columns, which have names or not.
 
     ``wanted`` are the columns of labels, of sample weights and of offsets: a name, or a number counted from 0
-    (from the end when negative). None for the labels is a column named label, target, y or class; a file
-    without it is refused where labels are needed. So is one without the column of offsets where they are.
+    (from the end if negative). Without a column of labels, it is the one named label, target, y or class. A
+    file without the column of labels, or of offsets, is refused if they are needed.
     """
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")
@@ -184,18 +182,15 @@ def split_columns(
     features = [column for column in columns if column not in (label_column, weight_column, offset_column)]
     if not features:
         raise InputError(f"{path} has no column besides the label")
+    # One column after the other: an error names the first one that does not hold numbers.
     X = np.column_stack([_numeric(frame[column], column, path) for column in features])
-    y = None if label_column is None else _labels(frame[label_column], label_column, path)
-    weights = None if weight_column is None else _numeric(frame[weight_column], weight_column, path)
-    added = None if offset_column is None else _numeric(frame[offset_column], offset_column, path)
-    names = tuple(features) if named else None
     return Table(
         np.ascontiguousarray(X),
-        y,
-        weights,
+        None if label_column is None else _labels(frame[label_column], label_column, path),
+        None if weight_column is None else _numeric(frame[weight_column], weight_column, path),
         str(path),
-        feature_names=names,
-        offset=added,
+        feature_names=tuple(features) if named else None,
+        offset=None if offset_column is None else _numeric(frame[offset_column], offset_column, path),
         offset_name=offset_column,
     )
 
@@ -203,21 +198,24 @@ def split_columns(
 def _find(
     columns: list[str], wanted: str | None, path: Path, role: str, needed: bool, named: bool
 ) -> str | None:
+    """Return the name of the column with a role, None if it is neither there nor needed."""
     if wanted is None:
-        found = [column for column in columns if column.lower() in _USUAL_LABELS] if named else []
-        if len(found) == 1:
-            return found[0]
+        usual = ("label", "target", "y", "class")
+        candidates = [column for column in columns if column.lower() in usual] if named else []
+        if len(candidates) == 1:
+            return candidates[0]
         if not needed:
             return None
-        reason = (
-            "several columns could be the label" if found else "no column is named label, target, y or class"
-        )
+        reason = "several columns could be the label"
+        if not candidates:
+            reason = "no column is named label, target, y or class"
         if len(columns) == 1:
             raise InputError(
                 f"{path} has one column only, {columns[0]!r}; separate columns by commas, semicolons, tabs, "
                 "bars or blanks"
             )
         raise InputError(f"{path}: {reason}; say which with --{role}: {_listed(columns)}")
+    # A name first: a column may be called 0.
     if wanted in columns and named:
         return wanted
     if re.fullmatch(r"-?\d+", wanted) and -len(columns) <= int(wanted) < len(columns):
@@ -232,15 +230,18 @@ def _listed(columns: list[str]) -> str:
 
 
 def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
+    """Return a column as numbers; raise if it holds text, or has missing or infinite entries."""
     from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
 
     if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
+        # The row is reported, not its text.
         for row, value in enumerate(values):
             if not _is_number(str(value)):
                 raise InputError(
                     f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
                 )
         raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
+    # Missing values become NaN, which is refused below.
     out = values.to_numpy(dtype=np.float64, na_value=np.nan)
     if not np.isfinite(out).all():
         row = int(np.flatnonzero(~np.isfinite(out))[0])
@@ -252,6 +253,7 @@ def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
 
 
 def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
+    """Return the labels as numbers, or as text; raise if some are numbers and others are not."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     if values.isna().any():
@@ -259,12 +261,12 @@ def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
         raise InputError(f"{path}: the label {name!r} is missing in data row {row + 1}")
     if is_numeric_dtype(values) and not is_bool_dtype(values):
         return _numeric(values, name, path)
+    # Labels may be text, or numbers that were read as text.
     texts = [str(value) for value in values]
-    numbers = [row for row, text in enumerate(texts) if _is_number(text)]
-    if numbers and len(numbers) < len(texts):
-        other = next(row for row in range(len(texts)) if row not in set(numbers))
+    numeric = [_is_number(text) for text in texts]
+    if any(numeric) and not all(numeric):
         raise InputError(
-            f"{path}: the label {name!r} mixes numbers and text: a number in data row {numbers[0] + 1}, "
-            f"text in data row {other + 1}"
+            f"{path}: the label {name!r} mixes numbers and text: a number in data row "
+            f"{numeric.index(True) + 1}, text in data row {numeric.index(False) + 1}"
         )
-    return np.array([float(text) for text in texts]) if numbers else np.array(texts, dtype=np.str_)
+    return np.array([float(text) for text in texts]) if all(numeric) else np.array(texts, dtype=np.str_)

@@ -1,4 +1,4 @@
-"""Reading samples by name: files (the format by the ending, or as told), bundled sets, random numbers."""
+"""Samples from files (LIBSVM text, .npz, CSV, parquet), from bundled data sets, or at random."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,28 +18,25 @@ from adfs.data.table import COMPRESSED_SUFFIXES, Matrix, Table, align, machine_m
 from adfs.errors import InputError, unknown_name
 from adfs.files import read_arrays
 
+# The arrays of a CSR matrix, as `scipy.sparse.save_npz` names them.
 _CSR = ("data", "indices", "indptr", "shape")
-_ROLES = ("sample_weight", "offset")
-
-# LIBSVM text: read in blocks that end at a line, so that its text is never in memory whole.
-_BLOCK = 1 << 23
+# Indices of columns are stored in 32 bits.
 _LARGEST_INDEX = 2**31 - 2
-
-_NOT_TEXT = re.compile(rb"[^\t-\r -~]")
-_LINE = re.compile(rb"\s*[^\s:]+(?:\s+[0-9]+:[^\s:]+)*\s*")
 
 
 def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     """Read an archive with dense rows (``X``), or CSR rows as `scipy.sparse.save_npz` names their arrays.
 
-    One without ``y`` is refused where labels are needed.
+    An archive without ``y`` is refused if labels are needed.
     """
+    roles = ("sample_weight", "offset")
     with open_bytes(path) as stream:
+        # NumPy reports a damaged archive in many ways; this check gives one sentence.
         if not zipfile.is_zipfile(stream):
             raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short")
         stream.seek(0)
         try:
-            arrays = read_arrays(stream, _most_bytes(path), (*_CSR, "format", "X", "y", *_ROLES))
+            arrays = read_arrays(stream, _most_bytes(path), (*_CSR, "format", "X", "y", *roles))
         except ValueError as error:
             raise InputError(f"{path} cannot be read as a NumPy archive: {error}") from None
     X = _rows(arrays, path)
@@ -51,22 +48,23 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     if y is not None:
         y = _column(y, X.shape[0], "y", path)
         y = _texts(y, path) if y.dtype.kind in "US" else _numbers(y, "y", path)
+    # Both are optional columns with one number per row.
     weights, offset = (
         _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
-        for name in _ROLES
+        for name in roles
     )
     name = None if offset is None else "offset"
     return Table(X, y, weights, str(path), offset=offset, offset_name=name)
 
 
 def _most_bytes(path: Path) -> int:
-    """Return how much memory the arrays of an archive may take.
+    """Return how much memory the arrays of an archive may take: at most the memory of this machine.
 
-    That is no more than this machine has. Of a file that is compressed more than a hundredfold, which real
-    measurements are not, it is no more than a hundredth: such a file is small, or made to fill the memory.
+    Real data are not compressed by more than a factor of 100. An archive that claims to be must be small, a
+    hundredth of the memory, because it may have been made to fill the memory.
     """
-    there = machine_memory()
-    return min(there, max(100 * path.stat().st_size, there // 100))
+    memory = machine_memory()
+    return min(memory, max(100 * path.stat().st_size, memory // 100))
 
 
 def _texts(values: np.ndarray, path: Path) -> np.ndarray:
@@ -78,14 +76,17 @@ def _texts(values: np.ndarray, path: Path) -> np.ndarray:
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
     X: Matrix
+    # Dense rows.
     if "X" in arrays:
         X = _numbers(arrays["X"], "X", path)
         if X.ndim != 2:
             raise InputError(f"{path}: X must be two-dimensional (samples × features), got shape {X.shape}")
     elif all(name in arrays for name in _CSR):
+        # Sparse rows; `scipy.sparse.save_npz` also writes the form of the matrix.
         kind = arrays.get("format", np.array("csr")).tolist()
         if kind not in ("csr", b"csr"):
             raise InputError(f"{path} holds a sparse matrix in another form than CSR; save it with .tocsr()")
+        # SciPy would truncate fractions without a word.
         for name in _CSR[1:]:
             if arrays[name].dtype.kind not in "iu":
                 raise InputError(f"{path}: {name} holds {arrays[name].dtype} values, not whole numbers")
@@ -107,6 +108,7 @@ def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
 
 
 def _column(values: np.ndarray, n_samples: int, name: str, path: Path) -> np.ndarray:
+    # A column of a matrix is taken for a vector.
     if values.shape == (n_samples, 1):
         values = values[:, 0]
     if values.shape != (n_samples,):
@@ -122,98 +124,80 @@ def _numbers(values: np.ndarray, name: str, path: Path) -> np.ndarray:
         raise InputError(f"{path}: {name} holds {values.dtype} values, not numbers")
     out = np.asarray(values, dtype=np.float64)
     if not np.isfinite(out).all():
+        # The place of the number is reported, not the number.
         place = tuple(int(k) for k in np.argwhere(~np.isfinite(out))[0])
         raise InputError(f"{path}: {name} holds NaN or infinity, first at {place}; clean or impute it first")
     return out
 
 
-class _Block(NamedTuple):
-    labels: np.ndarray
-    counts: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
+class _Lines:
+    """The lines of LIBSVM text for scikit-learn's parser, without comments.
+
+    The parser reads ``1_000`` as a number and skips ``qid``; both are refused here.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.read = stream.read  # the parser takes only objects with this method
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._stream:
+            text = line.partition(b"#")[0]
+            if b"_" in text or b"q" in text:
+                raise ValueError
+            yield text
 
 
 def read_libsvm(path: Path) -> Table:
     """Read LIBSVM text: one sample per line, ``label index:value index:value …``, indices ascending.
 
-    The columns are the indices as they stand in the file. A block of lines is checked and converted as
-    arrays; only when a check fails is the offending line looked for.
+    The columns are the indices as they stand in the file.
     """
+    from sklearn.datasets import load_svmlight_file
+
     with open_bytes(path) as stream:
-        blocks = [_parse(block, line, path) for block, line in _blocks(stream)]
-    labels = np.concatenate([block.labels for block in blocks]) if blocks else np.empty(0)
+        # A byte order mark, which some editors write, is not part of the text.
+        if stream.read(3) != b"\xef\xbb\xbf":
+            stream.seek(0)
+        try:
+            rows, labels = load_svmlight_file(_Lines(stream), zero_based=True)
+        except (ValueError, OverflowError):
+            rows = None
+    if rows is None or not (np.isfinite(rows.data).all() and np.isfinite(labels).all()):
+        raise _explained(path)
     if labels.size == 0:
         raise InputError(f"{path} holds no samples")
-    counts = np.concatenate([block.counts for block in blocks])
-    indices = np.concatenate([block.indices for block in blocks])
-    values = np.concatenate([block.values for block in blocks])
-    if indices.size == 0:
+    if rows.nnz == 0:
         raise InputError(f"{path} holds labels but no features: expected 'label index:value …' on each line")
-    small = indices.size < 2**31
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32 if small else np.int64)
-    shape = (labels.size, int(indices.max()) + 1)
-    X = sp.csr_array((values, indices.astype(indptr.dtype), indptr), shape=shape)
-    return Table(X, labels, None, str(path), lowest_index=int(indices.min()))
+    if rows.shape[1] > _LARGEST_INDEX + 1:
+        raise _explained(path)
+    kind = np.int32 if rows.nnz < 2**31 else np.int64
+    X = sp.csr_array((rows.data, rows.indices.astype(kind), rows.indptr.astype(kind)), shape=rows.shape)
+    return Table(X, labels, None, str(path), lowest_index=int(X.indices.min()))
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield whole lines, and the number of the first."""
-    line, rest = 1, b""
-    while chunk := stream.read(_BLOCK):
-        if line == 1 and not rest:
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
-        head, newline, tail = chunk.rpartition(b"\n")
-        if not newline:
-            rest += chunk
-            continue
-        block = rest + head + newline
-        yield block, line
-        line += block.count(b"\n")
-        rest = tail
-    if rest:
-        yield rest, line
-
-
-def _parse(block: bytes, first_line: int, path: Path) -> _Block:
-    if b"#" in block:
-        block = re.sub(rb"#[^\n]*", b"", block)
-    odd = _NOT_TEXT.search(block)
-    if odd is not None:
-        where = first_line + block[: odd.start()].count(b"\n")
-        raise InputError(f"{path} is not LIBSVM text: line {where} holds a byte that is not plain text")
-    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
-    if b"_" in block or not all(map(_LINE.fullmatch, lines)):  # Python's numbers may hold underscores
-        _explain(block, first_line, path)
-    tokens = block.replace(b":", b" ").split()
-    try:
-        numbers = np.fromiter(map(float, tokens), np.float64, len(tokens))
-    except ValueError:
-        _explain(block, first_line, path)
-    counts = np.array([line.count(b":") for line in lines], dtype=np.int64)
-    labels = np.cumsum(2 * counts + 1) - 2 * counts - 1
-    indices, values = np.delete(numbers, labels).reshape(-1, 2).T
-    ascends = np.diff(indices, prepend=-1.0) > 0.0
-    ascends[(np.cumsum(counts) - counts)[counts > 0]] = True  # the first of a line
-    if not (np.isfinite(numbers).all() and ascends.all() and (indices <= _LARGEST_INDEX).all()):
-        _explain(block, first_line, path)
-    return _Block(numbers[labels], counts, indices.astype(np.int64), values)
-
-
-def _explain(block: bytes, first_line: int, path: Path) -> NoReturn:
-    """Find the first line that is wrong and say what is wrong with it."""
-    for number, text in enumerate(block.decode().split("\n"), start=first_line):
-        problem = _fault(text)
-        if problem is not None:
-            raise InputError(f"{path}: line {number}: {problem}")
-    raise InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line")
+def _explained(path: Path) -> InputError:
+    """Return the error of a file that is not LIBSVM text: its first wrong line, and what is wrong there."""
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            text = line.removeprefix(b"\xef\xbb\xbf").partition(b"#")[0]
+            if re.search(rb"[^\t-\r -~]", text):
+                return InputError(
+                    f"{path} is not LIBSVM text: line {number} holds a byte that is not plain text"
+                )
+            fault = _fault(text.decode())
+            if fault is not None:
+                return InputError(f"{path}: line {number}: {fault}")
+    return InputError(f"{path} is not LIBSVM text: expected 'label index:value …' on each line")
 
 
 def _fault(text: str) -> str | None:
-    """Return what is wrong with one line, None when nothing is.
+    """Return what is wrong with one line, None if nothing is.
 
-    The words of the file are not repeated: over MPI other ranks are told, and samples stay where they are.
+    The sentence does not repeat words of the file: over MPI other ranks get it, and samples stay where they
+    are.
     """
+    # Blank lines and comments are no samples.
     words = text.split()
     if not words:
         return None
@@ -224,25 +208,26 @@ def _fault(text: str) -> str | None:
         return "the label is not a number"
     if not np.isfinite(label):
         return "the label is NaN or infinite; clean the data first"
-    previous = -1.0
+    # Pairs index:value, with ascending indices.
+    previous = -1
     for place, word in enumerate(words[1:], start=2):
-        left, colon, right = word.partition(":")
-        if left == "qid":
+        index, colon, value = word.partition(":")
+        if index == "qid":
             return "qid (ranking data) is not supported"
-        if not colon or not left or not right or ":" in right:
+        if not colon or not index or not value or ":" in value:
             return f"word {place} is not index:value"
-        if not (left.isascii() and left.isdigit()):
+        if not (index.isascii() and index.isdigit()):
             return f"the index in word {place} is not a whole number of at least 0"
-        if int(left) > _LARGEST_INDEX:
+        if int(index) > _LARGEST_INDEX:
             return f"the index in word {place} is too large (at most {_LARGEST_INDEX})"
-        if int(left) <= previous:
-            return f"the index {left} comes after {previous:.0f}; indices must ascend"
-        previous = int(left)
-        value = _plain_number(right)
-        if value is None:
-            return f"the value of index {left} is not a number"
-        if not np.isfinite(value):
-            return f"the value of index {left} is NaN or infinite; clean or impute the data first"
+        if int(index) <= previous:
+            return f"the index {index} comes after {previous}; indices must ascend"
+        previous = int(index)
+        number = _plain_number(value)
+        if number is None:
+            return f"the value of index {index} is not a number"
+        if not np.isfinite(number):
+            return f"the value of index {index} is NaN or infinite; clean or impute the data first"
     return None
 
 
@@ -253,15 +238,13 @@ def _plain_number(word: str) -> float | None:
         return None
 
 
-#: Format -> the endings that say it. Any other ending is taken for LIBSVM text, which often has none.
+#: Format -> the endings of its files. Files with other endings are read as LIBSVM text, which often has none.
 FORMATS = {
     "libsvm": (".svm", ".libsvm", ".svmlight", ".txt", ".t"),
     "npz": (".npz",),
     "csv": (".csv", ".tsv"),
     "parquet": (".parquet", ".pq"),
 }
-# One node of a run keeps about so many vectors of d numbers.
-_VECTORS = 8
 
 
 @dataclass(frozen=True)
@@ -275,7 +258,7 @@ class ReadOptions:
     label, weight, offset : str, optional
         The columns with the labels, the sample weights and the offsets, for CSV and parquet.
     n_features : int, optional
-        d, where the files do not say it.
+        d, if the files do not determine it.
     index_base : int, optional
         0 or 1, for LIBSVM text.
     labels_needed, offset_needed : bool
@@ -296,16 +279,18 @@ class ReadOptions:
             raise unknown_name("format", self.form, ("auto", *FORMATS))
         if self.index_base not in (None, 0, 1):
             raise InputError(f"--index-base must be 0 or 1, got {self.index_base}")
-        needed, there = 8 * _VECTORS * (self.n_features or 0), machine_memory()
-        if needed > there:
+        # A node of a run keeps about eight vectors of d numbers of 8 bytes.
+        needed, memory = 8 * 8 * (self.n_features or 0), machine_memory()
+        if needed > memory:
             raise InputError(
                 f"--n-features {self.n_features} needs about {needed / 1e9:.3g} GB per node, this machine "
-                f"has {there / 1e9:.3g} GB; give the number of features that the data has, or leave it out"
+                f"has {memory / 1e9:.3g} GB; give the number of features that the data has, or leave it out"
             )
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a file's name says."""
+    """Return the format of a file by the ending of its name."""
+    # data.svm.bz2 has the format of data.svm.
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
         suffixes.pop()
@@ -314,7 +299,7 @@ def format_of(path: Path) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise for names of what is no file that can be read here."""
+    """Raise for names that are not those of files on a disk."""
     if name == "-":
         raise InputError("standard input (-) is not read; save it to a file first")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
@@ -324,7 +309,7 @@ def check_name(name: str) -> None:
 
 
 def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
-    """Read one file; the columns of LIBSVM text are settled afterwards by `align`."""
+    """Read one file; `align` decides afterwards whether columns of LIBSVM text count from 0 or 1."""
     options = options or ReadOptions()
     check_name(os.fspath(path))
     path = Path(path)
@@ -343,6 +328,7 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
             labels_needed=options.labels_needed,
             offset_needed=options.offset_needed,
         )
+    # LIBSVM text has no columns of weights or offsets, and an archive has its own.
     if options.weight is not None and table.weights is None:
         raise InputError(f"{path} has no weights: --weight names a column of CSV and parquet")
     if options.offset is not None and options.offset_needed and table.offset is None:
@@ -360,11 +346,8 @@ def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | 
     )
 
 
-_BUNDLED = ("breast_cancer", "diabetes", "digits", "iris", "wine")
-
-
 def read_source(name: str, options: ReadOptions | None = None, *, seed: int = 0) -> Table:
-    """Return the samples that a name stands for.
+    """Return the samples of a file, of a bundled data set, or at random.
 
     Parameters
     ----------
@@ -390,23 +373,26 @@ def read_source(name: str, options: ReadOptions | None = None, *, seed: int = 0)
 
 
 def _bundled(name: str) -> Table:
-    if name not in _BUNDLED:
-        raise unknown_name("bundled data set", name, _BUNDLED)
+    known = ("breast_cancer", "diabetes", "digits", "iris", "wine")
+    if name not in known:
+        raise unknown_name("bundled data set", name, known)
     from sklearn import datasets
 
     X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    # Columns that are constant stay constant.
     spread = X.std(axis=0)
     X = (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     return Table(np.ascontiguousarray(X), y.astype(np.float64), None, f"sklearn:{name}")
 
 
 def _synthetic(sizes: str, seed: int) -> Table:
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", sizes)
-    if found is None:
-        raise InputError(f"synthetic data wants samples x features, as in synthetic:200x10, got {sizes!r}")
-    n_samples, n_features = (int(size) for size in found.groups())
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", sizes)
+    if match is None:
+        raise InputError(f"synthetic data needs samples x features, as in synthetic:200x10, got {sizes!r}")
+    n_samples, n_features = (int(size) for size in match.groups())
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, n_features))
+    # A hyperplane through 0, with noise.
     margins = X @ rng.standard_normal(n_features) / np.sqrt(n_features)
     y = np.where(margins + 0.5 * rng.standard_normal(n_samples) >= 0.0, 1.0, -1.0)
     return Table(X, y, None, f"synthetic:{sizes}")

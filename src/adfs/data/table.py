@@ -1,4 +1,4 @@
-"""A table of samples as read from one file, and several of them brought to the same columns."""
+"""The samples of one file as a table, and several tables with the same columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adfs.files import reading_error
 
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
 
-#: Endings that say how a file is compressed; what it is said by its first bytes.
+#: Endings of compressed files. Whether a file is compressed is decided by its first bytes.
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz")
 _MAGIC: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
@@ -34,11 +34,12 @@ _MAGIC: dict[bytes, Any] = {
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed; failures while it is open become an `InputError`."""
+    """Open a file for reading, decompressed; an error while it is open becomes an `InputError`."""
     try:
         with path.open("rb") as raw:
             if not raw.seekable():
                 raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
+            # The first bytes say whether and how the file is compressed.
             head = raw.read(6)
             if not head:
                 raise InputError(f"{path} is empty")
@@ -61,12 +62,9 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise reading_error(path, error) from None
 
 
-# Beyond this many columns a wrong index is likelier than a model of that size; --n-features overrules.
-_MOST_COLUMNS = 100_000_000
-
-
 def machine_memory() -> int:
-    """Return the bytes of memory that this process may have, as the machine or its container says."""
+    """Return the bytes of memory that this process may use: those of the machine, or of its container."""
+    # A container may allow less than the machine has.
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
@@ -77,25 +75,25 @@ def machine_memory() -> int:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What one file holds.
+    """The samples of one file.
 
     Attributes
     ----------
     X : ndarray or csr_array of shape (N, d)
-        For LIBSVM text the column is the index as it stands in the file, until `align` settles where
-        counting starts.
+        For LIBSVM text the column is the index as it stands in the file, until `align` has decided whether
+        counting starts at 0 or 1.
     y : ndarray of shape (N,), or None
-        Numbers (float64) or text; None when the file has no labels and need not have any.
+        Numbers (float64) or text; None if the file has no labels and needs none.
     weights : ndarray of shape (N,), or None
     source : str
-        Where it came from, for messages.
+        The file, for messages.
     feature_names : tuple of str, or None
     lowest_index : int or None
-        The lowest index of LIBSVM text; None for formats whose columns are settled.
+        The lowest index of LIBSVM text, before `align`; None for other formats.
     index_base : int or None
-        Where counting started in LIBSVM text (0 or 1), once `align` has settled it.
+        The first index of LIBSVM text (0 or 1), after `align`.
     offset : ndarray of shape (N,), or None
-        What is added to a model's xᵀθ + b.
+        Is added to xᵀθ + b.
     offset_name : str or None
         The column or array that the offsets were read from.
     """
@@ -141,7 +139,7 @@ def align(
     ignore_extra : bool
         Leave out columns beyond ``n_features`` instead of refusing them.
     remedy : str
-        What to do about columns that are refused, in terms of whoever gave ``n_features``.
+        The advice in the error about columns that are refused.
 
     Examples
     --------
@@ -150,13 +148,16 @@ def align(
     >>> align([raw], n_features=4)[0].X.toarray().tolist()
     [[5.0, 6.0, 0.0, 0.0]]
     """
+    # Files with named columns must have the same ones.
     names = {table.feature_names for table in tables if table.feature_names is not None}
     if len(names) > 1:
         raise InputError(f"{tables[0].source} and the other files have different columns; give them the same")
-    base = _settle_base(tables, index_base)
+    # All LIBSVM files count from the same index, then they get the same width.
+    base = _first_index(tables, index_base)
     shifted = [_shift(table, base) if table.lowest_index is not None else table for table in tables]
     width = max(table.n_features for table in shifted) if n_features is None else n_features
-    if n_features is None and width > _MOST_COLUMNS:
+    # With more than 10⁸ columns a wrong index is more likely than a model of that size.
+    if n_features is None and width > 100_000_000:
         worst = max(shifted, key=lambda table: table.n_features)
         raise InputError(
             f"{worst.source}: index {width - 1 + base} would make a model of {width} coefficients; "
@@ -165,13 +166,13 @@ def align(
     return [_widen(table, width, ignore_extra, remedy) for table in shifted]
 
 
-def _settle_base(tables: Sequence[Table], wanted: int | None) -> int:
+def _first_index(tables: Sequence[Table], wanted: int | None) -> int:
     lowest = [(table.lowest_index, table.source) for table in tables if table.lowest_index is not None]
     if wanted is None:
         return 0 if any(index == 0 for index, _ in lowest) else 1
     for index, source in lowest:
         if index < wanted:
-            raise InputError(f"{source} has an index 0, but its indices are said (or known) to start at 1")
+            raise InputError(f"{source} has an index 0, but its indices should start at 1")
     return wanted
 
 
@@ -183,31 +184,33 @@ def _shift(table: Table, base: int) -> Table:
 
 
 def _widen(table: Table, width: int, ignore_extra: bool, remedy: str) -> Table:
-    own = table.n_features
-    if own == width:
+    count = table.n_features
+    if count == width:
         return table
-    if own > width:
+    if count > width:
         if not ignore_extra:
-            raise InputError(f"{table.source} has {own} features, {width} are wanted; {remedy}")
+            raise InputError(f"{table.source} has {count} features, {width} are wanted; {remedy}")
         return dataclasses.replace(table, X=table.X[:, :width])
+    # Only sparse text leaves out its last columns, if they are all 0.
     if table.index_base is None:
         raise InputError(
-            f"{table.source} has {own} features, {width} are wanted; only LIBSVM text may leave out the last"
+            f"{table.source} has {count} features, {width} are wanted; only LIBSVM text may have fewer"
         )
     X = sp.csr_array((table.X.data, table.X.indices, table.X.indptr), shape=(table.n_samples, width))
     return dataclasses.replace(table, X=X)
 
 
 def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
-    """Put aligned tables one below the other; return the whole and the rows of each.
+    """Put aligned tables one below the other; return the joined table and the rows of each.
 
     Returns
     -------
     Table
-        Sparse as soon as one of them is.
+        Sparse if one of them is.
     list of ndarray
         The row numbers of each table in it: a partition with one table per node.
     """
+    # The rows of each table in the joined one.
     cuts = np.cumsum([0, *(table.n_samples for table in tables)])
     parts = [np.arange(a, b) for a, b in pairwise(cuts)]
     if len(tables) == 1:
@@ -217,17 +220,19 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
         raise InputError("some of the files have labels and others do not")
     if len({label.dtype.kind for label in labels}) > 1:
         raise InputError("some of the files have numbers as labels and others text; give them the same")
+    # A file without weights has weight 1 for each sample; offsets must be in all files or in none.
     weighted = any(table.weights is not None for table in tables)
     weights = [np.ones(t.n_samples) if t.weights is None else t.weights for t in tables] if weighted else []
     shifts = [table.offset for table in tables if table.offset is not None]
     if shifts and len(shifts) != len(tables):
         raise InputError("some of the files have offsets and others do not")
+    # One sparse table makes all of them sparse.
     X: Matrix
     if any(sp.issparse(table.X) for table in tables):
         X = sp.csr_array(sp.vstack([sp.csr_array(table.X) for table in tables], format="csr"))
     else:
         X = np.vstack([table.X for table in tables])
-    whole = dataclasses.replace(
+    joined = dataclasses.replace(
         tables[0],
         X=X,
         y=np.concatenate(labels) if labels else None,
@@ -235,15 +240,16 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
         offset=np.concatenate(shifts) if shifts else None,
         source=f"{tables[0].source} and {len(tables) - 1} more",
     )
-    return whole, parts
+    return joined, parts
 
 
 def labels_for(y: np.ndarray, task: str, loss: str, source: str) -> np.ndarray:
-    """Return the labels as a loss of a task takes them: two classes as −1 and +1, numbers as they are."""
+    """Return the labels for a loss: two classes as −1 and +1, numbers of a regression unchanged."""
     if task != "classification":
         if y.dtype.kind == "U":
             raise InputError(f"{source}: the labels are text, the loss {loss!r} wants numbers")
         return y
+    # The larger class becomes +1.
     classes = np.unique(y)
     if classes.size != 2:
         raise InputError(

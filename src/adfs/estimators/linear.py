@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.errors import InputError, unknown_name
+from adfs.errors import InputError
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator
 from adfs.estimators.checks import check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
@@ -39,6 +39,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     default, this is Newton's method or APCG on the dual, whichever is predicted to be less work; with more,
     the samples are split over the nodes of a graph, which solve the same problem by sums over all of them or
     by neighbours talking to each other (ADFS), simulated in this process, with the same answer.
+
+    See :doc:`/glossary` for words such as node, pass and gap.
 
     Parameters
     ----------
@@ -154,11 +156,16 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
     def _spec(self, loss: Loss) -> ModelSpec:
         if self.multi_class not in _MULTI_CLASS:
-            raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
+            raise InputError(
+                f"{{multi_class}} must be auto, ovr or multinomial, got {self.multi_class!r}",
+                multi_class=None,
+            )
         softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
         if loss.multiclass(2) is None:
             if softmax:
-                raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
+                raise InputError(
+                    f"{{multi_class}} is for the logistic loss, not {self.loss!r}", multi_class="multinomial"
+                )
             softmax = False
         return ModelSpec(
             loss=loss,

@@ -51,6 +51,7 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
     >>> np.round(X[y == 1].mean(), 1), y.sum()
     (np.float64(1.0), np.float64(0.0))
     """
+    # Alternating labels make every contiguous part balanced.
     rng = np.random.default_rng(seed)
     y = np.where(np.arange(n_samples) % 2 == 0, 1.0, -1.0)
     return rng.standard_normal((n_samples, n_features)) + y[:, None], y
@@ -87,6 +88,7 @@ def _make_problem(
 ) -> Problem:
     n_nodes, loss = network.n_nodes, get_loss(loss_name)
     chosen = seed if data.seed is None else data.seed
+    # The paper's data are balanced at every node, whatever the partition.
     if data.source == "gaussians":
         assert data.samples_per_node is not None
         if loss.task != "classification":
@@ -112,13 +114,13 @@ def _samples(
     if y is None:
         raise InputError(f"{table.source} has no labels")
     if data.samples_per_node is not None:
-        wanted = data.samples_per_node * n_nodes
-        if wanted > y.size:
+        count = data.samples_per_node * n_nodes
+        if count > y.size:
             raise InputError(
                 f"{table.source} has {y.size} samples, fewer than {n_nodes} nodes x {data.samples_per_node}: "
                 "lower samples_per_node or take fewer nodes"
             )
-        rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:wanted])
+        rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:count])
         X, y, weights = X[rows], y[rows], None if weights is None else weights[rows]
     return (
         _normalised(X, data.normalise, table.source),
@@ -133,6 +135,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
     sparse = bool(sp.issparse(X))
     if how == "columns":
         if sparse:
+            # Centring makes a matrix dense, which is refused if the dense one is larger than the sparse one.
             if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
                 raise InputError(
                     f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
@@ -141,6 +144,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
             X = X.toarray()
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    # Rows of length 0 stay as they are.
     squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
     factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
     if sparse:
@@ -150,6 +154,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
 
 def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     """Return the edges of a graph or of a file, with their weights where these are not all 1."""
+    # A file is named by the error itself, other graphs are not.
     try:
         network = Network(graph, n_nodes=nodes)
     except InputError as error:
@@ -157,8 +162,9 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     if network.n_nodes == 1:
         return "path:1"
     labels = network.labels
-    names = [one for one in labels if isinstance(one, str)]
+    names = [label for label in labels if isinstance(label, str)]
     ends: Sequence[str | int] = names if len(names) == len(labels) else range(len(labels))
+    # Weights are written only if they are not all 1.
     edges = [(ends[i], ends[j]) for i, j in network.edges.tolist()]
     if (network.weights == 1.0).all():
         return tuple(edges)
@@ -177,6 +183,7 @@ def with_paths(table: TomlTable, base: Path) -> JsonObject:
     """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
     values = dict(table)
     data, graph, imports = table.get("data"), table.get("network"), table.get("imports")
+    # The three keys that may hold paths.
     if isinstance(data, str):
         data = {"source": data}
     if isinstance(data, Mapping):
@@ -201,16 +208,17 @@ def load_modules(names: Iterable[str]) -> None:
             if not name.endswith(".py"):
                 importlib.import_module(name)
                 continue
+            # Files of the same name in different folders get different modules.
             path = Path(name).resolve()
             alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
             if alias in sys.modules:
                 continue
-            found = importlib.util.spec_from_file_location(alias, path)
-            assert found is not None
-            assert found.loader is not None
-            module = importlib.util.module_from_spec(found)
+            spec = importlib.util.spec_from_file_location(alias, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
             sys.modules[alias] = module
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
         except (ImportError, OSError) as error:
             raise InputError(f"cannot import {name!r}: {error}") from None
 
@@ -302,6 +310,7 @@ def read_word(text: str) -> int | float | bool | str:
 
 def without_defaults(record: DataclassInstance) -> JsonObject:
     """Return the fields of a record that differ from the defaults, and the first field always."""
+    # The first field identifies the record, so it is always written.
     first, *rest = (each for each in dataclasses.fields(record) if each.name != "options")
     changed = [each for each in rest if getattr(record, each.name) != each.default]
     return {each.name: getattr(record, each.name) for each in (first, *changed)}

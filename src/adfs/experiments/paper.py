@@ -1,4 +1,4 @@
-"""The paper's experiments: three settings, Table 1, and its claims, sentence by sentence."""
+"""The paper's experiments: its three settings, its Table 1, and its claims, checked one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pandas as pd
 from adfs.errors import unknown_name
 from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.experiments.inputs import make_problem
-from adfs.experiments.report import Finding, claims_list, save_findings, write_folder
-from adfs.experiments.results import Results, markdown
+from adfs.experiments.report import claims_list, write_folder
+from adfs.experiments.results import Finding, Results, markdown, save_findings
 from adfs.experiments.runner import run_comparisons
 from adfs.files import write_whole
 from adfs.pages import fill_page, html_table, number
@@ -74,8 +74,8 @@ SETTINGS = {
         "Many samples per node: 7 x 7, m = 10000, σ = 50", "grid:7x7", 10_000, 50.0, 1e6, 16
     ),
 }
-#: For a first look: given up earlier, and the third with fewer nodes and samples, σ in proportion. They were
-#: chosen to show the picture of the full settings: evidence for the claims are those, not these.
+#: Shorter runs, and the third setting with fewer nodes and samples and a smaller σ. They were chosen to show
+#: the same picture as the full settings; only the full settings are evidence for the claims.
 QUICK = {
     "small": _setting("Small network: 2 x 2, m = 1000, σ = 1 (quick)", "grid:2x2", 1000, 1.0, 3.5e5, 16),
     "large": _setting("Large network: 10 x 10, m = 300, σ = 1 (quick)", "grid:10x10", 300, 1.0, 2.5e5, 18),
@@ -91,7 +91,7 @@ CHOICES = (*SETTINGS, "table", "all")
 class Claim(NamedTuple):
     """A claim: each of some methods takes at most ``ratio`` times as long as each of some others, by label.
 
-    ``settings`` are those of which it is said; where they are several, ``{}`` in the text stands for which.
+    The claim is about each of the ``settings``; ``{}`` in the text stands for the name of a setting.
     """
 
     settings: tuple[str, ...]
@@ -106,7 +106,7 @@ _OVERHEAD = "ADFS has a low overhead and matches Point-SAGA (at most 1.15 times 
 _BEATS_ALL = "ADFS outperforms all other methods of the paper, by a factor of 2 or more"
 _BLOCK = "Beyond the paper: block-synchronous ADFS"
 _ADAPTIVE = "Beyond the paper: constants that adapt"
-#: The claims of the paper's section on experiments, and what was added to it later.
+#: The claims of the paper's section on experiments, and claims about methods that were added later.
 CLAIMS = (
     Claim(
         ("small",),
@@ -150,7 +150,7 @@ CLAIMS = (
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What a reproduction found: results by setting, verdicts on the claims, Table 1, Theorem 4's check."""
+    """The results by setting, the verdicts on the claims, Table 1, and the check of Theorem 4."""
 
     results: dict[str, Results] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -176,11 +176,11 @@ def reproduce(
         ``"small"``, ``"large"``, ``"many-samples"``, ``"table"`` (Table 1 and Theorem 4 alone) or
         ``"all"``.
     folder : path
-        A folder for each setting goes into it; finished runs there are used again.
+        Gets a folder for each setting. Finished runs in it are not repeated.
     quick : bool
-        Scaled-down settings and one seed, for a first look.
+        Scaled-down settings and one seed.
     seeds : int, optional
-        How many; 5, or 1 if quick.
+        Number of seeds; 5, or 1 if quick.
     jobs, fresh, progress
         As for :func:`adfs.experiments.run_comparison`.
     """
@@ -188,21 +188,23 @@ def reproduce(
         raise unknown_name("experiment", which, CHOICES)
     settings = QUICK if quick else SETTINGS
     chosen = list(settings) if which in ("all", "table") else [which]
+    # The claims were made with several seeds; a quick look takes one.
     numbers = tuple(range((1 if quick else 5) if seeds is None else seeds))
     comparisons = {name: dataclasses.replace(settings[name], seeds=numbers) for name in chosen}
     folder = Path(folder)
     results: dict[str, Results] = {}
     if which != "table":
-        wanted = [(comparison, folder / name) for name, comparison in comparisons.items()]
-        made = run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress)
+        # All settings in one call, so that the processes are busy until the last run.
+        pairs = [(comparison, folder / name) for name, comparison in comparisons.items()]
+        made = run_comparisons(pairs, jobs=jobs, fresh=fresh, progress=progress)
         results = dict(zip(comparisons, made, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     findings = judge(results)
     table = _table(comparisons, results) if which in ("all", "table") else pd.DataFrame()
-    for name, found in results.items():
-        own = [one for one in findings if one.setting == name]
-        save_findings(own, folder / name)
-        write_folder(found, folder / name, findings=own)
+    for name, runs in results.items():
+        here = [finding for finding in findings if finding.setting == name]
+        save_findings(here, folder / name)
+        write_folder(runs, folder / name, findings=here)
     step_times = pd.DataFrame()
     if which in ("all", "table"):
         write_whole(folder / "table1.csv", table.to_csv())
@@ -216,11 +218,12 @@ def reproduce(
 
 
 def _table(comparisons: Mapping[str, Comparison], results: Mapping[str, Results]) -> pd.DataFrame:
-    """Return Table 1 on each setting: what theory says, and what runs took, to divide the error by e."""
+    """Return Table 1 of each setting: the predicted and the measured time to divide the error by e."""
     table = pd.DataFrame()
     for name, comparison in comparisons.items():
         problem, network = make_problem(comparison, comparison.seeds[0])
         theory = table1(problem, network, comparison.tau)
+        # The formulas are the same in all settings.
         table["formula"] = theory["formula"]
         table[f"{name} predicted"] = theory["time"]
         if name in results:
@@ -232,38 +235,39 @@ def _table(comparisons: Mapping[str, Comparison], results: Mapping[str, Results]
 def judge(results: Mapping[str, Results], claims: Sequence[Claim] = CLAIMS) -> list[Finding]:
     """Judge the claims by the runs of the settings that are there.
 
-    Times are medians over seeds, those of the tables. Where the median run was given up, its end bounds the
-    time from below, which may or may not be enough to decide.
+    Times are medians over seeds, as in the tables. If the median run ended above the level, its end is a
+    lower bound of the time, which may or may not be enough to decide.
     """
     findings = []
     for claim in claims:
         for setting in (name for name in claim.settings if name in results):
-            level, found = LEVELS[setting], results[setting]
-            times = {label: found.median_time(label, level) for label in (*claim.methods, *claim.others)}
+            level, labels = LEVELS[setting], (*claim.methods, *claim.others)
+            times = {label: results[setting].median_time(label, level) for label in labels}
             verdicts = {
                 _compare(times[mine], times[other], claim.ratio)
                 for mine in claim.methods
                 for other in claim.others
             }
+            # One pair of methods that contradicts the claim is enough to refute it.
             verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
-            told = [
-                f"{label} {'' if whole else '> '}{number(time)}" for label, (time, whole) in times.items()
+            shown = [
+                f"{label} {'' if exact else '> '}{number(time)}" for label, (time, exact) in times.items()
             ]
-            detail = f"median time to {level:.0e}: {', '.join(told)}"
+            detail = f"median time to {level:.0e}: {', '.join(shown)}"
             findings.append(Finding(setting, claim.text.format(setting), verdict, detail))
     return findings
 
 
 def _compare(mine: tuple[float, bool], other: tuple[float, bool], ratio: float) -> str:
-    """Say whether a time is at most ``ratio`` times another; a time that is not whole is a lower bound."""
-    (time, whole), (other_time, other_whole) = mine, other
-    if whole and time <= ratio * other_time:
+    """Decide whether a time is at most ``ratio`` times another; a time that is not exact is a lower bound."""
+    (time, exact), (other_time, other_exact) = mine, other
+    if exact and time <= ratio * other_time:
         return HOLDS
-    return FAILS if other_whole and time > ratio * other_time else OPEN
+    return FAILS if other_exact and time > ratio * other_time else OPEN
 
 
 def _pace(results: Results, label: str | None) -> float:
-    """Return the median time to divide F − F* by e, between 1e-2 and 1e-6; nan if a run did not get there."""
+    """Return the median time to divide F − F* by e, from 1e-2 to 1e-6; nan if a run did not reach 1e-6."""
     ends = results.times(label, 1e-6) if label is not None else np.array([math.inf])
     if label is None or not np.isfinite(ends).all():
         return math.nan
@@ -280,7 +284,7 @@ def table_text(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_time_text(step_times: pd.DataFrame) -> pd.DataFrame:
-    """Return Theorem 4's check as text: a bound is shown where what the proof assumes is true."""
+    """Return the check of Theorem 4 as text, with the bound where the assumption of the proof holds."""
     shown = step_times[["network", "p_comm", "tau", "measured"]].round(4).astype(str)
     bounds = zip(step_times["bound"], step_times["holds"], strict=True)
     shown["bound"] = [f"{bound:.4f}" if holds else "–" for bound, holds in bounds]
@@ -292,8 +296,8 @@ def _overview(
 ) -> str:
     """Return a page with the three figures, the claims and Table 1."""
     figures = []
-    for name, found in results.items():
-        title = html.escape(found.comparison.title)
+    for name, runs in results.items():
+        title = html.escape(runs.comparison.title)
         figures.append(
             f'<section><h2><a href="{name}/report.html">{title}</a></h2><a href="{name}/report.html">'
             f'<img class="figure" src="{name}/error-time.svg" alt="{title}"></a></section>'

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adfs.algorithms import METHODS
-from adfs.errors import InputError
 from adfs.experiments.comparison import Comparison, DelaySpec
 from adfs.experiments.inputs import make_network
 from adfs.experiments.results import (
     AXES,
     Curve,
+    Finding,
     Results,
+    load_findings,
     load_results,
     markdown,
     time_table,
@@ -57,35 +56,6 @@ _FACTS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A claim, the verdict of some runs on it, and the numbers behind."""
-
-    setting: str
-    text: str
-    verdict: str
-    detail: str
-
-
-def save_findings(findings: Sequence[Finding], folder: Path) -> None:
-    """Write findings into the folder of their runs, as JSON and as Markdown."""
-    plain = [dataclasses.asdict(finding) for finding in findings]
-    write_whole(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
-    lines = [f"- **{each.verdict}** ({each.setting}): {each.text}.\n  {each.detail}." for each in findings]
-    write_whole(folder / "claims.md", "\n".join(lines) + "\n")
-
-
-def load_findings(folder: Path) -> list[Finding]:
-    """Return the findings in a folder, an empty list if there are none."""
-    path = folder / "claims.json"
-    if not path.is_file():
-        return []
-    try:
-        return [Finding(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError):
-        raise InputError(f"{path} is damaged; remove it, or run the command that made it again") from None
-
-
 # --------------------------------------------------------------------------- figures
 
 
@@ -96,6 +66,7 @@ def _styles(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None:
     """Draw the errors of all methods against one quantity: medians, with the range of all seeds as a band."""
+    # Styles go by the place of a method, so a curve that is missing does not shift them.
     comparison = results.comparison
     pairs = zip(comparison.methods, _styles(comparison), strict=True)
     for place, (entry, (color, dashes)) in enumerate(pairs):
@@ -119,6 +90,7 @@ def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -
     if not logarithmic:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.locator_params(axis="x", nbins=6)
+    # The runs end below the target; a little of that is shown.
     axes.set_ylim(bottom=0.3 * comparison.target)
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):
@@ -190,7 +162,9 @@ def save_figures(figures: dict[str, Figure], folder: Path) -> list[Path]:
 
 
 def layout(network: Network) -> np.ndarray:
-    """Return a place in the unit square for each node, shape (n, 2): lattices as lattices, rings as rings.
+    """Return a position in the unit square for each node, shape (n, 2).
+
+    Grids and tori are drawn as lattices, cycles and complete networks as rings.
 
     Examples
     --------
@@ -199,6 +173,7 @@ def layout(network: Network) -> np.ndarray:
     """
     n, name = network.n_nodes, network.name or ""
     family = name.partition(":")[0]
+    # The name of a network says how it is drawn best.
     lattice = re.fullmatch(r"(?:grid|torus):(\d+)x(\d+)", name)
     if lattice:
         row, column = np.divmod(np.arange(n, dtype=np.float64), int(lattice[2]))
@@ -213,8 +188,9 @@ def layout(network: Network) -> np.ndarray:
 
         graph = nx.empty_graph(n)
         graph.add_edges_from(network.edges.tolist())
-        found = nx.kamada_kawai_layout(graph) if n <= 120 else nx.spring_layout(graph, seed=0)
-        places = np.array([found[node] for node in range(n)])
+        # The first is the better picture, and takes minutes for hundreds of nodes.
+        positions = nx.kamada_kawai_layout(graph) if n <= 120 else nx.spring_layout(graph, seed=0)
+        places = np.array([positions[node] for node in range(n)])
     # Moved to the middle of the unit square and scaled, both directions by the same factor.
     low, high = places.min(axis=0), places.max(axis=0)
     return np.asarray(0.5 + (places - 0.5 * (low + high)) / max(float((high - low).max()), 1e-12))
@@ -226,6 +202,7 @@ def network_svg(network: Network) -> str:
     if n > 600:
         return f"<p>{n} nodes and {network.n_edges} edges: too many to draw.</p>"
     places = 16.0 + (380.0 - 32.0) * layout(network)
+    # Circles shrink with the number of nodes, between limits that can be seen.
     radius = float(np.clip(70.0 / np.sqrt(n), 2.5, 11.0))
     lines = []
     for ends in network.edges:
@@ -236,6 +213,7 @@ def network_svg(network: Network) -> str:
         degree = int(network.degrees[node])
         label = html.escape(f"node {network.labels[node]}, {degree} neighbour{'s' * (degree != 1)}")
         circles.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"><title>{label}</title></circle>')
+    # The box ends where the drawing does, because a path is flat.
     top = places[:, 1].min() - 16.0
     height = max(places[:, 1].max() - top + 16.0, 40.0)
     box = f"0 {top:.1f} {380.0:.0f} {height:.1f}"
@@ -251,21 +229,24 @@ def claims_list(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
     items = []
-    for one in findings:
-        kind = {"holds": "holds", "does not hold": "fails"}.get(one.verdict, "open")
+    for finding in findings:
+        # The class decides the colour of the verdict.
+        kind = {"holds": "holds", "does not hold": "fails"}.get(finding.verdict, "open")
         items.append(
-            f'<li><span class="verdict {kind}">{one.verdict}</span> {html.escape(one.text)}'
-            f'<br><span class="detail">{html.escape(one.detail)}</span></li>'
+            f'<li><span class="verdict {kind}">{finding.verdict}</span> {html.escape(finding.text)}'
+            f'<br><span class="detail">{html.escape(finding.detail)}</span></li>'
         )
     return f'<section><h2>Claims</h2><ul class="claims">{"".join(items)}</ul></section>'
 
 
 def _table(results: Results) -> str:
-    """Return the table of times, with the range of the seeds and the best of each column marked."""
+    """Return the table of times, with the range of the seeds and the best time of each column marked."""
     frame, shown = times_frame(results), time_table(results)
     best = frame.groupby("level")["median"].min()
+    # The frame has a row for each cell of the shown table, in the same order.
     cells: dict[str, list[str]] = {label: [f"<td>{html.escape(label)}</td>"] for label in results.labels}
     for (_, row), text in zip(frame.iterrows(), shown.to_numpy().ravel(), strict=True):
+        # A cell: the time, and in small print the range of the seeds or how many reached the level.
         mark = small = ""
         if math.isfinite(row["median"]):
             mark = ' class="best"' if row["median"] == best[row["level"]] else ""
@@ -282,6 +263,7 @@ def _table(results: Results) -> str:
 def _facts(results: Results) -> dict[str, str]:
     comparison = results.comparison
     first = next(iter(results.runs.values())).details.get("problem", {})
+    # σ may be one number, or one per node.
     sigma = comparison.sigma
     source = Path(comparison.data.source).name if comparison.data.is_file else comparison.data.source
     facts = {"network": comparison.network_name, "data": source, "loss": comparison.loss}
@@ -292,22 +274,22 @@ def _facts(results: Results) -> dict[str, str]:
 
 
 def _delay_facts(delays: DelaySpec) -> dict[str, str]:
-    """Return how long things take besides τ, in words; only what is not as usual, and the law."""
+    """Return the distribution of the delays, and the other settings that differ from their defaults."""
     facts = {"delays": delays.law + ("; one draw per batch" if delays.batch == "scaled" else "")}
     if delays.blocking:
         facts["exchanges"] = "both ends wait for the message"
+    # A node of speed 2 computes two samples in time 1.
     speeds = delays.speed if isinstance(delays.speed, tuple) else (delays.speed,)
     if set(speeds) != {1.0}:
         low, high = min(speeds), max(speeds)
         facts["samples in time 1"] = f"{low:g}" if low == high else f"{low:g} … {high:g}"
     if delays.stragglers:
-        slow = (Straggler(int(one[0]), *one[1:]) for one in delays.stragglers)
-        told = (
-            f"node {one.node}: {one.factor:g} times as long"
-            + (f", {one.share:.0%} of each {one.period:g}" if one.share < 1.0 else "")
-            for one in slow
+        slow = (Straggler(int(node), *rest) for node, *rest in delays.stragglers)
+        facts["stragglers"] = "; ".join(
+            f"node {each.node}: {each.factor:g} times as long"
+            + (f", {each.share:.0%} of each {each.period:g}" if each.share < 1.0 else "")
+            for each in slow
         )
-        facts["stragglers"] = "; ".join(told)
     if delays.slow_links:
         facts["slow links"] = ", ".join(f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in delays.slow_links)
     if delays.seed is not None:
@@ -316,8 +298,9 @@ def _delay_facts(delays: DelaySpec) -> dict[str, str]:
 
 
 def _shown_toml(comparison: Comparison) -> str:
-    """Return the comparison as TOML with the names of its files, not where they are on this machine."""
+    """Return the comparison as TOML with the names of its files instead of their paths on this machine."""
     text = comparison.toml()
+    # The paths that the description may contain: the data and the imported files.
     files = [comparison.data.source] * comparison.data.is_file
     for path in [*files, *(name for name in comparison.imports if name.endswith(".py"))]:
         text = text.replace(
@@ -327,10 +310,10 @@ def _shown_toml(comparison: Comparison) -> str:
 
 
 def _parameters(results: Results, label: str) -> str:
-    """Return a method's constants, how its runs ended and how long they took, to be folded out."""
+    """Return a method's parameters, the outcomes and the duration of its runs, as a section to unfold."""
     runs = results.of(label)
-    outcomes = ", ".join(sorted({str(one.outcome) for one in runs}))
-    spent = sum(one.seconds for one in runs)
+    outcomes = ", ".join(sorted({str(run.outcome) for run in runs}))
+    spent = sum(run.seconds for run in runs)
     return (
         f"<details><summary>{html.escape(label)} "
         f"<span class='detail'>({outcomes}, {spent:.1f} s of running)</span></summary>"
@@ -369,6 +352,7 @@ def make_page(
     """
     figures = draw_figures(results) if figures is None else figures
     comparison, facts = results.comparison, _facts(results)
+    # The sentences below the figures and the table depend on the number of seeds.
     count = len(comparison.seeds)
     error = results.error_name.replace("F −", "F(θ_i) −")
     caption = f"The mean over the nodes of {error}."
@@ -405,7 +389,7 @@ def make_page(
 def write_folder(
     results: Results, folder: str | Path, *, traces: str = "csv", findings: Sequence[Finding] = ()
 ) -> list[Path]:
-    """Write everything that is made from the runs: traces, table, figures, page.
+    """Write traces, table, figures and page of the runs.
 
     Parameters
     ----------
@@ -418,7 +402,7 @@ def write_folder(
     Returns
     -------
     list of Path
-        What was written.
+        The files that were written.
     """
     folder = Path(folder)
     frame, figures = results.frame(), draw_figures(results)
@@ -438,7 +422,7 @@ def write_folder(
 
 
 def remake_folder(folder: str | Path) -> list[Path]:
-    """Make table, figures and page again from the runs in a folder; the traces in the format they have."""
+    """Make table, figures and page again from the runs in a folder; the traces keep their format."""
     results = load_results(folder)
     traces = "parquet" if (Path(folder) / "traces.parquet").exists() else "csv"
     return write_folder(results, folder, traces=traces, findings=load_findings(Path(folder)))

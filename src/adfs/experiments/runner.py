@@ -61,10 +61,12 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
     method = get_method(entry.method)
     constants = constants_of(entry, problem, network, comparison.tau)
     delays = comparison.delays.make(comparison.tau, network)
+    # The clock is started several times: to find the end of the run, and for its times.
     clock = functools.partial(
         Clock, method, constants, node_sizes(problem), network, delays, seed=seed, schedule=entry.schedule
     )
     last = _last_position(comparison, method, constants, problem, clock)
+    # A run compares its error with an absolute target.
     target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)
     # The first record is at a thousandth of the longest run; later ones are spaced by a factor.
     grid = Grid(first=max(1.0, 1e-3 * last), per_decade=comparison.records, unit="events")
@@ -82,6 +84,7 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
         progress=False,
     )
     run = run_one(method, problem, network, options, dict(entry.options))
+    # Besides the columns of every run, the error relative to F(0).
     columns = dict(run.columns)
     columns["relative"] = columns["suboptimality"] / problem.value_at_zero
     details = {
@@ -99,12 +102,13 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
 
 
 def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: float) -> Any:
-    """Return the constants that a method has on a problem for a τ."""
-    method, own = get_method(entry.method), dict(entry.options)
-    method.check(problem, own)
+    """Return the parameters of a method on a problem for a τ."""
+    method, options = get_method(entry.method), dict(entry.options)
+    method.check(problem, options)
+    # Methods of one machine get all the data and no network.
     if method.kind == "single":
         problem, network = problem.merged(), Network("path:1")
-    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), own)
+    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), options)
 
 
 def _facts(problem: Problem, network: Network) -> dict[str, float]:
@@ -122,7 +126,8 @@ def _facts(problem: Problem, network: Network) -> dict[str, float]:
 def _last_position(
     comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
 ) -> float:
-    """Return where a run is given up: the first of its limits."""
+    """Return the position at which a run ends if it has not reached its target: the first of its limits."""
+    # Without any limit a run ends after a fixed number of passes.
     limits = []
     if comparison.max_time is not None:
         limits.append(_position_in_time(clock, comparison.max_time))
@@ -147,19 +152,21 @@ def _position_in_time(start: Callable[[], Clock], time: float) -> float:
 
 
 def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
-    """Return a mark of all that a run depends on, apart from the contents of imported modules."""
+    """Return a hash of everything that a run depends on, except the contents of imported modules."""
     table = comparison.to_table()
+    # Entries that do not change a run.
     for key in ("title", "methods", "seeds", "imports"):
         table.pop(key, None)
-    own = dataclasses.asdict(dataclasses.replace(entry, label="-"))
+    method = dataclasses.asdict(dataclasses.replace(entry, label="-"))
+    # A file is recognised by its size and date: hashing it would mean reading it for each run.
     stamp: list[float] = []
     if comparison.data.is_file:
         try:
-            found = Path(comparison.data.source).stat()
-            stamp = [found.st_size, found.st_mtime_ns]
+            status = Path(comparison.data.source).stat()
+            stamp = [status.st_size, status.st_mtime_ns]
         except OSError as error:
             raise InputError(f"cannot read {comparison.data.source}: {error.strerror or error}") from None
-    text = json.dumps([__version__, table, own, seed, stamp], sort_keys=True)
+    text = json.dumps([__version__, table, method, seed, stamp], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -176,15 +183,17 @@ class Task(NamedTuple):
 
 
 def finished_run(task: Task, before: Comparison | None) -> Run | None:
-    """Return the run that is kept, timed anew if need be; None if there is none that can be used."""
+    """Return the finished run of a task, with new times if only the delays changed; None without one."""
     if not task.path.exists():
         return None
     try:
         run = Run.load(task.path)
     except InputError:
         return None
+    # The same settings: the run is used as it is.
     if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
         return run
+    # The same settings except the delays: the run gets new times.
     if before is not None:
         before = dataclasses.replace(
             task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
@@ -195,22 +204,25 @@ def finished_run(task: Task, before: Comparison | None) -> Run | None:
 
 
 def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
-    """Return a run of a comparison that had other delays with the times of this one, and keep it.
+    """Return a run that was made with other delays with the times of these delays, and save it.
 
-    Iterates do not depend on delays, unless by constants that are tuned for τ or adapted on the way, or by
-    where a run is given up: None in these cases.
+    The iterates depend on the delays only through parameters that were tuned for τ or adapted during the run,
+    and through the time at which a run ends. In these cases the result is None, and the run is repeated.
     """
     comparison, entry, seed = task.comparison, task.entry, task.seed
     if run.history is not None or (comparison.max_time is not None and not run.converged):
         return None
+    # The parameters for the old and for the new τ must be the same.
     problem, network = make_problem(comparison, seed)
     old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
-    if isinstance(old, Parameters | BlockParameters):  # they also tell the τ they were chosen for
+    if isinstance(old, Parameters | BlockParameters):  # they hold the τ that they were chosen for
         old = dataclasses.replace(old, tau=new.tau)
     if not _same(old, new):
         return None
+    # The schedule of the run decides who waits for whom; the clock walks through it again.
     delays = comparison.delays.make(comparison.tau, network)
     timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
+    # A run that takes longer now would have ended earlier.
     if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
         return None
     marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
@@ -221,12 +233,12 @@ def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
 
 
 def _same(first: object, second: object) -> bool:
-    """Whether two records of constants, or numbers or arrays, are the same to the bit, nan included."""
+    """Whether two records of parameters, or numbers or arrays, are the same to the bit, nan included."""
     if dataclasses.is_dataclass(first) and type(first) is type(second):
-        names = [one.name for one in dataclasses.fields(first)]
+        names = [field.name for field in dataclasses.fields(first)]
         return all(_same(getattr(first, name), getattr(second, name)) for name in names)
-    one, other = np.asarray(first), np.asarray(second)
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    a, b = np.asarray(first), np.asarray(second)
+    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
 def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> Comparison | None:
@@ -297,22 +309,22 @@ def run_comparison(
     InputError
         If a method cannot run. The other runs are finished and kept before it is raised.
     """
-    wanted = [(comparison, Path(folder))]
-    return run_comparisons(wanted, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
+    pairs = [(comparison, Path(folder))]
+    return run_comparisons(pairs, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
 
 
 def run_comparisons(
-    wanted: Sequence[tuple[Comparison, Path]],
+    pairs: Sequence[tuple[Comparison, Path]],
     *,
     jobs: int = 1,
     fresh: bool = False,
     progress: bool | None = None,
     origin: Path | None = None,
 ) -> list[Results]:
-    """Run several comparisons; see :func:`run_comparison`."""
+    """Run several comparisons, each with its folder; see :func:`run_comparison`."""
     all_results: list[Results] = []
     tasks: list[Task] = []
-    for comparison, folder in wanted:
+    for comparison, folder in pairs:
         comparison.check_names()
         before = _prepare(folder, comparison, origin, fresh)
         results = Results(comparison)
@@ -334,6 +346,7 @@ def run_comparisons(
 
 def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
     """Make the runs, print how far they are, and raise the first error after the last run."""
+    # Errors are collected, so that one method that cannot run does not stop the others.
     shown = sys.stderr.isatty() if progress is None else progress
     begun, errors = time.monotonic(), []
     try:
@@ -366,6 +379,7 @@ _RunOutcome = tuple[str, "float | InputError"]
 @contextlib.contextmanager
 def _outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Iterable[_RunOutcome]]:
     """Give an iterator over the outcomes of the tasks, in the order in which they end."""
+    # One process needs no pool, and its runs end in order at Ctrl-C.
     if jobs == 1 or len(tasks) < 2:
         yield map(_make, tasks)
         return
