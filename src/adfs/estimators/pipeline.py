@@ -212,7 +212,7 @@ class FittedModel:
 
 
 def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
-    """Fit a model, from the start ``warm`` if one is given; every process of the cluster calls it together."""
+    """Fit a model, from the start ``warm`` if it is given; all processes of the cluster call it together."""
     given = data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
     spec = spec.for_classes(classes)
