@@ -1,4 +1,4 @@
-"""The planner against runs: predicted time, whether its choice is the best, and seconds on MPI."""
+"""The planner against runs: predicted times, whether its choice is the best, and seconds on MPI."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from adfs.planning.predictions import LOCAL_SOLVERS, best_of_each
 
 import adfs
-from adfs.algorithms import METHODS
-from adfs.planning import Prediction
+from adfs.algorithms import METHODS, Method
+from adfs.planning import Plan
 from benchmarks.measure import DATA, RESULTS, machine
 
 TOL = 1e-6
-# The planner's constants were taken from other graphs, sizes and seeds.
-GRAPHS = ("torus:4x4", "path:10", "tree:15")
+# The planner's constants come from other networks, sizes and seeds.
+NETWORKS = ("torus:4x4", "path:10", "tree:15")
 TAUS = (2.0, 40.0)
 ROWS = (400, 1600)
 WIDTHS = (12, 30)
-# A method that is not there by this many times the best time found is not the best.
+# A method that needs more than this many times the best time is not the best, and its run is ended.
 PATIENCE = 1.5
 # Real data, the rows taken of it at most, and the penalty per row.
 REAL = (("a9a.bz2", 50_000, 1e-4), ("ijcnn1.bz2", 50_000, 1e-4), ("w8a.bz2", 50_000, 1e-4))
 
-# What is left out of the candidates, by what the table is called.
-SUMS = ("newton", "lbfgs", "dagd")
-TABLES = {
-    "As it is asked by default": LOCAL_SOLVERS,
-    "With msda among the candidates": (),
-    "Messages between neighbours only: no sums over all nodes": (*LOCAL_SOLVERS, *SUMS),
+# The candidates of each table, by its title.
+TABLES: dict[str, Callable[[Method], bool]] = {
+    "With the default candidates": lambda method: not method.solves_locally,
+    "With msda among the candidates": lambda method: True,
+    "Messages between neighbours only: no sums over all nodes": lambda method: (
+        not (method.solves_locally or method.needs_sums)
+    ),
 }
 
 NOTES = (
     f"To a certified relative gap of {TOL:g}, logistic loss, Gaussian classes, exponential delays, one seed "
-    "each; time 1 is the computation of a sample. The planner's constants were taken from other graphs, "
-    "sizes and seeds of the same kind of data; some factors were settled "
-    "after looking at these settings, so they are no blind test. By default methods that "
-    "solve whole local problems, counted as one pass, are not recommended."
+    "each; time 1 is the computation of one sample. The planner's constants come from other networks, sizes "
+    "and seeds of the same kind of data. Some factors were chosen after these settings had been run, so "
+    "this is not a blind test. Methods that solve whole local problems, which the clock counts as one pass, "
+    "are not recommended by default."
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One setting: what was recommended, predicted and simulated, and the best of all that ran."""
+    """One setting: the recommended method, its predicted and simulated times, and the best that ran."""
 
     setting: str
     method: str
@@ -97,7 +97,7 @@ def classes(n_samples: int, width: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def simulated(name: str, problem: adfs.Problem, network: adfs.Network, tau: float, most: float) -> float:
-    """Return the idealised time of a method to the target, infinite where it is beyond ``most``."""
+    """Return the idealised time of a method to the target, infinite if it is longer than ``most``."""
     run = adfs.simulate(
         name,
         problem,
@@ -115,7 +115,7 @@ def simulated(name: str, problem: adfs.Problem, network: adfs.Network, tau: floa
 
 
 def run_all(
-    predictions: Sequence[Prediction],
+    plan: Plan,
     problem: adfs.Problem,
     network: adfs.Network,
     tau: float,
@@ -123,9 +123,9 @@ def run_all(
 ) -> dict[str, float]:
     """Return the simulated time of every method that may be the best, infinite where it is not."""
     times: dict[str, float] = {}
-    for one in best_of_each(predictions):
+    for one in plan.best_of_each():
         best = min(times.values(), default=math.inf)
-        # One whose prediction is ten times the best is believed.
+        # A method that is predicted to take ten times the best time is not run.
         if one.time < 10.0 * best:
             most = 20.0 * one.time if math.isinf(best) else max(PATIENCE * best, 2.0 * one.time)
             again = math.isinf(known.get(one.method, math.inf))
@@ -135,22 +135,22 @@ def run_all(
     return times
 
 
-def outcomes(graph: str, tau: float, rows: int, width: int, seed: int) -> list[Outcome]:
-    """Plan for one setting as in each of `TABLES`, and run every method once."""
-    network = adfs.Network(graph)
+def outcomes(name: str, tau: float, rows: int, width: int, seed: int) -> list[Outcome]:
+    """Plan one setting with the candidates of each of `TABLES`, and run every method once."""
+    network = adfs.Network(name)
     X, y = classes(rows * network.n_nodes, width, seed)
     penalty = (0.003, 0.02, 0.1)[seed % 3]
     problem = adfs.Problem(X, y, "logistic", penalty * rows, network.n_nodes)
-    # ESDACD's iterate before its first event is a local solve that the clock does not see.
-    every = [name for name in METHODS if name != "esdacd"]
+    # ESDACD solves its local problems before its first event, and the clock does not count that.
+    every = [one for one in METHODS if one != "esdacd"]
     times: dict[str, float] = {}
     found = []
-    for left_out in TABLES.values():
-        methods = [name for name in every if name not in left_out]
+    for allowed in TABLES.values():
+        methods = [one for one in every if allowed(METHODS[one])]
         plan = adfs.plan(problem, network=[network], tau=tau, tol=TOL, methods=methods)
-        times |= run_all(plan.predictions, problem, network, tau, times)
-        first = min((name for name in times if name in methods), key=lambda name: times[name])
-        words = f"{graph}, τ = {tau:g}, m = {rows}, d = {width}, σ = {penalty:g} m"
+        times |= run_all(plan, problem, network, tau, times)
+        first = min((one for one in times if one in methods), key=lambda one: times[one])
+        words = f"{name}, τ = {tau:g}, m = {rows}, d = {width}, σ = {penalty:g} m"
         best = plan.best
         found.append(Outcome(words, best.method, best.time, times[best.method], first, times[first]))
     return found
@@ -234,8 +234,8 @@ def on_ranks() -> list[str]:
         return []
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1
     if busy > 0.75 * cores:
-        told = f"Left out: with {busy:.0f} processes at work on {cores} cores, seconds say nothing."
-        return ["## Seconds on two MPI ranks", "", told, ""]
+        reason = f"Not measured: {busy:.0f} processes were running on {cores} cores."
+        return ["## Seconds on two MPI ranks", "", reason, ""]
     launcher = Path(sys.executable).with_name("mpiexec")
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [str(launcher), "-n", "2", sys.executable, "-m", "benchmarks.planner", "worker"]
@@ -265,8 +265,8 @@ def main() -> str:
     ranks = on_ranks()  # first: a run of this very program is load too
     begun = time.perf_counter()
     found = []
-    for seed, (graph, tau, rows, width) in enumerate(product(GRAPHS, TAUS, ROWS, WIDTHS)):
-        found.append(outcomes(graph, tau, rows, width, 1000 + seed))
+    for seed, (name, tau, rows, width) in enumerate(product(NETWORKS, TAUS, ROWS, WIDTHS)):
+        found.append(outcomes(name, tau, rows, width, 1000 + seed))
         print(*(" | ".join(one.cells()) for one in found[-1]), sep="\n", flush=True)
     tables = [table(title, column) for title, column in zip(TABLES, zip(*found, strict=True), strict=True)]
     lines = [

@@ -19,7 +19,9 @@ from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.cli.app import NOT_CONVERGED, TERMINATED
 from adfs.data import LinearModel
+from adfs.errors import InputError
 from adfs.experiments.inputs import load_modules
+from adfs.planning import Facts
 from adfs.problem import get_loss
 from adfs.runtimes import Outcome
 
@@ -173,6 +175,25 @@ def test_losses_from_outside(file: str) -> None:
     assert as_object.intercept_ < by_name.intercept_  # a lower expectile
     assert main(["predict", "m.json", "r.npz", "--out", "p.txt"]) == 0  # which needs nothing of the loss
     np.testing.assert_allclose(np.loadtxt("p.txt"), by_name.predict(X), atol=1e-2)
+
+
+def test_a_loss_from_outside_needs_no_other_edit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its class says everything that estimators, inference, the planner and the help text ask for."""
+    load_modules([str(OUTSIDE)])
+    X, y = data()
+    target = X @ [1.0, -1.0, 0.5] + y
+    fitted = adfs.ADFSRegressor(loss="expectile", inference=True).fit(X, target)
+    assert np.all(fitted.standard_errors_ > 0.0)
+    np.testing.assert_allclose(fitted.standard_errors_, fitted.robust_standard_errors_)
+    assert fitted.score(X, target) > 0.5
+    with pytest.raises(InputError, match="the loss 'expectile' wants targets above -1000, and row 3 has"):
+        adfs.ADFSRegressor(loss="expectile").fit(X, np.where(np.arange(len(X)) == 3, -2000.0, target))
+    facts = Facts.of(adfs.Problem(X, target, "expectile", n_nodes=4))
+    assert facts.smooth
+    assert not facts.curved  # its curvature jumps
+    for command in ("fit", "plan", "simulate"):
+        assert main([command, "--help"]) == 0
+        assert "expectile (an expectile of numbers (level))" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("last_only", [False, True])

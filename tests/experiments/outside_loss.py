@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from adfs.problem import Loss, register_loss
 
 
@@ -16,6 +18,13 @@ class ExpectileConstants(NamedTuple):
 class Expectile(ExpectileConstants, Loss):
     __slots__ = ()
     name, task = "expectile", "regression"
+    label = "an expectile of numbers (level)"
+    translates = True
+    standard_errors = True  # no likelihood: robust ones
+    wanted_targets = "targets above -1000"
+
+    def valid_targets(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(y > -1000.0)
 
     @property
     def beta(self) -> float:

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
 from adfs.planning import Facts, choose
-from adfs.theory.facts import loss_facts
+from adfs.theory import loss_facts
 from memory_cluster import Threads, on_threads
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adfs.algorithms.extra import Extra
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.algorithms.gradient_methods import Extra
 from adfs.cli import main
 from adfs.errors import InputError
 from adfs.pages import line_styles

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 
 import adfs
 from adfs.errors import AdfsError, InputError
-from adfs.problem import GeneralProblem, MultinomialLogisticTerm, Problem, Shard, split
+from adfs.problem import GeneralProblem, Multinomial, MultinomialLogisticTerm, Problem, Shard, split
 
 X = np.arange(12.0).reshape(4, 3)
 Y = np.array([1.0, -1.0, 1.0, -1.0])
@@ -173,7 +173,7 @@ def test_duals_of_the_wrong_shape(method: str, s: Any) -> None:
 def test_bad_multinomial_problems(arguments: dict[str, Any], sentence: str) -> None:
     everything: dict[str, Any] = {"X": X, "y": [0, 1, 2, 0]} | arguments
     with pytest.raises(InputError, match=re.escape(sentence)):
-        Problem(loss="multinomial", **everything)
+        Problem(loss=Multinomial(everything.pop("n_classes", 0)), **everything)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -195,8 +195,8 @@ def test_a_summary_is_enough() -> None:
         ({"edge_weights": [-1.0, 1.0]}, "edge_weights must be one finite number of at least 0"),
         ({"root_sums": [1.0, 2.0]}, "arrays of the nodes have different lengths"),
         ({"edge_probability": [0.1]}, "arrays of the edges have different lengths"),
-        ({"contraction": 0.0}, "the contraction ρ must lie in"),
-        ({"contraction": 1.5}, "the contraction ρ must lie in"),
+        ({"contraction": 0.0}, "the contraction must lie in"),
+        ({"contraction": 1.5}, "the contraction must lie in"),
         ({"dual_curvature": 0.0}, "the dual curvature σ_A must be above 0"),
         ({"dual_curvature": math.nan}, "the dual curvature σ_A must be above 0"),
         ({"node_probability": [0.5, 0.5, 0.5]}, "the probabilities sum to"),
@@ -208,7 +208,7 @@ def test_refusals_of_the_record(changes: dict[str, object], sentence: str) -> No
     parameters = Parameters.tuned(problem, adfs.Network("path:3"))
     with pytest.raises(adfs.InputError, match=sentence) as caught:
         dataclasses.replace(parameters, **changes)
-    assert str(caught.value).startswith("parameters: ")
+    assert str(caught.value).startswith("Parameters of ADFS: ")
     assert "\n" not in str(caught.value)
 
 
@@ -252,7 +252,7 @@ def test_refusals_of_the_choices() -> None:
         ({"edge_resistance": [1.0]}, "arrays of the edges have different lengths"),
         ({"edge_probability": [0.5, 0.6]}, "the probabilities sum to"),
         ({"step_bound": 0.0}, "the step bound S² must be above 0"),
-        ({"offset": -1.0}, "the offset t0 at least 0"),
+        ({"offset": -1.0}, "offset must be at least 0"),
         ({"n_active": [0.0, 1.0, 1.0]}, "exactly the nodes that hold samples"),
     ],
 )

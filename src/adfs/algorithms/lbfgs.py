@@ -24,7 +24,8 @@ _ARMIJO = 1e-4  # the share of the predicted decrease of F that a step must reac
 _WOLFE = 0.9  # the share of the slope along a direction that may be left after a step
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
 MOST_TRIALS = 40  # per line search
-_VALUE, _KNOWN, _EXHAUSTED = range(3)
+_MOST_IDLE = 100  # steps within rounding that find no smaller gradient, after which a run ends
+_VALUE, _KNOWN, _EXHAUSTED, _LEAST, _IDLE = range(5)
 
 
 @kernel
@@ -80,8 +81,9 @@ class DescentProcess(PrimalProcess, RoundProcess):
 
     Attributes
     ----------
-    numbers : ndarray of shape (3,)
-        F at θ; whether it and the gradient are known; whether rounding prevents any further progress.
+    numbers : ndarray of shape (5,)
+        F at θ; whether it and the gradient are known; whether rounding prevents any further progress; the
+        smallest ‖∇F‖² so far; the steps since then in which rounding hid the change of F.
     quasi_newton : bool
         Whether directions come from gradients alone. Their steps must then also change the slope along the
         direction enough (Wolfe's condition), which Newton's steps do anyway.
@@ -92,7 +94,8 @@ class DescentProcess(PrimalProcess, RoundProcess):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         d = self.problem.n_features
-        self.point, self.gradient, self.numbers = np.zeros(d), np.zeros(d), np.zeros(3)
+        self.point, self.gradient = np.zeros(d), np.zeros(d)
+        self.numbers = np.array([0.0, 0.0, 0.0, np.inf, 0.0])
         # Working memory of the evaluations.
         self._room = np.empty(self.problem.n_outputs), np.empty((2, d))
 
@@ -102,7 +105,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
 
     @property
     def exhausted(self) -> bool:
-        return bool(self.numbers[_EXHAUSTED])
+        return bool(self.numbers[_EXHAUSTED] or self.numbers[_IDLE] >= _MOST_IDLE)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"point": self.point, "gradient": self.gradient, "numbers": self.numbers}
@@ -146,20 +149,24 @@ class DescentProcess(PrimalProcess, RoundProcess):
         for _ in range(most_trials if slope < 0.0 else 0):
             point = self.point + length * move
             value, gradient = self.evaluate(gossip, point)
-            after = inner_product(gradient, move)
+            after, square_after = inner_product(gradient, move), inner_product(gradient, gradient)
             # Where rounding hides the changes of F, its slope along the direction still shows them. Newton's
             # method takes the gradient, which certificates are made of: it ends where that shrinks no more.
-            if -length * slope > _FLAT * abs(before):
+            flat = not -length * slope > _FLAT * abs(before)
+            if not flat:
                 too_long = not value <= before + _ARMIJO * length * slope
             elif self.quasi_newton:
                 too_long = not after <= -_WOLFE * slope
-            elif inner_product(gradient, gradient) < square:
+            elif square_after < square:
                 too_long = False
             else:
                 return False
             too_short = self.quasi_newton and not too_long and after < _WOLFE * slope
             if not (too_long or too_short):
                 self.numbers[_VALUE], self.gradient[:], self.point[:] = value, gradient, point
+                idle = flat and square_after >= self.numbers[_LEAST]
+                self.numbers[_IDLE] = self.numbers[_IDLE] + 1.0 if idle else 0.0
+                self.numbers[_LEAST] = min(self.numbers[_LEAST], square_after)
                 return True
             # F and ∇F went up the tree, and the next length comes down.
             self.count_sum(point.size + 1, 1)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from adfs._version import __version__
-from adfs.cli.options import flatten
+from adfs.cli.options import flatten, show_losses
 from adfs.errors import AdfsError
 from adfs.launching import wait_for_rank_0
 
@@ -149,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str], debug: bool) -> int:
     """Run a command and return its exit code; an error is printed as one sentence."""
+    if {"-h", "--help"} & set(given[1:]):
+        show_losses()
     try:
         code = build()(args=given, prog_name="adfs", standalone_mode=False)
     except (AdfsError, typer.TyperException) as error:

@@ -62,8 +62,7 @@ Loss = Annotated[
     str,
     typer.Option(
         "--loss",
-        help="logistic, squared_hinge, smoothed_hinge, hinge; squared, huber, smoothed_quantile, quantile, "
-        "absolute, epsilon_insensitive, poisson, gamma.",
+        help="A registered loss by name.",  # `show_losses` puts their names here
     ),
 ]
 Network = Annotated[
@@ -113,6 +112,13 @@ Imports = Annotated[
 Deadline = Annotated[
     float, typer.Option("--deadline", help="Over MPI: give up when a rank is silent for so many seconds.")
 ]
+
+
+def show_losses() -> None:
+    """Put the registered losses into the help of --loss; for help only, as importing them takes a second."""
+    from adfs.problem.losses import describe_losses
+
+    Loss.__metadata__[0].help = describe_losses()  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     the samples are split over the nodes of a graph, which solve the same problem by sums over all of them or
     by neighbours talking to each other (ADFS), simulated in this process, with the same answer.
 
+    See :doc:`/glossary` for words such as node, pass and gap.
+
     Parameters
     ----------
     loss : str or Loss

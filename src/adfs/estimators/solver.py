@@ -26,7 +26,7 @@ from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
-from adfs.theory.facts import Facts, loss_facts
+from adfs.theory import Facts, loss_facts
 
 
 @dataclass(frozen=True)

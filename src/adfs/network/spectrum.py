@@ -9,6 +9,7 @@ restarted: SciPy's ``eigsh``, which restarts, takes two to ten times as long at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +18,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg.blas import daxpy, ddot, dscal
 from scipy.sparse.linalg import cg, splu
 
 from adfs.errors import AdfsError, InputError, unknown_name
@@ -373,22 +375,20 @@ def _lanczos(
             break
     total = np.zeros_like(known)
     for coefficient, (_, _, basis) in zip(vectors[:, 0], _three_term(apply, known), strict=False):
-        total += coefficient * basis
-    return total - (known @ total) * known, bool(converged)
+        total = daxpy(basis, total, a=coefficient)
+    return daxpy(known, total, a=-ddot(known, total)), bool(converged)
 
 
 def _three_term(apply: Operator, known: Floats) -> Iterator[tuple[float, float, Floats]]:
     """Yield (α_k, β_k, q_k) of the Lanczos recurrence β_k q_{k+1} = A q_k − α_k q_k − β_{k−1} q_{k−1}."""
-    current = np.random.default_rng(0).standard_normal(known.size)
-    current -= (known @ current) * known
-    current /= np.linalg.norm(current)
-    previous, beta = np.zeros_like(known), 0.0
+    # BLAS works in place: at a million nodes the temporary arrays of NumPy would cost half as much again.
+    start = np.random.default_rng(0).standard_normal(known.size)
+    image, current, beta = daxpy(known, start, a=-ddot(known, start)), np.zeros_like(known), 0.0
     while True:
-        image = apply(current)
-        image -= beta * previous
-        alpha = float(current @ image)
-        image -= alpha * current
-        image -= (known @ image) * known
-        beta = float(np.linalg.norm(image))
+        previous, current = current, dscal(1.0 / math.sqrt(ddot(image, image)), image)
+        image = daxpy(previous, apply(current), a=-beta)
+        alpha = ddot(current, image)
+        image = daxpy(current, image, a=-alpha)
+        image = daxpy(known, image, a=-ddot(known, image))
+        beta = math.sqrt(ddot(image, image))
         yield alpha, beta, current
-        previous, current = current, image / beta

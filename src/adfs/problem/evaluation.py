@@ -185,6 +185,7 @@ def shifted_margins(rows: Rows, y: Labels, j: int, table: np.ndarray, out: np.nd
 @compiled
 def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return Σ_j w_j ℓ(x_jᵀθ; y_j) for each node, shape (n,)."""
+    # Sums carry their rounding: right to the rounding of their terms, however many there are.
     loss, node_starts = samples.loss, samples.node_starts
     n = node_starts.size - 1
     out = np.empty(n)
@@ -292,6 +293,7 @@ def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_
     n = node_starts.size - 1
     out = np.empty((n, n_features))
     table, carry = np.empty(n_features), np.empty(n_features)
+    # One table per node, written to θ's layout at the end.
     for i in range(n):
         table[:] = 0.0
         carry[:] = 0.0
@@ -354,6 +356,7 @@ def conjugate_sums(samples: Samples, active: np.ndarray, duals: np.ndarray) -> n
     for i in range(n):
         total = 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
+            # With an offset o the conjugate at s is that without, less o·s.
             if active[j]:
                 for k in range(scaled.size):
                     scaled[k] = duals[j, k] / weights[j]
@@ -375,7 +378,7 @@ def clip_to_domain(samples: Samples, active: np.ndarray, duals: np.ndarray) -> N
     for j in range(duals.shape[0]):
         if active[j]:
             clip_dual(samples.loss, duals[j], plain_label(samples.y, j), samples.weights[j])
-        else:
+        else:  # nan stays: a run that diverged is not to look as if it had not
             for k in range(duals.shape[1]):
                 if not math.isnan(duals[j, k]):
                     duals[j, k] = 0.0
@@ -401,7 +404,7 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 @compiled
 def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return how far each dual variable is from the nearer end of its domain, w where there is none; (N,)."""
+    """Return each dual variable's distance to the nearer end of its domain, w where there is none; (N,)."""
     out = np.zeros(duals.size)
     for j in range(duals.size):
         if weights[j] > 0.0:

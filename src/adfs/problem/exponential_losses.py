@@ -20,7 +20,7 @@ from adfs.compilation import compiled, fma, inlined
 from adfs.problem.losses import Ends, Loss, clip, compiled_by_class, entropy_part, register_loss
 
 _ROUNDING = 2.0**-52
-_MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
+MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
 # A step of length Δ leaves an error of the logistic root below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
 _HALF_THIRD_ORDER = 0.04811252243246881
 _LAST_LOGISTIC_STEP = 9e-4  # Δ⁵/4 is below rounding, and so is what the Taylor series of p leaves out
@@ -106,10 +106,11 @@ def bracketed_root(equation: Equation, start: float, low: float, high: float, cl
     t = min(max(start, low), high)
     previous = 2.0 * (high - low)  # the first step may be as long as the bracket
     found = 0.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         found, curve, g, slope, rounding = evaluate(equation, t)
         if abs(g) <= rounding:
             return found
+        # The root is on the side on which G has the other sign.
         if g > 0.0:
             high = t
         else:
@@ -274,7 +275,7 @@ def exponential_root(r: float, c: float, start: float) -> float:
     """Return eᵘ at the root of G(u) = u + c·eᵘ − r; for c < 0 at the lower one, and r ≤ −log(−c) − 1."""
     low, high = r, r + 1.0  # −c·eᵘ is at most 1 up to the lower root
     if c > 0.0:
-        # With w = c·eᵘ the equation is w + log w = z.
+        # With w = c·eᵘ the equation is w + log w = z; for z > 1 its root lies between z − log z and z.
         log_c = math.log(c)
         z = r + log_c
         low, high = r - 1.0, r
@@ -307,6 +308,7 @@ class LogLinkLoss(ExponentialLoss):
 
     @staticmethod
     def value(loss: Loss, u: float, b: float) -> float:
+        # eᵗ − count·t less its value at t = log count.
         turn, constant, count = form(loss, b)
         t = turn * u + constant
         if count == 0.0:
@@ -373,6 +375,7 @@ class LogLinkLoss(ExponentialLoss):
     @staticmethod
     def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
         turn, constant, count = form(loss, b)
+        # ℓ' = turn·(eᵗ − count): solved for t, and then for u.
         first, last = turn * low + count, turn * high + count
         at_first = math.log(first) if first > 0.0 else -math.inf
         at_last = math.log(last) if last > 0.0 else -math.inf

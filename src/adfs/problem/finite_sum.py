@@ -33,6 +33,7 @@ def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
     if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
         bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
         raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
+    # Quotients by σ_i, and the sum of all σ_i, must be doubles with all their digits.
     if values.min() < SMALLEST or values.max() > LARGEST / n_nodes:
         bad = int(np.argmin(values) if values.min() < SMALLEST else np.argmax(values))
         raise InputError(
@@ -200,6 +201,7 @@ class FiniteSum(ABC):
 
     def objective(self, theta: np.ndarray) -> Any:
         """Return F(θ): a float for θ of shape (d,), an array of shape (k,) for θ of shape (k, d)."""
+        # The nodes' sums, added in their order, and the penalty of all nodes.
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
@@ -265,6 +267,7 @@ class FiniteSum(ABC):
         F(0) = 0 means that θ = 0 is optimal (every loss is at its least there); the gap is then given as it
         is.
         """
+        # F(θ) − D(s) at the θ of the dual variables, from one sum over the rows.
         total = self.row_total(duals)
         gap = self.gap_at(duals, total, self.whole_penalty.minimizer(total)).gap
         scale = self.value_at_zero if relative and self.value_at_zero > 0.0 else 1.0

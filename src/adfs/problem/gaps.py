@@ -1,12 +1,12 @@
-"""The duality gap: a sum of terms of at least 0, and what rounding can hide.
+"""The duality gap as a sum of terms of at least 0, with a bound of its rounding.
 
 For any θ and dual variables s with θ̂ = −Σ x s/Σσ,
 
     F(θ) − D(s) = Σ_j [wℓ(u_j) + wℓ*(s_j/w) − u_j s_j] + (Σσ/2)‖θ − θ̂‖²,    u_j = x_jᵀθ:
 
-terms of at least 0, each small where the gap is. What rounding can hide is added to them, so that the sum
-is never below the gap of the numbers as they are given. It is of second order in the rounding of the margins.
-F itself carries that rounding at first order, about Σ|s|ε‖x‖‖θ‖: it is counted wherever values are compared.
+every term is at least 0, and small where the gap is. A bound of the rounding is added, so that the result is
+never below the exact gap of the given θ and s. The bound is of second order in the rounding of the margins.
+The value F has an error of first order, about Σ|s|ε‖x‖‖θ‖, which is counted wherever values are compared.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _margin_scales(
     for i in range(out.shape[0]):
         for j in range(node_starts[i], node_starts[i + 1]):
             if active[j]:
+                # A margin is a sum of ``count`` products; labels and offsets are added to it.
                 squares, count = _row_size(rows, j)
                 most = abs(plain_label(y, j)) + shift_size(y, j)
                 most += n_outputs - 1
@@ -73,6 +74,7 @@ def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float
 
     ``square`` is ‖θ‖², and ``slack`` bounds what else the margins are off by.
     """
+    # Twice ½Σwβδ² for δ = ε((m + 4)‖x‖‖θ‖ + 8·labels), and the slack beside it.
     own = beta * _EPS * _EPS * (scales[:, 1] * square + 64.0 * scales[:, 2])
     return np.asarray((np.sqrt(own) + slack * np.sqrt(0.5 * beta * scales[:, 3])) ** 2)
 
@@ -145,10 +147,12 @@ def _sum_gap(
         for j in range(node_starts[i], node_starts[i + 1]):
             weight = weights[j]
             label = plain_label(y, j)
+            # F has the rows with weight, active or not.
             if weight > 0.0:
                 shifted_margins(samples.rows, samples.y, j, table, margins)
                 total, error = two_sum(total, weight * value(loss, point_of(loss, margins), label))
                 total_carry += error
+            # The conjugate of a constant is finite at 0 only.
             if not active[j]:
                 for k in range(scaled.size):
                     apart += math.inf if duals[j, k] != 0.0 else 0.0
@@ -157,6 +161,7 @@ def _sum_gap(
                 scaled[k] = duals[j, k] / weight
                 squares += scaled[k] * duals[j, k]
             if kinks:
+                # No bound of the curvature: the worse of the two ends of the interval that rounding leaves.
                 size, count = _row_size(samples.rows, j)
                 labels = abs(label) + shift_size(y, j)
                 if log_link:  # of a logarithm and an exponential too
@@ -243,6 +248,7 @@ def close_gap(
     square = squared_norm(theta)
     penalty = 0.5 * total_sigma * square + l1_value
     value = losses + penalty
+    # The divergences at margins that are off by their rounding, in the worst case.
     root = math.sqrt(apart) + math.sqrt(margins)
     gap = root * root * (1.0 + _OWN_ROUNDING)
     rounding += 2.0 * math.sqrt(apart) * math.sqrt(margins) + margins if margins > 0.0 else 0.0
@@ -251,6 +257,7 @@ def close_gap(
         # Σ‖x‖‖s‖ is at most √(Σw‖x‖²·Σ‖s‖²/w): the rounding of Σ x s, of each node's and of the nodes' sum.
         lost = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(duals)
         lost += 4.0 * _EPS * total_sigma * math.sqrt(square)
+        # (Σσ/2)‖θ − θ̂‖² from Σσ(θ − θ̂), which the residual is.
         miss = math.sqrt(squared_norm(residual)) + lost
         gap += miss * miss / (2.0 * total_sigma) + l1_gap
     return Gap(value, value - gap - rounding, gap, rounding)

@@ -7,7 +7,21 @@ from typing import NamedTuple
 
 from adfs.compilation import compiled
 from adfs.errors import InputError
-from adfs.problem.losses import Loss, clip, compiled_by_class, inside, positive, register_loss
+from adfs.problem.losses import Loss, clip, compiled_by_class, register_loss
+
+
+def positive(loss: str, name: str, number: float) -> float:
+    """Return a loss's parameter, checked to be finite and above 0."""
+    if not (math.isfinite(number) and number > 0.0):
+        raise InputError(f"{loss}: {name} must be finite and above 0, got {number!r}")
+    return float(number)
+
+
+def inside(loss: str, quantile: float) -> float:
+    """Return a quantile, checked to lie strictly between 0 and 1."""
+    if not 0.0 < quantile < 1.0:
+        raise InputError(f"{loss}: quantile must lie strictly between 0 and 1, got {quantile!r}")
+    return float(quantile)
 
 
 @compiled
@@ -18,9 +32,11 @@ def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> fl
     """
     if s < lo or s > hi:
         return math.inf
+    # A kink: the best a is an end of the interval.
     if width == 0.0:
         return ((hi if r > 0.0 else lo) - s) * r
     best = clip(r / width, lo, hi)
+    # On the parabola it is a square, on a line a product of two numbers of the same sign and a square.
     if lo < best < hi:
         away = r - width * s
         return 0.5 * away * away / width
@@ -58,6 +74,7 @@ class LineLoss(Loss):
 
     @staticmethod
     def value(loss: Loss, u: float, b: float) -> float:
+        # Without a parabola the best a is one of the two ends.
         turn, constant, _, low, high = line(loss, b)
         r = constant + turn * u
         return max(low * r, high * r)
@@ -76,6 +93,7 @@ class LineLoss(Loss):
     @staticmethod
     def conjugate(loss: Loss, s: float, b: float) -> float:
         turn, constant, width, low, high = line(loss, b)
+        # The slope s of the loss is turn·a for the best a.
         a = turn * s
         if a < low or a > high:
             return math.inf
@@ -95,6 +113,8 @@ class LineLoss(Loss):
 
     @staticmethod
     def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
+        # The parabola of ℓ* is the s²/(2β) that the dual prox leaves out: a linear function on an interval is
+        # left, whatever the width.
         turn, constant, _, low, high = line(loss, b)
         return turn * clip(turn * zeta + h * constant, low, high)
 
@@ -129,6 +149,7 @@ class SmoothLineLoss(LineLoss):
     @staticmethod
     def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
         turn, constant, width, bottom, top = line(loss, b)
+        # The parabola lies between the margins center + width·first and center + width·last.
         first, last = (bottom, top) if turn > 0.0 else (-top, -bottom)
         center = -turn * constant
         return 1.0 / width if low < center + width * last and high > center + width * first else 0.0
@@ -136,6 +157,7 @@ class SmoothLineLoss(LineLoss):
     @staticmethod
     def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
         turn, constant, width, bottom, top = line(loss, b)
+        # ℓ' rises from least to most along the parabola; beyond its ends all margins have the same slope.
         least, most = (bottom, top) if turn > 0.0 else (-top, -bottom)
         center = -turn * constant
         first = -math.inf if low <= least else center + width * min(low, most)
@@ -356,10 +378,11 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon",
     def divergence(loss: EpsilonInsensitive, u: float, s: float, b: float) -> float:
         if s < -1.0 or s > 1.0:
             return math.inf
+        # Products of numbers of at least 0, outside the tube of width 2ε and inside it: nothing cancels.
         along = s if u > b else -s
-        beyond = abs(u - b) - loss.epsilon
-        if beyond > 0.0:
-            return (1.0 - along) * beyond + loss.epsilon * (abs(s) - along)
+        excess = abs(u - b) - loss.epsilon
+        if excess > 0.0:
+            return (1.0 - along) * excess + loss.epsilon * (abs(s) - along)
         return abs(s) * (loss.epsilon - math.copysign(abs(u - b), along))
 
     @staticmethod
@@ -368,6 +391,7 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon",
 
     @staticmethod
     def dual_prox(loss: EpsilonInsensitive, zeta: float, h: float, b: float, start: float) -> float:
+        # ε|s| shrinks towards 0 by hε; then the domain.
         s = zeta - h * b
         return math.copysign(clip(abs(s) - h * loss.epsilon, 0.0, 1.0), s)
 
@@ -388,9 +412,10 @@ class SmoothedInsensitive(
 
     @staticmethod
     def value(loss: SmoothedInsensitive, u: float, b: float) -> float:
-        beyond = max(abs(u - b) - loss.epsilon, 0.0)
-        s = min(beyond / loss.width, 1.0)
-        return s * beyond - 0.5 * loss.width * s * s
+        # The excess over ε is rounded as the hinge is.
+        excess = max(abs(u - b) - loss.epsilon, 0.0)
+        s = min(excess / loss.width, 1.0)
+        return s * excess - 0.5 * loss.width * s * s
 
     @staticmethod
     def derivative(loss: SmoothedInsensitive, u: float, b: float) -> float:

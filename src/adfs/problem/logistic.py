@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.compilation import kernel
+from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 from adfs.problem.exponential_losses import (
+    MOST_STEPS,
     ExponentialLoss,
     LogisticEquation,
     bracketed_root,
@@ -26,10 +27,9 @@ from adfs.problem.exponential_losses import (
 from adfs.problem.losses import Ends, Loss, clip, entropy_part, register_loss
 
 _OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
-_SLACK = 2.0**-51
+_SLACK = 2.0**-51  # relative, of a sum per summand
 _SHORT_MOVE = 1e-9  # its square is below rounding
-_MOST_STEPS = 200
-_SHORTEST_STEP = 2.0**-60
+_SHORTEST_STEP = 2.0**-60  # shares of a Newton step below which a line search ends
 #: Rows of K numbers that the prox works in.
 ROOM_ROWS = 5
 
@@ -128,13 +128,20 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
 # --------------------------------------------------------------------------- several classes
 
 
-@kernel
-def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
-    """Write softmax(u) to ``p``, which may be u itself, and return the place of its largest entry."""
+@inlined
+def _largest(u: np.ndarray) -> int:
+    """Return the place of the largest entry, the first of several."""
     top = 0
     for k in range(u.size):
         if u[k] > u[top]:
             top = k
+    return top
+
+
+@kernel
+def _probabilities(u: np.ndarray, p: np.ndarray) -> int:
+    """Write softmax(u) to ``p``, which may be u itself, and return the place of its largest entry."""
+    top = _largest(u)
     largest = u[top]
     total = 0.0
     for k in range(u.size):
@@ -199,10 +206,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     @staticmethod
     def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
         label = int(b)
-        top = 0
-        for k in range(u.size):
-            if u[k] > u[top]:
-                top = k
+        top = _largest(u)
         others = 0.0
         for k in range(u.size):
             if k != top:
@@ -233,10 +237,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
         # Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u).
         label = int(b)
-        top = 0
-        for k in range(u.size):
-            if u[k] > u[top]:
-                top = k
+        top = _largest(u)
         # What the other entries leave of 1 is the label's, with all its digits: a sum with its own rounding.
         left, carry, others = 1.0, 0.0, 0.0
         total = 0.0
@@ -282,10 +283,8 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
     def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
         # One exponential per class for both.
         label = int(b)
-        top = 0
-        for k in range(margins.size):
-            if margins[k] > margins[top]:
-                top = k
+        top = _largest(margins)
+        # Probabilities are exp(u − highest) over their sum.
         highest, away, others = margins[top], margins[top] - margins[label], 0.0
         for k in range(margins.size):
             margins[k] = math.exp(margins[k] - highest)
@@ -407,7 +406,7 @@ def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float,
     top = _probabilities(u, p)
     error = _residual(u, p, dual, label, scale, residual)
     largest = _newton_move(p, top, scale, residual, move)
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         if largest <= _SHORT_MOVE:
             break
         size = 1.0

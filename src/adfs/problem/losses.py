@@ -1,20 +1,17 @@
 """Losses of one margin: value, derivative, conjugate and the one-dimensional dual prox.
 
 A loss ℓ(u; b) takes the margin u = xᵀθ of a sample and its label or target b. Each loss is one short class:
-a ``NamedTuple`` of its constants whose functions are static, scalar and written in the Python that numba
-compiles. The generic functions of this module (:func:`value`, :func:`derivative`, …) dispatch on the type of
-the loss, both interpreted and inside compiled kernels, so a loss is written once and a kernel that uses it
-caches on disk.
+a ``NamedTuple`` of its parameters whose functions are static, scalar and written in the Python that numba
+compiles. The functions of this module (:func:`value`, :func:`derivative`, …) dispatch on the class of the
+loss, in Python and in compiled kernels: a loss is written once, and kernels that use it are kept on disk.
 
 The dual prox is that of the strongly convex part removed from the conjugate (β is the smoothness of ℓ)::
 
     dual_prox(ζ, h) = argmin_s (s − ζ)²/(2h) + ℓ*(s) − s²/(2β)
 
-A label may come with an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.samples`): the dispatch puts it
-into the arguments, and no loss knows of it.
-
-A sample weight w (the term is wℓ) needs no second formula: :func:`weighted_dual_prox` is
-w·dual_prox(ζ/w, h/w).
+A label may have an offset of the margin, ℓ(u + o; b) (:mod:`adfs.problem.samples`). The dispatch puts it into
+the arguments, so no loss has to know of it. A sample weight w (the term is wℓ) needs no second formula:
+:func:`weighted_dual_prox` is w·dual_prox(ζ/w, h/w).
 """
 
 from __future__ import annotations
@@ -74,12 +71,8 @@ class Loss:
         Whether the likelihood has a dispersion that is estimated from the data.
     expected_curvature : float or None
         The mean of ℓ'' over the targets, where it differs from ℓ''.
-    score : str
-        The name of the score of predictions: ``"accuracy"``, ``"R²"`` or ``"D²"``.
     sklearn_factor : float
         How often scikit-learn's loss of the same name contains this one; its ``C`` is multiplied by it.
-    wanted_targets, advice : str
-        The two halves of the sentence that refuses invalid labels or targets.
 
     Notes
     -----
@@ -203,6 +196,7 @@ class Loss:
         raise NotImplementedError("for losses with a log link")
 
     # ------------------------------------------------------------------ functions that kernels call
+    # They are described at the functions of the same names below.
 
     @staticmethod
     def divergence(loss: Any, u: Any, s: Any, b: float) -> float:
@@ -211,29 +205,24 @@ class Loss:
 
     @staticmethod
     def outputs(loss: Any) -> int:
-        """Return K."""
         return 1
 
     @staticmethod
     def point_of(loss: Any, numbers: np.ndarray) -> Any:
-        """Return the argument of `value` and `conjugate` from an array (K,): the number, or the array."""
         return numbers[0]
 
     @staticmethod
-    def write_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> None:
-        """Replace the margins u (K,) by w∇ℓ(u; b)."""
+    def write_slope(loss: Any, margins: np.ndarray, b: Any, weight: float) -> None:
         margins[0] = weight * derivative(loss, margins[0], b)
 
     @staticmethod
-    def value_and_slope(loss: Any, margins: np.ndarray, b: float, weight: float) -> float:
-        """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
+    def value_and_slope(loss: Any, margins: np.ndarray, b: Any, weight: float) -> float:
         found = value(loss, margins[0], b)
-        margins[0] = weight * derivative(loss, margins[0], b)
+        write_slope(loss, margins, b, weight)
         return found
 
     @staticmethod
-    def clip_dual(loss: Any, dual: np.ndarray, b: float, weight: float) -> None:
-        """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
+    def clip_dual(loss: Any, dual: np.ndarray, b: Any, weight: float) -> None:
         low, high = domain(loss, b)
         t = min(max(dual[0], weight * low), weight * high)
         # w·high divided by w may round to just outside: step in by one unit.
@@ -267,20 +256,6 @@ def entropy_part(a: float, p: float, away: float, log_p: float) -> float:
     if a == 0.0:
         return p
     return max(a * (math.log(a) - log_p) - away, 0.0)
-
-
-def positive(loss: str, name: str, number: float) -> float:
-    """Return a loss's constant, checked to be finite and above 0."""
-    if not (math.isfinite(number) and number > 0.0):
-        raise InputError(f"{loss}: {name} must be finite and above 0, got {number!r}")
-    return float(number)
-
-
-def inside(loss: str, quantile: float) -> float:
-    """Return a quantile, checked to lie strictly between 0 and 1."""
-    if not 0.0 < quantile < 1.0:
-        raise InputError(f"{loss}: quantile must lie strictly between 0 and 1, got {quantile!r}")
-    return float(quantile)
 
 
 @compiled
@@ -350,17 +325,17 @@ def point_of(loss: Loss, numbers: np.ndarray) -> Any:
     return type(loss).point_of(loss, numbers)
 
 
-def write_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> None:
+def write_slope(loss: Loss, margins: np.ndarray, b: Label, weight: float) -> None:
     """Replace the margins u (K,) by w∇ℓ(u; b)."""
     type(loss).write_slope(loss, margins, b, weight)
 
 
-def value_and_slope(loss: Loss, margins: np.ndarray, b: float, weight: float) -> float:
+def value_and_slope(loss: Loss, margins: np.ndarray, b: Label, weight: float) -> float:
     """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
     return type(loss).value_and_slope(loss, margins, b, weight)
 
 
-def clip_dual(loss: Loss, dual: np.ndarray, b: float, weight: float) -> None:
+def clip_dual(loss: Loss, dual: np.ndarray, b: Label, weight: float) -> None:
     """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
     type(loss).clip_dual(loss, dual, b, weight)
 
@@ -454,6 +429,15 @@ def get_loss(loss: str | Loss, **constants: float) -> Loss:
         if constant not in cls.parameters():
             raise unknown_name(f"parameter of the loss {loss!r}", constant, cls.parameters() or {"(none)"})
     return cls(**constants)
+
+
+def describe_losses() -> str:
+    """Return one line for help texts: the registered losses by task, each with its label."""
+    tasks: dict[str, list[str]] = {}
+    for name, cls in sorted(LOSSES.items()):
+        if not cls.several_outputs:  # one that others stand for: the logistic loss with several classes
+            tasks.setdefault(cls.task, []).append(f"{name} ({cls.label})" if cls.label else name)
+    return "; ".join(f"{task}: {', '.join(names)}" for task, names in tasks.items()) + "."
 
 
 def check_labels(loss: Loss, y: np.ndarray, where: str) -> None:

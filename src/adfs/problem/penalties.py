@@ -1,8 +1,8 @@
-"""The nodes' own terms, (σ_i/2)‖θ‖² + λ_i Σ_k c_k|θ_k|: as kernels see them, and of all nodes together.
+"""The nodes' penalties (σ_i/2)‖θ‖² + λ_i Σ_k c_k|θ_k|, in the form that kernels take and summed over nodes.
 
-At a centre x the iterate is θ = soft(x, λ_i c)/σ_i, x/σ_i without an ℓ1 term. A kernel hands the penalty on
-to `shrunk`, which sees from its type whether there is one: kernels without are compiled as if there were no
-such thing. c_k is 1, and 0 for a column that is not penalised so.
+At a centre x the iterate is θ = soft(x, λ_i c)/σ_i, and x/σ_i without an ℓ1 term. Kernels pass the penalty to
+`shrunk`, which is compiled to nothing where the type of the penalty is `Ridge`. c_k is 1, or 0 for a column
+without an ℓ1 term.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def shrunk(penalty: Penalty, i: int | np.uint64, k: int | np.uint64, x: float) -
 
 @overloads(shrunk)
 def _shrunk(penalty: types.Type, i: types.Type, k: types.Type, x: types.Type) -> Callable[..., object]:
+    # Soft thresholding of one number, without calls.
     def net(penalty: ElasticNet, i: int, k: int, x: float) -> float:
         threshold = penalty.l1[i] * penalty.columns[k]
         if x > threshold:
@@ -102,6 +103,7 @@ class WholePenalty:
 
     def minimizer(self, row_total: np.ndarray) -> np.ndarray:
         """Return θ̂, the minimiser of the penalty + θᵀ(row total); 0 in unpenalised columns; (d,)."""
+        # A column without a penalty has no minimiser of its own: a caller that has one moves it.
         total = self.ridge_part(row_total)
         if self.l1 is None:
             return np.asarray(-total / self.sigma)
@@ -115,12 +117,14 @@ class WholePenalty:
         """
         if self.l1 is None:
             return self.ridge_part(row_total + self.sigma * theta), 0.0, 0.0
+        # |θ_k|(Λ_k − z_k sign θ_k) is at least 0 because |z_k| ≤ Λ_k.
         cut = np.clip(-row_total, -self.l1, self.l1)
         extra = float(np.abs(theta) @ (self.l1 - cut * np.sign(theta)))
         return self.sigma * (theta - self.minimizer(row_total)), self.sizes(theta), extra
 
     def centers(self, row_total: np.ndarray, sigma: np.ndarray, l1: np.ndarray | None) -> np.ndarray:
         """Return where centres start, (n, d): each at θ̂, with the sum −(row total), from σ_i and λ_i."""
+        # Nodes start at the same θ̂, and their centres sum to −(row total).
         theta = self.minimizer(row_total)
         if self.l1 is None or l1 is None:
             return np.asarray(sigma[:, None] * theta)
@@ -153,5 +157,6 @@ def check_l1(l1: ArrayLike | None, n_nodes: int) -> np.ndarray | None:
         raise InputError(
             f"l1 must be finite and at least 0 at every node, node {bad[0]} has {values[bad[0]]:g}"
         )
+    # All zero is no ℓ1 term: the kernels without one are faster.
     values.setflags(write=False)
     return values if values.any() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,7 +28,7 @@ from adfs.problem.samples import (
     sparse,
 )
 from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
-from adfs.problem.terms import LinearTerm, MultinomialLogisticTerm
+from adfs.problem.terms import LinearTerm
 
 #: Cached properties that do not depend on the offsets of the margins.
 _WITHOUT_OFFSETS = ("active", "kappa", "batch_smoothness")
@@ -43,18 +44,17 @@ class Problem(FiniteSum):
     The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
     and a sample's margins are Θx.
 
+    See :doc:`/glossary` for the words that are used here and elsewhere.
+
     Parameters
     ----------
     X : array-like or sparse matrix of shape (N, d)
         All samples; they are split over the nodes. Use :meth:`from_shards` for data that is already split.
     y : array-like of shape (N,)
         Labels ±1 for classification losses, 0 … K − 1 for the multinomial one, finite targets for
-        regression: counts of at least 0 for ``"poisson"``, above 0 for ``"gamma"``, whose xᵀθ is the
-        logarithm of the mean.
+        regression (losses with a log link take targets of at least 0).
     loss : str or Loss
-        ``"logistic"``, ``"squared"``, ``"squared_hinge"``, ``"smoothed_hinge"``, ``"huber"``,
-        ``"smoothed_quantile"``, ``"hinge"``, ``"absolute"``, ``"quantile"``, ``"epsilon_insensitive"``,
-        ``"poisson"``, ``"gamma"``, ``"multinomial"``, or an instance with its constants.
+        The name of a registered loss (`adfs.problem.LOSSES`), or an instance with its parameters.
     sigma : float or array-like of shape (n_nodes,)
         σ_i, the strong convexity of each node's ℓ2 term; only its sum matters to the solution.
     n_nodes : int, optional
@@ -74,13 +74,8 @@ class Problem(FiniteSum):
     ----------
     X, y, weights, offset
         The samples, node after node; ``offset`` is None when none was given.
-    node_starts : ndarray of shape (n_nodes + 1,)
-        Node i holds the rows ``node_starts[i]:node_starts[i + 1]``.
-    sigma : ndarray of shape (n_nodes,)
     n_features : int
-        d: the number of columns, times that of outputs.
-    sparse : bool
-        Whether the rows are stored as CSR.
+        d: the number of columns, times that of outputs. `FiniteSum` describes the other attributes.
 
     Examples
     --------
@@ -115,6 +110,7 @@ class Problem(FiniteSum):
             raise InputError("X has no rows")
         if n_nodes is None:
             n_nodes = 1 if isinstance(partition, str) else len(partition)
+        # Rows are stored node after node; the order is kept to name a row as the caller knows it.
         parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
         order = np.concatenate(parts)
         node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
@@ -154,6 +150,7 @@ class Problem(FiniteSum):
                 raise InputError(
                     f"shard {number} must be (X, y), (X, y, weights) or (X, y, weights, offset), got {got}"
                 )
+            # Weights and offsets may be left out at the end.
             X, y, weights, offset = (*parts, None, None)[:4]
             checked.append(make_shard(X, y, weights, chosen, f"shard {number}: ", offset))
         if not checked:
@@ -204,6 +201,7 @@ class Problem(FiniteSum):
     def _set(
         self, loss: Loss, data: Shard, node_starts: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
     ) -> None:
+        # A multinomial loss without its K takes that of the offsets, or of the labels.
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
             counted = int(data.y.max(initial=0.0)) + 1
             loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
@@ -220,6 +218,7 @@ class Problem(FiniteSum):
         self._row_index = row_index  # None: the rows are in the order in which they were given
         self._norms: np.ndarray | None = None
         self.sigma = check_sigma(sigma, node_starts.size - 1)
+        # Other problems may share these arrays.
         for array in (self.y, self.weights, self.offset, self.node_starts, self.sigma):
             if array is not None:
                 array.setflags(write=False)
@@ -231,6 +230,7 @@ class Problem(FiniteSum):
         chosen = np.flatnonzero(outside)
         # Rows of zeros are constants, whatever the sum of their squares is.
         outside[chosen] = np.asarray((self.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
+        # L and L/σ must be doubles with all their digits.
         with np.errstate(over="ignore", under="ignore"):
             smoothness = weights * norms * min(self.loss.beta, 1.0)
             ratio = smoothness / self.sigma.min()
@@ -248,40 +248,33 @@ class Problem(FiniteSum):
 
     @property
     def rows(self) -> Rows:
-        """The rows in the form kernels take."""
         return rows_of(self.X)
 
     @property
     def samples(self) -> Samples:
-        """The samples in the form kernels take."""
         return Samples(self.loss, self.rows, self.labels, self.weights, self.node_starts)
 
     @cached_property
     def labels(self) -> Labels:
-        """The labels or targets in the form kernels take, with the offsets of the margins."""
         return self.data.labels(self.loss)
 
     @property
     def data(self) -> Shard:
-        """The samples of all nodes, one after the other."""
         return Shard(self.X, self.y, self.weights, self.offset)
 
     @cached_property
     def shards(self) -> list[Shard]:
         """What each node holds, as views (copies of the index arrays when sparse)."""
-        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return [self.data.take(slice(a, b)) for a, b in cuts]
+        return [self.data.take(slice(a, b)) for a, b in pairwise(self.node_starts)]
 
     @property
     def row_index(self) -> np.ndarray:
-        """Where each row stood in the X that was given, shape (N,)."""
         order = np.arange(self.n_samples) if self._row_index is None else self._row_index
         order.setflags(write=False)
         return order
 
     @property
     def row_norms_squared(self) -> np.ndarray:
-        """q_ij = ‖x_ij‖², shape (N,)."""
         if self._norms is None:
             self._norms = evaluation.row_norms_squared(self.rows, self.n_samples)
             self._norms.setflags(write=False)
@@ -323,6 +316,7 @@ class Problem(FiniteSum):
         return changed
 
     def first_samples(self) -> Problem | None:
+        # Kernels are compiled on the first sample of each node, which takes no time beside the compilation.
         first = [shard.take(slice(1)) for shard in self.shards]
         small = Problem.from_shards(first, self.loss, self.sigma).with_l1(self.l1, self.l1_columns)
         return small if small.active.any() else None
@@ -336,6 +330,7 @@ class Problem(FiniteSum):
                 f"theta has {self.n_features} entries here and {n_features} elsewhere; "
                 "give all shards the same columns and classes"
             )
+        # CSR rows do not store their width: nothing is copied.
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
         return self._with_data(self.data._replace(X=X)).with_l1(self.l1)
@@ -349,13 +344,13 @@ class Problem(FiniteSum):
         optional = (self.offset, self.l1, self.l1_columns, self.ridge_columns)
         return [self.loss], arrays + [array for array in optional if array is not None]
 
-    def term(self, row: int) -> LinearTerm | MultinomialLogisticTerm:
+    def term(self, row: int) -> LinearTerm:
         x = np.asarray(self.X[[row]].toarray().ravel() if self.sparse else self.X[row])
         weight = float(self.weights[row])
-        if self.loss.several_outputs:
-            shift = None if self.offset is None else self.offset[row]
-            return MultinomialLogisticTerm(x, int(self.y[row]), self.n_outputs, weight, shift)
-        return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
+        if not self.loss.several_outputs:
+            return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
+        shift = None if self.offset is None else self.offset[row]
+        return LinearTerm(x, float(self.y[row]), weight, self.loss, shift)
 
     @staticmethod
     def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
@@ -387,6 +382,7 @@ class Problem(FiniteSum):
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         theta = self._checked(theta, "theta", self.n_features)
+        # (p, K) to θ's layout, output by output.
         if self.loss.several_outputs:
             return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self._penalty_gradient(theta))
         slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.labels)
@@ -398,12 +394,10 @@ class Problem(FiniteSum):
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
 
     def margins_at(self, theta: np.ndarray) -> np.ndarray:
-        """Return the margins with their offsets, as the loss takes them; shape (N,)."""
         margins, labels = self.X @ theta, self.labels
         return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
         if self.loss.several_outputs:
             raise InputError(f"the loss {self.loss.name!r} has several outputs: no Hessian is formed")
         theta = self._checked(theta, "theta", self.n_features)
@@ -448,7 +442,6 @@ class Problem(FiniteSum):
 
     @cached_property
     def margin_scales(self) -> np.ndarray:
-        """What says how far rounding takes the margins of each node's rows, as `gaps` has it; (n, 5)."""
         return gaps.margin_scales(self.samples, self.active)
 
     def __repr__(self) -> str:

@@ -89,7 +89,8 @@ def row_entry(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> float:
     return float(rows.data[k]) if isinstance(rows, SparseRows) else float(rows.values[j, k])
 
 
-# Columns and positions are unsigned in compiled code: numba then leaves out the test for a negative index.
+# In compiled code columns and positions are unsigned: numba then leaves out the test for a negative index,
+# which would keep the loops over rows from being vectorised.
 
 
 def kind_of(value: types.Type) -> type | None:
@@ -143,6 +144,7 @@ def labels_of(loss: Loss, y: np.ndarray, offset: np.ndarray | None) -> Labels:
     """Return labels as kernels take them; a loss of u − b has the offset in its target."""
     if offset is None:
         return y
+    # A loss of u − b takes b − o: one array, and the kernels of labels without offsets.
     if not loss.translates:
         return ShiftedLabels(y, offset)
     moved: np.ndarray = y - offset
@@ -196,6 +198,9 @@ def _plain_label(y: types.Type, j: types.Type) -> Callable[..., object]:
 
 def _several(y: types.Type) -> bool:
     return bool(y.types[1].ndim == 2)
+
+
+# Without offsets these three are compiled to nothing.
 
 
 @overloads(add_shift)
@@ -283,6 +288,7 @@ def batch_smoothness(X: Matrix, weights: np.ndarray, node_starts: np.ndarray, be
     Above a few hundred rows and columns the eigenvalue comes from Lanczos, from below, to a thousandth; it is
     then raised by twice that, so that it stays an upper bound.
     """
+    # Small Gram matrices are summed row by row, so that dense and CSR copies have the same bits.
     if X.shape[1] <= _SMALL_DIMENSION:
         out = _by_gram_matrices(X, weights, node_starts)
     else:
@@ -307,6 +313,7 @@ def gram_matrices(rows: Rows, weights: np.ndarray, node_starts: np.ndarray, n_fe
 
 
 def _by_gram_matrices(X: Matrix, weights: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
+    # As many nodes at a time as fit into the memory that is set aside for their matrices.
     rows, d = rows_of(X), X.shape[1]
     together = max(1, _GRAM_ENTRIES // (d * d))
     parts = []
@@ -341,12 +348,14 @@ def _rows_between(X: Matrix, start: int, stop: int) -> Matrix:
 
 
 def _largest_squared_singular_value(matrix: Matrix) -> float:
+    # XᵀX and XXᵀ have the same largest eigenvalue: the smaller of the two is used.
     tall = matrix.shape[0] >= matrix.shape[1]
     order = min(matrix.shape)
     if order <= _DENSE_ORDER:
         gram = matrix.T @ matrix if tall else matrix @ matrix.T
         dense = gram.toarray() if sparse(gram) else gram
         return max(0.0, float(np.linalg.eigvalsh(dense)[-1]))
+    # Lanczos on products with X and Xᵀ, without forming the Gram matrix.
     first, second = (matrix, matrix.T) if tall else (matrix.T, matrix)
     operator = LinearOperator((order, order), matvec=lambda v: second @ (first @ v), dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(order)

@@ -66,6 +66,7 @@ def as_rows(X: Matrix, where: str = "X") -> Matrix:
 
     Data that has the right form already is not copied; what is given is never changed.
     """
+    # Numbers become float64: dense rows C-contiguous, sparse rows canonical CSR.
     out: Matrix
     if sparse(X):
         if np.iscomplexobj(X):
@@ -91,6 +92,7 @@ def _check_range(values: np.ndarray, where: str, advice: str = "", starts: np.nd
     if values.size and not (values.min() >= -_LARGEST and values.max() <= _LARGEST):
         if not np.all(np.isfinite(values)):
             raise InputError(f"{where} contains NaN or infinity{advice}")
+        # Name the row of the first such number.
         place = int(np.argwhere(np.abs(values) > _LARGEST)[0, 0])
         row = place if starts is None else int(np.searchsorted(starts, place, side="right")) - 1
         raise InputError(
@@ -105,9 +107,11 @@ def as_signs(labels: np.ndarray, positive: object) -> np.ndarray:
 
 def _canonical(X: Matrix) -> Matrix:
     out: Matrix = sp.csr_array(X, dtype=np.float64)
+    # Kernels need sorted columns without duplicates; what was given stays as it is.
     if not out.has_canonical_format:
         out = out.copy()
         out.sum_duplicates()
+    # Short indices where they suffice: half the memory, and one set of kernels.
     if out.indices.dtype != np.int32 and max(out.shape[1], out.nnz) < 2**31:
         parts = (out.data, out.indices.astype(np.int32), out.indptr.astype(np.int32))
         out = sp.csr_array(parts, shape=out.shape)
@@ -135,6 +139,7 @@ def check_offset(offset: ArrayLike | None, n_samples: int, loss: Loss, where: st
     if offset is None:
         return None
     values = as_numbers(offset, f"{where}offset").copy()
+    # A multinomial loss that does not know its K yet takes any number of columns.
     if loss.several_outputs:
         fits = values.ndim == 2 and values.shape == (n_samples, loss.n_outputs or values.shape[1])
         shape = f"({n_samples}, {loss.n_outputs or 'K'}), one per row and class"
@@ -176,6 +181,7 @@ def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
             f"shards have different numbers of features ({sorted(widths)}); give them the same columns"
         )
     node_starts = np.concatenate([[0], np.cumsum([shard.y.size for shard in shards])]).astype(np.int64)
+    # One sparse shard makes all rows sparse; a single shard is not copied.
     X: Matrix
     if len(shards) == 1:
         X = shards[0].X
@@ -223,6 +229,7 @@ def _label(
             f"partition 'label' wants classes, but the {y.size} labels take {classes.size} values; "
             "use 'random' or 'contiguous' for regression targets"
         )
+    # Cut each class, in a random order, at the sums of its shares.
     parts: list[list[int]] = [[] for _ in range(n_nodes)]
     for code in range(classes.size):
         members = rng.permutation(np.flatnonzero(codes == code))
@@ -304,6 +311,7 @@ def split(
     parts = [_indices(node, part) for node, part in enumerate(partition)]
     if len(parts) != n_nodes:
         raise InputError(f"partition gives {len(parts)} index lists, but there are {n_nodes} nodes")
+    # Every row exactly once.
     taken = np.concatenate(parts)
     outside = taken[(taken < 0) | (taken >= n_samples)]
     if outside.size:

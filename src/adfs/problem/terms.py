@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from adfs.problem.evaluation import sum_in_order
 from adfs.problem.finite_sum import FiniteSum, check_sigma
 from adfs.problem.logistic import ROOM_ROWS, Multinomial, multinomial_dual_prox
 from adfs.problem.losses import Loss
-from adfs.problem.samples import Label
+from adfs.problem.samples import Label, ShiftedLabel
 
 _EPS = float(np.finfo(np.float64).eps)
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
@@ -92,27 +93,32 @@ class Term(ABC):
 
 
 class LinearTerm(Term):
-    """The term w·ℓ(xᵀθ; b) of one sample; its dual prox is one-dimensional, whatever the step.
+    """The term w·ℓ(Θx; b) of one sample; Θ is θ itself, or a (K, p) matrix laid out row by row.
+
+    Its dual prox is a problem in the K margins, whatever the step.
 
     Parameters
     ----------
-    x : ndarray of shape (d,)
+    x : ndarray of shape (p,)
     label : float or ShiftedLabel
-        Label or target b, with the offset of its margin where it has one.
+        Label or target b, for one output with the offset of its margin where there is one.
     weight : float
         Sample weight w.
     loss : Loss
+    shift : ndarray of shape (K,), optional
+        The offsets of several margins.
     """
 
-    def __init__(self, x: np.ndarray, label: Label, weight: float, loss: Loss) -> None:
-        self.x = x
-        self.label = label
-        self.weight = weight
-        self.loss = loss
-        self.norm_squared = float(x @ x)
+    def __init__(
+        self, x: np.ndarray, label: Label, weight: float, loss: Loss, shift: np.ndarray | None = None
+    ) -> None:
+        self.x = np.asarray(x, dtype=np.float64)
+        self.label, self.weight, self.loss = label, float(weight), loss
+        self.shift = np.zeros(loss.n_outputs) if shift is None else np.asarray(shift, dtype=np.float64)
+        self.norm_squared = float(self.x @ self.x)
 
     def identity(self) -> tuple[object, ...]:
-        return self.x, self.label, self.weight, self.loss
+        return self.x, self.label, self.weight, self.loss, self.shift
 
     @property
     def smoothness(self) -> float:
@@ -120,73 +126,94 @@ class LinearTerm(Term):
             return 0.0
         return self.weight * self.loss.beta * self.norm_squared
 
+    def _margins(self, theta: np.ndarray) -> np.ndarray:
+        return np.asarray(theta.reshape(-1, self.x.size) @ self.x + self.shift)
+
+    def _along(self, slopes: np.ndarray) -> np.ndarray:
+        """Return the vector of θ's space of K multiples of x."""
+        return np.outer(slopes, self.x).ravel()
+
+    def _multiples(self, s: np.ndarray) -> np.ndarray:
+        """Return the K multiples of x that a dual vector is made of, up to rounding."""
+        return np.asarray(s.reshape(-1, self.x.size) @ self.x / self.norm_squared)
+
     def value(self, theta: np.ndarray) -> float:
-        return self.weight * losses.value(self.loss, float(self.x @ theta), self.label)
+        point = losses.point_of(self.loss, self._margins(theta))
+        return self.weight * losses.value(self.loss, point, self.label)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
-        return self.weight * losses.derivative(self.loss, float(self.x @ theta), self.label) * self.x
+        slopes = self._margins(theta)
+        losses.write_slope(self.loss, slopes, self.label, self.weight)
+        return self._along(slopes)
+
+    def _prox_slopes(self, target: np.ndarray, inverse_step: float) -> np.ndarray:
+        """Return s = w∇ℓ(u) at the u (K,) with u + (inverse_step − 1/(wβ))·s = target."""
+        h = 1.0 / inverse_step
+        if not self.loss.several_outputs:
+            slope = float(target[0])
+            return np.array(
+                [losses.weighted_dual_prox(self.loss, slope * h, h, self.label, self.weight, slope)]
+            )
+        # The kernel takes a guess of u in the first row of its memory.
+        slopes, room = target * h, np.empty((ROOM_ROWS, target.size))
+        room[0] = target
+        assert not isinstance(self.label, ShiftedLabel)
+        multinomial_dual_prox(slopes, h, int(self.label), self.weight, room)
+        return slopes
 
     def prox(self, center: np.ndarray, step: float) -> np.ndarray:
         if self.constant:
             return center
-        # Moreau: prox_{γf}(z) = z − γ·prox_{f*/γ}(z/γ), the latter along x.
-        margin = float(self.x @ center)
+        # Moreau: prox_{γf}(z) = z − γ·prox_{f*/γ}(z/γ), and the latter is made of multiples of x. The square
+        # that the dual prox of the loss leaves out is added to the inverse step.
         inverse_step = step * self.norm_squared + 1.0 / (self.weight * self.loss.beta)
-        return center - step * self._scalar_prox(margin, inverse_step) * self.x
-
-    def _scalar_prox(self, slope: float, inverse_step: float) -> float:
-        """Return argmin_s s²·inverse_step/2 − slope·s + wℓ*(s/w) − s²/(2wβ)."""
-        h = 1.0 / inverse_step
-        return losses.weighted_dual_prox(self.loss, slope * h, h, self.label, self.weight, slope)
-
-    def conjugate(self, s: np.ndarray) -> float:
-        if self.constant:
-            return -self.weight * losses.value(self.loss, 0.0, self.label) if not s.any() else np.inf
-        scalar = float(self.x @ s) / self.norm_squared
-        if np.linalg.norm(s - scalar * self.x) > _OFF_LINE * np.linalg.norm(s):
-            return np.inf
-        low, high = losses.domain(self.loss, self.label)
-        inside = min(max(scalar / self.weight, low), high)
-        if abs(scalar / self.weight - inside) > _OUTSIDE:
-            return np.inf
-        return self.weight * losses.conjugate(self.loss, inside, self.label)
-
-    def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
-        if self.constant:
-            return np.zeros_like(s)
-        low, high = losses.domain(self.loss, self.label)
-        scalar = float(self.x @ s) / self.norm_squared
-        return self.weight * min(max(scalar / self.weight, low), high) * self.x
+        return center - step * self._along(self._prox_slopes(self._margins(center), inverse_step))
 
     def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
         if self.constant:
             return np.zeros_like(z)
-        scalar = float(self.x @ z) / self.norm_squared
-        h = step / self.norm_squared
-        if math.isclose(smoothness, self.smoothness, rel_tol=1e-14):
-            return losses.weighted_dual_prox(self.loss, scalar, h, self.label, self.weight, 0.0) * self.x
         # An L above the term's own removes less of the conjugate's curvature than the loss's prox does.
-        kept = 1.0 / (self.weight * self.loss.beta) - self.norm_squared / smoothness
-        return self._scalar_prox(scalar / h, 1.0 / h + kept) * self.x
+        kept = 0.0
+        if not math.isclose(smoothness, self.smoothness, rel_tol=1e-14):
+            kept = 1.0 / (self.weight * self.loss.beta) - self.norm_squared / smoothness
+        inverse_step = self.norm_squared / step + kept
+        return self._along(self._prox_slopes(self._margins(z / step), inverse_step))
+
+    def conjugate(self, s: np.ndarray) -> float:
+        if self.constant:
+            return -self.value(np.zeros_like(s)) if not s.any() else np.inf
+        # f* is finite on multiples of x only, and there it is the conjugate of the loss.
+        scaled = self._multiples(s) / self.weight
+        if np.linalg.norm(s - self._along(self.weight * scaled)) > _OFF_LINE * np.linalg.norm(s):
+            return np.inf
+        # Rounding may have moved the multiples out of the domain: no more than that is moved back.
+        inside = scaled.copy()
+        losses.clip_dual(self.loss, inside, self.label, 1.0)
+        if np.abs(inside - scaled).max() > _OUTSIDE:
+            return np.inf
+        conjugate = losses.conjugate(self.loss, losses.point_of(self.loss, inside), self.label)
+        return self.weight * (conjugate - float(inside @ self.shift))
+
+    def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
+        if self.constant:
+            return np.zeros_like(s)
+        inside = self._multiples(s)
+        losses.clip_dual(self.loss, inside, self.label, self.weight)
+        return self._along(inside)
 
 
-class MultinomialLogisticTerm(Term):
-    """Multinomial logistic loss of one sample, θ being a (K, p) matrix of coefficients laid out row by row.
-
-    f(θ) = w·(log Σ_k exp(u_k) − u_label) with u = Θx. Its gradient is w·(softmax(u) − e_label)xᵀ and it is
-    (w/2)‖x‖²-smooth.
+class MultinomialLogisticTerm(LinearTerm):
+    """Multinomial logistic loss of one sample: f(θ) = w·(log Σ_k exp(u_k) − u_label) with u = Θx.
 
     Parameters
     ----------
     x : ndarray of shape (p,)
-    label : int
-        The sample's class, 0 … K−1.
-    n_classes : int
-        K.
+    label, n_classes : int
+        The sample's class, 0 … K − 1, and K.
     weight : float
         Sample weight w.
     shift : ndarray of shape (K,), optional
-        What is added to the margins u.
+        The offsets of the margins.
     """
 
     def __init__(
@@ -201,78 +228,7 @@ class MultinomialLogisticTerm(Term):
             raise InputError(
                 f"multinomial label {label} is not one of the {n_classes} classes 0 … {n_classes - 1}"
             )
-        self.x = np.asarray(x, dtype=np.float64)
-        self.label, self.n_classes, self.weight = int(label), int(n_classes), float(weight)
-        self.shift = np.zeros(self.n_classes) if shift is None else np.asarray(shift, dtype=np.float64)
-        self.norm_squared, self.loss = float(self.x @ self.x), Multinomial(self.n_classes)
-
-    def identity(self) -> tuple[object, ...]:
-        return self.x, self.label, self.n_classes, self.weight, self.shift
-
-    @property
-    def smoothness(self) -> float:
-        return 0.5 * self.weight * self.norm_squared
-
-    def _margins(self, theta: np.ndarray) -> np.ndarray:
-        return np.asarray(theta.reshape(self.n_classes, self.x.size) @ self.x + self.shift)
-
-    def _along(self, slopes: np.ndarray) -> np.ndarray:
-        """Return the vector of θ's space, laid out row by row, of K multiples of x."""
-        return np.outer(slopes, self.x).ravel()
-
-    def _multiples(self, s: np.ndarray) -> np.ndarray:
-        """Return the K multiples of x that a dual vector is made of, up to rounding."""
-        return np.asarray(s.reshape(self.n_classes, self.x.size) @ self.x / self.norm_squared)
-
-    def value(self, theta: np.ndarray) -> float:
-        return self.weight * losses.value(self.loss, self._margins(theta), self.label)
-
-    def gradient(self, theta: np.ndarray) -> np.ndarray:
-        slopes = self._margins(theta)
-        losses.write_slope(self.loss, slopes, self.label, self.weight)
-        return self._along(slopes)
-
-    def _slopes_at_root(self, target: np.ndarray, scale: float) -> np.ndarray:
-        """Return w∇ℓ(u) at the u with u + scale·∇ℓ(u) = target; scale above −2."""
-        # The kernel solves u + (1/h − 2)∇ℓ(u) = ζ/h for a weight of 1, from a guess in the first row.
-        h = 1.0 / (scale + 2.0)
-        slopes, room = target * h, np.empty((ROOM_ROWS, self.n_classes))
-        losses.write_slope(self.loss, guess := target.copy(), self.label, scale)
-        room[0] = target - guess
-        multinomial_dual_prox(slopes, h, self.label, 1.0, room)
-        return self.weight * slopes
-
-    def prox(self, center: np.ndarray, step: float) -> np.ndarray:
-        """Solve u + γwq∇ℓ(u) = Zx for the K margins, then θ = Z − γ∇f."""
-        scale = step * self.weight * self.norm_squared
-        return center - step * self._along(self._slopes_at_root(self._margins(center), scale))
-
-    def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
-        # In the margins Moreau's form exists for any step: 1/η − 1/L may be negative, down to −2/(wq).
-        if self.constant:
-            return np.zeros_like(z)
-        scale = self.weight * self.norm_squared * (1.0 / step - 1.0 / smoothness)
-        return self._along(self._slopes_at_root(self._margins(z / step), scale))
-
-    def conjugate(self, s: np.ndarray) -> float:
-        if self.constant:
-            return -self.value(np.zeros_like(s)) if not s.any() else np.inf
-        scaled = self._multiples(s) / self.weight
-        if np.linalg.norm(s - self._along(self.weight * scaled)) > _OFF_LINE * np.linalg.norm(s):
-            return np.inf
-        inside = scaled.copy()
-        losses.clip_dual(self.loss, inside, self.label, 1.0)
-        if np.abs(inside - scaled).max() > _OUTSIDE:
-            return np.inf
-        conjugate = losses.conjugate(self.loss, inside, self.label)
-        return self.weight * (conjugate - float(inside @ self.shift))
-
-    def clip_to_domain(self, s: np.ndarray) -> np.ndarray:
-        if self.constant:
-            return np.zeros_like(s)
-        inside = self._multiples(s)
-        losses.clip_dual(self.loss, inside, self.label, self.weight)
-        return self._along(inside)
+        super().__init__(x, float(label), weight, Multinomial(int(n_classes)), shift)
 
 
 class GeneralLoss(NamedTuple("GeneralLossParameters", []), Loss):
@@ -333,9 +289,11 @@ class GeneralProblem(FiniteSum):
         self.terms = [term for own in terms for term in own]
         self.n_samples, self.n_features = len(self.terms), int(n_features)
         self.dual_shape = (self.n_features,)
+        # A term that keeps the base class's conjugate has none.
         self.certifiable = all(type(term).conjugate is not Term.conjugate for term in self.terms)
         self.node_starts = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
         self.sigma = check_sigma(sigma, len(terms))
+        # A larger L is valid for every term: it only makes the steps shorter.
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
         self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
         if self._smoothness.shape != own.shape or not np.all(self._smoothness >= own):
@@ -343,8 +301,7 @@ class GeneralProblem(FiniteSum):
         self.smooth = bool(np.all(np.isfinite(self._smoothness)))
 
     def _terms_of_nodes(self) -> list[list[Term]]:
-        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return [self.terms[a:b] for a, b in cuts]
+        return [self.terms[a:b] for a, b in pairwise(self.node_starts)]
 
     def with_smoothness_above(self, limit: np.ndarray) -> GeneralProblem:
         # The Moreau form of the dual prox needs a step below L, and near L it would lose its digits.
@@ -370,12 +327,8 @@ class GeneralProblem(FiniteSum):
                     f"a checkpoint must know its problem, and {type(term).__name__} does not say what it is "
                     "made of: define its method `identity`, or run without a checkpoint"
                 )
-            words.append(type(term).__qualname__)
-            for part in parts:
-                if isinstance(part, np.ndarray):
-                    arrays.append(part)
-                else:
-                    words.append(part)
+            words += [type(term).__qualname__, *(part for part in parts if not isinstance(part, np.ndarray))]
+            arrays += [part for part in parts if isinstance(part, np.ndarray)]
         return words, arrays
 
     @property
@@ -419,20 +372,19 @@ class GeneralProblem(FiniteSum):
         return out
 
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
-        nothing = np.zeros(self.n_features)
-        cuts = zip(self.node_starts[:-1], self.node_starts[1:], strict=True)
-        return np.array([sum_in_order(duals[a:b], nothing) for a, b in cuts])
+        zero = np.zeros(self.n_features)
+        return np.array([sum_in_order(duals[a:b], zero) for a, b in pairwise(self.node_starts)])
 
     def row_total(self, duals: np.ndarray) -> np.ndarray:
         return sum_in_order(self.row_sums(duals), np.zeros(self.n_features))
 
     def _check_certifiable(self) -> None:
-        if not self.certifiable:
-            without = next(type(term) for term in self.terms if type(term).conjugate is Term.conjugate)
-            raise InputError(
-                f"{without.__name__} has no conjugate, without which there is no duality gap: "
-                "define `conjugate`, or run without a tolerance"
-            )
+        for term in self.terms:
+            if type(term).conjugate is Term.conjugate:
+                raise InputError(
+                    f"{type(term).__name__} has no conjugate, without which there is no duality gap: "
+                    "define `conjugate`, or run without a tolerance"
+                )
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         self._check_certifiable()
@@ -444,7 +396,7 @@ class GeneralProblem(FiniteSum):
         self._check_certifiable()
         rows = []
         for term, dual in zip(self.terms, duals, strict=True):
-            if term.constant:
+            if term.constant:  # whose conjugate is finite at 0 only
                 rows.append([math.inf if dual.any() else 0.0, term.value(theta), 0.0, 0.0, 0.0, 0.0])
                 continue
             value, conjugate, product = term.value(theta), term.conjugate(dual), float(dual @ theta)
@@ -456,7 +408,5 @@ class GeneralProblem(FiniteSum):
         return np.column_stack([self._node_sums(column) for column in columns])
 
     def __repr__(self) -> str:
-        return (
-            f"GeneralProblem(n_nodes={self.n_nodes}, n_samples={self.n_samples}, "
-            f"n_features={self.n_features})"
-        )
+        sizes = f"n_nodes={self.n_nodes}, n_samples={self.n_samples}, n_features={self.n_features}"
+        return f"GeneralProblem({sizes})"

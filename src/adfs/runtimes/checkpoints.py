@@ -220,16 +220,18 @@ def open_checkpoints(
 @contextlib.contextmanager
 def used_by_one_run(cluster: Cluster, path: AnyPath | None) -> Iterator[None]:
     """Refuse a second run where a live one keeps its checkpoints; a run that died holds nothing."""
+    if path is None:
+        yield
+        return
+    place = Path(path)
+    file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
     with contextlib.ExitStack() as held:
-        if path is not None:
-            place = Path(path)
-            file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
 
-            def hold() -> None:
-                if cluster.rank == 0:
-                    held.enter_context(_locked(file, place))
+        def hold() -> None:
+            if cluster.rank == 0:
+                held.enter_context(_locked(file, place))
 
-            cluster.attempt("to look for checkpoints", hold)
+        cluster.attempt("to look for checkpoints", hold)
         yield
 
 

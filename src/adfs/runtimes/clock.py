@@ -42,8 +42,7 @@ from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import phase_seed, seed_key
 from adfs.schedule.sampling import round_coin
-from adfs.theory import NodeSizes, node_sizes
-from adfs.theory.baselines import tree_depth
+from adfs.theory import NodeSizes, node_sizes, tree_depth
 
 _LONGEST_WALK = 2.0**48
 

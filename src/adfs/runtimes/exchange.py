@@ -64,7 +64,7 @@ class EventExchange:
     ) -> None:
         self.cluster, self.process, self.times = cluster, process, times
         self._links = links if links is not None and links.edges.size else None
-        self._ahead = events_ahead(tau)
+        self._ahead = 0 if self._links is None else events_ahead(tau)
         self._at_once = max(8, min(_MOST_BETWEEN_LOOKS, _NUMBERS_BETWEEN_LOOKS // process.message_length))
         room = self._ahead + self._at_once if self._links is not None else 0
         self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)

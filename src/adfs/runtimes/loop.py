@@ -127,26 +127,26 @@ class CheckPlan:
         With the budgets; the first one that is met ends the run.
     stages : Stages
         Turn passes over the data into positions.
+    record : Record
+        What is recorded at a check.
     n_samples : int
         Samples of all nodes.
-    every_round : bool
-        Whether an unrecorded run is checked after each round, because a check costs next to nothing.
+    unrecorded : bool
+        Whether nobody asked to record the run: checks are rare, and cheap far from the tolerance.
     """
 
     options: RunOptions
     stages: Stages
+    record: Record
     n_samples: int
-    every_round: bool = False
+    unrecorded: bool
 
-    @property
-    def record(self) -> Record:
-        """What is recorded at a check."""
-        return Record.of(self.options.record)
-
-    @property
-    def unrecorded(self) -> bool:
-        """Whether nobody asked to record the run: checks are rare, and cheap far from the tolerance."""
-        return self.options.record is None and self.options.tol is not None
+    @classmethod
+    def of(cls, options: RunOptions, stages: Stages) -> CheckPlan:
+        """Return the plan of a run."""
+        unrecorded = options.record is None and options.tol is not None
+        n_samples = int(stages.summary.n_samples.sum())
+        return cls(options, stages, Record.of(options.record), n_samples, unrecorded)
 
     @property
     def last(self) -> float:
@@ -164,21 +164,19 @@ class CheckPlan:
 
     def points(self, position: float) -> Iterator[float]:
         """Yield the positions at which to check the run from a position on, without end."""
-        in_rounds = self.every_round if self.unrecorded else self.record.grid.unit != "passes"
-        for amount in self._amounts():
+        in_rounds = self.record.grid.unit != "passes"
+        amounts = self.record.grid.points()
+        if self.unrecorded and self.stages.method.checks_every_round:
+            # The check costs next to nothing.
+            in_rounds, amounts = True, itertools.count(0.0)
+        elif self.unrecorded:
+            rounded = (float(round(_CHECK_FACTOR**k)) for k in itertools.count())
+            # The first powers of the factor round to the same numbers.
+            amounts = itertools.chain([0.0], (amount for amount, _ in itertools.groupby(rounded)))
+        for amount in amounts:
             point = math.ceil(amount if in_rounds else self.stages.position_of(amount))
             if point >= position:
                 yield float(point)
-
-    def _amounts(self) -> Iterator[float]:
-        """Yield the passes, or the rounds, at which to check the run."""
-        if not self.unrecorded:
-            return self.record.grid.points()
-        if self.every_round:
-            return itertools.count(0.0)
-        rounded = (float(round(_CHECK_FACTOR**k)) for k in itertools.count())
-        # The first powers of the factor round to the same numbers.
-        return itertools.chain([0.0], (amount for amount, _ in itertools.groupby(rounded)))
 
     def tries_ascent(self, rows: list[dict[str, float]], gap: float) -> bool:
         """Whether to try dual ascent at a check that finds this gap, after those that are recorded.
@@ -304,8 +302,12 @@ class _Loop:
         if planned:  # a check that only the budget asked for must not decide how a resumed run ends
             progress.keep_best(certificate)
         tol = plan.options.tol
-        if outcome is not Outcome.STOPPED:
-            outcome = _verdict(certificate, tol, rows[0]["primal"]) or outcome
+        # Where columns have very different units the gap alone may be as large while F falls.
+        grown = certificate.value > _DIVERGED_GROWTH * rows[0]["primal"] and certificate.gap > _DIVERGED_GAP
+        if outcome is not Outcome.STOPPED and (grown or not math.isfinite(certificate.value)):
+            outcome = Outcome.DIVERGED
+        elif outcome is not Outcome.STOPPED and tol is not None and certificate.gap <= tol:
+            outcome = Outcome.CONVERGED
         exhausted = tol is not None and (execution.process.exhausted or certificate.last)
         if outcome is None and (exhausted or plan.spent(rows[-1]) or execution.position >= last):
             outcome = Outcome.OUT_OF_BUDGET
@@ -316,7 +318,8 @@ class _Loop:
         if outcome is not Outcome.CONVERGED:
             certificate = _best_point(execution, progress, certificate)
         progress.ending = Ending(outcome, certificate, exhausted, planned)
-        execution.save_last(progress)
+        if plan.options.checkpoint is not None:
+            execution.save(progress)
         return LoopResult(outcome, rows, certificate, progress.seconds)
 
     def _certify(self, *, ends: bool) -> Certificate:
@@ -336,7 +339,7 @@ class _Loop:
         self.progress.seconds += time.perf_counter() - begun
         if not cut_short:
             return certificate, None
-        (stopped,) = self.execution.agree(self.execution.interrupted)
+        stopped = self.execution.any_process(self.execution.interrupted)
         return certificate, Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
 
     def _row(self, certificate: Certificate) -> dict[str, float]:
@@ -375,17 +378,6 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
     scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
     # The dual variables of the run stay what `start` may go on from.
     return Certificate(zero, found.value, found.lower, found.gap / scale, absolute_gap=found.gap)
-
-
-def _verdict(certificate: Certificate, tol: float | None, first: float) -> Outcome | None:
-    """Return how a run ends at a certificate, if it does; ``first`` is F where it began."""
-    # Where columns have very different units the gap alone may be as large while F falls.
-    grown = certificate.gap > _DIVERGED_GAP and certificate.value > _DIVERGED_GROWTH * first
-    if grown or not math.isfinite(certificate.value):
-        return Outcome.DIVERGED
-    if tol is not None and certificate.gap <= tol:
-        return Outcome.CONVERGED
-    return None
 
 
 @contextmanager

@@ -45,6 +45,8 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 class Run:
     """The result of a run.
 
+    See :doc:`/glossary` for words such as pass, position and gap.
+
     Attributes
     ----------
     method : str

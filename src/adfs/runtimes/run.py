@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,8 @@ def simulate(
     method: str | Method, problem: FiniteSum, network: Network | str | None = None, **arguments: Any
 ) -> Run:
     """Run a method on a problem and a network, in this process.
+
+    See :doc:`/glossary` for words such as pass, position and gap.
 
     Parameters
     ----------
@@ -115,7 +119,7 @@ def run_method(
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
-        chosen = team.attempt("at the start", lambda: _check(method, options, own, problem, team))
+        chosen = team.attempt("at the start", partial(_check, method, options, own, problem, team))
         team.same(
             {
                 "the version of adfs": __version__,
@@ -126,28 +130,33 @@ def run_method(
             }
             | options.to_compare()
         )
-        net = team.attempt("at the start", lambda: _network(chosen, problem, network, placement))
+        net = team.attempt("at the start", partial(_network, chosen, problem, network, placement))
         if chosen.kind == "single":
             problem = problem.merged()
         spread = placement or Placement.whole(net)
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
-        team.attempt("at the start", lambda: chosen.check(problem, own))
-        # A checkpoint of a whole fit is locked by the fit.
-        with used_by_one_run(team, options.checkpoint if part_of is None else None):
+        team.attempt("at the start", partial(chosen.check, problem, own))
+        # A fit of several runs locks the place of their checkpoints itself.
+        path = options.checkpoint if part_of is None else None
+        with nullcontext() if path is None else used_by_one_run(team, path):
             begun = time.perf_counter()
             if not problem.linear and options.parameters in (None, "tuned"):
                 problem = problem.with_smoothness_above(smoothness_limit(problem.sigma, net))
             nodes = AllNodes(team, spread, problem)
-            tau = _tau(team, problem, options)
-            delays = options.delays or Delays(tau=0.0 if tau is None else tau, law="fixed")
+            if isinstance(options.tau, str):
+                measure = (problem.n_features, problem.entries_per_row, problem.n_samples)
+                tau: float | None = measured_tau_of(team, *measure)
+            else:
+                tau = options.tau
+            delays = options.delays
+            if delays is None and options.time is not None:
+                delays = Delays(tau=0.0 if tau is None else tau, law="fixed")
             stages = team.attempt(
-                "at the start", lambda: Stages(chosen, nodes, net, options, own, tau, delays)
+                "at the start", partial(Stages, chosen, nodes, net, options, own, tau, delays)
             )
             run = _run_stages(stages, options, begun, monitor, part_of, later_part, certifier)
-        if options.delays is None and options.time is None:
-            return run
-        return with_times(run, problem, net, delays)
+        return run if delays is None else with_times(run, problem, net, delays)
 
 
 def _check(
@@ -208,13 +217,6 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     return dataclasses.replace(run, absolute_gap=0.0)
 
 
-def _tau(cluster: Cluster, problem: FiniteSum, options: RunOptions) -> float | None:
-    """Return τ, measured if that was asked for."""
-    if not isinstance(options.tau, str):
-        return options.tau
-    return measured_tau_of(cluster, problem.n_features, problem.entries_per_row, problem.n_samples)
-
-
 def _run_stages(
     stages: Stages,
     options: RunOptions,
@@ -244,16 +246,16 @@ def _run_stages(
         process, progress = resumed or (process, progress)
     execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
     stages.attach(execution)
-    cluster.in_turns(lambda: execution.compile(stages.method, stages.setting), "to compile")
+    cluster.in_turns(partial(execution.compile, stages.method, stages.setting), "to compile")
     execution.open()
-    n_samples = int(stages.summary.n_samples.sum())
-    plan = CheckPlan(options, stages, n_samples, stages.method.checks_every_round)
+    plan = CheckPlan.of(options, stages)
     execution.times.setting_up = time.perf_counter() - begun
-    show = options.progress if cluster.rank == 0 else False
-    with ProgressBar(stages.method.name, show=show, options=options, last=plan.last) as bar:
+    show = cluster.rank == 0 and wanted_on_screen(options.progress)
+    bar = ProgressBar(stages.method.name, options, plan.last) if show else nullcontext(Monitor())
+    with bar as watching:
         if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
             checkpoints.begin()
-        result = run_loop(execution, plan, monitor or bar, progress)
+        result = run_loop(execution, plan, monitor or watching, progress)
     run = _result(execution, stages, options, result)
     execution.close()
     if checkpoints is not None and part_of is None:

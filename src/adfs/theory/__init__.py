@@ -10,14 +10,11 @@ from adfs.theory.baselines import (
     NewtonParameters,
     PointSagaParameters,
 )
-from adfs.theory.facts import Facts
-from adfs.theory.parameters import Parameters, smoothness_limit
-from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split, projected_dual_curvature
-from adfs.theory.summary import NodeSizes, NodeSummary, node_sizes, summarize
+from adfs.theory.network_constants import dual_curvature, dual_curvature_of_split, tree_depth
+from adfs.theory.parameters import BlockParameters, NonSmoothParameters, Parameters, smoothness_limit
+from adfs.theory.problem_summary import Facts, NodeSizes, NodeSummary, loss_facts, node_sizes, summarize
 from adfs.theory.theorems import (
     AugmentedGraph,
-    ExecutionTime,
-    StepTime,
     table1,
     theorem1_lyapunov,
     theorem2_error,
@@ -26,7 +23,6 @@ from adfs.theory.theorems import (
     theorem4_step_time,
     theorem5_time,
 )
-from adfs.theory.variants import BlockParameters, NonSmoothParameters
 
 __all__ = [
     "AgdParameters",
@@ -34,7 +30,6 @@ __all__ = [
     "BlockParameters",
     "DsbaParameters",
     "EsdacdParameters",
-    "ExecutionTime",
     "ExtraParameters",
     "Facts",
     "LbfgsParameters",
@@ -45,11 +40,10 @@ __all__ = [
     "NonSmoothParameters",
     "Parameters",
     "PointSagaParameters",
-    "StepTime",
     "dual_curvature",
     "dual_curvature_of_split",
+    "loss_facts",
     "node_sizes",
-    "projected_dual_curvature",
     "smoothness_limit",
     "summarize",
     "table1",
@@ -59,4 +53,5 @@ __all__ = [
     "theorem3_bound",
     "theorem4_step_time",
     "theorem5_time",
+    "tree_depth",
 ]

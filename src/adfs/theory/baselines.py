@@ -1,7 +1,7 @@
-"""The constants of the methods ADFS is measured against: one frozen record each, from a few numbers per node.
+"""The parameters of all methods that are not a form of ADFS, one record per method.
 
-``contraction`` is what theory promises in every one of them: the squared error shrinks by 1 − contraction per
-event or per round (in expectation, where the method draws).
+In every record ``contraction`` is the guarantee of the theory: the squared error shrinks by a factor of
+1 − contraction per event or per round (in expectation, if the method draws samples or edges at random).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
-from adfs.network import ChebyshevCoefficients, Network, hop_distances, second_eigenpair
-from adfs.theory.parameters import edge_roots, inverse_sigma
-from adfs.theory.records import Record, shown
-from adfs.theory.summary import NodeSummary, Source, check_network, check_smooth, summarize, summarize_smooth
+from adfs.network import ChebyshevCoefficients, Network, second_eigenpair
+from adfs.theory.network_constants import edge_roots, inverse_sigma, sum_at_nodes, tree_depth
+from adfs.theory.problem_summary import NodeSummary, Source, check_smooth, summarize, summarize_on
+from adfs.theory.records import ParameterRecord, shown
 from adfs.threads import single_threaded
 
 
 def node_smoothness(summary: NodeSummary) -> np.ndarray:
-    """Return M_i = σ_i + λ_max(βX_iᵀW_iX_i), the smoothness of a node's whole objective; shape (n,)."""
+    """Return M_i = σ_i + λ_max(βX_iᵀW_iX_i), the smoothness of each node's objective; shape (n,)."""
     return np.asarray(summary.sigma * (1.0 + summary.batch_kappa))
 
 
 @dataclass(frozen=True, eq=False)
-class MsdaParameters(Record):
+class MsdaParameters(ParameterRecord):
     """MSDA: accelerated gradient on the dual, K Chebyshev gossip rounds per gradient; K = 1 is SSDA.
 
-    ``step`` is η = α(1 + c^2)/(1 + c)² and ``momentum`` is μ = ((1 + c)√k − 1 + c)/((1 + c)√k + 1 − c), with
-    c = c1^K, α = min σ_i and k = max M_i/min σ_i; the condition number of the dual is k((1 + c)/(1 − c))²,
-    and its root's inverse the contraction.
+    ``step`` is η = α(1 + c²)/(1 + c)² and ``momentum`` is μ = ((1 + c)√k − 1 + c)/((1 + c)√k + 1 − c), with
+    c = c1^K, α = min σ_i and k = max M_i/min σ_i. The condition number of the dual is k((1 + c)/(1 − c))²,
+    and ``contraction`` is the inverse of its root.
 
     Examples
     --------
@@ -57,37 +57,37 @@ class MsdaParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, rounds: int | None = None) -> MsdaParameters:
         """Return the constants of Scaman et al., with K = ⌊1/√γ⌋ unless ``rounds`` says otherwise."""
-        summary = summarize_smooth(problem, network)
-        least = float(summary.sigma.min())
-        condition = float(node_smoothness(summary).max()) / least
-        return cls._assemble(min(1.0, network.gamma), network.laplacian_max, condition, least, rounds)
+        summary = summarize_on(network, problem)
+        smallest = float(summary.sigma.min())
+        return cls._assemble(
+            rounds,
+            gamma=min(1.0, network.gamma),
+            laplacian_max=network.laplacian_max,
+            condition=float(node_smoothness(summary).max()) / smallest,
+            smallest_sigma=smallest,
+        )
 
     def with_rounds(self, rounds: int) -> MsdaParameters:
         """Return the constants for another number K of gossip rounds per gradient."""
-        return MsdaParameters._assemble(
-            self.gamma, self.laplacian_max, self.condition, self.smallest_sigma, rounds
-        )
+        names = ("gamma", "laplacian_max", "condition", "smallest_sigma")
+        return self._assemble(rounds, **{name: getattr(self, name) for name in names})
 
     @classmethod
-    def _assemble(
-        cls, gamma: float, laplacian_max: float, condition: float, least: float, rounds: int | None
-    ) -> MsdaParameters:
-        best = ChebyshevCoefficients.from_spectrum(gamma, laplacian_max)
-        k = best.rounds if rounds is None else rounds
+    def _assemble(cls, rounds: int | None, **known: float) -> MsdaParameters:
+        """Compute the fields that depend on K from the ``known`` ones."""
+        gossip = ChebyshevCoefficients.from_spectrum(known["gamma"], known["laplacian_max"])
+        k = gossip.rounds if rounds is None else rounds
         if k != int(k) or k < 1:
             raise InputError(f"rounds must be a whole number of at least 1, got {rounds!r}")
-        if math.isinf(best.stretch):
+        if math.isinf(gossip.stretch):
             k = 1  # one round already averages exactly
-        c, root = best.contraction**k, math.sqrt(condition)
+        c, root = gossip.contraction**k, math.sqrt(known["condition"])
         return cls(
             contraction=(1.0 - c) / ((1.0 + c) * root),
-            step=least * (1.0 + c * c) / (1.0 + c) ** 2,
+            step=known["smallest_sigma"] * (1.0 + c * c) / (1.0 + c) ** 2,
             momentum=((1.0 + c) * root - 1.0 + c) / ((1.0 + c) * root + 1.0 - c),
             rounds=int(k),
-            gamma=gamma,
-            laplacian_max=laplacian_max,
-            condition=condition,
-            smallest_sigma=least,
+            **known,
         )
 
     @property
@@ -98,12 +98,12 @@ class MsdaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class EsdacdParameters(Record):
+class EsdacdParameters(ParameterRecord):
     """ESDACD: accelerated coordinate descent on the dual, one edge per event, a dual gradient at both ends.
 
     ``contraction`` is ϑ = min_e p_e√(σ_A/(μ_e²R_e(1/σ_i + 1/σ_j))) and ``dual_curvature`` is σ_A = λ_2(Lap,
-    diag M_i). ``node_activity`` is the chance that a node takes part in an event; nodes never act alone
-    (``node_probability`` 0).
+    diag M_i). ``node_activity`` is the probability that a node takes part in an event. No event has a single
+    node, so ``node_probability`` is 0.
     """
 
     _title: ClassVar[str] = "Parameters of ESDACD"
@@ -117,26 +117,30 @@ class EsdacdParameters(Record):
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> EsdacdParameters:
-        """Keep the network's weights, with their best probabilities p_e ∝ √(μ_e²R_e(1/σ_i + 1/σ_j))."""
-        summary = _read_many(problem, network)
+        """Return the best probabilities for the network's weights, p_e ∝ √(μ_e²R_e(1/σ_i + 1/σ_j))."""
+        summary = cls._summary(problem, network)
         roots = edge_roots(network, summary.sigma)
         return cls._assemble(summary, network, roots / roots.sum())
 
     @classmethod
     def paper(cls, problem: Source, network: Network) -> EsdacdParameters:
-        """Uniform probabilities and μ_e² = p_e²/(1/σ_i + 1/σ_j), as in the experiments of Hendrikx et al."""
-        summary = _read_many(problem, network)
+        """Return uniform probabilities and μ_e² = p_e²/(1/σ_i + 1/σ_j), as Hendrikx et al. ran it."""
+        summary = cls._summary(problem, network)
         probability = np.full(network.n_edges, 1.0 / network.n_edges)
-        return cls._assemble(
-            summary, network.with_weights(probability**2 / inverse_sigma(network, summary.sigma)), probability
-        )
+        weights = probability**2 / inverse_sigma(network, summary.sigma)
+        return cls._assemble(summary, network.with_weights(weights), probability)
+
+    @classmethod
+    def _summary(cls, problem: Source, network: Network) -> NodeSummary:
+        if network.n_nodes < 2:
+            raise InputError("esdacd works on the edges of a network: it needs at least two nodes")
+        return summarize_on(network, problem)
 
     @classmethod
     def _assemble(cls, summary: NodeSummary, network: Network, probability: np.ndarray) -> EsdacdParameters:
         inverse = inverse_sigma(network, summary.sigma)
         curvature = second_eigenpair(network, node_smoothness(summary)).lower
         smoothness = network.weights * network.resistances.values * inverse
-        ends = network.edges.ravel()
         return cls(
             contraction=min(1.0, float(np.min(probability * np.sqrt(curvature / smoothness)))),
             dual_curvature=curvature,
@@ -144,7 +148,7 @@ class EsdacdParameters(Record):
             edge_probability=probability,
             edge_inverse_sigma=inverse,
             node_probability=np.zeros(network.n_nodes),
-            node_activity=np.bincount(ends, weights=np.repeat(probability, 2), minlength=network.n_nodes),
+            node_activity=sum_at_nodes(network, probability),
         )
 
     @property
@@ -160,19 +164,13 @@ class EsdacdParameters(Record):
         )
 
 
-def _read_many(problem: Source, network: Network) -> NodeSummary:
-    if network.n_nodes < 2:
-        raise InputError("esdacd works on the edges of a network: it needs at least two nodes")
-    return summarize_smooth(problem, network)
-
-
 @dataclass(frozen=True, eq=False)
-class DsbaParameters(Record):
+class DsbaParameters(ParameterRecord):
     """DSBA: one sample's resolvent at every node and one gossip round, with a table of past gradients.
 
-    ``step`` is ``step_factor``/(24L) with L = max_i(m_iβ max_j w_ijq_ij + σ_i). The theory is for factor 1;
-    the paper of ADFS ran it with 4. ``contraction`` is min(γ/24, σ_min/(48L), 1/(3m)), what the theory
-    promises at factor 1.
+    ``step`` is ``step_factor``/(24L) with L = max_i(m_iβ max_j w_ijq_ij + σ_i). The theory is for the factor
+    1; the paper of ADFS ran DSBA with 4. ``contraction`` is min(γ/24, σ_min/(48L), 1/(3m)), the rate for the
+    factor 1.
     """
 
     _title: ClassVar[str] = "Parameters of DSBA"
@@ -186,16 +184,15 @@ class DsbaParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, step_factor: float = 1.0) -> DsbaParameters:
         """Return the constants for a step of ``step_factor``/(24L)."""
-        summary = summarize_smooth(problem, network)
-        drawn = summary.n_active * summary.largest_smoothness + summary.sigma
-        largest, m = float(drawn.max()), float(summary.n_active.max())
-        slowest = min(network.gamma / 24.0, float(summary.sigma.min()) / (48.0 * largest), 1.0 / (3.0 * m))
-        return cls(
-            slowest, 1.0 / (24.0 * largest), 1.0, largest, network.laplacian_max, summary.sigma
-        ).scaled(step_factor)
+        summary = summarize_on(network, problem)
+        largest = float((summary.n_active * summary.largest_smoothness + summary.sigma).max())
+        m, smallest = float(summary.n_active.max()), float(summary.sigma.min())
+        rate = min(network.gamma / 24.0, smallest / (48.0 * largest), 1.0 / (3.0 * m))
+        step = 1.0 / (24.0 * largest)
+        return cls(rate, step, 1.0, largest, network.laplacian_max, summary.sigma).scaled(step_factor)
 
     def scaled(self, step_factor: float) -> DsbaParameters:
-        """Return the same with another factor of the step."""
+        """Return the constants with another factor of the step."""
         if not 0.0 < step_factor < math.inf:
             raise InputError(f"step_factor must be finite and above 0, got {step_factor!r}")
         step = float(step_factor) / (24.0 * self.smoothness)
@@ -203,8 +200,8 @@ class DsbaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class ExtraParameters(Record):
-    """EXTRA: gradient steps and gossip, corrected by the step before.
+class ExtraParameters(ParameterRecord):
+    """EXTRA: gradient steps and gossip, with a correction from the step before.
 
     ``step`` is λ_min((I + W)/2)/max M_i = 1/(2 max M_i) for W = I − Lap/λ_max. ``contraction`` is
     min(σ_min/(2 max M_i), γ/2).
@@ -220,18 +217,18 @@ class ExtraParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> ExtraParameters:
         """Return the standard step."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         largest = float(node_smoothness(summary).max())
-        slowest = min(0.5 * float(summary.sigma.min()) / largest, 0.5 * min(1.0, network.gamma))
-        return cls(slowest, 0.5 / largest, largest, network.laplacian_max, summary.sigma)
+        rate = min(0.5 * float(summary.sigma.min()) / largest, 0.5 * min(1.0, network.gamma))
+        return cls(rate, 0.5 / largest, largest, network.laplacian_max, summary.sigma)
 
 
 @dataclass(frozen=True, eq=False)
-class PointSagaParameters(Record):
-    """Point-SAGA on one machine: μ = Σσ_i/N, L = β max wq + μ, N the samples that are more than constants.
+class PointSagaParameters(ParameterRecord):
+    """Point-SAGA on one machine: μ = Σσ_i/N and L = β max wq + μ for the N active samples.
 
-    ``step`` is Defazio's γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L); ``contraction`` is 1 − 1/(1 + μγ),
-    of the measure that :class:`adfs.algorithms.saga.PointSaga` names. The table starts with the
+    ``step`` is Defazio's γ = √((N − 1)² + 4NL/μ)/(2LN) − (1 − 1/N)/(2L). ``contraction`` is 1 − 1/(1 + μγ);
+    :class:`adfs.algorithms.saga.PointSaga` says for which measure of the error. The table starts with the
     gradients at 0, which takes a pass, or with zeros (``zero_table``).
     """
 
@@ -245,20 +242,20 @@ class PointSagaParameters(Record):
 
     @classmethod
     def theory(cls, problem: Source, network: Network, *, zero_table: bool = False) -> PointSagaParameters:
-        """Return Defazio's constants; a problem on several nodes counts as one."""
+        """Return Defazio's constants; a problem on several nodes is treated as if it were on one."""
         summary = summarize(problem)
         check_smooth(summary)
         count = int(summary.n_active.sum())
         mu = float(summary.sigma.sum()) / count
         largest = float(summary.largest_smoothness.max()) + mu
         root = math.sqrt((count - 1.0) ** 2 + 4.0 * count * largest / mu)
-        # The difference of nearly equal numbers, without the cancellation.
+        # The formula of the class, rearranged: it has no difference of nearly equal numbers.
         step = 2.0 / (mu * (root + count - 1.0))
         return cls(mu * step / (1.0 + mu * step), step, mu, largest, count, zero_table)
 
     @property
     def node_probability(self) -> np.ndarray:
-        """Every event is a sample of the one node."""
+        """Every event is a sample of the single node."""
         return np.ones(1)
 
     @property
@@ -268,12 +265,12 @@ class PointSagaParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class QningParameters(Record):
-    """QNing on one machine: the curvature κ that its proximal steps add, half the mean of the samples' L_j.
+class QningParameters(ParameterRecord):
+    """QNing on one machine: its proximal steps add the curvature κ, half the mean of the samples' L_j.
 
-    Smaller ones make better use of a pass and leave the passes more to do; between a quarter of and twice the
-    largest L_j passes differed by less than a half. ``contraction`` is that of exact proximal steps alone,
-    which the quasi-Newton steps are there to better.
+    A smaller κ needs fewer proximal steps, and each of them is harder to solve. The number of passes is not
+    sensitive to it: between a quarter of and twice the largest L_j it changed by less than a half.
+    ``contraction`` is the rate of exact proximal steps; the quasi-Newton steps improve on it.
     """
 
     _title: ClassVar[str] = "Parameters of QNing"
@@ -284,20 +281,19 @@ class QningParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> QningParameters:
         """Return the constants for a problem on one node."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         sigma = float(summary.sigma.sum())
         mean = float((summary.kappa * summary.sigma).sum() / summary.n_active.sum())
         return cls(sigma / (sigma + 0.5 * mean), 0.5 * mean, 20)
 
 
 @dataclass(frozen=True, eq=False)
-class AgdParameters(Record):
+class AgdParameters(ParameterRecord):
     """Nesterov's accelerated gradient method with constant momentum (√k − 1)/(√k + 1), step 1/L.
 
-    L = λ_max(βXᵀWX) + Σσ_i over all samples. From one number per node `theory` knows ΣM_i, which is at least
-    that; a run takes λ_max itself, by products with vectors that the nodes sum (`with_smoothness`).
-    ``hops`` counts the messages one after another of a sum over all nodes, up a tree and down: twice the
-    diameter.
+    L = λ_max(βXᵀWX) + Σσ_i over all samples. `theory` has one number per node and takes the upper bound ΣM_i.
+    A run computes λ_max itself from products that the nodes sum (`with_smoothness`). ``hops`` is the number
+    of consecutive messages of a sum over all nodes, up and down a tree: twice the diameter.
     """
 
     _title: ClassVar[str] = "Parameters of accelerated gradient descent"
@@ -311,7 +307,7 @@ class AgdParameters(Record):
     @classmethod
     def theory(cls, problem: Source, network: Network) -> AgdParameters:
         """Return the constants for a problem on one node or on several, with L = ΣM_i."""
-        summary = summarize_smooth(problem, network)
+        summary = summarize_on(network, problem)
         hops = 2 * network.diameter if network.n_nodes > 1 else 0
         return cls._assemble(float(summary.sigma.sum()), float(node_smoothness(summary).sum()), hops)
 
@@ -326,12 +322,12 @@ class AgdParameters(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class LbfgsParameters(Record):
-    """L-BFGS with sums over the nodes: it has no constants but what its rounds take.
+class LbfgsParameters(ParameterRecord):
+    """L-BFGS with sums over the nodes: it has no constants except the cost of its rounds.
 
-    ``contraction`` is 1/√k for k = ΣM_i/Σσ_i, that of accelerated gradient descent: what is seen is quicker,
-    and what is proven is slower by far. It serves to plan. ``hops`` counts the messages one after another of
-    a round's sum, up and down a breadth-first tree from the root that makes it lowest.
+    ``contraction`` is 1/√k for k = ΣM_i/Σσ_i, the rate of accelerated gradient descent. It is no guarantee
+    and serves for planning: L-BFGS is faster in practice, and the proven rate is much slower. ``hops`` is the
+    number of consecutive messages of a round's sum, up and down the lowest breadth-first tree.
     """
 
     _title: ClassVar[str] = "Parameters of L-BFGS"
@@ -340,24 +336,25 @@ class LbfgsParameters(Record):
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> LbfgsParameters:
-        """Return what the rounds take."""
-        summary = summarize_smooth(problem, network)
+        """Return the cost of the rounds."""
+        summary = summarize_on(network, problem)
         condition = float(node_smoothness(summary).sum()) / float(summary.sigma.sum())
         return cls(1.0 / math.sqrt(condition), 2 * tree_depth(network))
 
 
 @dataclass(frozen=True, eq=False)
-class NewtonParameters(Record):
-    """Newton's method with sums over the nodes: it has no constants but what its rounds take.
+class NewtonParameters(ParameterRecord):
+    """Newton's method with sums over the nodes: it has no constants except the cost of its rounds.
 
-    Its convergence is not linear: F falls by damped steps, how many no number per node tells, and then the
-    digits double. ``contraction`` ½ per round is a stand-in and no promise; plan by `rounds_to`.
+    Its convergence is not linear: after some damped steps, whose number is not known in advance, each step
+    doubles the number of correct digits. ``contraction`` ½ per round is a placeholder and no guarantee; use
+    `rounds_to` for planning.
 
-    ``row_effort`` is what a row of the data costs per round in units of a sample's step, which goes through
-    its d entries twice: (d + 1)/2 for its d(d + 1)/2 products in the Hessian, and 1 for the gradient.
-    ``hops`` counts the messages one after another of a round's sum, up and down a breadth-first tree from the
-    root that makes it lowest: F and ∇F go up along with the Hessian, the direction comes down. (A step that
-    is refused takes a sum more, which is not counted.) ``n_features`` is 0 where it is not known.
+    ``hops`` is the number of consecutive messages of a round's sum, up and down the lowest breadth-first
+    tree: F, ∇F and the Hessian go up together and the direction comes down. (A rejected step takes another
+    sum, which is not counted.) ``n_features`` is 0 if it is not known. ``sums_per_round`` is the number of
+    sums; ``passes_per_round`` the number of times that a round goes through the rows, apart from the matrix;
+    ``effort_per_pass`` the cost of one of them per row.
     """
 
     _title: ClassVar[str] = "Parameters of Newton's method"
@@ -366,21 +363,25 @@ class NewtonParameters(Record):
     hops: int = field(metadata=shown("messages of a round's sums", "2·depth each"))
     sums_per_round: ClassVar[int] = 1
     passes_per_round: ClassVar[float] = 1.0
+    effort_per_pass: ClassVar[float] = 1.0
 
     @classmethod
     def theory(cls, problem: Source, network: Network) -> Self:
-        """Return what the rounds take; losses whose curvature has no bound may have them too."""
-        check_network(summarize(problem), network)
+        """Return the cost of the rounds, also for losses whose curvature has no bound."""
+        summarize_on(network, problem, smooth=False)
         return cls(0.5, getattr(problem, "n_features", 0), 2 * cls.sums_per_round * tree_depth(network))
 
     @property
     def row_effort(self) -> float:
-        """What a row costs per round, one sample's step taking 1."""
-        return 0.5 * (self.n_features + 1.0) + self.passes_per_round
+        """The cost of a row per round in units of one sample's step, which goes through d entries twice.
+
+        The d(d + 1)/2 products of a row in the Hessian cost (d + 1)/2.
+        """
+        return 0.5 * (self.n_features + 1.0) + self.effort_per_pass * self.passes_per_round
 
     @staticmethod
     def rounds_to(tol: float) -> float:
-        """Return the rounds to plan for a relative error: a few on the way, then the digits double.
+        """Return the expected number of rounds to a relative error: a few, then the digits double.
 
         Examples
         --------
@@ -392,24 +393,20 @@ class NewtonParameters(Record):
 
 @dataclass(frozen=True, eq=False)
 class InteriorPointParameters(NewtonParameters):
-    """Interior points with sums over the nodes: as `NewtonParameters`, with more of them per round.
+    """The interior-point method with sums over the nodes: `NewtonParameters` with more sums per round.
 
-    A round has five sums one after another (the matrix; two solutions; two steps' lengths) and goes through
-    each row six times besides the matrix, once at a time: each counts for half of a sample's step.
+    A round has five consecutive sums (the matrix, two solutions, two step lengths). It goes through the rows
+    six times apart from the matrix, each time once through the d entries: half of a sample's step.
     """
 
     _title: ClassVar[str] = "Parameters of interior points"
     sums_per_round: ClassVar[int] = 5
     passes_per_round: ClassVar[float] = 6.0
-
-    @property
-    def row_effort(self) -> float:
-        """What a row costs per round, one sample's step taking 1."""
-        return 0.5 * (self.n_features + 1.0) + 0.5 * self.passes_per_round
+    effort_per_pass: ClassVar[float] = 0.5
 
     @staticmethod
     def rounds_to(tol: float) -> float:
-        """Return the rounds to plan for a relative error: a few on the way, then seven for four digits.
+        """Return the expected number of rounds to a relative error: a few, then seven for four digits.
 
         Examples
         --------
@@ -419,46 +416,31 @@ class InteriorPointParameters(NewtonParameters):
         return 3.5 + 1.75 * math.log10(1.0 / tol)
 
 
-_EXACT_NODES = 2000
-
-
-def tree_depth(network: Network) -> int:
-    """Return the depth of the lowest breadth-first tree; its root's candidates are few on large networks."""
-    if network.n_nodes == 1:
-        return 0
-    if network.n_nodes <= _EXACT_NODES:
-        return min(int(hop_distances(network, root).max()) for root in range(network.n_nodes))
-    return min(network.diameter, int(hop_distances(network, int(np.argmax(network.degrees))).max()))
-
-
-_MOST_PRODUCTS = 100
-_CHANCE = 1e-9
-
-
 @single_threaded
 def largest_eigenvalue(product: Callable[[np.ndarray], np.ndarray], order: int) -> float:
-    """Return λ_max of a positive semidefinite matrix from above, by Lanczos from a random start.
+    """Return an upper bound of λ_max of a positive semidefinite matrix, by Lanczos from a random start.
 
-    Up to order 100 it is exact but for rounding. Beyond, k = 100 steps end within a part ε below λ_max but
-    with a chance of 1.648 √d exp(−√ε(2k − 1)) (Kuczyński and Woźniakowski, 1992); for a chance of 1e-9 that
-    is ε = 1.7 % at d = 10⁴, by which the value is raised. The number of products depends on the order alone:
-    several processes stay together.
+    Up to order 100 it is exact up to rounding. For larger orders, k = 100 steps end below (1 − ε)λ_max with a
+    probability of at most 1.648 √d exp(−√ε(2k − 1)) (Kuczyński and Woźniakowski, 1992). The value is raised
+    by the ε for which this is 1e-9: 1.7 % at d = 10⁴. The number of products depends on the order alone, so
+    that processes that compute the products together stay in step.
     """
-    steps = min(order, _MOST_PRODUCTS)
+    steps, failure_probability = min(order, 100), 1e-9
     basis, diagonal, beside = np.zeros((steps + 1, order)), np.zeros(steps), np.zeros(steps)
     start = np.random.default_rng(0).standard_normal(order)
     basis[0] = start / np.linalg.norm(start)
     for k in range(steps):
-        found = product(basis[k])
-        diagonal[k] = basis[k] @ found
-        for _ in range(2):  # once more, for what rounding left of the others
-            found = found - basis[: k + 1].T @ (basis[: k + 1] @ found)
-        beside[k] = np.linalg.norm(found)
+        vector = product(basis[k])
+        diagonal[k] = basis[k] @ vector
+        # Orthogonalise twice: the second time removes what rounding left.
+        for _ in range(2):
+            vector = vector - basis[: k + 1].T @ (basis[: k + 1] @ vector)
+        beside[k] = np.linalg.norm(vector)
         if beside[k] > 1e-14 * diagonal.max():
-            basis[k + 1] = found / beside[k]
-        else:  # nothing is left: zeros from here on
+            basis[k + 1] = vector / beside[k]
+        else:  # the basis spans an invariant subspace: the remaining steps add zeros
             beside[k] = 0.0
     top = float(eigh_tridiagonal(diagonal, beside[:-1], eigvals_only=True)[-1])
     if steps == order:
         return top * (1.0 + 1e-10)
-    return top / (1.0 - (math.log(1.648 * math.sqrt(order) / _CHANCE) / (2 * steps - 1)) ** 2)
+    return top / (1.0 - (math.log(1.648 * math.sqrt(order) / failure_probability) / (2 * steps - 1)) ** 2)

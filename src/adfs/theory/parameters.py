@@ -1,9 +1,11 @@
-"""The constants of ADFS: one frozen, validated record, built in one place."""
+"""The parameters of ADFS and of its two variants, NS-ADFS and block-synchronous ADFS."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,31 +13,79 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
-from adfs.theory.records import EventParameters, Record, text_table
-from adfs.theory.strong_convexity import dual_curvature, dual_curvature_of_split
-from adfs.theory.summary import NodeSummary, Source, summarize_smooth
+from adfs.theory.network_constants import (
+    dual_curvature,
+    dual_curvature_of_split,
+    edge_roots,
+    inverse_sigma,
+    largest_scaled_laplacian,
+    network_constant,
+    sum_at_nodes,
+)
+from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
+from adfs.theory.records import EventParameters, ParameterRecord, shown
+
+# --------------------------------------------------------------------------- the split r
 
 
-def network_constant(network: Network, resistance: np.ndarray) -> float:
-    """Return γ̃ = min_e λ_min⁺(Lap)·n²/(R_e|E|²) (a minimum: erratum 10); infinite for one node.
+def check_split(r: float) -> None:
+    """Raise unless a split lies strictly between 0 and 1."""
+    if not 0.0 < r < 1.0:
+        raise InputError(f"the split r must lie strictly between 0 and 1, got {r!r}")
 
-    The paper's weights are 1/2. For others 2μ_e²R_e stands for R_e: the same at 1/2, and free of their scale.
+
+def _best_split(cost_ratio: float) -> float:
+    """Return the r up to 1/2 that minimises a/√r + b/√(1 − r), where ``cost_ratio`` is b/a; 1/2 for nan."""
+    if math.isnan(cost_ratio):
+        return 0.5
+    return min(0.5, 1.0 / (1.0 + math.pow(cost_ratio, 2.0 / 3.0)))
+
+
+def _curvature_of_split(network: Network, summary: NodeSummary, split: float) -> float:
+    return dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
+
+
+def smoothness_limit(sigma: np.ndarray, network: Network, *, r: float = 0.5) -> np.ndarray:
+    """Return σ_i(1/r − 1), above which L must lie for dual steps below L; 0 for one node; shape (k,).
+
+    The Moreau form of a term's dual prox needs η̃ < L. Tuned parameters with the split r have η̃ < L exactly
+    where L > σ_i(1/r − 1), and on one node for any L > 0. A larger L is always valid:
+    `adfs.problem.FiniteSum.with_smoothness_above` raises it where necessary.
+
+    Parameters
+    ----------
+    sigma : ndarray of shape (k,)
+        σ_i of some of the network's nodes.
+    network : Network
+    r : float
+        The split, in (0, 1).
     """
-    if network.n_nodes == 1:
-        return math.inf
-    largest = float(np.max(2.0 * network.weights * resistance))
-    return network.algebraic_connectivity * network.n_nodes**2 / (largest * network.n_edges**2)
+    check_split(r)
+    return sigma * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
+
+
+# --------------------------------------------------------------------------- ADFS
+
+
+def _largest_contraction(numbers: Mapping[str, Any]) -> float:
+    """Return √σ_A · min_e p_e/k_e over communication edges and virtual edges, from fields by name."""
+    holding = numbers["root_sums"] > 0.0
+    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value per node.
+    virtual_roots = numbers["root_sums"][holding] * np.sqrt(numbers["virtual_weight"][holding])
+    roots = np.sqrt(numbers["edge_weights"] * numbers["edge_resistance"] * numbers["edge_inverse_sigma"])
+    rates = [numbers["node_probability"][holding] / virtual_roots, numbers["edge_probability"] / roots]
+    return math.sqrt(numbers["dual_curvature"]) * float(np.min(np.concatenate(rates)))
 
 
 @dataclass(frozen=True, eq=False)
-class Parameters(EventParameters, Record):
-    """The constants of ADFS for one problem on one network, a few numbers per node and per edge.
+class Parameters(EventParameters):
+    """The parameters of ADFS for one problem on one network, a few numbers per node and per edge.
 
     ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
     ``virtual_weight`` the α_i with μ_ij² = α_i L_ij on virtual edges, ``edge_probability`` p_e,
     ``node_probability`` p_i = Σ_j p_ij, ``edge_resistance`` R_e (or an upper bound of it),
-    ``edge_inverse_sigma`` 1/σ_i + 1/σ_j, ``sigma`` σ_i and ``root_sums`` S_i = Σ_j √(1 + L_ij/σ_i). A
-    sample's own constants follow from these: p_ij = p_i √(1 + L_ij/σ_i)/S_i.
+    ``edge_inverse_sigma`` 1/σ_i + 1/σ_j, ``sigma`` σ_i and ``root_sums`` S_i = Σ_j √(1 + L_ij/σ_i). The
+    constants of a sample follow from these: p_ij = p_i √(1 + L_ij/σ_i)/S_i.
 
     Build it with :meth:`paper` or :meth:`tuned`.
 
@@ -49,40 +99,35 @@ class Parameters(EventParameters, Record):
     1.0
     """
 
-    kind: str
-    contraction: float
-    dual_curvature: float
-    split: float
-    sigma: np.ndarray
-    root_sums: np.ndarray
-    node_probability: np.ndarray
-    virtual_weight: np.ndarray
-    edge_weights: np.ndarray
-    edge_probability: np.ndarray
-    edge_resistance: np.ndarray
+    _title: ClassVar[str] = "Parameters of ADFS"
+    _sums_of_weights: ClassVar[str] = "root_sums"
+    _derived: ClassVar[dict[str, tuple[str, str]]] = {
+        "decay": ("decay of the lag", "λ")
+    } | EventParameters._derived
+    kind: str = field(metadata=shown("kind", ""))
+    contraction: float = field(metadata=shown("contraction", "ρ"))
+    dual_curvature: float = field(metadata=shown("dual curvature", "σ_A"))
+    split: float = field(metadata=shown("curvature split", "r"))
+    sigma: np.ndarray = field(metadata=shown("node curvature", "σ_i"))
+    root_sums: np.ndarray = field(metadata=shown("root sums", "S_i"))
+    node_probability: np.ndarray = field(metadata=shown("node probability", "p_i"))
+    virtual_weight: np.ndarray = field(metadata=shown("virtual weight", "α_i"))
+    edge_weights: np.ndarray = field(metadata=shown("edge weight", "μ_e²"))
+    edge_probability: np.ndarray = field(metadata=shown("edge probability", "p_e"))
+    edge_resistance: np.ndarray = field(metadata=shown("edge resistance", "R_e"))
     edge_inverse_sigma: np.ndarray
-    tau: float = math.nan
-    notes: tuple[str, ...] = field(default=())
+    tau: float = field(default=math.nan, metadata=shown("communication time", "τ"))
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._freeze_arrays(
-            nodes=("sigma", "root_sums", "node_probability", "virtual_weight"),
-            edges=("edge_weights", "edge_probability", "edge_resistance", "edge_inverse_sigma"),
-            samples="root_sums",
-        )
-        if not 0.0 < self.contraction <= 1.0:
-            raise InputError(f"parameters: the contraction ρ must lie in (0, 1], got {self.contraction!r}")
+        super().__post_init__()
         if not self.dual_curvature > 0.0:
-            raise InputError(
-                f"parameters: the dual curvature σ_A must be above 0, got {self.dual_curvature!r}"
-            )
+            self._refuse(f"the dual curvature σ_A must be above 0, got {self.dual_curvature!r}")
         if self.contraction > self.largest_contraction * (1.0 + 1e-9):
-            raise InputError(
-                f"parameters: the contraction {self.contraction:.6g} is above √σ_A·min p/k = "
+            self._refuse(
+                f"the contraction {self.contraction:.6g} is above √σ_A·min p/k = "
                 f"{self.largest_contraction:.6g}, up to which the theory holds"
             )
-
-    # ------------------------------------------------------------------ derived
 
     @property
     def decay(self) -> float:
@@ -92,26 +137,11 @@ class Parameters(EventParameters, Record):
     @property
     def largest_contraction(self) -> float:
         """√σ_A · min_e p_e/k_e over all edges, k_e = √(μ_e² R_e (Σ_i⁻¹ + Σ_j⁻¹)): Theorem 2's limit for ρ."""
-        return _largest_contraction(
-            self.dual_curvature,
-            self.root_sums,
-            self.node_probability,
-            self.virtual_weight,
-            self.edge_probability,
-            np.sqrt(self.edge_weights * self.edge_resistance * self.edge_inverse_sigma),
-        )
-
-    # ------------------------------------------------------------------ constants of samples and edges
+        return _largest_contraction(vars(self))
 
     def sample_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return √(1 + L_ij/σ_i), to which p_ij is proportional in a node; 0 on inactive rows; shape (N,)."""
         return sampling_weights(problem.smoothness, problem.active, problem.node_starts, self.sigma)
-
-    def sample_probability(self, problem: FiniteSum) -> np.ndarray:
-        """Return p_ij, shape (N,)."""
-        node = problem.node_of_row
-        sums = np.where(self.root_sums > 0.0, self.root_sums, 1.0)
-        return np.asarray(self.node_probability[node] * self.sample_weights(problem) / sums[node])
 
     def sample_virtual_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return μ_ij² = α_i L_ij, shape (N,)."""
@@ -129,54 +159,28 @@ class Parameters(EventParameters, Record):
         """χ_e = ρ R_e/p_e on communication edges, shape (|E|,)."""
         return np.asarray(self.contraction * self.edge_resistance / self.edge_probability)
 
-    def __str__(self) -> str:
-        rows: list[tuple[str, str, object]] = [
-            ("kind", "", self.kind),
-            ("contraction", "ρ", self.contraction),
-            ("decay of the lag", "λ", self.decay),
-            ("dual curvature", "σ_A", self.dual_curvature),
-            ("curvature split", "r", self.split),
-            ("P(communication)", "p_comm", self.p_comm),
-            ("P(computation)", "p_comp", self.p_comp),
-            ("nodes, edges", "n, |E|", f"{self.n_nodes}, {self.edge_weights.size}"),
-            ("node curvature", "σ_i", self.sigma),
-            ("virtual weight", "α_i", self.virtual_weight),
-            ("node probability", "p_i", self.node_probability),
-            ("root sums", "S_i", self.root_sums),
-            ("edge weight", "μ_e²", self.edge_weights),
-            ("edge probability", "p_e", self.edge_probability),
-            ("edge resistance", "R_e", self.edge_resistance),
-            ("communication time", "τ", self.tau),
-        ]
-        return text_table("Parameters of ADFS", rows, self.notes)
-
-    # ------------------------------------------------------------------ the two choices
-
     @classmethod
     def paper(cls, problem: Source, network: Network, *, tau: float = math.nan) -> Parameters:
-        """Theorem 5's choice, its errata applied and σ_A computed to about eight digits, from below.
+        """Return Theorem 5's choice with its errata; σ_A is computed to about eight digits, from below.
 
         α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
         √(1 + L_ij/σ_i); edges are equally likely; p_comm = min(1/2, 1/(1 + √(γ̃/(1 + κ_min))·S_comp)).
         """
-        summary = summarize_smooth(problem, network, tau)
-        holding = summary.n_active > 0
+        summary = summarize_on(network, problem, tau=tau)
         if network.n_nodes == 1:
-            return cls._single(summary, "paper")
-        resistance = network.resistances.values
-        gamma = network_constant(network, resistance)
+            return cls._of_one_node("paper", summary, network)
+        holding = summary.n_active > 0
+        gamma = network_constant(network, network.resistances.values)
         mean_root_sum = float(summary.root_sums.sum()) / network.n_nodes
         p_comm = min(0.5, 1.0 / (1.0 + math.sqrt(gamma / (1.0 + float(summary.kappa.min()))) * mean_root_sum))
         alpha = network.algebraic_connectivity / (float(summary.sigma.max()) * (1.0 + summary.kappa))
         curvature = dual_curvature(network, summary.sigma, summary.kappa, summary.n_active, alpha)
-        curvature *= _rounding_of_sums(summary)
         return cls._assemble(
             "paper",
             summary,
             network,
-            split=math.nan,
-            curvature=curvature,
-            alpha=alpha,
+            dual_curvature=curvature * _rounding_of_sums(summary),
+            virtual_weight=alpha,
             node_probability=np.where(holding, (1.0 - p_comm) / holding.sum(), 0.0),
             edge_probability=np.full(network.n_edges, p_comm / network.n_edges),
             tau=tau,
@@ -186,58 +190,53 @@ class Parameters(EventParameters, Record):
     def tuned(
         cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
     ) -> Parameters:
-        """Sharper constants than Theorem 5's: σ_A from batch condition numbers, best probabilities, r from τ.
+        """Return better parameters than Theorem 5's: σ_A from batch condition numbers, best probabilities.
 
         Parameters
         ----------
         problem, network
             As for :meth:`paper`.
         tau : float, optional
-            Time of a communication in units of one sample's computation. It moves the split r below 1/2 when
-            communication is what costs: r* = 1/(1 + (τ_eff·b/a)^(2/3)), at most 1/2.
+            Time of a communication in units of one sample's computation. Where communication is expensive,
+            the split r is below 1/2: r* = 1/(1 + (τ_eff·b/a)^(2/3)).
         r : float, optional
             The split itself, in (0, 1); it overrides ``tau``.
         """
-        summary = summarize_smooth(problem, network, tau)
+        summary = summarize_on(network, problem, tau=tau)
         if r is not None:
             check_split(r)
         if network.n_nodes == 1:
-            return cls._single(summary, "tuned")
+            return cls._of_one_node("tuned", summary, network)
         roots = edge_roots(network, summary.sigma)
-        total_roots = float(roots.sum())
-        split = r if r is not None else _best_split(summary, network, roots, tau)
-        curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
-        curvature *= _rounding_of_sums(summary)
-        # 1/ρ = S_tot/√r + G/√σ_A, shared between the two kinds of events in proportion.
-        comp, comm = float(summary.root_sums.sum()) / math.sqrt(split), total_roots / math.sqrt(curvature)
+        split = r if r is not None else _best_split(_cost_ratio(summary, network, roots, tau))
+        curvature = _curvature_of_split(network, summary, split) * _rounding_of_sums(summary)
+        # 1/ρ = S_tot/√r + G/√σ_A: each kind of event gets a probability in proportion to its term.
+        comp = float(summary.root_sums.sum()) / math.sqrt(split)
+        comm = float(roots.sum()) / math.sqrt(curvature)
         return cls._assemble(
             "tuned",
             summary,
             network,
             split=split,
-            curvature=curvature,
-            alpha=np.full(network.n_nodes, curvature / split),
+            dual_curvature=curvature,
+            virtual_weight=np.full(network.n_nodes, curvature / split),
             node_probability=comp / (comp + comm) * summary.root_sums / summary.root_sums.sum(),
-            edge_probability=comm / (comp + comm) * roots / total_roots,
+            edge_probability=comm / (comp + comm) * roots / float(roots.sum()),
             tau=tau,
         )
 
     @classmethod
-    def _single(cls, summary: NodeSummary, kind: str) -> Parameters:
-        """One node, no communication: α = 1 and ρ = 1/Σ_j √(1 + L_j/σ), the rate of APCG."""
-        return cls(
-            kind=kind,
-            contraction=min(1.0, 1.0 / float(summary.root_sums[0])),
+    def _of_one_node(cls, kind: str, summary: NodeSummary, network: Network) -> Parameters:
+        """Return the parameters without communication: α = 1 and ρ = 1/Σ_j √(1 + L_j/σ), the rate of APCG."""
+        one, none = np.ones(1), np.empty(0)
+        return cls._assemble(
+            kind,
+            summary,
+            network,
             dual_curvature=1.0,
-            split=math.nan,
-            sigma=summary.sigma,
-            root_sums=summary.root_sums,
-            node_probability=np.ones(1),
-            virtual_weight=np.ones(1),
-            edge_weights=np.empty(0),
-            edge_probability=np.empty(0),
-            edge_resistance=np.empty(0),
-            edge_inverse_sigma=np.empty(0),
+            virtual_weight=one,
+            node_probability=one,
+            edge_probability=none,
         )
 
     @classmethod
@@ -247,100 +246,187 @@ class Parameters(EventParameters, Record):
         summary: NodeSummary,
         network: Network,
         *,
-        split: float,
-        curvature: float,
-        alpha: np.ndarray,
-        node_probability: np.ndarray,
-        edge_probability: np.ndarray,
-        tau: float,
+        split: float = math.nan,
+        tau: float = math.nan,
+        **chosen: Any,
     ) -> Parameters:
-        found = network.resistances
-        notes = () if found.exact else (f"edge resistances are {found.method} values, not exact ones",)
-        roots = edge_roots(network, summary.sigma)
-        rate = _largest_contraction(
-            curvature, summary.root_sums, node_probability, alpha, edge_probability, roots
-        )
+        """Add the constants of the network and of the nodes, and take the largest valid contraction."""
+        resistances = network.resistances
+        numbers = chosen | {
+            "root_sums": summary.root_sums,
+            "edge_weights": network.weights,
+            "edge_resistance": resistances.values,
+            "edge_inverse_sigma": inverse_sigma(network, summary.sigma),
+        }
+        note = f"edge resistances are {resistances.method} values, not exact ones"
         return cls(
             kind=kind,
-            contraction=rate,
-            dual_curvature=curvature,
+            contraction=_largest_contraction(numbers),
             split=split,
             sigma=summary.sigma,
-            root_sums=summary.root_sums,
-            node_probability=node_probability,
-            virtual_weight=alpha,
-            edge_weights=network.weights,
-            edge_probability=edge_probability,
-            edge_resistance=found.values,
-            edge_inverse_sigma=inverse_sigma(network, summary.sigma),
             tau=tau,
-            notes=notes,
+            notes=() if resistances.exact else (note,),
+            **numbers,
         )
-
-
-def inverse_sigma(network: Network, sigma: np.ndarray) -> np.ndarray:
-    """Return 1/σ_i + 1/σ_j for each edge, shape (|E|,)."""
-    return np.asarray(1.0 / sigma[network.edges[:, 0]] + 1.0 / sigma[network.edges[:, 1]])
-
-
-def edge_roots(network: Network, sigma: np.ndarray) -> np.ndarray:
-    """Return k_e = √(μ_e²R_e(1/σ_i + 1/σ_j)) for each edge, shape (|E|,)."""
-    inverse = inverse_sigma(network, sigma)
-    return np.asarray(np.sqrt(network.weights * network.resistances.values * inverse))
 
 
 def _rounding_of_sums(summary: NodeSummary) -> float:
-    """Return the factor by which σ_A goes down, lest κ_i, sums of rounded numbers, are too small."""
+    """Return a factor for σ_A just below 1: κ_i is a sum of rounded numbers and may be too small."""
     return 1.0 - float(np.finfo(np.float64).eps) * float(summary.n_active.max())
 
 
-def _largest_contraction(
-    curvature: float,
-    root_sums: np.ndarray,
-    node_probability: np.ndarray,
-    virtual_weight: np.ndarray,
-    edge_probability: np.ndarray,
-    edge_roots: np.ndarray,
-) -> float:
-    """Return √σ_A · min_e p_e/k_e; ``edge_roots`` are the k_e of communication edges."""
-    holding = root_sums > 0.0
-    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value per node.
-    own = node_probability[holding] / (root_sums[holding] * np.sqrt(virtual_weight[holding]))
-    return math.sqrt(curvature) * float(np.min(np.concatenate([own, edge_probability / edge_roots])))
-
-
-def check_split(r: float) -> None:
-    """Raise unless a split lies strictly between 0 and 1."""
-    if not 0.0 < r < 1.0:
-        raise InputError(f"the split r must lie strictly between 0 and 1, got {r!r}")
-
-
-def _best_split(summary: NodeSummary, network: Network, roots: np.ndarray, tau: float) -> float:
-    """r* = 1/(1 + (τ_eff·b/a)^(2/3)), at most 1/2, from time ≈ a/√r + τ_eff·b/√(1 − r)."""
+def _cost_ratio(summary: NodeSummary, network: Network, roots: np.ndarray, tau: float) -> float:
+    """Return τ_eff·b/a for the model a/√r + τ_eff·b/√(1 − r) of the time per digit; nan without τ."""
     if math.isnan(tau):
-        return 0.5
-    curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, 0.5)
+        return math.nan
+    curvature = _curvature_of_split(network, summary, 0.5)
     per_sample = float(summary.root_sums.sum()) / network.n_nodes
     per_message = float(roots.sum()) / network.n_nodes * math.sqrt(0.5 / curvature)
-    ends = np.bincount(network.edges.ravel(), weights=np.repeat(roots, 2), minlength=network.n_nodes)
-    effective = tau * network.n_nodes * float(ends.max()) / float(roots.sum())
-    return min(0.5, 1.0 / (1.0 + math.pow(effective * per_message / per_sample, 2.0 / 3.0)))
+    # The busiest node decides how long the messages take.
+    busiest = float(sum_at_nodes(network, roots).max())
+    effective = tau * network.n_nodes * busiest / float(roots.sum())
+    return effective * per_message / per_sample
 
 
-def smoothness_limit(sigma: np.ndarray, network: Network, *, r: float = 0.5) -> np.ndarray:
-    """Return σ_i(1/r − 1), above which L must lie for dual steps below L; 0 for one node; shape (k,).
+# --------------------------------------------------------------------------- variants of ADFS
 
-    The Moreau form of a term's dual prox needs η̃ < L. Tuned parameters with the split r have η̃ < L exactly
-    where L > σ_i(1/r − 1), and on one node for any L > 0. Any larger L is valid, so a problem is made ready
-    by `adfs.problem.FiniteSum.with_smoothness_above`.
 
-    Parameters
-    ----------
-    sigma : ndarray of shape (k,)
-        σ_i of some of the network's nodes.
-    network : Network
-    r : float
-        The split, in (0, 1).
+@dataclass(frozen=True, eq=False)
+class NonSmoothParameters(EventParameters):
+    """The parameters of NS-ADFS.
+
+    ``step_bound`` is S² = max_e μ_e²R_e(Σ_i⁻¹ + Σ_j⁻¹)/p_e² with Σ⁻¹ = 0 at the samples, ``offset`` t0. The
+    coefficients are A_t = (t + t0)²/(4S²) and a_{t+1} = (2(t + t0) + 1)/(4S²): they satisfy a²S² ≤ A_{t+1},
+    and every node knows them without a recursion. t0 ≥ 2/min p_ij keeps the iterates inside the domain of f*
+    (erratum 9; the paper's A_0 = 0 does not). ``virtual_weight`` is μ_ij² itself. Samples are equally likely.
+
+    Build it with :meth:`paper`.
+
+    Examples
+    --------
+    >>> import numpy as np, adfs
+    >>> problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], loss="hinge", n_nodes=2)
+    >>> parameters = NonSmoothParameters.paper(problem, adfs.Network("path:2"))
+    >>> alpha = parameters.increment_at(0) / parameters.weight_at(1)
+    >>> alpha < float(parameters.sample_probability(problem).min())
+    True
     """
-    check_split(r)
-    return sigma * (1.0 / r - 1.0 if network.n_nodes > 1 else 0.0)
+
+    _title: ClassVar[str] = "Parameters of NS-ADFS"
+    _sums_of_weights: ClassVar[str] = "n_active"
+    step_bound: float = field(metadata=shown("step bound", "S²"))
+    offset: float = field(metadata=shown("offset", "t0"))
+    sigma: np.ndarray
+    n_active: np.ndarray
+    node_probability: np.ndarray
+    virtual_weight: np.ndarray = field(metadata=shown("virtual weight", "μ_ij²"))
+    edge_weights: np.ndarray
+    edge_probability: np.ndarray
+    edge_resistance: np.ndarray
+    kind: str = "non-smooth"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.step_bound > 0.0:
+            self._refuse(f"the step bound S² must be above 0, got {self.step_bound!r}")
+
+    def weight_at(self, t: float) -> float:
+        """Return A_t."""
+        return (t + self.offset) ** 2 / (4.0 * self.step_bound)
+
+    def increment_at(self, t: float) -> float:
+        """Return a_{t+1} = A_{t+1} − A_t."""
+        return (2.0 * (t + self.offset) + 1.0) / (4.0 * self.step_bound)
+
+    def sample_weights(self, problem: FiniteSum) -> np.ndarray:
+        """Return 1 on active rows and 0 on others: samples of a node are equally likely; shape (N,)."""
+        return problem.active.astype(np.float64)
+
+    def sample_virtual_weights(self, problem: FiniteSum) -> np.ndarray:
+        """Return μ_ij², shape (N,)."""
+        return np.asarray(self.virtual_weight[problem.node_of_row])
+
+    @classmethod
+    def paper(cls, problem: Source, network: Network) -> NonSmoothParameters:
+        """Return the paper's choice: μ_ij² = λ_min⁺(Lap)/(1 + m) and p_comm = min(1/2, 1/(1 + √(mγ̃))).
+
+        Edges are equally likely, and so are samples; m is the largest number of samples per node.
+        """
+        summary = summarize_on(network, problem, smooth=False)
+        active, resistance = summary.n_active, network.resistances.values
+        most, p_comm, weight = float(active.max()), 0.0, 1.0
+        if network.n_nodes > 1:
+            p_comm = min(0.5, 1.0 / (1.0 + math.sqrt(most * network_constant(network, resistance))))
+            weight = network.algebraic_connectivity / (1.0 + most)
+        edge_probability = np.full(network.n_edges, p_comm / max(1, network.n_edges))
+        sample_probability = (1.0 - p_comm) / float(active.sum())
+        inverse = inverse_sigma(network, summary.sigma)
+        of_edges = network.weights * resistance * inverse / edge_probability**2
+        of_samples = float(np.max(weight / summary.sigma[active > 0])) / sample_probability**2
+        return cls(
+            step_bound=float(np.max(of_edges, initial=of_samples)),
+            offset=float(math.ceil(2.0 / sample_probability)),
+            sigma=summary.sigma,
+            n_active=active,
+            node_probability=sample_probability * active,
+            virtual_weight=np.full(summary.n_nodes, weight),
+            edge_weights=network.weights,
+            edge_probability=edge_probability,
+            edge_resistance=resistance,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BlockParameters(ParameterRecord):
+    """The parameters of block-synchronous ADFS.
+
+    A step is a gossip round with probability ``p_comm`` and otherwise one sample at every node, drawn in
+    proportion to √(1 + L_ij/σ_i). 1/ρ = max_i S_i/√r + √(λ_max(D^{-1/2} Lap D^{-1/2})/σ_A); p_comm is ρ times
+    the second term. The other names are those of :class:`Parameters`.
+    """
+
+    _title: ClassVar[str] = "Parameters of block-synchronous ADFS"
+    contraction: float = field(metadata=shown("contraction", "ρ"))
+    dual_curvature: float = field(metadata=shown("dual curvature", "σ_A"))
+    split: float = field(metadata=shown("curvature split", "r"))
+    p_comm: float = field(metadata=shown("P(gossip round)", "p_comm"))
+    sigma: np.ndarray
+    root_sums: np.ndarray
+    virtual_weight: float = field(metadata=shown("virtual weight", "α"))
+    tau: float = math.nan
+    kind: str = "block"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.p_comm < 1.0:
+            self._refuse(f"p_comm must lie in [0, 1), got {self.p_comm!r}")
+
+    @classmethod
+    def tuned(
+        cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
+    ) -> BlockParameters:
+        """Return the parameters for a split r, chosen from ``tau`` as for ADFS unless it is given."""
+        summary = summarize_on(network, problem, smooth=False)
+        if network.n_nodes == 1:
+            rate = Parameters.tuned(summary, network).contraction
+            return cls(rate, 1.0, math.nan, 0.0, summary.sigma, summary.root_sums, 1.0, tau)
+        largest = float(summary.root_sums.max())
+        spread = largest_scaled_laplacian(network, summary.sigma)
+        split = r
+        if split is None:
+            half = math.nan if math.isnan(tau) else _curvature_of_split(network, summary, 0.5)
+            split = _best_split(tau * math.sqrt(0.5 * spread / half) / largest)
+        check_split(split)
+        curvature = _curvature_of_split(network, summary, split)
+        computing, gossiping = largest / math.sqrt(split), math.sqrt(spread / curvature)
+        rho = 1.0 / (computing + gossiping)
+        return cls(
+            contraction=rho,
+            dual_curvature=curvature,
+            split=split,
+            p_comm=rho * gossiping,
+            sigma=summary.sigma,
+            root_sums=summary.root_sums,
+            virtual_weight=curvature / split,
+            tau=tau,
+        )

@@ -1,9 +1,9 @@
-"""The augmented graph as explicit matrices, one function per theorem, and Table 1.
+"""The augmented graph as explicit matrices, one function per theorem of the paper, and its Table 1.
 
-What each promises for a given problem, network and parameters. The corrections to the paper's statements are
-listed and derived in docs/errata.md. The matrices are the oracle for small cases: every node becomes the
-centre of a star whose tips are its active samples. Augmented nodes are numbered centres first, then tips in
-the order of the rows; augmented edges are the communication edges first, then one virtual edge per tip.
+The functions include the corrections to the paper's statements, which docs/errata.md lists and derives. The
+matrices are for small problems and for tests: every node becomes the centre of a star whose tips are its
+active samples. Augmented nodes are the centres, then the tips in the order of the rows; augmented edges are
+the communication edges, then one virtual edge per tip.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
-from adfs.theory.parameters import Parameters, network_constant
-from adfs.theory.summary import Source, check_tau, summarize, summarize_smooth
-from adfs.theory.variants import NonSmoothParameters
+from adfs.theory.network_constants import network_constant, sum_at_nodes
+from adfs.theory.parameters import NonSmoothParameters, Parameters
+from adfs.theory.problem_summary import Source, check_tau, summarize, summarize_on
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 #: Lemma 3 of the paper's appendix: the time per step is at most (9·p_comp + 24·τ·p_comm^max)/n.
 STEP_TIME_CONSTANTS = (9.0, 24.0)
 
-_LARGEST = 3000
-_FORGIVEN = 1e-12  # relative distance out of a domain that still passes for rounding
+_LARGEST_GRAPH = 3000
 
 
 class AugmentedGraph:
@@ -65,9 +64,9 @@ class AugmentedGraph:
         self.tip_rows = np.flatnonzero(problem.active)
         self.n_tips = int(self.tip_rows.size)
         self.n_communication = network.n_edges
-        if self.n_centers + self.n_tips > _LARGEST:
+        if self.n_centers + self.n_tips > _LARGEST_GRAPH:
             raise InputError(
-                f"the explicit augmented graph is for small cases (up to {_LARGEST} augmented nodes), "
+                f"the explicit augmented graph is for small cases (up to {_LARGEST_GRAPH} augmented nodes), "
                 f"this one has {self.n_centers + self.n_tips}"
             )
         centers = problem.node_of_row[self.tip_rows]
@@ -124,38 +123,33 @@ class AugmentedGraph:
         return np.asarray(np.linalg.pinv(self.incidence))
 
     @cached_property
-    def projector(self) -> np.ndarray:
-        """A⁺A, the projector on the range of Aᵀ."""
-        return np.asarray(self.pseudo_inverse @ self.incidence)
-
-    @cached_property
     def resistance(self) -> np.ndarray:
-        """R_e = e_eᵀA⁺A e_e, shape (|E| + T,), from the dense projector: 1 on virtual edges."""
-        return np.diag(self.projector).copy()
+        """R_e = e_eᵀA⁺A e_e, shape (|E| + T,), from dense matrices: 1 on virtual edges."""
+        return np.diag(self.pseudo_inverse @ self.incidence).copy()
 
     @cached_property
     def step_resistance(self) -> np.ndarray:
-        """The R_e the algorithms step with, shape (|E| + T,).
+        """The R_e in the steps of the algorithms, shape (|E| + T,).
 
-        1 on virtual edges, and on communication edges what the parameters hold: R_e or an upper bound of
-        it, which must be the same in the step and in ρ.
+        1 on virtual edges, and on communication edges the R_e of the parameters or their upper bounds, which
+        must be the same in the step and in ρ.
         """
         return np.concatenate([self.parameters.edge_resistance, np.ones(self.n_tips)])
 
     @cached_property
     def dual_curvature(self) -> float:
         """σ_A = λ_min⁺(AᵀΣ⁻¹A), by all eigenvalues."""
-        return self._extreme(self.inverse_sigma, smallest=True)
+        return self._smallest_eigenvalue(self.inverse_sigma)
 
     @cached_property
     def largest_inverse_square(self) -> float:
-        """λ_max(AᵀΣ⁻²A), of Theorem 2's constant."""
-        return self._extreme(self.inverse_sigma**2, smallest=False)
+        """λ_max(AᵀΣ⁻²A), in the constant of Theorem 2."""
+        return float(self._eigenvalues(self.inverse_sigma**2)[0])
 
     @cached_property
     def smallest_gram(self) -> float:
-        """λ_min⁺(AᵀA), of Theorem 3."""
-        return self._extreme(np.ones(self.n_augmented), smallest=True)
+        """λ_min⁺(AᵀA), in the constant of Theorem 3."""
+        return self._smallest_eigenvalue(np.ones(self.n_augmented))
 
     @property
     def directional_smoothness(self) -> np.ndarray:
@@ -167,22 +161,23 @@ class AugmentedGraph:
         """S² = max_e M_e R_e/p_e²."""
         return float(np.max(self.directional_smoothness * self.step_resistance / self.probability**2))
 
-    def _extreme(self, diagonal: np.ndarray, *, smallest: bool) -> float:
-        # AᵀDA has |V⁺| − 1 positive eigenvalues when D > 0; where D is 0 at every tip, one per centre.
-        half = np.sqrt(diagonal)[:, None] * self.incidence
-        values = scipy.linalg.svdvals(half) ** 2
-        if not smallest:
-            return float(values[0])
+    def _eigenvalues(self, diagonal: np.ndarray) -> np.ndarray:
+        """Return the eigenvalues of AᵀDA, the largest first, for a diagonal D."""
+        return np.asarray(scipy.linalg.svdvals(np.sqrt(diagonal)[:, None] * self.incidence) ** 2)
+
+    def _smallest_eigenvalue(self, diagonal: np.ndarray) -> float:
+        """Return the smallest positive eigenvalue of AᵀDA."""
+        # There are |V⁺| − 1 positive ones when D > 0; where D is 0 at every tip, one per centre.
         rank = int(np.count_nonzero(diagonal > 0.0)) - (1 if np.all(diagonal > 0.0) else 0)
-        return float(np.sort(values)[::-1][rank - 1])
+        return float(self._eigenvalues(diagonal)[rank - 1])
 
     # ------------------------------------------------------------------ the dual problem in node variables
 
     def dual_value(self, x: np.ndarray) -> float:
         """Return F*_A = Σ_i ‖x_i‖²/(2σ_i) + Σ_ij f*_ij(x_ij) at node variables x = Aλ, shape (n + T, d).
 
-        A tip that rounding has carried out of the domain of its f* counts as on the edge of it; farther out
-        the value is infinite.
+        A tip that lies outside the domain of its f* only by rounding is moved to the boundary; farther
+        outside the value is infinite.
         """
         centers = x[: self.n_centers]
         total = 0.5 * float(np.sum(centers**2 / self.problem.sigma[:, None]))
@@ -195,8 +190,8 @@ class AugmentedGraph:
     def dual_optimum(self, theta: np.ndarray) -> np.ndarray:
         """Return the optimal node variables: σ_i θ* at centres and ∇f_ij(θ*) at tips, shape (n + T, d).
 
-        Centres take −Σ tips/Σσ for θ*, the same at the optimum: so the sum over all nodes is 0 whatever
-        rounding θ* carries, and the value is wrong in second order only.
+        Centres use −Σ tips/Σσ, which is θ* at the optimum. So the sum over all nodes is 0 even if θ* is only
+        approximate, and the error of the dual value is of second order.
 
         Parameters
         ----------
@@ -213,15 +208,15 @@ class AugmentedGraph:
 
 
 def _conjugate(term: Term, tip: np.ndarray) -> float:
-    """Return f*(tip), rounding forgiven."""
-    value = term.conjugate(tip)
+    """Return f*(tip); a tip just outside the domain is moved to its boundary."""
+    value, rounding = term.conjugate(tip), 1e-12
     if np.isfinite(value):
         return value
-    edge = term.clip_to_domain(tip)
-    if np.linalg.norm(edge - tip) > _FORGIVEN * np.linalg.norm(tip):
+    boundary = term.clip_to_domain(tip)
+    if np.linalg.norm(boundary - tip) > rounding * np.linalg.norm(tip):
         return value
-    # Domains hold 0: a hair towards it, the edge lies inside whatever the conjugate's own rounding does.
-    return term.conjugate((1.0 - _FORGIVEN) * edge)
+    # Domains contain 0: slightly towards it, the point lies inside despite the conjugate's own rounding.
+    return term.conjugate((1.0 - rounding) * boundary)
 
 
 def theorem1_lyapunov(
@@ -247,8 +242,8 @@ def theorem1_lyapunov(
 def theorem2_error(graph: AugmentedGraph, x: np.ndarray, v: np.ndarray, optimum: np.ndarray) -> float:
     """Theorem 2, left side: c_1 Σ_i‖v_i/σ_i − θ*‖² + 2(F*_A(x) − F*), the norm over centres only (erratum 6).
 
-    c_1 = σ_A/λ_max(AᵀΣ⁻²A). σ_A is the one ρ was computed with: tuned parameters have a larger one than all
-    eigenvalues of AᵀΣ⁻¹A give, because tips of the linear case keep to the line of their sample.
+    c_1 = σ_A/λ_max(AᵀΣ⁻²A) with the σ_A that ρ was computed with. In tuned parameters it is larger than
+    λ_min⁺(AᵀΣ⁻¹A), because the tips of a linear model stay on the line of their sample.
 
     Parameters
     ----------
@@ -300,7 +295,7 @@ def _curvature(graph: AugmentedGraph) -> float:
 
 
 class StepTime(NamedTuple):
-    """Theorem 4's bound ``nu`` of the time per step, and whether what its proof assumes ``holds``."""
+    """Theorem 4's bound ``nu`` of the time per step, and whether the assumptions of its proof hold."""
 
     nu: float
     p_comp: float
@@ -313,9 +308,9 @@ def theorem4_step_time(
 ) -> StepTime:
     """Theorem 4: a schedule of t events takes at most νt as t grows, ν = (9·p_comp + 24·τ·p_comm^max)/n.
 
-    p_comm^max = n·max_i Σ_{j∼i} p_ij. The proof (Lemma 3) wants all nodes to compute equally often, each
-    at most every other event, and at least as often as any of them communicates; ``holds`` says whether
-    they do.
+    p_comm^max = n·max_i Σ_{j∼i} p_ij. The proof (Lemma 3) assumes that all nodes compute equally often, each
+    at most in every second event, and at least as often as any of them communicates; ``holds`` says whether
+    this is so.
 
     Parameters
     ----------
@@ -326,20 +321,20 @@ def theorem4_step_time(
     """
     check_tau(tau)
     n = parameters.n_nodes
-    ends = np.bincount(network.edges.ravel(), weights=np.repeat(parameters.edge_probability, 2), minlength=n)
-    p_max = float(n * ends.max()) if network.n_edges else 0.0
+    communicating = sum_at_nodes(network, parameters.edge_probability)
+    p_max = float(n * communicating.max()) if network.n_edges else 0.0
     node = parameters.node_probability
     equal = bool(np.all(np.abs(node - node.mean()) <= 1e-9 * node.mean()))
     comp, comm = STEP_TIME_CONSTANTS
     nu = (comp * parameters.p_comp + comm * tau * p_max) / n
-    # A lone node never waits. Where the proof's p_c = 4·p_comm^max/n is above 1/2, n is below 8, and νt is
-    # more than all events take one after another.
+    # A single node never waits. Where the proof's p_c = 4·p_comm^max/n is above 1/2, n is below 8, and νt is
+    # more than the time of all events one after another.
     rare = n == 1 or bool(node.max() <= 0.5 and p_max <= n * node.max() * (1.0 + 1e-9))
     return StepTime(nu, parameters.p_comp, p_max, equal and rare)
 
 
 class ExecutionTime(NamedTuple):
-    """Theorem 5's bound of the time to divide the error by e, ``bound``, with what it is made of."""
+    """Theorem 5's ``bound`` of the time to divide the error by e, and the numbers it is computed from."""
 
     bound: float
     samples: float
@@ -416,25 +411,19 @@ def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
     """
     import pandas as pd
 
-    summary = summarize_smooth(problem, network, tau)
+    summary = summarize_on(network, problem, tau=tau)
     m, total = float(summary.n_samples.max()), float(summary.n_samples.sum())
     kappa_s = float(summary.kappa.max())
     kappa_b = 1.0 + float(summary.batch_kappa.max())
     gamma = network.gamma
+    adfs = m + math.sqrt(m * kappa_s) + (1.0 + tau) * math.sqrt(kappa_s / gamma)
     rows = [
         ("point-saga", False, False, True, total + math.sqrt(total * kappa_s), "nm + √(nm κ_s)"),
         ("agd", False, False, False, total * math.sqrt(kappa_b), "nm √κ_b"),
         ("msda", True, False, False, math.sqrt(kappa_b) * (m + tau / math.sqrt(gamma)), "√κ_b (m + τ/√γ)"),
         ("esdacd", True, True, False, (m + tau) * math.sqrt(kappa_b / gamma), "(m + τ) √(κ_b/γ)"),
         ("dsba", True, False, True, (m + kappa_s + 1.0 / gamma) * (1.0 + tau), "(m + κ_s + 1/γ)(1 + τ)"),
-        (
-            "adfs",
-            True,
-            True,
-            True,
-            m + math.sqrt(m * kappa_s) + (1.0 + tau) * math.sqrt(kappa_s / gamma),
-            "m + √(m κ_s) + (1 + τ) √(κ_s/γ)",
-        ),
+        ("adfs", True, True, True, adfs, "m + √(m κ_s) + (1 + τ) √(κ_s/γ)"),
     ]
     columns = ["method", "distributed", "asynchronous", "stochastic", "time", "formula"]
     return pd.DataFrame(rows, columns=columns).set_index("method")

@@ -1,0 +1,336 @@
+"""The sizes and condition numbers that parameters and predictions are computed from.
+
+`NodeSummary` has a few numbers per node, which processes can share while their samples stay where they are.
+`Facts` has the numbers of the problem as a whole, from which the planner predicts costs for any network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from adfs.errors import InputError
+from adfs.network import Network
+from adfs.problem import FiniteSum, Loss
+from adfs.problem.evaluation import node_maxima, node_sums, row_norms_squared, sampling_weights
+
+
+@dataclass(frozen=True)
+class NodeSizes:
+    """The number of samples of each node.
+
+    Attributes
+    ----------
+    n_samples : ndarray of shape (n,)
+        m_i.
+    n_active : ndarray of shape (n,)
+        The number of samples whose loss is not constant.
+    """
+
+    n_samples: np.ndarray
+    n_active: np.ndarray
+
+    @property
+    def n_nodes(self) -> int:
+        """The number n of nodes."""
+        return int(self.n_samples.size)
+
+
+@dataclass(frozen=True)
+class NodeSummary(NodeSizes):
+    """The sizes and condition numbers of each node, arrays of shape (n,).
+
+    Attributes
+    ----------
+    sigma
+        σ_i.
+    kappa
+        κ_i = Σ_j L_ij/σ_i (infinite for losses that are not smooth).
+    batch_kappa
+        λ_max(K_i), K_i = βX_iᵀW_iX_i/σ_i: at most κ_i.
+    root_sums
+        S_i = Σ_j √(1 + L_ij/σ_i) over the active samples.
+    largest_smoothness
+        max_j L_ij.
+    """
+
+    sigma: np.ndarray
+    kappa: np.ndarray
+    batch_kappa: np.ndarray
+    root_sums: np.ndarray
+    largest_smoothness: np.ndarray
+
+    def with_other(self, **numbers: np.ndarray) -> NodeSummary:
+        """Return a summary in which the given numbers replace those of the same name."""
+        # `dataclasses.replace` would read, and so compute, the numbers that are replaced.
+        names = [item.name for item in fields(NodeSummary) if item.name not in numbers]
+        return NodeSummary(**{name: getattr(self, name) for name in names}, **numbers)
+
+
+class _OneNode(NodeSummary):
+    """The summary of one node.
+
+    λ_max(K) takes many passes over the data and most methods on one node do not need it, so it is computed on
+    first use.
+    """
+
+    def __init__(self, problem: FiniteSum, **numbers: np.ndarray) -> None:
+        self.__dict__.update(numbers, _problem=problem)
+
+    @cached_property
+    def batch_kappa(self) -> np.ndarray:
+        return np.asarray(self.__dict__["_problem"].batch_smoothness / self.sigma)
+
+
+#: Parameters are computed from a problem or from the summary of its nodes.
+Source = FiniteSum | NodeSummary
+
+
+def node_sizes(problem: FiniteSum | NodeSizes) -> NodeSizes:
+    """Return the sizes of a problem's nodes (sizes are returned as they are)."""
+    if isinstance(problem, NodeSizes):
+        return problem
+    starts = problem.node_starts
+    return NodeSizes(np.diff(starts), node_sums(problem.active, starts).astype(np.int64))
+
+
+def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
+    """Return the summary of a problem's nodes (a summary is returned as it is).
+
+    Parameters
+    ----------
+    problem : FiniteSum or NodeSummary
+    whole : bool
+        False for the part of a problem that one process holds: it may have no active sample.
+    """
+    if isinstance(problem, NodeSummary):
+        return problem
+    active, starts, sigma = problem.active, problem.node_starts, problem.sigma
+    if whole and not active.any():
+        raise InputError(
+            "every sample is a zero row or has weight zero: the minimiser is theta = 0, "
+            "there is nothing to run"
+        )
+    numbers = {
+        **vars(node_sizes(problem)),
+        "sigma": sigma,
+        "kappa": problem.kappa,
+        "root_sums": node_sums(sampling_weights(problem.smoothness, active, starts, sigma), starts),
+        "largest_smoothness": node_maxima(problem.smoothness, starts),
+    }
+    if problem.n_nodes == 1:
+        return _OneNode(problem, **numbers)
+    return NodeSummary(**numbers, batch_kappa=problem.batch_smoothness / sigma)
+
+
+def summarize_on(
+    network: Network, problem: Source, *, tau: float = math.nan, smooth: bool = True
+) -> NodeSummary:
+    """Return the summary of a problem, after checks of the network, of τ and (if ``smooth``) of the loss."""
+    summary = summarize(problem)
+    if not isinstance(network, Network):
+        raise InputError(
+            f"the network must be an adfs.Network, got {network!r}; make one with adfs.Network(…)"
+        )
+    if summary.n_nodes != network.n_nodes:
+        raise InputError(
+            f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "
+            "they must be the same"
+        )
+    if smooth:
+        check_smooth(summary)
+    check_tau(tau)
+    return summary
+
+
+def check_tau(tau: float) -> None:
+    """Raise unless a communication time is at least 0 (or left out)."""
+    if not (math.isnan(tau) or 0.0 <= tau < math.inf):
+        raise InputError(f"tau must be finite and at least 0, got {tau!r}")
+
+
+def check_smooth(summary: NodeSummary) -> None:
+    """Raise unless every loss is smooth."""
+    if not np.all(np.isfinite(summary.kappa)):
+        raise InputError(
+            "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon_insensitive losses "
+            "use 'ns-adfs' (NonSmoothParameters) or a smoothed loss"
+        )
+
+
+def loss_facts(loss: Loss) -> dict[str, Any]:
+    """Return the fields of `Facts` that a loss decides."""
+    return {
+        "n_outputs": loss.n_outputs,
+        "curved": loss.curvature_type == "continuous",
+        "quadratic": loss.curvature_type == "constant",
+        "unbounded": loss.assumes_curvature,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The sizes and condition numbers of a problem as if one machine held all the data.
+
+    When the samples are split evenly over n nodes, the objective stays the same: each node has σ_i = Σσ/n,
+    and so about the same κ.
+
+    Parameters
+    ----------
+    n_samples, n_features : int
+        N of all nodes together, and d.
+    kappa_s : float
+        ΣL_j/Σσ, the stochastic condition number; infinite for a loss that is not smooth.
+    kappa_b : float
+        1 + λ_max(βXᵀWX)/Σσ, the batch condition number.
+    smoothness : ndarray of shape (N,), optional
+        L_j/Σσ of each sample; all are equal when left out.
+    spread : float
+        Σ w²‖x‖²/(F(0) Σσ), on which the time of NS-ADFS depends.
+    entries_per_row : float, optional
+        Non-zeros per row of sparse data.
+    n_outputs : int
+    curved : bool
+        Whether the curvature of the loss is continuous and not constant, on which QNing relies.
+    quadratic : bool
+        Whether the loss is a square, which one Newton step minimises.
+    unbounded : bool
+        Whether the curvature of the loss has no bound, so that no rate is known.
+    l1, intercept : bool
+        Whether there is an ℓ1 term, and an intercept without a penalty.
+    known_summary : NodeSummary, optional
+        The summary of the nodes that hold the samples now.
+
+    Examples
+    --------
+    >>> facts = Facts(n_samples=10_000, n_features=20, kappa_s=4000.0, kappa_b=300.0)
+    >>> facts.summary(16).n_samples.max()
+    np.int64(625)
+    """
+
+    n_samples: int
+    n_features: int
+    kappa_s: float
+    kappa_b: float
+    smoothness: np.ndarray | None = None
+    spread: float = 1.0
+    entries_per_row: float | None = None
+    n_outputs: int = 1
+    curved: bool = True
+    quadratic: bool = False
+    unbounded: bool = False
+    l1: bool = False
+    intercept: bool = False
+    known_summary: NodeSummary | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "n_features"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        if not (self.kappa_s > 0.0 and self.kappa_b >= 1.0):
+            raise InputError(
+                f"kappa_s must be above 0 and kappa_b at least 1, got {self.kappa_s!r} and {self.kappa_b!r}"
+            )
+        if not self.kappa_b <= 1.0 + self.kappa_s * (1.0 + 1e-9):
+            raise InputError(
+                f"kappa_b is at most 1 + kappa_s (λ_max is at most the trace), got {self.kappa_b:g} "
+                f"and {self.kappa_s:g}"
+            )
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the loss is smooth."""
+        return math.isfinite(self.kappa_s)
+
+    @classmethod
+    def of(cls, problem: FiniteSum) -> Facts:
+        """Return the facts of a problem, on however many nodes it is."""
+        if not problem.linear:
+            raise InputError("a plan is made for a linear model (adfs.Problem) or for adfs.planning.Facts")
+        samples, sigma = problem.samples, problem.total_sigma
+        known = loss_facts(samples.loss) | {
+            "n_samples": problem.n_samples,
+            "n_features": problem.n_features,
+            "entries_per_row": problem.entries_per_row,
+            "l1": problem.l1 is not None,
+        }
+        if not problem.smooth:
+            norms = float(np.sum(samples.weights**2 * row_norms_squared(samples.rows, problem.n_samples)))
+            spread = norms / (problem.value_at_zero * sigma)
+            return cls(kappa_s=math.inf, kappa_b=math.inf, spread=spread, **known)
+        smoothness = np.asarray(problem.smoothness / sigma)
+        return cls(
+            kappa_s=float(smoothness.sum()),
+            kappa_b=1.0 + float(problem.merged().batch_smoothness[0]) / sigma,
+            smoothness=smoothness,
+            known_summary=summarize(problem) if problem.n_nodes > 1 else None,
+            **known,
+        )
+
+    @classmethod
+    def of_summary(cls, summary: NodeSummary, n_features: int, **known: Any) -> Facts:
+        """Return the facts of a problem from the summary of its nodes; ``known`` are other fields by name.
+
+        For one node κ_b takes its upper bound 1 + κ_s, because computing λ_max would take longer than some
+        fits. This makes L-BFGS look more expensive than it is.
+        """
+        total = float(summary.sigma.sum())
+        smooth = bool(np.all(np.isfinite(summary.kappa)))
+        kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
+        batch = kappa_s
+        if summary.n_nodes == 1:
+            summary = summary.with_other(batch_kappa=summary.kappa)
+        elif smooth:
+            batch = min(kappa_s, float(summary.batch_kappa @ summary.sigma) / total)
+        return cls(
+            n_samples=int(summary.n_samples.sum()),
+            n_features=n_features,
+            kappa_s=kappa_s,
+            kappa_b=1.0 + batch,
+            known_summary=summary,
+            **known,
+        )
+
+    def batch_kappa(self, n_nodes: int) -> float:
+        """Return an estimate of λ_max(βX_iᵀW_iX_i)/σ_i for one of n nodes.
+
+        Few rows have a larger λ_max in proportion than many: (1 + √(e/m))² times the limit for many rows,
+        with e = trace/λ_max the effective dimension.
+        """
+        of_all_rows = self.kappa_b - 1.0
+        if not self.smooth or of_all_rows <= 0.0:
+            return max(0.0, of_all_rows)
+        effective = self.kappa_s / of_all_rows
+        limit = of_all_rows / (1.0 + math.sqrt(effective / self.n_samples)) ** 2
+        rows = self.n_samples / n_nodes
+        return min(self.kappa_s, limit * (1.0 + math.sqrt(effective / rows)) ** 2)
+
+    def summary(self, n_nodes: int) -> NodeSummary:
+        """Return the summary of n nodes that share the samples evenly, with Σσ = 1.
+
+        If the problem is on n nodes already, the summary of these nodes is returned.
+        """
+        if self.known_summary is not None and self.known_summary.n_nodes == n_nodes:
+            return self.known_summary
+        if not 1 <= n_nodes <= self.n_samples:
+            raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
+        counts = self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
+        ones = np.ones(n_nodes)
+        smoothness = self.smoothness
+        if smoothness is None:
+            smoothness = np.array([self.kappa_s / self.n_samples])
+        # Every node has about the same mean root as all samples together, for σ_i = 1/n.
+        roots = float(np.mean(np.sqrt(1.0 + n_nodes * smoothness)))
+        return NodeSummary(
+            n_samples=counts,
+            n_active=counts,
+            sigma=ones / n_nodes,
+            kappa=self.kappa_s * n_nodes * (counts / self.n_samples),
+            batch_kappa=self.batch_kappa(n_nodes) * ones,
+            root_sums=counts * roots,
+            largest_smoothness=float(smoothness.max()) * ones,
+        )
