@@ -165,7 +165,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         if loss.multiclass(2) is None:
             if softmax:
                 raise InputError(
-                    f"{{multi_class}} is for the logistic loss, not {self.loss!r}", multi_class="multinomial"
+                    f"{{multi_class}} is for the logistic loss, not {self.loss!r}",
+                    multi_class=self.multi_class,
                 )
             softmax = False
         return ModelSpec(
