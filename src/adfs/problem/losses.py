@@ -62,7 +62,7 @@ class Loss:
     several_outputs : bool
         Whether a sample has more than one margin, ``n_outputs`` of them.
     link : str
-        Which function of the mean the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
+        The function of the mean that the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
     likelihood : bool
         Whether the loss is a negative log-likelihood, so that its curvature is the information.
     standard_errors : bool

@@ -350,7 +350,7 @@ class Problem(FiniteSum):
         if not self.loss.several_outputs:
             return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
         shift = None if self.offset is None else self.offset[row]
-        return LinearTerm(x, float(self.y[row]), weight, self.loss, shift)
+        return LinearTerm(x, int(self.y[row]), weight, self.loss, shift)
 
     @staticmethod
     def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:

@@ -228,7 +228,7 @@ class MultinomialLogisticTerm(LinearTerm):
             raise InputError(
                 f"multinomial label {label} is not one of the {n_classes} classes 0 … {n_classes - 1}"
             )
-        super().__init__(x, float(label), weight, Multinomial(int(n_classes)), shift)
+        super().__init__(x, int(label), weight, Multinomial(int(n_classes)), shift)
 
 
 class GeneralLoss(NamedTuple("GeneralLossParameters", []), Loss):

@@ -40,7 +40,7 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
             f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
         )
     # The curvature of the other losses is the largest one or none, so that samples leave the schedule.
-    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss_name == "logistic")
+    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss.curvature_type == "continuous")
 
 
 def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
