@@ -21,7 +21,6 @@ from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.shards import as_rows
-from adfs.problem.views import can_be_smoothed
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
@@ -178,7 +177,7 @@ class Solver:
         name, reason, limit, other = cluster.gather(
             cluster.attempt("to choose a method", chosen), "to choose a method"
         )[0]
-        if name == "ns-adfs" and can_be_smoothed(loss):
+        if name == "ns-adfs" and loss.smoothed(1.0) is not None:
             options = replace(options, parameters=options.parameters or "smoothing")
         replacement = None if other is None else Replacement(other, limit)
         return replace(self, method=name, options=options, reason=reason, replacement=replacement)

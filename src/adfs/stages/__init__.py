@@ -40,8 +40,8 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
             f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
             f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
         )
-    # A loss without this function has its largest curvature or none, so that samples leave the schedule.
-    return Adaptive(ADAPTIVE[choice], keeps_all=hasattr(type(problem.loss), "prox_in_box"))
+    # The curvature of the other losses is the largest one or none, so that samples leave the schedule.
+    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss.curvature_type == "continuous")
 
 
 def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
