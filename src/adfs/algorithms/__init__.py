@@ -16,16 +16,15 @@ from adfs.algorithms import (  # noqa: F401
 )
 from adfs.algorithms.base import (
     METHODS,
-    EventEffort,
     EventProcess,
     Method,
     Process,
-    RoundEffort,
     Setting,
     Work,
     get_method,
     register_method,
 )
+from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 

@@ -22,7 +22,8 @@ from adfs.algorithms.adfs_kernels import (
     dual_scalars,
     node_constants,
 )
-from adfs.algorithms.base import Method, RoundEffort, Setting, block_slots, register_method
+from adfs.algorithms.base import Method, Setting, block_slots, register_method
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import inlined, kernel

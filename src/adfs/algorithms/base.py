@@ -16,11 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
-from adfs.algorithms.costs import Cost, gradient_work, predicted_cost, with_width
+from adfs.algorithms.costs import Cost, EventEffort, RoundEffort, gradient_work, predicted_cost, with_width
 from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
@@ -39,10 +39,8 @@ else:
 
     P, C_co = TypeVar("P"), TypeVar("C_co", covariant=True)
 
-#: A method's own options, as users give them.
-Options: TypeAlias = Mapping[str, Any]
-#: The data of the nodes, or the few numbers per node that constants are made of.
-Source: TypeAlias = FiniteSum | NodeSummary
+Options: TypeAlias = Mapping[str, Any]  #: a method's own options, as users give them
+Source: TypeAlias = FiniteSum | NodeSummary  #: the data, or the numbers per node that constants are made of
 
 
 class Work(NamedTuple):
@@ -51,48 +49,6 @@ class Work(NamedTuple):
     computations: int
     messages: int
     numbers: int
-
-
-@dataclass(frozen=True, eq=False)
-class EventEffort:
-    """The work of an event, for the clock; a computation of the schedule takes one sample at its node.
-
-    Attributes
-    ----------
-    before_exchange : ndarray of shape (n,)
-        Samples that an end of a communication processes before it sends.
-    at_start : int
-        Samples that each node processes before the first event.
-    """
-
-    before_exchange: np.ndarray
-    at_start: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class RoundEffort:
-    """The work of a round, for the clock.
-
-    Attributes
-    ----------
-    samples : ndarray of shape (n,)
-        Samples that each node processes.
-    exchanges : int
-        Products with the gossip matrix, one after another.
-    hops : int
-        Messages, one after another, of the sums over all nodes; every node waits for them.
-    gossip_first : bool
-        Whether the nodes exchange before they compute.
-    gossip_probability : float, optional
-        With this probability a round has its exchanges alone, otherwise its samples alone; all nodes share
-        the coin. None: every round has both.
-    """
-
-    samples: np.ndarray
-    exchanges: int = 1
-    hops: int = 0
-    gossip_first: bool = False
-    gossip_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,19 +139,10 @@ class Process(ABC):
         return dict(self.state._asdict())  # type: ignore[attr-defined]
 
 
-class EventConstants(Protocol):
-    """How often nodes and edges act: what a schedule needs of a method's constants."""
-
-    @property
-    def node_probability(self) -> np.ndarray: ...
-
-    @property
-    def edge_probability(self) -> np.ndarray: ...
-
-
 class EventProcess(Process):
     """Executes the events of a schedule, in any order that is valid for every node.
 
+    The method's constants say how often nodes and edges act: ``node_probability`` and ``edge_probability``.
     A method defines an event by three compiled functions (``kernels``) of one named tuple (``parts``). A
     method without them defines `run`, `outgoing` and `incoming` itself and runs interpreted.
 
@@ -213,7 +160,7 @@ class EventProcess(Process):
     kernels: ClassVar[EventKernels | None] = None
     parts: Parts = ()
 
-    def __init__(self, setting: Setting[EventConstants], row_weights: np.ndarray) -> None:
+    def __init__(self, setting: Setting, row_weights: np.ndarray) -> None:
         super().__init__()
         # A message is one vector; a node draws its samples by the weights of its rows.
         network, parameters, block = setting.network, setting.parameters, setting.block
@@ -242,9 +189,7 @@ class EventProcess(Process):
 
     def _own_kernels(self) -> EventKernels:
         if self.kernels is None:
-            raise NotImplementedError(
-                f"{type(self).__name__} has neither `kernels` nor its own `run`, `outgoing` and `incoming`"
-            )
+            raise NotImplementedError(f"{type(self).__name__} needs `kernels`, or all of its own functions")
         return self.kernels
 
     def run(self, events: Events, first: int, last: int) -> int:
@@ -287,11 +232,9 @@ class Method(ABC, Generic[P]):
         Whether its iterates do not depend on the units of the features.
     primal : bool
         Whether it works on θ, and its dual variables follow from θ.
-    general_terms, several_outputs, l1, unbounded_curvature : bool
+    general_terms, several_outputs, l1, unbounded_curvature, unpenalised_columns : bool
         Whether it also runs on terms with a prox of their own, on models with several outputs, with an ℓ1
-        term, on losses whose curvature has no bound.
-    unpenalised_columns : bool
-        Whether it also takes columns without an ℓ2 term (`adfs.problem.Problem.with_ridge_columns`).
+        term, on losses whose curvature has no bound, with columns that have no ℓ2 term.
     warm_starts : bool
         Whether it can start from a point of an earlier run.
     needs_network : bool
@@ -492,7 +435,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register_method(method: Method) -> Method:
-    """Add a method to the registry, so that it can be picked by name everywhere."""
+    """Add a method to the registry: it can then be picked by name everywhere."""
     METHODS[method.name] = method
     return method
 

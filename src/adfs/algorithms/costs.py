@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from adfs.network import Network
 from adfs.theory import Facts, NodeSummary
@@ -53,6 +56,48 @@ class Cost(NamedTuple):
         return self.computations + self.messages * (facts.n_features + _STEP) / _step(facts)
 
 
+@dataclass(frozen=True, eq=False)
+class EventEffort:
+    """The work of an event, for the clock; a computation of the schedule takes one sample at its node.
+
+    Attributes
+    ----------
+    before_exchange : ndarray of shape (n,)
+        Samples that an end of a communication processes before it sends.
+    at_start : int
+        Samples that each node processes before the first event.
+    """
+
+    before_exchange: np.ndarray
+    at_start: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class RoundEffort:
+    """The work of a round, for the clock.
+
+    Attributes
+    ----------
+    samples : ndarray of shape (n,)
+        Samples that each node processes.
+    exchanges : int
+        Products with the gossip matrix, one after another.
+    hops : int
+        Messages, one after another, of the sums over all nodes; every node waits for them.
+    gossip_first : bool
+        Whether the nodes exchange before they compute.
+    gossip_probability : float, optional
+        With this probability a round has its exchanges alone, otherwise its samples alone; all nodes share
+        the coin. None: every round has both.
+    """
+
+    samples: np.ndarray
+    exchanges: int = 1
+    hops: int = 0
+    gossip_first: bool = False
+    gossip_probability: float | None = None
+
+
 #: The cost of a method that nothing predicts on a problem.
 UNKNOWN = Cost(math.inf, math.inf, math.inf, math.inf)
 
@@ -90,7 +135,8 @@ def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, t
     position = method.predicted_position(constants, facts, summary, tol)
     if not math.isfinite(position):
         return UNKNOWN
-    passes = position / method.position_of(constants, summary, 1.0)
+    # The first pass of some methods fills a table before their first event: two passes have events.
+    passes = position / method.position_of(constants, summary, 2.0) * 2.0
     # Dual methods find an unpenalised intercept in several rounds; others take it as a column.
     rounds = INTERCEPT_ROUNDS if facts.intercept and not method.unpenalised_columns else 1.0
     messages = position * method.messages_of(constants, summary, network)

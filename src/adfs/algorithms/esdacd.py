@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import EventEffort, EventProcess, Method, Setting, register_method
-from adfs.algorithms.costs import position_after_local_solves
+from adfs.algorithms.base import EventProcess, Method, Setting, register_method
+from adfs.algorithms.costs import EventEffort, position_after_local_solves
 from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,

@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
+from adfs.algorithms.base import Method, Setting, register_method, theory_choice
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import RoundKernels, extrapolate, node_gradients, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
+from adfs.algorithms.base import Method, Setting, register_method, theory_choice
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.method_kernels import inner_product
 from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel
@@ -24,6 +25,7 @@ _ARMIJO = 1e-4  # the share of the predicted decrease of F that a step must reac
 _WOLFE = 0.9  # the share of the slope along a direction that may be left after a step
 _FLAT = 2.0**-48  # changes of F below this, relative to F, are rounding
 MOST_TRIALS = 40  # per line search
+FEW_TRIALS = 4  # where rounding hides the changes of F, and where there is a safer direction
 _MOST_IDLE = 100  # steps within rounding that find no smaller gradient, after which a run ends
 _VALUE, _KNOWN, _EXHAUSTED, _LEAST, _IDLE = range(5)
 
@@ -97,6 +99,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         self.point, self.gradient = np.zeros(d), np.zeros(d)
         self.numbers = np.array([0.0, 0.0, 0.0, np.inf, 0.0])
         # Working memory of the evaluations.
+        self._evaluations = 0
         self._room = np.empty(self.problem.n_outputs), np.empty((2, d))
 
     @property
@@ -111,6 +114,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         return {"point": self.point, "gradient": self.gradient, "numbers": self.numbers}
 
     def round(self, gossip: Gossip) -> None:
+        self._evaluations = 0
         if not self.numbers[_KNOWN]:
             self.numbers[_VALUE], self.gradient[:] = self.evaluate(gossip, self.point)
             self.numbers[_KNOWN] = 1.0
@@ -119,7 +123,8 @@ class DescentProcess(PrimalProcess, RoundProcess):
             self.step(gossip)
         else:  # a pass of the budget, without any effect
             self._count_pass()
-        self.position += 1.0
+        # A quasi-Newton method is as far as it has evaluated F; most steps take one evaluation.
+        self.position += max(1.0, self._evaluations) if self.quasi_newton else 1.0
 
     def begin(self, gossip: Gossip) -> None:
         """Finish the first round, once F and its gradient are known at the start."""
@@ -133,6 +138,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         out = np.empty((self.problem.n_nodes, point.size + 1))
         node_values(self.samples, self.ridge, point, *self._room, out)
         total = np.asarray(gossip.total(out))
+        self._evaluations += 1
         self._count_pass()
         return float(total[-1]), np.ascontiguousarray(total[:-1])
 
@@ -146,7 +152,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         before, square = self.value, inner_product(self.gradient, self.gradient)
         slope, length = inner_product(self.gradient, move), 1.0
         short, long = 0.0, math.inf
-        for _ in range(most_trials if slope < 0.0 else 0):
+        for trial in range(most_trials if slope < 0.0 else 0):
             point = self.point + length * move
             value, gradient = self.evaluate(gossip, point)
             after, square_after = inner_product(gradient, move), inner_product(gradient, gradient)
@@ -168,6 +174,8 @@ class DescentProcess(PrimalProcess, RoundProcess):
                 self.numbers[_IDLE] = self.numbers[_IDLE] + 1.0 if idle else 0.0
                 self.numbers[_LEAST] = min(self.numbers[_LEAST], square_after)
                 return True
+            if flat and trial + 1 >= FEW_TRIALS:
+                return False
             # F and ∇F went up the tree, and the next length comes down.
             self.count_sum(point.size + 1, 1)
             short, long = (short, length) if too_long else (length, long)
@@ -324,7 +332,7 @@ class Lbfgs(Method[LbfgsParameters]):
         min_θ F(θ), smooth and strongly convex, with one output or several.
     Algorithm
         θ ← θ − t·B∇F, B from the last 20 steps by BFGS, starting from the diagonal of the largest Hessian;
-        t = 1 or a shorter step that a line search on F finds. A round is a step, most often one gradient.
+        t by a line search on F, most often 1. A round is one evaluation of F and its gradient.
     Guarantee
         F decreases at every step; what theory promises of the rate is far below what is seen.
 

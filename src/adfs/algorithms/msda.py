@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Options, RoundEffort, Setting, register_method
-from adfs.algorithms.costs import position_after_local_solves
+from adfs.algorithms.base import Method, Options, Setting, register_method
+from adfs.algorithms.costs import RoundEffort, position_after_local_solves
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import RoundKernels, register_kernels
 from adfs.algorithms.round_process import RoundProcess

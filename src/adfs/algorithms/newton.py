@@ -14,9 +14,9 @@ from typing import ClassVar, TypeVar
 import numpy as np
 from scipy.linalg import lapack
 
-from adfs.algorithms.base import Method, RoundEffort, Setting, register_method, theory_choice
-from adfs.algorithms.costs import matrix_work
-from adfs.algorithms.lbfgs import DescentProcess
+from adfs.algorithms.base import Method, Setting, register_method, theory_choice
+from adfs.algorithms.costs import RoundEffort, matrix_work
+from adfs.algorithms.lbfgs import FEW_TRIALS, DescentProcess
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
@@ -28,7 +28,6 @@ from adfs.threads import single_threaded
 
 MOST_FEATURES = 5000
 _BAND_NUMBERS = 2**22  # in the bands of all nodes' Hessians that are summed at once
-_FEW_TRIALS = 4  # after which a step that has a safe alternative is given up
 _FIRST_RIDGE = 1e-14  # relative to a diagonal of ones; a hundred times more after each failure
 _TILE = 256  # columns of a Hessian, and samples added to them at once, that stay in the caches
 _SQUARED = get_loss("squared")
@@ -244,7 +243,7 @@ class NewtonProcess(DescentProcess, HessianRounds):
         if not math.isfinite(beta):
             found = self.search(gossip, self._direction(gossip, curvatures))
         else:
-            found = self.search(gossip, self._direction(gossip, curvatures), _FEW_TRIALS)
+            found = self.search(gossip, self._direction(gossip, curvatures), FEW_TRIALS)
             # Where the curvature of few samples is not 0, Newton's step can be far too long.
             found = found or self.search(gossip, self._direction(gossip, self._safe_curvatures(beta)))
         if not found:

@@ -6,14 +6,8 @@ import math
 
 import numpy as np
 
-from adfs.algorithms.base import (
-    Method,
-    RoundEffort,
-    Setting,
-    get_method,
-    register_method,
-    theory_choice,
-)
+from adfs.algorithms.base import Method, Setting, get_method, register_method, theory_choice
+from adfs.algorithms.costs import RoundEffort
 from adfs.algorithms.lbfgs import CurvaturePairs
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_row, inner_product, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess

@@ -11,16 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import (
-    EventEffort,
-    EventProcess,
-    Method,
-    Options,
-    RoundEffort,
-    Setting,
-    Work,
-    register_method,
-)
+from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work, register_method
+from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.method_kernels import (
     EventKernels,
     RoundKernels,

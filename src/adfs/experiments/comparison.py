@@ -184,7 +184,7 @@ class MethodSpec:
             extra += [] if self.schedule == "iid" else [self.schedule]
             extra += [f"{name}={value}" for name, value in self.options]
             # A method from outside may be registered later, by an import of the comparison.
-            name = METHODS[self.method].label if self.method in METHODS else self.method
+            name = getattr(METHODS.get(self.method), "label", self.method)
             object.__setattr__(self, "label", f"{name} ({', '.join(extra)})" if extra else name)
 
     @property

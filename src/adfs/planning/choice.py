@@ -52,9 +52,9 @@ def choose(
 
     Examples
     --------
-    >>> facts = Facts(n_samples=50_000, n_features=5_000, kappa_s=5000.0, kappa_b=500.0)
+    >>> facts = Facts(n_samples=50_000, n_features=20, kappa_s=5000.0, kappa_b=500.0)
     >>> choose(facts, Network("grid:4x4"), 1e-6).method
-    'lbfgs'
+    'newton'
     """
     able = [
         method

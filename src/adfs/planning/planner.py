@@ -125,13 +125,6 @@ class Plan:
         Methods that are not recommended, because the clock counts each of their local solves as one pass.
     seconds_per_sample : float, optional
         The measured time of one sample's computation, which is 1 on the idealised clock.
-
-    Examples
-    --------
-    >>> import adfs
-    >>> facts = adfs.planning.Facts(n_samples=20_000, n_features=30, kappa_s=2000.0, kappa_b=200.0)
-    >>> adfs.plan(facts, nodes=[1, 16], network=["grid"], tau=20.0).best.n_nodes
-    16
     """
 
     predictions: tuple[Prediction, ...]
@@ -154,6 +147,7 @@ class Plan:
         """One row per method and network, the fastest first; with ``seconds`` if these were measured."""
         import pandas as pd
 
+        # All rows have the same target, so it is not a column.
         frame = pd.DataFrame([dataclasses.asdict(one) for one in self.predictions]).drop(columns="tol")
         if self.seconds_per_sample is not None:
             frame.insert(4, "seconds", frame["time"] * self.seconds_per_sample)
@@ -204,25 +198,22 @@ class Plan:
 
         write_whole(path, make_page(self))
 
-    def duration(self, time: float) -> str:
-        """Return a time as text: computations of samples, and seconds if these were measured."""
-        text = f"{number(time)} samples' time"
-        if self.seconds_per_sample is None:
-            return text
-        return f"{number(time * self.seconds_per_sample)} s ({text})"
-
     def sentences(self) -> list[str]:
         """Return the recommendation, sentence by sentence."""
         best = self.best
         others = [one for one in self.best_of_each() if one.method not in (best.method, *self.passed_over)]
+        time = f"{number(best.time)} samples' time"
+        if self.seconds_per_sample is not None:
+            time = f"{number(best.time * self.seconds_per_sample)} s ({time})"
         first = (
-            f"{best.method} on {_place(best)} takes about {self.duration(best.time)} to a certified relative "
+            f"{best.method} on {_place(best)} takes about {time} to a certified relative "
             f"gap of {self.tol:g} with τ = {self.tau:g}"
         )
         if others:
             ratio = others[0].time / best.time
             first += f", and {others[0].method} on {_place(others[0])} {ratio:.3g} times as long"
         said = [f"{first}."]
+        # How much the nodes help: compared with one node, with half of them, and with more of them.
         one_node = [one for one in self.predictions if one.n_nodes == 1]
         if best.n_nodes > 1:
             if one_node:
@@ -386,6 +377,7 @@ def plan(
     if not predictions:
         raise InputError("none of these methods can run on this problem and these networks")
     predictions.sort(key=lambda one: one.time)
+    # Methods that solve local problems look too fast on the clock: recommend them only on request.
     local = tuple(name for name in names if METHODS[name].solves_locally)
     passed_over = local if methods is None else ()
     best = _first_fair(predictions, passed_over)

@@ -116,7 +116,7 @@ class Execution:
             self._try_certificates(small)
 
     def _try_certificates(self, small: FiniteSum) -> None:
-        """Call once what certificates are made of, with one sample per node."""
+        """Call the kernels of certificates once, with one sample per node."""
         self.process.primal()
         self.process.dual()
         # Certificates are of the true problem, whatever problem the stage has.
@@ -150,6 +150,7 @@ class Execution:
             "bytes": 8 * work.numbers,
             "host": self.cluster.hosts[self.cluster.rank],
         }
+        # Both ends of an edge count its exchanges: one of them reports it.
         edges = []
         for edge, count in self._exchange.used_edges() if self._exchange is not None else []:
             a, b = self.placement.edges[edge]
@@ -167,6 +168,7 @@ class Execution:
         """Go on by one slice, at most to a position of the run; ``seconds`` are left of its budget."""
         begun = time.perf_counter()
         process = self.process
+        # Whole positions: all processes stop at the same event.
         target = min(stop - self._stage_start, float(np.ceil(process.position + self._slice)))
         self.cluster.doing = lambda: f"computing after position {self.position:.17g}"
         self._advance(target)
@@ -226,9 +228,10 @@ class Execution:
         return Work(*(int(total) for total in totals))
 
     def certify(self, record: Record, *, enough: float | None = None, lower: float = -np.inf) -> Certificate:
-        """Certify the current point, or compare it with the optimum where that is what stops the run."""
+        """Certify the current point, or compare it with the optimum if the run stops on the error."""
         begun = time.perf_counter()
         self.nodes.why = f"to certify {self._where()}"
+        # Comparisons with a known optimum stop on the error itself, which needs no certificate.
         if record.stop_on == "suboptimality":
             iterates = self._iterates()
             certificate = compare_with_optimum(iterates, self._objectives(iterates), self.nodes)
@@ -269,6 +272,7 @@ class Execution:
         assert tol is not None
         duals = nodes.problem.clip_to_domain(duals, in_place=True)
         theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
+        # Each pass starts from the dual variables and the θ of the one before.
         halved, cut_short = True, False
         while halved and after.gap > tol:
             late = self.interrupted or time.perf_counter() >= deadline

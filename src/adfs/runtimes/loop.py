@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 # The budget of a run that was given none: in passes, without and with a tolerance.
 _DEFAULT_PASSES, _MOST_PASSES_WITH_TOLERANCE = 100.0, 100_000.0
-# A run diverges when its gap and F, relative to what F was at the start, are above these.
+# A run diverges when its gap, and F relative to F at the start, are above these.
 _DIVERGED_GAP, _DIVERGED_GROWTH = 1e12, 1e3
 # A Ctrl-C goes to all processes. One that comes so long after the run was interrupted is another one.
 _LATE_INTERRUPT_SECONDS = 2.0
 # When nobody asked to record a run, it is checked after 1, 2, 3, 4, 6, 8, 11, 15, … passes: a factor of about
-# 1.35 from one check to the next keeps what a run does too much below a third.
+# 1.35 from one check to the next keeps the passes after the tolerance is met below a third.
 _CHECK_FACTOR = 1.35
 # Dual variables often lag behind the point they stand for. Within this factor of the tolerance passes of dual
 # ascent are tried as long as each one at least halves the gap. If they do not reach the tolerance, they are
@@ -60,7 +60,7 @@ class LoopResult:
 
 
 class Ending(NamedTuple):
-    """How a run ended, and what it returned: a run that is resumed after its end returns the same bits.
+    """The end and the result of a run: a run that is resumed after its end returns the same bits.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class Progress:
-    """What a run has recorded, its seconds, the best point that it has certified, and how it ended if it did.
+    """The rows of a run, its seconds, the best point that it has certified, and its end if it has ended.
 
     A run that does not converge returns the best point.
     """
@@ -101,7 +101,7 @@ class Progress:
 
 
 def _quality(certificate: Certificate) -> tuple[float, float]:
-    """Return what certificates are compared by: the gap, and F where nothing is certified."""
+    """Return the order of certificates: by the gap, and by F where nothing is certified."""
     gap = certificate.absolute_gap
     return (math.inf if math.isnan(gap) else gap), certificate.value
 
@@ -228,6 +228,7 @@ def run_loop(execution: Execution, plan: CheckPlan, monitor: Monitor, progress: 
         assert progress.ending is not None
         outcome, certificate, _, _ = progress.ending
         return LoopResult(outcome, progress.rows, certificate, progress.seconds)
+    # The run goes on: a row that was recorded only because it had ended is forgotten.
     if progress.ending is not None and not progress.ending.planned:
         progress.rows.pop()
     progress.ending = None
@@ -365,6 +366,7 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
     best, nodes = progress.best or last, execution.nodes
     if _quality(last) <= _quality(best):
         best = last
+    # A run that did not converge may have certified nothing better than θ = 0.
     if best.value <= nodes.value_at_zero:
         return best
     zero, problem = np.zeros_like(best.theta), nodes.problem
@@ -376,7 +378,7 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
         return best
     found = found.above(best.lower)
     scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
-    # The dual variables of the run stay what `start` may go on from.
+    # The dual variables of the run are kept: another run may start from them.
     return Certificate(zero, found.value, found.lower, found.gap / scale, absolute_gap=found.gap)
 
 

@@ -119,7 +119,9 @@ def run_method(
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
+        # Everything that needs no data is refused first, by all processes together.
         chosen = team.attempt("at the start", partial(_check, method, options, own, problem, team))
+        # Processes that were started differently would wait for each other in vain.
         team.same(
             {
                 "the version of adfs": __version__,
@@ -131,6 +133,7 @@ def run_method(
             | options.to_compare()
         )
         net = team.attempt("at the start", partial(_network, chosen, problem, network, placement))
+        # One machine has the samples of all nodes as one node's.
         if chosen.kind == "single":
             problem = problem.merged()
         spread = placement or Placement.whole(net)
@@ -141,12 +144,13 @@ def run_method(
         path = options.checkpoint if part_of is None else None
         with nullcontext() if path is None else used_by_one_run(team, path):
             begun = time.perf_counter()
+            # Steps of general terms are prepared for one smoothness, which all nodes must agree on.
             if not problem.linear and options.parameters in (None, "tuned"):
                 problem = problem.with_smoothness_above(smoothness_limit(problem.sigma, net))
             nodes = AllNodes(team, spread, problem)
             if isinstance(options.tau, str):
-                measure = (problem.n_features, problem.entries_per_row, problem.n_samples)
-                tau: float | None = measured_tau_of(team, *measure)
+                sizes = (problem.n_features, problem.entries_per_row, problem.n_samples)
+                tau: float | None = measured_tau_of(team, *sizes)
             else:
                 tau = options.tau
             delays = options.delays
@@ -173,15 +177,18 @@ def _check(
             "tol bounds a certified gap, and a term of this problem has no conjugate to certify with: "
             "define `conjugate`, or give a budget (max_passes, events, seconds) instead"
         )
-    if team.size > 1 and chosen.kind == "single":
+    if team.size == 1:
+        return chosen
+    # No process of several holds all the data.
+    if chosen.kind == "single":
         raise InputError(f"method {chosen.name!r} runs on one machine with all the data: use adfs.simulate")
     needed = Record.of(options.record).needs_optimum
-    if team.size > 1 and needed:
+    if needed:
         raise InputError(
             f"{needed[0]!r} needs the optimum, which no rank knows: "
             "record 'gap' (certified), 'objective' or 'consensus'"
         )
-    if team.size > 1 and (options.time is not None or options.delays is not None):
+    if options.time is not None or options.delays is not None:
         raise InputError("idealised time is for simulations: several processes measure their own")
     return chosen
 
@@ -197,6 +204,7 @@ def _network(
         if count > 1:
             raise InputError(f"the problem has {count} nodes: give the network that links them")
         network = "path:1"
+    # A name may leave out the number of nodes.
     if isinstance(network, str):
         network = Network(network, n_nodes=count)
     if network.n_nodes != count:
@@ -206,6 +214,7 @@ def _network(
 
 def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options: RunOptions) -> Run:
     """Return the run of a problem whose samples are all constants: θ = 0 is its minimiser."""
+    # A row of zeros stands for the run: it was at its optimum before it began.
     zero = np.zeros(problem.n_features)
     value = nodes.value_at_zero
     names = ("position", "passes", "computations", "messages", "bytes", "seconds", "gap")
@@ -232,6 +241,7 @@ def _run_stages(
     process = stages.begin(start)
     checkpoints: Checkpoints | None = None
     progress = Progress()
+    # A checkpoint continues only the run that wrote it: same data, parameters, seed and rule.
     if options.checkpoint is not None:
         fingerprint = cluster.attempt(
             "to start",
@@ -244,6 +254,7 @@ def _run_stages(
         checkpoints.start()
         resumed = checkpoints.resume(stages.resume, optional=later_part) if options.resume else None
         process, progress = resumed or (process, progress)
+    # From here on every process goes through the same positions.
     execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
     stages.attach(execution)
     cluster.in_turns(partial(execution.compile, stages.method, stages.setting), "to compile")
@@ -253,6 +264,7 @@ def _run_stages(
     show = cluster.rank == 0 and wanted_on_screen(options.progress)
     bar = ProgressBar(stages.method.name, options, plan.last) if show else nullcontext(Monitor())
     with bar as watching:
+        # Resuming a run that has ended changes nothing, not even the files about its end.
         if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
             checkpoints.begin()
         result = run_loop(execution, plan, monitor or watching, progress)
@@ -283,6 +295,7 @@ def _result(execution: Execution, stages: Stages, options: RunOptions, result: L
     """Put together the result of a run, in every process alike."""
     process, nodes, network = execution.process, execution.nodes, stages.network
     theta = process.primal(options.read)
+    # Every process returns its own nodes, or all of them if that was asked for.
     if options.gather:
         nodes.why = "to gather the iterates"
         theta = nodes.collect(theta)

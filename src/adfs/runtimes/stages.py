@@ -8,8 +8,8 @@ budgets, checkpoints, the idealised clock. Stage k draws from (seed, k), and sta
 The rules are in `adfs.stages`, which nothing here imports. To add one:
 
 1. Derive from `StageRule`: say where to check, and what to `decide` there. Every process calls `decide` with
-   its own part of the data and the same certificate, and all must decide alike: from the gap and from what
-   `Stages.summarize`, `parameters_for`, `add`, `collect` and `any` return, called in the same order.
+   its own part of the data and the same certificate, and all must decide alike: from the gap and from the
+   results of `Stages.summarize`, `parameters_for`, `add`, `collect` and `any`, called in the same order.
 2. Whatever else a decision depends on (an earlier gap, a curvature) is part of `state` and comes back in
    `restore`, so that a resumed run has the same bits.
 3. Call `Stages.charge` for the work of a decision besides its certificate: the idealised clock counts it.
@@ -64,7 +64,7 @@ class Stage:
     start : ndarray of shape (N, *dual_shape)
         This process's dual variables, in the domains of the stage's problem; the nodes start at their θ.
     report : mapping of str to float
-        What ``run.details`` says of this stage besides its position, its gap and ρ.
+        Numbers for ``run.details``, besides the stage's position, its gap and ρ.
     """
 
     problem: FiniteSum
@@ -81,7 +81,7 @@ class StageRule(Protocol):
     identity: str
 
     def prepare(self, problem: FiniteSum) -> None:
-        """Compile what a decision calls, outside the time of the run."""
+        """Compile the kernels of a decision, outside the time of the run."""
         return
 
     def first_problem(
@@ -106,7 +106,7 @@ class StageRule(Protocol):
         return None
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what later decisions and the problem of the stage depend on, for this process's nodes."""
+        """Return the state that later decisions and the stage's problem depend on, of this process."""
         return {}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
@@ -235,6 +235,7 @@ class Stages:
 
     def begin(self, start: np.ndarray | None) -> Process:
         """Return the process of the first stage, at dual variables to start from (None: at 0)."""
+        # The rule may see the problem differently from the start (rounded kinks, boxes).
         problem = self.rule.first_problem(self.problem, start, self.nodes.add)
         self.summary = self.summarize(problem)
         parameters = self._parameters(self.summary, self._options.parameters)
@@ -246,7 +247,7 @@ class Stages:
         return process
 
     def state(self) -> tuple[list[JsonObject], dict[str, np.ndarray]]:
-        """Return what a checkpoint holds of the stages: entries for its header, and arrays by name."""
+        """Return the entries and the arrays of the stages in a checkpoint."""
         entries, arrays = self.history.to_arrays()
         return entries, arrays | {f"rule/{name}": value for name, value in self.rule.state().items()}
 
@@ -257,6 +258,7 @@ class Stages:
         # The record of a method from outside cannot be read from a file; the first stage has it already.
         self.history.stages[0] = first
         problem = self.rule.restore(self.problem, arrays_under("rule/", arrays))
+        # The first stage is the same as before; a later one has its own parameters and its own draws.
         if self.number:
             self.setting = self._setting(problem, self.history.stages[-1].parameters, self.number)
         return self.method.start(self.setting)
@@ -265,6 +267,7 @@ class Stages:
         """Be ready for the first check of a run, which may have been resumed in a later stage."""
         self._execution, execution.stages = execution, self
         self.cluster.in_turns(partial(self.rule.prepare, self.problem), "to compile")
+        # All processes compute it together, which they could not while each read its file.
         if self.number:
             self.summary = self.summarize(self.setting.problem)
         execution.begin_stage(execution.process, self.history.stages[-1].position)
@@ -288,6 +291,7 @@ class Stages:
 
     def position_of(self, passes: float) -> float:
         """Return the position at which about this many passes have been made, as far as stages are known."""
+        # The stage in which these passes are made decides; a stage ends where the next one begins.
         stages = self.history.stages
         number = max(k for k, stage in enumerate(stages) if stage.passes <= passes)
         stage = stages[number]
@@ -349,6 +353,7 @@ class Stages:
             "kappa": _condition(stage.summary),
         }
         report |= {name: float(value) for name, value in stage.report.items()}
+        # The new stage continues the counts of the one before.
         passes = work.computations / float(stage.summary.n_samples.sum())
         record = StageRecord(position, passes, stage.parameters, stage.summary, report)
         self.history.stages.append(record)
