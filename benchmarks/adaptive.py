@@ -21,7 +21,7 @@ from benchmarks.one_machine import ACCURACY, CASES, Case, read
 
 _GAINS = 0.667
 _NO_LOSS = 1.05
-GRAPHS = {1: "path:1", 9: "grid:3x3"}
+NETWORKS = {1: "path:1", 9: "grid:3x3"}
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ def _gaussians(like: str, **changes: object) -> Comparison:
     return dataclasses.replace(SETTINGS[like], **changes)  # type: ignore[arg-type]
 
 
-def _file(name: str, graph: str, samples: int, sigma: float, normalise: str = "none") -> Comparison:
+def _file(name: str, network: str, samples: int, sigma: float, normalise: str = "none") -> Comparison:
     data = DataSpec(str(DATA / f"{name}.bz2"), samples, normalise=normalise)
     made = (MethodSpec("adfs"),)
-    return Comparison(data, graph, made, sigma=sigma, seeds=tuple(range(5)), relative=True, records=16)
+    return Comparison(data, network, made, sigma=sigma, seeds=tuple(range(5)), relative=True, records=16)
 
 
 SMALLER = _gaussians("many-samples", data=DataSpec("gaussians", 1000, 10), sigma=5.0, target=1e-6)
@@ -82,7 +82,7 @@ def fit(case: Case, X: Any, y: np.ndarray, nodes: int) -> Row:
             method="adfs",
             parameters=choice,
             n_nodes=nodes,
-            network=GRAPHS[nodes],
+            network=NETWORKS[nodes],
             fit_intercept=False,
             random_state=0,
             max_iter=5000,
@@ -105,7 +105,7 @@ def fit(case: Case, X: Any, y: np.ndarray, nodes: int) -> Row:
 def leave(case: Case, X: Any, y: np.ndarray, nodes: int) -> Row:
     """Run with the squared hinge, with and without: samples of known dual variables are drawn no more."""
     problem = adfs.Problem(X, y, "squared_hinge", 10.0 / nodes, nodes)
-    network = adfs.Network(GRAPHS[nodes])
+    network = adfs.Network(NETWORKS[nodes])
     fixed, run = (
         adfs.simulate("adfs", problem, network, tol=1e-9, parameters=choice)
         for choice in ("tuned", "adaptive")
@@ -133,14 +133,14 @@ def main() -> str:
         if not data.is_file or (DATA / data.source).exists():
             add(compare(setting))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a fit that its budget ends, which is told by its passes
+        warnings.simplefilter("ignore")  # of a fit that its budget ends, which the passes show
         for case in CASES:
             if (DATA / f"{case.file}.bz2").exists():
                 X, y = read(case)
-                for nodes in GRAPHS:
+                for nodes in NETWORKS:
                     add(fit(case, X, y, nodes))
                 if case in CASES[:2]:
-                    for nodes in GRAPHS:
+                    for nodes in NETWORKS:
                         add(leave(case, X, y, nodes))
     notes = (
         "Units: idealised time, a sample's computation, with exponential delays and τ = 5, all certificates "

@@ -32,7 +32,7 @@ Found = dict[str, np.ndarray]
 
 NODES, TURNS, REPEATS = 9, 5, 8
 SIGMA = 0.2 + 0.1 * (np.arange(NODES) % 4)
-# What a model file tells of the time it took, where its data was, and what wrote it.
+# Entries of a model file that say how long it took, where its data was, and which version wrote it.
 NOT_COMPARED = {"seconds", "version", "files", "ranks"}
 REGRESSION = {"squared", "huber", "smoothed_quantile", "absolute", "quantile", "epsilon_insensitive"}
 
@@ -213,8 +213,8 @@ def cases_of(folder: Path, comm: Any = None) -> dict[str, Callable[[], Found]]:
 
 def seconds_each(timed: Timed, comm: Any = None) -> float:
     """Return the least seconds of an event, be it a computation or a message."""
-    graph, rows, width, density, events, options = timed
-    network = adfs.Network(graph)
+    name, rows, width, density, events, options = timed
+    network = adfs.Network(name)
     shards = []
     for node in range(network.n_nodes):
         X, y = samples(rows, width, density, [10, node])

@@ -135,7 +135,7 @@ def measure(case: Case) -> tuple[Row, dict[str, float]]:
                 run()
                 times[name] = min(times[name], time.process_time() - begun)
     others = {name: seconds for name, seconds in times.items() if name != "adfs"}
-    # A second-order method is a rival of its own kind: told, and not what the ratio is taken to.
+    # A second-order method is listed for comparison, but the ratio is to the best first-order one.
     first_order = {name: others[name] for name in others if name not in ("TRON", "newton-cholesky")}
     words = ", ".join(
         f"{name} {seconds:.3f}" for name, seconds in sorted(others.items(), key=lambda one: one[1])

@@ -234,8 +234,8 @@ def on_ranks() -> list[str]:
         return []
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1
     if busy > 0.75 * cores:
-        told = f"Not measured: {busy:.0f} processes were running on {cores} cores."
-        return ["## Seconds on two MPI ranks", "", told, ""]
+        reason = f"Not measured: {busy:.0f} processes were running on {cores} cores."
+        return ["## Seconds on two MPI ranks", "", reason, ""]
     launcher = Path(sys.executable).with_name("mpiexec")
     environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [str(launcher), "-n", "2", sys.executable, "-m", "benchmarks.planner", "worker"]

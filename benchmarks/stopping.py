@@ -48,7 +48,7 @@ def measure(problem: adfs.Problem) -> dict[str, float]:
     whole = min((run(tol=ACCURACY, max_passes=1000.0) for _ in range(REPEATS)), key=lambda one: one.seconds)
     passes = float(whole.columns["passes"][-1])
     best = float(run(tol=1e-4 * ACCURACY, max_passes=5000.0).columns["dual"].max())
-    # Its events again, looked at often, and on from where the run ended with passes of dual ascent.
+    # The same events, checked often, and then passes of dual ascent from where the run ended.
     grid = adfs.Grid(every=passes / 100.0)
     often = run(max_passes=2.0 * passes + 5.0, record=adfs.Record(("gap",), grid=grid)).columns
     there = often["passes"][(often["primal"] - best) / problem.value_at_zero <= ACCURACY]

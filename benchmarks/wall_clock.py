@@ -128,8 +128,8 @@ def measure(comm: Any, name: str, kappa: float) -> dict[str, Any]:
             "waiting": account["waiting"],
         }
         if comm.rank == 0:  # a while passes between these
-            told = ", ".join(f"{what} {value:.3g}" for what, value in found[method].items())
-            print(f"{name} {kappa:g} {method}: {told}", file=sys.stderr, flush=True)
+            measured = ", ".join(f"{what} {value:.3g}" for what, value in found[method].items())
+            print(f"{name} {kappa:g} {method}: {measured}", file=sys.stderr, flush=True)
     plain = [plain_lbfgs(comm, X, y, sigma, target) for _ in range(REPEATS)]
     seconds, passes, theta = min(plain, key=lambda one: one[0])
     error = (objective(theta) - best) / (target - best) * ACCURACY

@@ -75,6 +75,7 @@ PUBLIC = {
     "runtimes": "Runs",
     "runtimes.mpi": "Runs on a cluster",
     "algorithms": "Methods",
+    "stages": "Stages",
     "schedule": "Schedules",
     "experiments": "Comparisons",
     "planning": "The planner",
@@ -92,7 +93,7 @@ suppress_warnings = ["ref.python"]
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-# A record's fields are told in its docstring, and found by autodoc again.
+# A record's docstring describes its fields; autodoc would list them a second time.
 napoleon_use_ivar = True
 
 

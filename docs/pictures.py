@@ -20,6 +20,7 @@ from adfs.pages import on_any_page
 ROOT = Path(adfs.__file__).parents[2]
 # What flows from a layer to the one above it.
 FLOWS = {
+    "data": "losses",
     "theory": "problems and networks",
     "schedule": "constants",
     "algorithms": "events",
@@ -89,14 +90,14 @@ PICTURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
 
 
 def write_picture(
-    path: Path, draw: Callable[[Figure], None], size: tuple[float, float], told: str = ""
+    path: Path, draw: Callable[[Figure], None], size: tuple[float, float], description: str = ""
 ) -> None:
-    """Write a picture as SVG; ``told`` is kept in it for machines."""
+    """Write a picture as SVG, with a description in its metadata."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasSVG(figure)
     with mpl.rc_context(on_any_page() | {"font.size": 9.5}):
         draw(figure)
-        figure.savefig(path, metadata={"Date": None, "Description": told})
+        figure.savefig(path, metadata={"Date": None, "Description": description})
 
 
 def write_pictures(folder: Path) -> None:
@@ -108,8 +109,8 @@ def write_pictures(folder: Path) -> None:
 
 def write_first() -> None:
     """Write the picture of the README, and in it the numbers it shows."""
-    told = json.dumps(drawings.first_picture_data())
-    write_picture(FIRST, drawings.draw_first, (5.6, 2.6), told)
+    data = json.dumps(drawings.first_picture_data())
+    write_picture(FIRST, drawings.draw_first, (5.6, 2.6), data)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A short story: a network, data spread over it, a model that all nodes agree on, and what it is good for.
+"""A demonstration: a network, data spread over it, a model that all nodes agree on, and why it is useful.
 
-Run with ``make demo``. The data is scikit-learn's breast cancer set, bundled with it. What is printed is also
-written as a page, ``demo/index.html``, which needs nothing else.
+Run with ``make demo``. The data is the breast cancer set that comes with scikit-learn. The printed text is
+also written as a page, ``demo/index.html``, which needs no other file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ $css
 </head>
 <body><div class="story">
 <h1>One model from nine places</h1>
-<p class="lead">What <code>make demo</code> did, with adfs $version.</p>
+<p class="lead">The results of <code>make demo</code> with adfs $version.</p>
 $sections
 </div></body>
 </html>
@@ -62,13 +62,13 @@ $sections
 
 
 class Story:
-    """What is told, on the terminal as it happens and as a page at the end."""
+    """The steps of the demonstration: printed as they happen, and a page at the end."""
 
     def __init__(self) -> None:
         self.sections: list[str] = []
 
-    def tell(self, title: str, words: str, picture: str = "", drawn: str = "", command: str = "") -> None:
-        """Tell one step: words, a picture on the page, the same drawn for a terminal, the command it took."""
+    def add(self, title: str, words: str, picture: str = "", drawn: str = "", command: str = "") -> None:
+        """Add one step: text, a picture for the page, a drawing for the terminal, the command."""
         print(f"\n{len(self.sections) + 1}. {title}\n\n{words}")
         for text in filter(None, (drawn, command)):
             print(f"\n{text}")
@@ -108,20 +108,20 @@ def grid_text(problem: adfs.Problem) -> str:
     return between.join(rows)
 
 
-def tell_network(story: Story, problem: adfs.Problem, network: adfs.Network) -> None:
-    """Show who has what, and who talks to whom."""
+def show_network(story: Story, problem: adfs.Problem, network: adfs.Network) -> None:
+    """Show the samples of each node, and the network."""
     counts = sorted({shard.y.size for shard in problem.shards})
     words = (
         f"{problem.n_samples} tumours with {problem.n_features} measurements each are spread over "
         f"{network.n_nodes} places, {' or '.join(map(str, counts))} to each. Each place keeps its samples, "
-        f"and talks to its neighbours only."
+        f"and talks only to its neighbours."
     )
     picture = f'<div class="network">{network_svg(network)}</div>'
-    story.tell("The network, and the data split over it", words, picture, grid_text(problem))
+    story.add("The network, and the data split over it", words, picture, grid_text(problem))
 
 
 def image(svg: bytes, words: str) -> str:
-    """Return a drawing as part of the page, told in words for those who do not see it."""
+    """Return a drawing as a part of the page, with its description as the alternative text."""
     drawn = base64.b64encode(svg).decode()
     return f'<img alt="{words}" src="data:image/svg+xml;base64,{drawn}">'
 
@@ -164,7 +164,7 @@ def plot_models(figure: Figure, names: list[str], models: np.ndarray, accuracies
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs.Run:
+def show_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs.Run:
     """Run ADFS, and show how the certified gap falls."""
     run = adfs.simulate("adfs", problem, network, tau=5, tol=TOLERANCE, seed=SEED, record="gap")
     frame = run.frame[run.frame["gap"] < 1.0]
@@ -177,21 +177,21 @@ def tell_run(story: Story, problem: adfs.Problem, network: adfs.Network) -> adfs
             lines.append(f"gap below 1e{power}  after {row['passes']:5.0f} passes  {bar}")
     last = run.frame.iloc[-1]
     words = (
-        f"ADFS, with all nine nodes simulated here. It {run.outcome} after {last['passes']:.0f} passes "
+        f"ADFS, with all nine nodes simulated here, {run.outcome} after {last['passes']:.0f} passes "
         f"over the data and {last['messages']:.0f} messages of {problem.n_features} numbers, in "
-        f"{run.seconds:.2f} s. The gap is proven: the model is no farther than that from the best there is, "
-        f"relative to where it started."
+        f"{run.seconds:.2f} s. The gap is proven: it bounds the error of the objective, relative to the "
+        f"objective at the start."
     )
-    told = "The certified gap falls along a straight line on a logarithmic scale."
-    picture = draw(lambda figure: plot_gap(figure, frame), 3.2, told)
-    story.tell("The gap falls", words, picture, "\n".join(lines))
+    caption = "The certified gap falls along a straight line on a logarithmic scale."
+    picture = draw(lambda figure: plot_gap(figure, frame), 3.2, caption)
+    story.add("The gap falls", words, picture, "\n".join(lines))
     return run
 
 
-def tell_comparison(
+def show_comparison(
     story: Story, problem: adfs.Problem, run: adfs.Run, new: np.ndarray, new_y: np.ndarray
 ) -> None:
-    """Hold the model of all together to those of single places, and to that of one machine with all data."""
+    """Compare the common model with those of single places, and with that of one machine with all data."""
     best = problem.optimum()
     sigma = problem.total_sigma / problem.n_nodes
     alone = [adfs.Problem(one.X, one.y, loss="logistic", sigma=sigma).optimum() for one in problem.shards]
@@ -207,24 +207,24 @@ def tell_comparison(
         f"{accuracies[:-2].max():.1%} of {new_y.size} tumours that no place has seen, and places disagree "
         f"about the coefficients. Together they are right about {accuracies[-2]:.1%}, and so is one machine "
         f"with all the data ({accuracies[-1]:.1%}): no coefficient differs by more than "
-        f"{np.abs(run.coef - best.theta).max():.0e}. No place saw another's samples, yet the worst of the "
+        f"{np.abs(run.coef - best.theta).max():.0e}. No place saw another's samples, and the worst of the "
         f"nine has a certified gap of {max(gaps):.0e}."
     )
     lines = [f"{name:22} {share:6.1%}" for name, share in zip(names, accuracies, strict=True)]
-    told = (
+    caption = (
         "The models of single places differ; that of all together is that of one machine with all the data."
     )
-    picture = draw(lambda figure: plot_models(figure, names, models, accuracies), 3.8, told)
-    story.tell("Why do it together", words, picture, "\n".join(lines))
+    picture = draw(lambda figure: plot_models(figure, names, models, accuracies), 3.8, caption)
+    story.add("Why do it together", words, picture, "\n".join(lines))
 
 
-def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
+def show_two_ranks(story: Story, problem: adfs.Problem) -> None:
     """Fit the same data on two real MPI ranks, each of which reads its own file only."""
     title = "Two processes, two files"
     mpiexec = Path(sys.executable).with_name("mpiexec")
     if not mpiexec.exists():
-        words = "There is no mpiexec beside this Python, so this is left out: pip install '.[mpi]'."
-        story.tell(title, words)
+        words = "This step needs mpiexec beside this Python: pip install '.[mpi]'."
+        story.add(title, words)
         return
     command = ["adfs", "fit", "shard-{rank}.svm", "--method", "adfs", "--network", "path", "-C", "1"]
     command += ["--tol", str(TOLERANCE), "--out", "model.json"]
@@ -253,40 +253,40 @@ def tell_two_ranks(story: Story, problem: adfs.Problem) -> None:
         training = json.loads((folder / "model.json").read_text(encoding="utf-8"))["training"]
         waits_svg = (folder / "waits.svg").read_bytes()
     words = (
-        f"The same on two real MPI ranks; each reads its own file, and no sample leaves its rank. It "
+        f"The same fit on two MPI ranks. Each reads its own file, and no sample leaves its rank. It "
         f"{training['outcome']} to a gap of {training['gap']:.0e} after {training['passes']:.0f} passes, in "
-        f"{training['seconds']:.2f} s. The time line shows who waited for whom."
+        f"{training['seconds']:.2f} s. The time line shows which rank waited for which."
     )
     picture = image(waits_svg, "A time line for each of the two ranks; bars are waits for the other.")
-    story.tell(title, words, picture, command=shown)
+    story.add(title, words, picture, command=shown)
 
 
-def tell_plan(story: Story, problem: adfs.Problem) -> None:
-    """Say what would be quickest for this problem."""
+def show_plan(story: Story, problem: adfs.Problem) -> None:
+    """Show the planner's recommendation for this problem."""
     plan = adfs.plan(problem, nodes=[1, 4, 9], network=["grid"], tau=5.0)
-    words = f"ADFS was asked for by name; it is for many more samples than these. Here, {plan}"
-    story.tell("Which method to take", words)
+    words = f"The demonstration chose ADFS by name; it is made for many more samples than these. Here, {plan}"
+    story.add("Which method to take", words)
 
 
 def main() -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of the page")
-    parser.add_argument("--steps", type=int, default=4, help="stop after so many steps of the story")
+    parser.add_argument("--steps", type=int, default=4, help="stop after so many steps")
     given = parser.parse_args()
     story = Story()
     problem, network, new, new_y = make_problem()
-    tell_network(story, problem, network)
+    show_network(story, problem, network)
     if given.steps > 1:
-        run = tell_run(story, problem, network)
+        run = show_run(story, problem, network)
         if run.gap > TOLERANCE:
             raise SystemExit(f"the demo did not reach its tolerance: {run.gap:.1e}")
     if given.steps > 2:
-        tell_comparison(story, problem, run, new, new_y)
+        show_comparison(story, problem, run, new, new_y)
     if given.steps > 3:
-        tell_two_ranks(story, problem)
-        tell_plan(story, problem)
-    print(f"\nThe whole story as a page: {story.write(given.out)}")
+        show_two_ranks(story, problem)
+        show_plan(story, problem)
+    print(f"\nThe same as a page: {story.write(given.out)}")
 
 
 if __name__ == "__main__":

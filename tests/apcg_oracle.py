@@ -90,4 +90,4 @@ class GeneralizedApcg:
         """Return prox_{ηψ}(z); with ṽ = −μv it is the dual prox of the term with step ημ²."""
         mu = math.sqrt(self.graph.mu_squared[edge])
         step = eta * self.graph.mu_squared[edge]
-        return -self.graph.term(edge).dual_prox(-mu * z, step, self.graph.dual_curvature(edge)) / mu
+        return -self.graph.term(edge).dual_prox(-mu * z, step, self.graph.tip_curvature(edge)) / mu

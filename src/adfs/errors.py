@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = ["AdfsError", "FileError", "InputError", "new_name", "unknown_name"]
 
@@ -23,7 +23,42 @@ class AdfsError(Exception):
 
 
 class InputError(AdfsError, ValueError):
-    """An argument, an option or a file cannot be used; the message says which, why, and what to do."""
+    """An argument, an option or a file cannot be used; the message says which, why, and what to do.
+
+    Parameters
+    ----------
+    message : str
+        The sentence. A name in braces, ``{tol}``, stands for one of the parameters.
+    **parameters
+        The parameters that the sentence is about, each with its value, or with None if the sentence needs
+        only the name. The command line replaces them by its options.
+
+    Examples
+    --------
+    >>> error = InputError("{inference} needs {l1_ratio}", inference=True, l1_ratio=0)
+    >>> print(error)
+    inference=True needs l1_ratio=0
+    >>> error.with_options({"inference": "--summary", "l1_ratio": "--l1-ratio"})
+    '--summary needs --l1-ratio 0'
+    """
+
+    def __init__(self, message: str = "", **parameters: object) -> None:
+        self.template, self.parameters = message, parameters
+        for name, value in parameters.items():
+            message = message.replace(f"{{{name}}}", name if value is None else f"{name}={value!r}")
+        super().__init__(message)
+
+    def with_options(self, options: Mapping[str, str]) -> str:
+        """Return the sentence with the option that sets each parameter in place of its name."""
+        if not self.parameters:
+            return str(self)
+        sentence = self.template
+        for name, value in self.parameters.items():
+            option = options.get(name, name)
+            # Options that are set to True are flags.
+            word = option if value is None or value is True else f"{option} {value}"
+            sentence = sentence.replace(f"{{{name}}}", word)
+        return sentence
 
 
 class FileError(AdfsError, OSError):

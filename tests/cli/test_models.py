@@ -162,7 +162,7 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
         (["--offset", "nothing"], "has no column 'nothing'"),
         (["--summary"], "--summary prints a table: give the file of the model with --out"),
         (["--robust"], "--robust is about the standard errors of --summary"),
-        (["--summary", "--l1-ratio", "0.5", "--out", "m.json"], "--summary wants --l1-ratio 0: coefficients"),
+        (["--summary", "--l1-ratio", "0.5", "--out", "m.json"], "--summary needs --l1-ratio 0: coefficients"),
     ],
 )
 def test_what_does_not_fit_together_is_said(

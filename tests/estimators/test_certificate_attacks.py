@@ -158,7 +158,7 @@ def cases() -> list[tuple[Loss, str, bool]]:
         for method, kind in METHODS.items():
             fits = kind.several_outputs or not loss.several_outputs
             if loss.assumes_curvature:
-                fits &= kind.assumes_curvature
+                fits &= kind.unbounded_curvature
             elif kind.needs_smooth:
                 fits &= loss.smooth
             else:

@@ -272,7 +272,7 @@ SENTENCES = [
     (ADFSClassifier(n_nodes=3, network="cicle"), "did you mean 'cycle'"),
     (ADFSClassifier(n_nodes=3, network="grid:2x2"), "4 nodes but n_nodes is 3"),
     (ADFSClassifier(partition="randm"), "did you mean 'random'"),
-    (ADFSClassifier(multi_class="both"), "unknown multi_class"),
+    (ADFSClassifier(multi_class="both"), "multi_class must be auto"),
     (ADFSClassifier("hinge", multi_class="multinomial"), "is for the logistic loss"),
     (ADFSRegressor("huber", delta=-1.0), "huber"),
     (ADFSRegressor("quantile", quantile=2.0), "quantile"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.algorithms import Method, RoundProcess, Setting, Work, register_method
+from adfs.algorithms import Method, RoundProcess, Setting, register_method
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,11 @@ class TrackingProcess(RoundProcess):
     """Gradient tracking: every node follows the mean gradient, which it learns by gossip."""
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__()
-        self.problem, self.size = setting.problem, setting.parameters.size
-        n, d = self.problem.n_nodes, self.problem.n_features
-        laplacian = setting.network.laplacian()
-        self.gossip_matrix = sp.csr_array(
-            sp.eye_array(n) - laplacian / (1.0 + float(laplacian.diagonal().max()))
-        )
-        self.theta = np.zeros((n, d))
+        n, laplacian = setting.network.n_nodes, setting.network.laplacian()
+        largest = float(laplacian.diagonal().max())
+        super().__init__(setting, sp.csr_array(sp.eye_array(n) - laplacian / (1.0 + largest)))
+        self.size = setting.parameters.size
+        self.theta = np.zeros(self.message_shape)
         self.old = self._gradients()
         self.followed = self.old.copy()
 
@@ -44,11 +41,7 @@ class TrackingProcess(RoundProcess):
         self.followed = gossip(self.followed) + new - self.old
         self.old = new
         self.position += 1.0
-        done = self.work
-        messages = done.messages + 4 * self.problem.n_nodes
-        self.work = Work(
-            done.computations + self.problem.n_samples, messages, messages * self.problem.n_features
-        )
+        self.count(rounds=1, products=2)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.theta
@@ -58,7 +51,7 @@ class TrackingProcess(RoundProcess):
 
 
 class Tracking(Method):
-    name = "tracking"
+    name = label = "tracking"
     kind = "rounds"
     options = ("size",)
 

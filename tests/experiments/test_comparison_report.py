@@ -18,8 +18,8 @@ import pytest
 from adfs.algorithms import METHODS
 from adfs.cli import main
 from adfs.experiments import Comparison, Results, make_page, remake_folder, run_comparison, write_folder
-from adfs.experiments.report import Finding, layout, load_findings, network_svg, save_findings
-from adfs.experiments.results import markdown, time_table
+from adfs.experiments.report import layout, network_svg
+from adfs.experiments.results import Finding, load_findings, markdown, save_findings, time_table
 from adfs.network import Network
 from adfs.pages import line_styles
 

@@ -79,7 +79,7 @@ def test_the_launcher_is_known_by_its_variables() -> None:
 @given(
     seed=st.integers(0, 2**32),
     ahead=st.integers(1, 40),
-    network=st.sampled_from(["grid:3x3", "star:6", "complete:5"]),
+    graph=st.sampled_from(["grid:3x3", "star:6", "complete:5"]),
 )
 def test_whatever_waits_every_node_keeps_the_order_of_its_events(seed: int, ahead: int, graph: str) -> None:
     """Execute a window whose messages come late at random: no node may see its events in another order."""

@@ -106,7 +106,7 @@ def test_auto_takes_newton_on_many_rows_of_two_nodes():
 def test_auto_takes_lbfgs_on_sparse_rows_with_uneven_columns():
     """The diagonal scaling of L-BFGS makes up for columns of very different lengths."""
     X, y = word_counts(2000, 6000)
-    model = ADFSClassifier(random_state=0).fit(X, y > np.median(y))
+    model = ADFSClassifier(n_nodes=2, network="path", random_state=0).fit(X, y > np.median(y))
     assert model.method_ == "lbfgs"
 
 

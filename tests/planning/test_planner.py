@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adfs.algorithms.extra import Extra
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.algorithms.gradient_methods import Extra
 from adfs.cli import main
 from adfs.errors import InputError
 from adfs.pages import line_styles
@@ -118,7 +118,7 @@ def test_a_method_from_outside_is_believed_its_contraction(monkeypatch: pytest.M
 
     monkeypatch.setitem(METHODS, "other", Other())
     assert METHODS["other"].can_solve(BIG, 4)
-    said = predict("other", BIG, adfs.Network("cycle:4"), adfs.Delays(law="fixed"), 1e-6)
+    said = predict("other", BIG, adfs.Network("cycle:4"), adfs.Delays(tau=1.0, law="fixed"), 1e-6)
     assert said.position == math.ceil(math.log(1e6) / said.contraction)
     assert said.time == pytest.approx(said.position * (25_000 + 1.0))
 

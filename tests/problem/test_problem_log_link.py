@@ -18,7 +18,7 @@ from adfs.problem import losses
 from adfs.problem.exponential_losses import exponential_root
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.samples import ShiftedLabel
-from adfs.problem.views import first_curvatures, view_with
+from adfs.stages.boxes import first_curvatures, with_curvatures
 from adfs.theory import AugmentedGraph, Parameters
 
 CASES = [("poisson", 0.0), ("poisson", 3.0), ("poisson", 250.0), ("gamma", 0.02), ("gamma", 7.0)]
@@ -108,7 +108,7 @@ def test_kernels_have_the_prox_of_the_terms() -> None:
     for name in ("poisson", "gamma"):
         X, y = rng.standard_normal((12, 3)), rng.gamma(2.0, 1.0, 12)
         plain = adfs.Problem(X, y, loss=name, sigma=0.5, n_nodes=3, offset=rng.normal(size=12))
-        view = view_with(plain, first_curvatures(plain, None, lambda values: values.sum(axis=0)))
+        view = with_curvatures(plain, first_curvatures(plain, None, lambda values: values.sum(axis=0)))
         network = adfs.Network("path:3")
         parameters = Parameters.tuned(view, network)
         process = METHODS["adfs"].start(Setting(view, network, parameters, seed=0))

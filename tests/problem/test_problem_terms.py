@@ -144,7 +144,7 @@ def test_multinomial_value_and_gradient() -> None:
     term = multinomial()
     theta = np.random.default_rng(1).standard_normal(12)
     margins = theta.reshape(3, 4) @ term.x
-    expected = 1.4 * (np.log(np.exp(margins).sum()) - margins[term.label])
+    expected = 1.4 * (np.log(np.exp(margins).sum()) - margins[int(term.label)])
     assert term.value(theta) == pytest.approx(expected, rel=1e-14)
     step = 1e-6
     slopes = [(term.value(theta + step * e) - term.value(theta - step * e)) / (2 * step) for e in np.eye(12)]

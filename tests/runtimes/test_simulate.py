@@ -442,19 +442,19 @@ def test_general_terms_run_and_are_certified() -> None:
         ({"parameters": "tunned"}, "did you mean 'tuned'"),
         ({"read": "w"}, "place to read"),
         ({"tol": -1.0}, "tol must be above 0"),
-        ({"passes": -1.0}, "passes must be above 0"),
+        ({"max_passes": -1.0}, "max_passes must be above 0"),
         ({"tau": -1.0}, "tau must be"),
         ({"seed": -1}, "seed"),
         ({"resume": True}, "resume wants a checkpoint"),
         ({"record": "gaps"}, "did you mean 'gap'"),
         ({"colour": "red"}, "unknown option of 'adfs'"),
-        ({"pases": 3.0}, "did you mean 'passes'"),
+        ({"max_pases": 3.0}, "did you mean 'max_passes'"),
         ({"tol": "a"}, "tol must be a number, got 'a'"),
         ({"record": 5}, "record must be a measure"),
     ],
 )
 def test_bad_arguments_get_one_sentence(problem: adfs.Problem, arguments: dict, message: str) -> None:
-    call = {"method": "adfs", "network": NETWORK, "passes": 1.0} | arguments
+    call = {"method": "adfs", "network": NETWORK, "max_passes": 1.0} | arguments
     with pytest.raises(InputError, match=message):
         adfs.simulate(call.pop("method"), problem, call.pop("network"), **call)
 

@@ -28,7 +28,7 @@ def problem_of(loss: str, n_nodes: int = 3) -> adfs.Problem:
 @pytest.mark.parametrize("loss", ["absolute", "quantile", "epsilon_insensitive", "hinge"])
 def test_a_gap_is_reached_in_a_tenth_of_the_passes(loss: str) -> None:
     problem = problem_of(loss)
-    options: dict[str, Any] = {"tol": 1e-6, "passes": 400}
+    options: dict[str, Any] = {"tol": 1e-6, "max_passes": 400}
     run = adfs.simulate("ns-adfs", problem, "path:3", parameters="smoothing", **options)
     assert run.gap <= 1e-6
     plain = adfs.simulate("ns-adfs", problem, "path:3", **options)
@@ -38,7 +38,7 @@ def test_a_gap_is_reached_in_a_tenth_of_the_passes(loss: str) -> None:
     told = run.details["retunings"]
     assert np.all(np.diff([one["width"] for one in told]) <= 0.0)
     assert min(one["drawn"] for one in told) < 0.5
-    options = {"start": run.dual, "tol": 0.3 * run.gap, "passes": 400}
+    options = {"start": run.dual, "tol": 0.3 * run.gap, "max_passes": 400}
     again = adfs.simulate("ns-adfs", problem, "path:3", parameters="smoothing", **options)
     assert again.gap <= 0.3 * run.gap
 

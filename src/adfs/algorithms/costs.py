@@ -132,7 +132,8 @@ def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, t
     position = method.predicted_position(constants, facts, summary, tol)
     if not math.isfinite(position):
         return UNKNOWN
-    passes = position / method.position_of(constants, summary, 1.0)
+    # The first pass of some methods fills a table before their first event: two passes have events.
+    passes = position / method.position_of(constants, summary, 2.0) * 2.0
     # Dual methods find an unpenalised intercept in several rounds; others take it as a column.
     rounds = INTERCEPT_ROUNDS if facts.intercept and not method.unpenalised_columns else 1.0
     messages = position * method.messages_of(constants, summary, network)

@@ -97,6 +97,7 @@ def build() -> typer.Typer:
         epilog=_EXAMPLES,
     )
     app.callback(invoke_without_command=True, epilog=_EXAMPLES)(_root)
+    # Typer reads the options of each command from its signature.
     for name, module in COMMANDS.items():
         place, _, function = module.partition(":")
         commands = import_module(place)
@@ -122,10 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output failed; 130 when interrupted; 143 when a fit was told to end. An error that is not ours goes
         through with its traceback, since it is a defect to report.
     """
+    # --debug is an option of the program, and may stand behind the command.
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     if debug:
         given = ["--debug", *(word for word in given if word != "--debug")]
+    # Typer may replace both streams.
     printed = sys.stdout, sys.stderr
     try:
         code = _run(given, debug)
@@ -136,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 0
     finally:
         sys.stdout, sys.stderr = printed  # Typer has wrapped them in that case
+    # A full disk shows only when the output is flushed.
     trouble = _flush(sys.stdout)
     if trouble is not None:
         _say(f"cannot write to standard output: {trouble.strerror}")
@@ -176,6 +180,7 @@ def _run(given: list[str], debug: bool) -> int:
 
 def _current_option(message: str) -> str | None:
     """Return the sentence for an option that was renamed in version 0.3, None for other messages."""
+    # Typer gives no other access to the name of the option.
     match = re.match(r"No such option: (--[a-z-]+)", message)
     option = _RENAMED_OPTIONS.get(match[1]) if match else None
     return f"the option {match[1]} is called {option} since version 0.3" if match and option else None

@@ -113,10 +113,13 @@ def run(
         raise unknown_name("format of traces", traces, ("csv", "parquet"))
     if traces == "parquet" and find_spec("pyarrow") is None:
         raise InputError("parquet needs pyarrow: pip install pyarrow, or use --traces csv")
+    # The file, the options, or both.
     described = _described(file, data, comparison)
+    # The folder is named after the file, which must not be overwritten.
     folder = out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
     if folder.resolve() == (file or Path()).resolve() or folder.is_file():
         raise InputError(f"{folder} is a file: name a folder for the results with --out")
+    # Ctrl-C ends the processes and keeps the finished runs.
     try:
         results = run_comparison(described, folder, origin=file, **runner.settings())
     except RunsInterruptedError as stopped:
@@ -137,6 +140,7 @@ def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptio
     source = {name: value for name, value in asdict(data).items() if value is not None}
     if source:
         table["data"] = source
+    # A file may be complete without any option; options alone must name the data.
     if file is not None:
         described = read_comparison(file, table)
     elif not table:
@@ -148,6 +152,7 @@ def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptio
     # Importing runs code, so the command reports it.
     if described.imports:
         print(f"adfs: imports {', '.join(described.imports)}", file=sys.stderr)
+    # Names of losses and methods are known only after the imports.
     try:
         described.check_names()
     except InputError as error:
@@ -159,6 +164,7 @@ def _show_times(results: Results) -> None:
     """Print the times from which each method stays below each error."""
     from adfs.experiments.results import time_table
 
+    # The same table as in times.md.
     comparison = results.comparison
     over = f", medians of {len(comparison.seeds)} seeds," if len(comparison.seeds) > 1 else ""
     unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
@@ -211,9 +217,11 @@ def reproduce(
         reproduction = run_paper(which, folder, quick=quick, seeds=seeds, **runner.settings())
     except RunsInterruptedError as stopped:
         return _report_interruption(stopped)
+    # Each setting has its own folder and page.
     for name, results in reproduction.results.items():
         _show_times(results)
         print(f"{folder / name / 'report.html'}\n")
+    # Only `table` and `all` evaluate Table 1 and Theorem 4.
     if not reproduction.table.empty:
         print("Table 1: idealised time to divide the error by e; predictions leave constants out")
         print(table_text(reproduction.table).to_string())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,9 +64,11 @@ def run(
     from adfs.cli.fit_files import FitRequest, fit_files
 
     options.load_imports(imports)
+    # These two are texts on the command line.
     tau, grid = _tau(model.tau, over_mpi), _grid(model.loss, search)
     request = FitRequest(tuple(files), model, reading, nodes, limits, tau, search.cv, grid)
 
+    # Called in process 0 only, before MPI ends.
     def finish(fitted: Fitted) -> int:
         _write(fitted, output, model.inference)
         if over_mpi:
@@ -93,6 +96,7 @@ def _check_combinations(
     """Raise if an option needs another one that is missing."""
     from adfs.errors import InputError
 
+    # Each sentence names the option that is missing.
     if limits.resume and limits.checkpoint is None:
         raise InputError("--resume needs the --checkpoint to resume from")
     if output.as_json and output.out is None:
@@ -134,10 +138,46 @@ def _check_files(
         )
 
 
+def file_names(files: Sequence[str], n_nodes: int | None, n_ranks: int) -> list[str]:
+    """Return the file of each node: several files, or a name with {rank} or {node} in it.
+
+    Examples
+    --------
+    >>> file_names(["shard-{rank}.svm"], None, 2)
+    ['shard-0.svm', 'shard-1.svm']
+    """
+    from adfs.errors import InputError
+
+    # Several files are the nodes, in the order of the command line.
+    if len(files) > 1:
+        if n_nodes not in (None, len(files)):
+            raise InputError(f"{len(files)} files make as many nodes, one each; leave out --nodes")
+        names = list(files)
+    elif "{node}" in files[0]:
+        names = [files[0].replace("{node}", str(node)) for node in range(n_nodes or n_ranks)]
+    elif "{rank}" in files[0]:
+        if n_nodes not in (None, n_ranks):
+            raise InputError(
+                f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {n_nodes}"
+            )
+        names = [files[0].replace("{rank}", str(rank)) for rank in range(n_ranks)]
+    else:
+        raise InputError(
+            f"{files[0]} is one file for {n_ranks} ranks, and each reads its own only: "
+            "give one file per node, or a name such as shard-{rank}.svm"
+        )
+    if len(names) < n_ranks:
+        raise InputError(
+            f"there are {len(names)} files for {n_ranks} ranks; start {len(names)} ranks or fewer"
+        )
+    return names
+
+
 def _grid(loss: str, search: options.SearchOptions) -> tuple[float, ...]:
     """Return the weights of the penalty that cross-validation tries, empty for its default grid."""
     from adfs.errors import InputError
 
+    # The grid of the other task is an error, as -C for a regression is.
     given = options.penalty_weight(loss, search.C_grid, search.alpha_grid, ("--C-grid", "--alpha-grid"))
     option = "--C-grid" if search.C_grid is not None else "--alpha-grid"
     try:
@@ -173,6 +213,7 @@ def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> N
     """Write the model and the history, and print the tables."""
     from adfs.files import write_whole
 
+    # The files first: a full disk is reported before the tables are printed.
     if output.history is not None:
         write_whole(output.history, fitted.history.to_csv(index=False))
     if output.out is None:
@@ -181,6 +222,7 @@ def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> N
         fitted.model.save(output.out)
     if output.as_json:
         print(json.dumps(fitted.summary | {"out": str(output.out)}))
+    # Standard output holds the JSON object alone if there is one.
     if summary:
         table = fitted.estimator.summary(robust=output.robust)
         print(table, file=sys.stderr if output.as_json else sys.stdout)
@@ -193,6 +235,7 @@ def _score_table(summary: JsonObject) -> str:
     search, name = summary["cv"], "C" if "C" in summary else "alpha"
     lines = [f"{name:>10}{search['score']:>10}{'lowest':>10}{'highest':>10}"]
     for entry in search["tried"]:
+        # The mean over the folds, and their extremes.
         scores = entry["score"], min(entry["scores"]), max(entry["scores"])
         lines.append(f"{entry[name]:>10g}" + "".join(f"{score:>10.4f}" for score in scores))
     return "\n".join(lines)
@@ -204,6 +247,7 @@ def _best_weight(summary: JsonObject) -> str:
         return ""
     name = "C" if "C" in summary else "alpha"
     tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
+    # Fits that ended above the tolerance make the choice less certain.
     unfinished = summary["cv"]["unfinished"]
     short = f" ({unfinished} of {tried * folds} fits ended above --tol)" if unfinished else ""
     return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds{short}"
@@ -247,6 +291,7 @@ def _show_account(account: JsonObject, timeline: Path | None, progress: bool | N
     from adfs.runtimes.mpi import draw_timeline, rank_table
     from adfs.runtimes.progress import wanted_on_screen
 
+    # The drawing and the table show the same account.
     if timeline is not None:
         options.save_figure(timeline, draw_timeline(account))
     if wanted_on_screen(progress):

@@ -7,7 +7,6 @@ ranks fit together: the same function, with the ranks as the cluster of the esti
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from adfs._version import __version__
 from adfs.cli.app import INTERRUPTED, TERMINATED, handling_sigterm, sigterm_as_ctrl_c
+from adfs.cli.fit_command import file_names
 from adfs.cli.options import (
     FitFileOptions,
     FitRunOptions,
@@ -120,21 +120,26 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
     """Fit, and return the exit code of ``finish`` in process 0; its error, if any, goes to ``errors``."""
     with sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
         cluster.same(request.options())
+        # Wrong options are reported before any file is read, on all ranks alike.
         estimator, _ = cluster.attempt("at the start", lambda: (_estimator(request), request.read))
         tables, nodes, network = _read_files(cluster, request)
         table, parts = stack(tables)
+        # From here the rows of this process are one table; each file in it is a node.
         counts = cluster.gather(table.n_samples, "to count the samples")
         y = _labels(cluster, table, tables, estimator._task, sum(counts))
+        # The estimator gets the nodes of this process, and the other processes as its cluster.
         n_nodes, partition = _nodes(request, parts, cluster)
         estimator.set_params(n_nodes=n_nodes, network=network, partition=partition)
         if cluster.size > 1:
             estimator.set_params(cluster=cluster)
+        # With cross-validation the search is fitted in place of the estimator.
         fitter = estimator if request.cv is None else _search(request, estimator)
+        # Two runs must not write the same checkpoint.
         held.enter_context(used_by_one_run(cluster, request.limits.checkpoint))
         try:
             model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
         except InputError as error:
-            error.args = (_in_options(str(error)),)
+            error.args = (error.with_options(option_names()),)
             raise
         fitted = _results(request, fitter, model, table, sum(counts))
         # From here nobody waits for another process, and the model is written whatever signal arrives.
@@ -162,12 +167,14 @@ def _estimator(request: FitRequest) -> Estimator:
     model = request.model
     if model.loss not in LOSSES:
         raise unknown_name("loss", model.loss, LOSSES)
+    # C for classes, alpha for numbers; 1 if neither is given.
     weight = penalty_weight(model.loss, model.C, model.alpha)
     if request.cv is not None and weight is not None:
         raise InputError("--cv chooses the weight itself: leave out -C and --alpha, or give a grid")
     if weight is not None and not (np.isfinite(weight) and weight > 0.0):
         option = "-C" if model.C is not None else "--alpha"
         raise InputError(f"{option} must be finite and above 0, got {weight:g}")
+    # The task of the loss decides the kind of the estimator.
     estimator: Estimator = ADFSClassifier()
     if LOSSES[model.loss].task == "regression":
         if model.class_weight is not None or model.multi_class != "auto":
@@ -178,23 +185,13 @@ def _estimator(request: FitRequest) -> Estimator:
     # The fields of the record are parameters of the estimators; each kind leaves out those of the other.
     known = estimator.get_params()
     given = dataclasses.asdict(model) | {"tau": request.tau, "C": weight or 1.0, "alpha": weight or 1.0}
-    return estimator.set_params(**{name: value for name, value in given.items() if name in known})
-
-
-def _in_options(message: str) -> str:
-    """Return a sentence about an estimator's parameters as one about the command line.
-
-    Examples
-    --------
-    >>> _in_options("inference=True wants l1_ratio=0, multi_class='ovr'; max_iter must be above 0")
-    '--summary wants --l1-ratio 0, --multi-class ovr; --max-passes must be above 0'
-    """
-    for name, option in option_names(ModelOptions).items():
-        message = message.replace(f"{name}=True", option)
-        message = re.sub(rf"\b{name}=(['\"]?)([\w.-]+)\1", rf"{option} \2", message)
-        # A name without an underscore may be an ordinary word.
-        message = re.sub(rf"\b{name}\b", option, message) if "_" in name else message
-    return message
+    estimator.set_params(**{name: value for name, value in given.items() if name in known})
+    # Wrong values are reported here, by their options: later, processes exchange only the text of an error.
+    try:
+        estimator._spec(estimator._loss())
+    except InputError as error:
+        raise InputError(error.with_options(option_names())) from None
+    return estimator
 
 
 def _search(request: FitRequest, estimator: Estimator) -> Search:
@@ -209,8 +206,10 @@ def _nodes(
 ) -> tuple[int, str | list[np.ndarray]]:
     """Return the number of nodes in this process and the partition of its rows."""
     given = request.nodes
+    # Over MPI the files of this rank are its nodes.
     if cluster.size > 1:
         return len(parts), parts
+    # One file is split; the network may determine the number of nodes.
     if len(parts) == 1:
         count = count_nodes(given.n_nodes, given.network, request.limits.seed)
         return count, given.partition or "contiguous"
@@ -250,38 +249,6 @@ def _read_files(cluster: Cluster, request: FitRequest) -> tuple[list[Table], lis
     return tables, block.tolist(), network
 
 
-def file_names(files: Sequence[str], n_nodes: int | None, n_ranks: int) -> list[str]:
-    """Return the file of each node: several files, or a name with {rank} or {node} in it.
-
-    Examples
-    --------
-    >>> file_names(["shard-{rank}.svm"], None, 2)
-    ['shard-0.svm', 'shard-1.svm']
-    """
-    if len(files) > 1:
-        if n_nodes not in (None, len(files)):
-            raise InputError(f"{len(files)} files make as many nodes, one each; leave out --nodes")
-        names = list(files)
-    elif "{node}" in files[0]:
-        names = [files[0].replace("{node}", str(node)) for node in range(n_nodes or n_ranks)]
-    elif "{rank}" in files[0]:
-        if n_nodes not in (None, n_ranks):
-            raise InputError(
-                f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {n_nodes}"
-            )
-        names = [files[0].replace("{rank}", str(rank)) for rank in range(n_ranks)]
-    else:
-        raise InputError(
-            f"{files[0]} is one file for {n_ranks} ranks, and each reads its own only: "
-            "give one file per node, or a name such as shard-{rank}.svm"
-        )
-    if len(names) < n_ranks:
-        raise InputError(
-            f"there are {len(names)} files for {n_ranks} ranks; start {len(names)} ranks or fewer"
-        )
-    return names
-
-
 def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[Table]:
     """Read the files of this process; all processes agree on the first index and on the dimension."""
     why = "to read the files"
@@ -294,6 +261,7 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
                     raise InputError(f"{table.source} has no samples: every node needs some")
         return tables
 
+    # An error of one rank is raised on all of them.
     raw = cluster.attempt(why, read)
     lowest = min((table.lowest_index for table in raw if table.lowest_index is not None), default=None)
     columns = raw[0].feature_names
@@ -367,6 +335,7 @@ def _results(
     request: FitRequest, fitter: Estimator | Search, model: FittedModel, table: Table, n_samples: int
 ) -> Fitted:
     """Return the model as a file holds it, and everything that is reported about the fit."""
+    # Facts about the fit, then about the search, then about the ranks.
     summary = _summary(request, model, n_samples, table.offset_name)
     estimator = fitter
     if not isinstance(fitter, Estimator):
@@ -379,6 +348,7 @@ def _results(
         summary["ranks"] = [
             {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
         ]
+    # The model file holds plain numbers and texts.
     classes = None if model.classes is None else _plain_classes(model.classes)
     options = request.model
     written = LinearModel(
@@ -431,6 +401,7 @@ def _summary(request: FitRequest, model: FittedModel, n_samples: int, offset: st
 
 def _search_summary(search: Search) -> JsonObject:
     """Return the results of cross-validation for the summary."""
+    # "C" for classifiers, "alpha" for regressors.
     name = search._name
     grid = getattr(search, f"{name}s_").tolist()
     tried = [

@@ -29,6 +29,7 @@ def option(default: Any, *names: str, help: str, min: int | None = None) -> Any:
 
 # --------------------------------------------------------------------------- options of several commands
 
+# Samples.
 Data = Annotated[
     str,
     typer.Argument(
@@ -56,6 +57,7 @@ NoOffset = Annotated[
 IgnoreExtra = Annotated[
     bool, typer.Option("--ignore-extra-features", help="Leave out features that the model does not know.")
 ]
+# Problem and network.
 Loss = Annotated[
     str,
     typer.Option(
@@ -75,6 +77,7 @@ Nodes = Annotated[
 Partition = Annotated[
     str | None, typer.Option("--partition", help="contiguous (the default), random or label.")
 ]
+# Method and run.
 Parameters = Annotated[
     str | None, typer.Option("--parameters", help="tuned (the default), paper or adaptive.")
 ]
@@ -91,6 +94,7 @@ Checkpoint = Annotated[
     typer.Option("--checkpoint", help="Save the state of the run here every minute and at the end."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint if it exists.")]
+# Output.
 History = Annotated[
     Path | None, typer.Option("--history", help="Write the recorded gaps, work and times here, as CSV.")
 ]
@@ -155,11 +159,13 @@ class ProblemOptions:
 class ModelOptions:
     """The parameters of the estimators, by their names."""
 
+    # The objective.
     loss: Loss = "logistic"
     C: float | None = option(None, "-C", help="Classification: minimise C Σ w·loss + ½‖θ‖² (default 1).")
     alpha: float | None = option(
         None, "--alpha", help="Regression: minimise Σ w·loss + (alpha/2)‖θ‖², as Ridge (default 1)."
     )
+    # The penalty and the intercept.
     penalty: str = option("l2", "--penalty", help="l2, or elasticnet with --l1-ratio.")
     l1_ratio: float = option(
         0.0, "--l1-ratio", help="Share of the l1 norm in the penalty, below 1 (elastic net)."
@@ -172,6 +178,7 @@ class ModelOptions:
         "--intercept-scaling",
         help="Penalise the intercept as liblinear does: it is the coefficient of a column of this value.",
     )
+    # Data and inference.
     standardize: bool = option(
         False, "--standardize", help="Scale the columns first; the coefficients are for the original columns."
     )
@@ -180,10 +187,12 @@ class ModelOptions:
     )
     class_weight: str | None = option(None, "--class-weight", help="balanced, or nothing.")
     multi_class: str = option("auto", "--multi-class", help="auto, ovr, or multinomial.")
+    # Constants of losses.
     delta: float = option(1.0, "--delta", help="Of the huber loss.")
     quantile: float = option(0.5, "--quantile", help="Of the quantile losses.")
     width: float = option(0.5, "--width", help="Of the smoothed losses.")
     epsilon: float = option(0.1, "--epsilon", help="Of the epsilon_insensitive loss.")
+    # The method and where it stops.
     method: str = option(
         "auto",
         "--method",
@@ -292,6 +301,7 @@ def _parameters(record: Any) -> list[inspect.Parameter]:
 
 def flatten(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command with the fields of its records as parameters, as Typer takes it."""
+    # Typer sees the fields; the command gets the records, built from the values of their fields.
     parameters: list[inspect.Parameter] = []
     records: dict[str, tuple[Any, list[str]]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -323,6 +333,7 @@ def check_positive(record: Any, *fields: str) -> None:
     """Raise unless these fields of a record are above 0; None, which means not given, passes."""
     from adfs.errors import InputError
 
+    # The error names the option, not the field.
     names = option_names(type(record))
     for field in fields:
         value = getattr(record, field)
@@ -392,6 +403,7 @@ def penalty_weight(
     from adfs.errors import InputError
     from adfs.problem.losses import LOSSES
 
+    # C is for losses of classes, alpha for losses of numbers.
     known = LOSSES.get(loss)  # an unknown loss is reported when the problem is built
     regression = known is not None and known.task == "regression"
     given, other, right, wrong = (alpha, C, *names[::-1]) if regression else (C, alpha, *names)

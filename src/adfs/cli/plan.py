@@ -104,6 +104,7 @@ def run(
     from adfs.files import check_outputs
     from adfs.launching import launched_by_mpi
 
+    # Everything that can be checked is checked before the data are read.
     check_outputs({"DATA": data} if data else {}, {"--out": out, "--figure": figure})
     options.check_positive(objective, "C", "alpha", "tol")
     options.check_figure("--figure", figure)
@@ -114,10 +115,12 @@ def run(
     from adfs.planning import GRAPHS, plan
     from adfs.runtimes.delays import DEFAULT_TAU
 
+    # A problem with data, or only its sizes.
     source = _source(data, sizes, objective, reading, seed)
     step, tau = _measure(source, choices.measure, over_mpi)
     if step is not None and math.isnan(step):  # another rank than 0
         return 0
+    # A measured τ, a given one, or the default.
     if tau is None:
         tau = DEFAULT_TAU if choices.tau is None else choices.tau
     result = plan(
@@ -157,6 +160,7 @@ def _check_measuring(choices: ChoiceOptions, over_mpi: bool) -> None:
 def _counts(text: str) -> list[int]:
     from adfs.errors import InputError
 
+    # A wrong word becomes 0, which the next check reports.
     try:
         counts = [int(word) for word in text.split(",")]
     except ValueError:
@@ -178,6 +182,7 @@ def _source(
     from adfs.errors import InputError
     from adfs.planning import Facts
 
+    # Sizes are given if and only if there are no data.
     given, names = asdict(sizes), options.option_names(SizeOptions)
     if data is None:
         missing = [names[name] for name, value in given.items() if value is None]
@@ -201,12 +206,14 @@ def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[
 
     if not asked_for:
         return None, None
+    # The local step is timed on rows with as many entries as the data have.
     width, mean = source.n_features, source.entries_per_row
     entries = None if mean is None else max(1, round(mean))
     if not over_mpi:
         return step_seconds(width, entries), None
     from adfs.runtimes.mpi.netbench import bench_network
 
+    # All ranks measure, rank 0 plans.
     with options.all_ranks() as world:
         rank = world.Get_rank()
         measured = bench_network(world, (width,), entries=entries)
@@ -233,6 +240,7 @@ def _show(result: Plan) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     heads = result.heads
     kept = len(heads) if console.width >= 110 else len(heads) - 3
+    # Numbers are aligned to the right; the recommendation is bold.
     table = Table(box=None, pad_edge=False)
     for head in heads[:kept]:
         table.add_column(head, justify="left" if head in ("method", "network") else "right", no_wrap=True)
@@ -283,6 +291,7 @@ def net_bench(bench: BenchOptions, as_json: options.Json = False) -> int:
         raise InputError(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"
         )
+    # Several sizes of messages separate latency from bandwidth.
     widths = tuple(sorted(bench.numbers)) if bench.numbers else WIDTHS
     with options.all_ranks(bench.deadline) as world:
         rank = world.Get_rank()

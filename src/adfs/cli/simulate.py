@@ -76,12 +76,14 @@ def run(
     from adfs.runtimes import Outcome, simulate
 
     problem, network = make_setting(data, reading, setting)
+    # The records have the names of the parameters of `simulate`.
     settings = asdict(method) | asdict(limits) | {"seed": setting.seed}
     result = simulate(settings.pop("method"), problem, network, **settings)
     if history is not None:
         write_whole(history, result.frame.to_csv(index=False))
     if out is not None:
         result.save(out)
+    # The summary is printed as text or as JSON.
     last = result.frame.iloc[-1]
     summary = {
         "method": result.method,
@@ -100,6 +102,7 @@ def run(
     else:
         for name, value in summary.items():
             print(f"{name:<9} {value:.6g}" if isinstance(value, float) else f"{name:<9} {value}")
+    # Without --tol a run that used up its passes did what was asked.
     if result.outcome is Outcome.STOPPED:
         return INTERRUPTED
     if result.outcome is Outcome.DIVERGED or (
@@ -174,9 +177,11 @@ def rates(
     problem, network = make_setting(data, reading, setting)
     get_method("adfs").check(problem, {})
     chosen = get_method("adfs").parameters(problem, network, choice=parameters, tau=tau)
+    # The paper's table and our own facts use the same τ.
     table, facts = table1(summarize(problem), network, tau), _rate_facts(problem, network, chosen, tau)
     name = network.name or setting.network
     if as_json:
+        # JSON has no infinity.
         finite = {key: value if math.isfinite(value) else None for key, value, _ in facts}
         rows = {str(key): float(row["time"]) for key, row in table.iterrows()}
         print(json.dumps(finite | {"network": name, "parameters": chosen.kind, "table1": rows}))
@@ -206,6 +211,7 @@ def _rate_facts(
     # A round waits for the node with the most samples.
     largest = float(summary.n_samples.max())
     newton, lbfgs = NewtonParameters.theory(problem, network), LbfgsParameters.theory(problem, network)
+    # Newton and L-BFGS do not converge linearly: rounds to a fixed error replace the rate.
     lbfgs_rounds = get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position
     passes = events * chosen.p_comp / problem.n_samples
     time = events * theorem4_step_time(chosen, network, tau).nu

@@ -27,6 +27,7 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
     """
     import pandas as pd
 
+    # The text is read at once: its first lines decide the separator and whether there are names.
     with open_bytes(path) as stream:
         content = stream.read().removeprefix(b"\xef\xbb\xbf")
     if b"\x00" in content:
@@ -36,7 +37,9 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
         raise InputError(f"{path} is empty")
     separator = _separator(content)
     fields = _fields(first, separator)
+    # A first line of numbers only is a sample.
     named = not all(_is_number(field) for field in fields)
+    # A line with too many fields is an error; pandas only warns if all lines have them.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -62,6 +65,7 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
         raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
     except ValueError:  # its message may contain values of the file, which stay in this process
         raise InputError(f"{path} cannot be read as CSV") from None
+    # pandas renames columns that have the same name, so the text is checked.
     if named:
         _check_first_line(fields, frame, path)
         twice = next((field for field in fields if fields.count(field) > 1), None)
@@ -73,6 +77,7 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
 
 def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
     """Return the columns of a parquet file, which have names."""
+    # pandas' own error does not say what to install.
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -91,6 +96,7 @@ def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
 def _separator(content: bytes) -> str:
     """Return the separator of the columns: equally often on every line, and with numbers between."""
     head = b"".join(itertools.islice(io.BytesIO(content), 20))
+    # Each separator is tried on the first lines.
     lines = [line for line in head.splitlines() if line.strip()]
     best, separator = (False, -1.0), ","
     for mark in (",", ";", "\t", "|", " "):  # of two that are equally good, the more usual one
@@ -131,6 +137,7 @@ def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> Non
     """
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+    # Each name of the first line with its column, and whether that holds numbers.
     columns = [frame.iloc[:, place] for place in range(frame.shape[1])]
     pairs = [
         (field, values, is_numeric_dtype(values) and not is_bool_dtype(values))
@@ -208,6 +215,7 @@ def _find(
                 "bars or blanks"
             )
         raise InputError(f"{path}: {reason}; say which with --{role}: {_listed(columns)}")
+    # A name first: a column may be called 0.
     if wanted in columns and named:
         return wanted
     if re.fullmatch(r"-?\d+", wanted) and -len(columns) <= int(wanted) < len(columns):
@@ -226,12 +234,14 @@ def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
     from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
 
     if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
+        # The row is reported, not its text.
         for row, value in enumerate(values):
             if not _is_number(str(value)):
                 raise InputError(
                     f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
                 )
         raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
+    # Missing values become NaN, which is refused below.
     out = values.to_numpy(dtype=np.float64, na_value=np.nan)
     if not np.isfinite(out).all():
         row = int(np.flatnonzero(~np.isfinite(out))[0])
@@ -251,6 +261,7 @@ def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
         raise InputError(f"{path}: the label {name!r} is missing in data row {row + 1}")
     if is_numeric_dtype(values) and not is_bool_dtype(values):
         return _numeric(values, name, path)
+    # Labels may be text, or numbers that were read as text.
     texts = [str(value) for value in values]
     numeric = [_is_number(text) for text in texts]
     if any(numeric) and not all(numeric):

@@ -123,6 +123,7 @@ class LinearModel:
             "intercept": self.intercept.tolist(),
             "training": self.training,
         }
+        # One line per entry and one per row of coefficients: people read and compare such files.
         lines = [
             f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
             for name, value in entries.items()
@@ -161,6 +162,7 @@ class LinearModel:
                 f"{source} is an adfs model of version {content.get('version')!r}, this program reads "
                 f"versions {_VERSION} and {_PACKED_VERSION}; update adfs or fit again"
             )
+        # Whatever a damaged or forged file contains, the reader sees one sentence.
         try:
             return cls._from_entries(content)
         except KeyError as error:
@@ -198,6 +200,7 @@ class LinearModel:
         if not (isinstance(label, str | None) and isinstance(softmax, bool) and isinstance(training, dict)):
             raise ValueError("label must be text, softmax true or false, training an object")
         rows = 1 if classes is None or len(classes) == 2 else len(classes)
+        # The sizes are checked before any array of that size is made.
         if 8 * rows * width > machine_memory():
             raise ValueError(f"its {rows} × {width} coefficients do not fit into this machine's memory")
         coef = coefficients_from(content["coef"], rows, width)
@@ -257,6 +260,7 @@ def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
         if len(entry) != n_rows:
             raise ValueError(f"coef must have {n_rows} rows, one per model")
         return np.array([_dense(row, width) for row in entry])
+    # The rest reads packed coefficients, which version 0.2 wrote for large models.
     if not isinstance(entry, dict) or entry.get("packing") != _PACKING:
         raise ValueError("coef is neither a list nor packed in a way that is known here")
     if entry["shape"] != [n_rows, width]:
@@ -318,5 +322,6 @@ def _unpack(text: object, count: int, kind: type[np.float64] | type[np.int64]) -
         raise ValueError("a packed array cannot be decompressed") from None
     if len(raw) != 8 * count or not stream.eof:
         raise ValueError(f"a packed array does not hold {count} numbers")
+    # All first bytes come before all second bytes, and so on: that compresses better.
     little = np.ascontiguousarray(np.frombuffer(raw, dtype=np.uint8).reshape(8, count).T)
     return little.view(np.dtype(kind).newbyteorder("<")).ravel().astype(kind)

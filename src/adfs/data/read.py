@@ -31,6 +31,7 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     """
     roles = ("sample_weight", "offset")
     with open_bytes(path) as stream:
+        # NumPy reports a damaged archive in many ways; this check gives one sentence.
         if not zipfile.is_zipfile(stream):
             raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short")
         stream.seek(0)
@@ -47,6 +48,7 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     if y is not None:
         y = _column(y, X.shape[0], "y", path)
         y = _texts(y, path) if y.dtype.kind in "US" else _numbers(y, "y", path)
+    # Both are optional columns with one number per row.
     weights, offset = (
         _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
         for name in roles
@@ -74,14 +76,17 @@ def _texts(values: np.ndarray, path: Path) -> np.ndarray:
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
     X: Matrix
+    # Dense rows.
     if "X" in arrays:
         X = _numbers(arrays["X"], "X", path)
         if X.ndim != 2:
             raise InputError(f"{path}: X must be two-dimensional (samples × features), got shape {X.shape}")
     elif all(name in arrays for name in _CSR):
+        # Sparse rows; `scipy.sparse.save_npz` also writes the form of the matrix.
         kind = arrays.get("format", np.array("csr")).tolist()
         if kind not in ("csr", b"csr"):
             raise InputError(f"{path} holds a sparse matrix in another form than CSR; save it with .tocsr()")
+        # SciPy would truncate fractions without a word.
         for name in _CSR[1:]:
             if arrays[name].dtype.kind not in "iu":
                 raise InputError(f"{path}: {name} holds {arrays[name].dtype} values, not whole numbers")
@@ -103,6 +108,7 @@ def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
 
 
 def _column(values: np.ndarray, n_samples: int, name: str, path: Path) -> np.ndarray:
+    # A column of a matrix is taken for a vector.
     if values.shape == (n_samples, 1):
         values = values[:, 0]
     if values.shape != (n_samples,):
@@ -118,6 +124,7 @@ def _numbers(values: np.ndarray, name: str, path: Path) -> np.ndarray:
         raise InputError(f"{path}: {name} holds {values.dtype} values, not numbers")
     out = np.asarray(values, dtype=np.float64)
     if not np.isfinite(out).all():
+        # The place of the number is reported, not the number.
         place = tuple(int(k) for k in np.argwhere(~np.isfinite(out))[0])
         raise InputError(f"{path}: {name} holds NaN or infinity, first at {place}; clean or impute it first")
     return out
@@ -190,6 +197,7 @@ def _fault(text: str) -> str | None:
     The sentence does not repeat words of the file: over MPI other ranks get it, and samples stay where they
     are.
     """
+    # Blank lines and comments are no samples.
     words = text.split()
     if not words:
         return None
@@ -200,6 +208,7 @@ def _fault(text: str) -> str | None:
         return "the label is not a number"
     if not np.isfinite(label):
         return "the label is NaN or infinite; clean the data first"
+    # Pairs index:value, with ascending indices.
     previous = -1
     for place, word in enumerate(words[1:], start=2):
         index, colon, value = word.partition(":")
@@ -281,6 +290,7 @@ class ReadOptions:
 
 def format_of(path: Path) -> str:
     """Return the format of a file by the ending of its name."""
+    # data.svm.bz2 has the format of data.svm.
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
         suffixes.pop()
@@ -318,6 +328,7 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
             labels_needed=options.labels_needed,
             offset_needed=options.offset_needed,
         )
+    # LIBSVM text has no columns of weights or offsets, and an archive has its own.
     if options.weight is not None and table.weights is None:
         raise InputError(f"{path} has no weights: --weight names a column of CSV and parquet")
     if options.offset is not None and options.offset_needed and table.offset is None:
@@ -368,6 +379,7 @@ def _bundled(name: str) -> Table:
     from sklearn import datasets
 
     X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    # Columns that are constant stay constant.
     spread = X.std(axis=0)
     X = (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     return Table(np.ascontiguousarray(X), y.astype(np.float64), None, f"sklearn:{name}")
@@ -380,6 +392,7 @@ def _synthetic(sizes: str, seed: int) -> Table:
     n_samples, n_features = (int(size) for size in match.groups())
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, n_features))
+    # A hyperplane through 0, with noise.
     margins = X @ rng.standard_normal(n_features) / np.sqrt(n_features)
     y = np.where(margins + 0.5 * rng.standard_normal(n_samples) >= 0.0, 1.0, -1.0)
     return Table(X, y, None, f"synthetic:{sizes}")

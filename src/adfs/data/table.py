@@ -39,6 +39,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         with path.open("rb") as raw:
             if not raw.seekable():
                 raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
+            # The first bytes say whether and how the file is compressed.
             head = raw.read(6)
             if not head:
                 raise InputError(f"{path} is empty")
@@ -63,6 +64,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 def machine_memory() -> int:
     """Return the bytes of memory that this process may use: those of the machine, or of its container."""
+    # A container may allow less than the machine has.
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
@@ -146,9 +148,11 @@ def align(
     >>> align([raw], n_features=4)[0].X.toarray().tolist()
     [[5.0, 6.0, 0.0, 0.0]]
     """
+    # Files with named columns must have the same ones.
     names = {table.feature_names for table in tables if table.feature_names is not None}
     if len(names) > 1:
         raise InputError(f"{tables[0].source} and the other files have different columns; give them the same")
+    # All LIBSVM files count from the same index, then they get the same width.
     base = _first_index(tables, index_base)
     shifted = [_shift(table, base) if table.lowest_index is not None else table for table in tables]
     width = max(table.n_features for table in shifted) if n_features is None else n_features
@@ -187,6 +191,7 @@ def _widen(table: Table, width: int, ignore_extra: bool, remedy: str) -> Table:
         if not ignore_extra:
             raise InputError(f"{table.source} has {count} features, {width} are wanted; {remedy}")
         return dataclasses.replace(table, X=table.X[:, :width])
+    # Only sparse text leaves out its last columns, if they are all 0.
     if table.index_base is None:
         raise InputError(
             f"{table.source} has {count} features, {width} are wanted; only LIBSVM text may have fewer"
@@ -205,6 +210,7 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
     list of ndarray
         The row numbers of each table in it: a partition with one table per node.
     """
+    # The rows of each table in the joined one.
     cuts = np.cumsum([0, *(table.n_samples for table in tables)])
     parts = [np.arange(a, b) for a, b in pairwise(cuts)]
     if len(tables) == 1:
@@ -220,6 +226,7 @@ def stack(tables: Sequence[Table]) -> tuple[Table, list[np.ndarray]]:
     shifts = [table.offset for table in tables if table.offset is not None]
     if shifts and len(shifts) != len(tables):
         raise InputError("some of the files have offsets and others do not")
+    # One sparse table makes all of them sparse.
     X: Matrix
     if any(sp.issparse(table.X) for table in tables):
         X = sp.csr_array(sp.vstack([sp.csr_array(table.X) for table in tables], format="csr"))
@@ -242,6 +249,7 @@ def labels_for(y: np.ndarray, task: str, loss: str, source: str) -> np.ndarray:
         if y.dtype.kind == "U":
             raise InputError(f"{source}: the labels are text, the loss {loss!r} wants numbers")
         return y
+    # The larger class becomes +1.
     classes = np.unique(y)
     if classes.size != 2:
         raise InputError(

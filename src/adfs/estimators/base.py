@@ -167,9 +167,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         the network that this process holds, in the order of its parts.
         """
         with self.cluster or OneProcess() as cluster:
+            # Processes that disagree stop here, before they wait for each other.
             check_alike(cluster, self, X)
             ready = self._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
             spec, data = ready.spec, ready.data
+            # Dual variables of an earlier fit are usable for data of the same shape and classes only.
             key: tuple[Any, ...] = (data.X.shape, spec.loss.name, spec.intercept, spec.softmax)
             if self.warm_start and spec.classifies:
                 key += tuple(np.unique(data.y).tolist())
@@ -191,12 +193,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray, np.ndarray | None]:
             spec = self._spec(self._loss())
             rows, targets, weights = self._read_data(X, y, sample_weight)
-            self._single = rows.dtype == np.float32
+            self._single = rows.dtype == np.float32  # solved in double precision all the same
             if not spec.classifies:
                 check_labels(spec.loss, targets, "y")
             shift = read_offset(offset, len(targets), spec.loss)
             return spec, rows.astype(np.float64, copy=False), targets, weights, shift
 
+        # An error in one process becomes an error in all of them.
         spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
         shifted = cluster.gather(shift is not None, "to check the data")
         if any(shifted) and not all(shifted):
@@ -267,6 +270,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         check_is_fitted(self)
         if self._inference is None:
             raise InputError("there are no standard errors: fit with inference=True")
+        # One row per column of the data, and one for the intercept.
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         names = names or [f"x{k}" for k in range(self.n_features_in_)]
         if self.fit_intercept:
@@ -275,6 +279,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         several = len(self._inference) > 1
         sides = f"{classes[1]} against {classes[0]}" if len(classes) == 2 else "each against the others"
         reason = f" ({self.method_reason_})" if self.method_reason_ else ""
+        # The header describes the model before the standard errors, and the fit after them.
         header = {
             "loss": self._loss().name,
             **({"classes": sides} if classes else {}),
@@ -317,6 +322,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             if self.loss not in LOSSES:
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
                 raise unknown_name(f"{self._task} loss", self.loss, known)
+            # Parameters of the loss that are parameters of the estimator; a loss may have others.
             taken = set(LOSSES[self.loss].parameters()) & set(self._loss_parameters)
             chosen = get_loss(self.loss, **{name: float(getattr(self, name)) for name in taken})
         if chosen.task != self._task:
@@ -349,6 +355,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             total = cluster.attempt(why, lambda: count_nodes(total, self.network, seed))
         network = cluster.attempt(why, lambda: _network(self.network, total, seed))
         network, placement = numbered(cluster, count, nodes, network)
+        # The parameters of the estimator override the options of the run.
         base = RunOptions(progress=bool(self.verbose)) if options is None else options
         chosen = replace(
             base,
@@ -371,7 +378,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             raise KeyboardInterrupt
         if model.outcome is Outcome.CONVERGED:
             return
-        if model.outcome is Outcome.DIVERGED:
+        if model.outcome is Outcome.DIVERGED:  # its gap says nothing
             advice = "standardise the features, or penalise more"
             message = f"{type(self).__name__} diverged after {model.passes:.3g} passes: {advice}"
             warnings.warn(message, ConvergenceWarning, stacklevel=3)
@@ -386,6 +393,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _warm_start(self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray) -> Start | None:
         """Return the end of the last fit, if every process had data of the same shape then."""
+        # All processes start from the last fit, or none of them does.
         mine = self.warm_start and getattr(self, "_warm_key", None) == key
         if not all(cluster.gather(mine, "to start from the last fit")):
             return None
@@ -399,7 +407,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             self.__dict__.pop("_warm_key", None)
             self.__dict__.pop("_warm_saved", None)
             return
-        places = np.argsort(order)
+        places = np.argsort(order)  # the inverse permutation
         duals = [values[places] for values in kept]
         self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept, balance)
 

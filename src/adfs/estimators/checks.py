@@ -34,9 +34,9 @@ def is_number(value: Any) -> bool:
 def positive(value: Any, name: str) -> float:
     """Return a parameter as a number, checked to be finite and above 0."""
     if not is_number(value):
-        raise InputError(f"{name} must be a number above 0, got {value!r}")
+        raise InputError(f"{{{name}}} must be a number above 0, got {value!r}", **{name: None})
     if not (np.isfinite(value) and value > 0.0):
-        raise InputError(f"{name} must be finite and above 0, got {value!r}")
+        raise InputError(f"{{{name}}} must be finite and above 0, got {value!r}", **{name: None})
     return float(value)
 
 
@@ -66,17 +66,22 @@ def check_penalty(penalty: str, l1_ratio: Any) -> None:
     """Raise unless the penalty is strongly convex."""
     if penalty not in ("l2", "elasticnet"):
         raise InputError(
-            f"penalty={penalty!r} is not available: ADFS needs a strongly convex penalty at every node; "
-            "use 'l2', or 'elasticnet' with l1_ratio"
+            "{penalty} is not available: ADFS needs a strongly convex penalty at every node; "
+            "use 'l2', or 'elasticnet' with {l1_ratio}",
+            penalty=penalty,
+            l1_ratio=None,
         )
     if not is_number(l1_ratio):
-        raise InputError(f"l1_ratio must be a number of at least 0 and below 1, got {l1_ratio!r}")
+        raise InputError(
+            f"{{l1_ratio}} must be a number of at least 0 and below 1, got {l1_ratio!r}", l1_ratio=None
+        )
     if l1_ratio == 1.0:
         raise InputError(
-            "l1_ratio=1 leaves no strong convexity, which ADFS needs at every node; take 0.99 or less"
+            "{l1_ratio} leaves no strong convexity, which ADFS needs at every node; take 0.99 or less",
+            l1_ratio=1,
         )
     if not 0.0 <= l1_ratio < 1.0:
-        raise InputError(f"l1_ratio must be at least 0 and below 1, got {l1_ratio!r}")
+        raise InputError(f"{{l1_ratio}} must be at least 0 and below 1, got {l1_ratio!r}", l1_ratio=None)
 
 
 def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -24,11 +24,8 @@ from adfs.runtimes import OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.threads import single_threaded
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 Kind = TypeVar("Kind", bound=LinearEstimator)
-Fold = tuple[np.ndarray, np.ndarray]  # which rows to train on and which to test, node after node
+Fold = tuple[np.ndarray, np.ndarray]  # masks of the rows to train on and of the rows to test, node after node
 
 
 def _has_probabilities(search: ADFSClassifierCV) -> bool:
@@ -36,7 +33,7 @@ def _has_probabilities(search: ADFSClassifierCV) -> bool:
 
 
 class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-learn has no types
-    """What the two have in common: the grid, the folds, and the model that is fitted to all rows."""
+    """The part of a search that does not depend on the task: the grid, the folds, and the final model."""
 
     estimator: Kind | None
     cv: Any
@@ -79,7 +76,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         return self
 
     def _base(self) -> Kind:
-        """Return what is fitted: a new estimator with the parameters of the one given."""
+        """Return a new estimator with the parameters of the given one."""
         if self.estimator is None:
             return self._plain()
         if not isinstance(self.estimator, self._plain):
@@ -88,7 +85,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         return type(self.estimator)(**self.estimator.get_params(deep=False))
 
     def _grid(self) -> list[float]:
-        """Return the weights to try, from the strongest penalty to the weakest."""
+        """Return the weights to try, in the order in which they were given."""
         values = getattr(self, f"{self._name}s")
         given = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else []
         if not given:
@@ -105,6 +102,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         options: RunOptions | None = None,
         nodes: Sequence[int] | None = None,
     ) -> FittedModel:
+        """Search, fit all rows with the best weight, set the attributes, and return the final model."""
         with getattr(self.estimator, "cluster", None) or OneProcess() as cluster:
             check_alike(cluster, self, X)
             base = cluster.attempt("to check the data", self._base)
@@ -116,23 +114,24 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             cluster.same({"cv": count})
             folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
-            fits, found = _Fits(solver, len(folds) * len(set(grid)) + 1), []
+            fits, paths = _Fits(solver, len(folds) * len(set(grid)) + 1), []
             for number, fold in enumerate(folds):
                 try:
-                    found.append(self._path(ready, fold, grid, fits))
+                    paths.append(self._path(ready, fold, grid, fits))
                 except InputError as error:
                     raise type(error)(f"fold {number} of cv: {error}") from None
-            paths = np.array(found)
-            scores = paths[:, :, 0]
-            # A fit that diverged may have no score; one that has one is better.
+            scores, passes = np.moveaxis(np.array(paths), 2, 0)
+            # A fit that diverged may have no score. Every score is better than none.
             best = int(np.argmax(np.nan_to_num(scores.sum(axis=0), nan=-np.inf)))
             setattr(self, f"{self._name}s_", np.array(grid))
             setattr(self, f"{self._name}_", grid[best])
             self.scores_, self.n_unfinished_ = scores, fits.unfinished
-            self.n_iter_ = np.ceil(paths[:, :, 1]).astype(int)
+            self.n_iter_ = np.ceil(passes).astype(int)
+            # The final model starts anew, so that it is the model of a fit with this weight.
             base.set_params(**{self._name: grid[best]})
             model = fits.fit(data, self._with_weight(ready.spec, grid[best]), None)
             base._set_fitted(model)
+        # The search has the fitted attributes of its best estimator.
         self.best_estimator_ = base
         self.coef_, self.intercept_ = base.coef_, base.intercept_
         self.dual_gap_, self.absolute_gap_ = base.dual_gap_, base.absolute_gap_
@@ -166,49 +165,30 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         return [_masks(pair, ready.order, number) for number, pair in enumerate(pairs)]
 
     def _path(self, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits) -> list[tuple[float, float]]:
-        """Return the scores on one fold and the passes, each fit starting from the one before."""
+        """Return the score on one fold and the passes of each weight; a fit starts from the one before."""
         train, test = (_rows_where(ready.data, chosen) for chosen in fold)
-        plain, found = replace(ready.spec, inference=False), {}
+        plain, results = replace(ready.spec, inference=False), {}
         start: Start | None = None
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
             spec = self._with_weight(plain, value)
             model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
-            duals = [one for one in model.duals if one is not None]
-            whole = len(duals) == len(model.duals)
-            start = Start(duals, model.coef, model.intercept, spec.balance) if whole else None
-            found[value] = _score(model, test, spec, ready.solver), model.passes
-        return [found[value] for value in grid]
+            # Some methods have no dual variables, and the next fit starts at 0.
+            duals = [values for values in model.duals if values is not None]
+            complete = len(duals) == len(model.duals)
+            start = Start(duals, model.coef, model.intercept, spec.balance) if complete else None
+            results[value] = _score(model, test, spec, ready.solver), model.passes
+        return [results[value] for value in grid]
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
-        """Return what the model fitted to all rows predicts, shape (N,)."""
+        """Return the predictions of the model that is fitted to all rows, shape (N,)."""
         check_is_fitted(self)
         return self.best_estimator_.predict(X, offset)  # type: ignore[no-any-return]
 
     def _score_name(self) -> str:
-        loss = self.best_estimator_._loss()
-        return loss.score
-
-    def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw the mean score, and each fold's, against the weight."""
-        check_is_fitted(self)
-        if axes is None:
-            from matplotlib.figure import Figure
-
-            axes = Figure(figsize=(5.0, 3.5), layout="constrained").add_subplot()
-        grid = np.array(getattr(self, f"{self._name}s_"))
-        order = np.argsort(grid)
-        for fold in self.scores_:
-            axes.plot(grid[order], fold[order], color="0.75", linewidth=0.8)
-        axes.plot(grid[order], self.scores_.mean(axis=0)[order], marker="o", label="mean of the folds")
-        chosen = getattr(self, f"{self._name}_")
-        axes.axvline(chosen, color="0.3", linestyle=":", label=f"{self._name} = {chosen:g}")
-        axes.set_xscale("log")
-        axes.set_xlabel(self._name)
-        axes.set_ylabel(self._score_name())
-        axes.legend(frameon=False)
-        return axes
+        """Return the name of the scores: accuracy, R² or D²."""
+        return self.best_estimator_._loss().score
 
 
 class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ignore[misc]
@@ -325,18 +305,18 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
 
 
 class _Fits:
-    """So many fits, which share the time that there is."""
+    """A number of fits that share the limit in seconds, each with a checkpoint of its own."""
 
     def __init__(self, solver: Solver, count: int) -> None:
         self.solver, self.count = solver, count
         self.done, self.seconds, self.unfinished = 0, 0.0, 0
 
     def fit(self, data: LocalData, spec: ModelSpec, start: Start | None) -> FittedModel:
-        """Make the next one."""
+        """Make the next fit."""
         share = self.solver.options.seconds
         if share is not None:
             own = max(share - self.seconds, 0.0) / (self.count - self.done)
-            share = self.solver.cluster.gather(own, "to share the time")[0]  # told by one process's clock
+            share = self.solver.cluster.gather(own, "to share the time")[0]  # by the clock of process 0
         model = fit_model(data, spec, self.solver.numbered(self.done, share), start)
         self.seconds += model.seconds
         self.done += 1
@@ -345,7 +325,7 @@ class _Fits:
 
 
 def _masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
-    """Return a fold that was given for the rows as they stood; ``order`` says where they are now."""
+    """Return a given fold as masks of the rows node after node; ``order`` has their places in the data."""
     masks = []
     for rows in pair:
         chosen, mask = np.asarray(rows), np.zeros(order.size, dtype=np.bool_)
@@ -365,14 +345,15 @@ def _masks(pair: Sequence[Any], order: np.ndarray, number: int) -> Fold:
 
 
 def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
-    """Return so many folds: every node cuts its own rows, of each class, into as many pieces."""
+    """Return ``count`` folds: every node cuts its own rows of each class into as many pieces."""
     data, solver = ready.data, ready.solver
     spans = list(zip(data.node_starts[:-1], data.node_starts[1:], strict=True))
     groups = []
     for first, last in spans:
         labels = data.y[first:last] if ready.spec.classifies else np.zeros(last - first)
         groups.append([first + np.flatnonzero(labels == label) for label in np.unique(labels)])
-    # Pieces that are one row longer are dealt to the folds in turn, over the nodes of all processes in order.
+    # Some pieces are one row longer. They go to the folds in turn, over the nodes of all processes in order,
+    # so that the folds have the same size and do not depend on the processes.
     own = [sum(len(rows) % count for rows in node) for node in groups]
     longer = np.zeros(solver.network.n_nodes, dtype=np.int64)
     for rank, numbers in enumerate(solver.cluster.gather(own, "to make the folds")):
@@ -395,9 +376,9 @@ def _rows_where(data: LocalData, chosen: np.ndarray) -> LocalData:
 
 
 def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: Solver) -> None:
-    """Raise where a fold leaves nothing to test, or a class or everything to none to train on.
+    """Raise if a fold has no row to test, or no row of a class to train on.
 
-    A class that is not there to test is told.
+    Warn of a class that a fold does not test.
     """
     labels = data.y if spec.classifies else np.zeros(len(data.y))
     cards = [[np.unique(labels[rows]).tolist() for rows in fold] for fold in folds]
@@ -429,7 +410,7 @@ def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: So
 
 def _score(model: FittedModel, test: LocalData, spec: ModelSpec, solver: Solver) -> float:
     """Return the share of right classes, R² or D², from sums over all nodes."""
-    # Sparse rows may be narrower here than elsewhere.
+    # Sparse rows of this process may be narrower than those of another one.
     coef, weights = model.coef[:, : test.X.shape[1]], test.weights
     margins = row_products(test.X, coef.T, test.node_starts) + model.intercept
     if test.offset is not None:

@@ -34,15 +34,19 @@ def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
     """Raise unless there are standard errors for such a model, in every process alike."""
     if l1_ratio > 0.0:
         raise RefusalError(
-            "inference=True wants l1_ratio=0: coefficients that an l1 term puts to 0 have no standard errors"
+            "{inference} needs {l1_ratio}: coefficients that an l1 term sets to 0 have no standard errors",
+            inference=True,
+            l1_ratio=0,
         )
     if not loss.standard_errors:
         known = ", ".join(name for name, other in LOSSES.items() if other.standard_errors)
         raise RefusalError(f"the loss {loss.name!r} has no standard errors: they are for {known}")
     if softmax:
         raise RefusalError(
-            "softmax models (multi_class='multinomial', or more than two classes) have no standard errors: "
-            "with inference=True use multi_class='ovr'"
+            "softmax models (multinomial, or more than two classes) have no standard errors: "
+            "with {inference} use {multi_class}",
+            inference=True,
+            multi_class="ovr",
         )
 
 

@@ -81,7 +81,6 @@ def solve_with_intercept(
     y : ndarray of shape (N,)
         The labels as the loss takes them.
     solver : Solver
-        Its method is a name other than ``"auto"``.
     scale : float
         The entry of the intercept's column: `column_value`.
     start : ndarray of shape (N,) or (N, K), optional
@@ -109,17 +108,15 @@ def solve_with_intercept(
 def _proximal_rounds(fit: _InterceptFit, start: np.ndarray | None, center: np.ndarray) -> Run:
     """Solve problems whose intercept is penalised around the intercept of the problem before."""
     solver, loss, tol = fit.solver, fit.plain.loss, fit.tol
-    smooth = loss.smooth or loss.assumes_curvature
-    round_tol = max(_FIRST_SMOOTH if smooth else _FIRST_KINKED, 0.5 * tol)
+    round_tol = max(_FIRST_KINKED if loss.curvature_type == "kinks" else _FIRST_SMOOTH, 0.5 * tol)
     left = solver.options.max_passes
     runs: list[Run] = []
     best: Certificate | None = None
     while True:
         problem, around = fit.problem(center), center
         part = solver.part(runs) if runs else solver
-        run = replace(part, options=replace(part.options, tol=round_tol, max_passes=left)).solve(
-            problem, start
-        )
+        limits = replace(part.options, tol=round_tol, max_passes=left)
+        run = replace(part, options=limits).solve(problem, start)
         runs.append(run)
         if not np.isfinite(run.coef).all():
             break

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adfs.errors import InputError, unknown_name
+from adfs.errors import InputError
 from adfs.estimators.base import READ_OPTIONS, LinearEstimator
 from adfs.estimators.checks import check_weights, positive
 from adfs.estimators.pipeline import FittedModel, ModelSpec
@@ -39,6 +39,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     default, this is Newton's method or APCG on the dual, whichever is predicted to be less work; with more,
     the samples are split over the nodes of a graph, which solve the same problem by sums over all of them or
     by neighbours talking to each other (ADFS), simulated in this process, with the same answer.
+
+    See :doc:`/glossary` for words such as node, pass and gap.
 
     Parameters
     ----------
@@ -154,11 +156,18 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
     def _spec(self, loss: Loss) -> ModelSpec:
         if self.multi_class not in _MULTI_CLASS:
-            raise unknown_name("multi_class", self.multi_class, _MULTI_CLASS)
+            raise InputError(
+                f"{{multi_class}} must be auto, ovr or multinomial, got {self.multi_class!r}",
+                multi_class=None,
+            )
+        # None leaves the choice to the number of classes, which all processes together know.
         softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
         if loss.multiclass(2) is None:
             if softmax:
-                raise InputError(f"multi_class='multinomial' is for the logistic loss, not {self.loss!r}")
+                raise InputError(
+                    f"{{multi_class}} is for the logistic loss, not {self.loss!r}",
+                    multi_class=self.multi_class,
+                )
             softmax = False
         return ModelSpec(
             loss=loss,
@@ -180,6 +189,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def _take(self, model: FittedModel) -> None:
         assert model.classes is not None
         self.classes_ = model.classes
+        # Two classes have one model, and its arrays have no axis for classes.
         single = len(model.coef) == 1
         self.node_coef_ = model.node_coef[0] if single else model.node_coef
         self.node_intercept_ = model.node_intercept[0] if single else model.node_intercept
@@ -332,6 +342,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
         predicted, loss = self.predict(X, offset), self._loss()
         targets = np.asarray(y, dtype=np.float64).ravel()
+        # D² is undefined for targets outside the domain of the loss.
         check_consistent_length(predicted, targets)
         check_labels(loss, targets, "y")
         return explained_share(loss.unit_deviances, targets, predicted, check_weights(sample_weight, X))

@@ -212,15 +212,7 @@ class FittedModel:
 
 
 def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | None = None) -> FittedModel:
-    """Fit a model; every process of the cluster calls it together.
-
-    Parameters
-    ----------
-    data : LocalData
-    spec : ModelSpec
-    solver : Solver
-    warm : Start, optional
-    """
+    """Fit a model, from the start ``warm`` if it is given; all processes of the cluster call it together."""
     given = data = _same_columns(data, solver.cluster)
     classes = _classes(data, solver.cluster) if spec.classifies else None
     spec = spec.for_classes(classes)
@@ -236,9 +228,10 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     offsets = attempt(why, lambda: _offsets(data.offset, len(targets), spec, classes))
     if spec.intercept and spec.intercept_scaling is not None:
         data = replace(data, X=append_column(data.X, spec.intercept_scaling))
-    problems = _Problems(spec, _loss(spec, classes), data, targets, offsets)
+    softmax_loss = spec.loss.multiclass(classes.size) if spec.softmax and classes is not None else None
+    problems = _Problems(spec, softmax_loss or spec.loss, data, targets, offsets)
     if solver.method == "auto":
-        solver = problems.choose(solver)
+        solver = solver.choose(data, problems.loss, (spec.ridge, spec.l1), targets[0], spec.free_intercept)
     runs = problems.solve_all(solver, warm, columns)
     # From the columns as they were solved back to the columns as they were given.
     theta, node_theta = _model_rows(runs, problems.loss)
@@ -280,11 +273,6 @@ class _Problems:
     targets: list[np.ndarray]
     offsets: list[np.ndarray | None]
     rows: dict[float, Any] = field(default_factory=dict)
-
-    def choose(self, solver: Solver) -> Solver:
-        """Return the solver with the method that ``"auto"`` stands for here."""
-        weights = self.spec.ridge, self.spec.l1
-        return solver.choose(self.data, self.loss, weights, self.targets[0], self.spec.free_intercept)
 
     def solve_all(self, solver: Solver, warm: Start | None, columns: Columns) -> list[Run]:
         """Solve every problem, from the end of an earlier fit where there is one."""
@@ -336,12 +324,6 @@ class _Problems:
         return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
 
 
-def _loss(spec: ModelSpec, classes: np.ndarray | None) -> Loss:
-    """Return the loss of the problems: that of one model for all classes, where it is asked for."""
-    several = spec.loss.multiclass(classes.size) if spec.softmax and classes is not None else None
-    return spec.loss if several is None else several
-
-
 def _curvatures(spec: ModelSpec, columns: Columns, width: int) -> np.ndarray:
     """Return the penalty's curvature in each coefficient of the columns as given, and in the intercept."""
     share = spec.penalty_weight / spec.data_weight
@@ -368,7 +350,7 @@ def _same_columns(data: LocalData, cluster: Cluster) -> LocalData:
 def _classes(data: LocalData, cluster: Cluster) -> np.ndarray:
     """Return the classes of all processes."""
     classes = np.unique(data.y) if cluster.size == 1 else all_labels(cluster, [data.y])
-    if classes.size < 2:  # in every process
+    if classes.size < 2:  # every process sees the same classes and raises
         raise RefusalError("a classifier needs samples of at least two classes, y holds one class only")
     return classes
 
@@ -377,11 +359,12 @@ def _weights(data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solve
     """Return the samples' weights in the objective: classes and the weight of the data put in."""
     weights = data.weights
     if classes is not None and spec.class_weight is not None:
-        codes = np.searchsorted(classes, data.y)
+        codes = np.searchsorted(classes, data.y)  # the number of each row's class
         if isinstance(spec.class_weight, str) and spec.class_weight == "balanced":
             cuts = zip(data.node_starts[:-1], data.node_starts[1:], strict=True)
             sums = [np.bincount(codes[a:b], weights[a:b], classes.size) for a, b in cuts]
-            factors = _balanced(solver.add(np.array(sums)))
+            total = solver.add(np.array(sums))
+            factors = total.sum() / (total.size * np.where(total > 0.0, total, 1.0))
         else:
             from sklearn.utils.class_weight import compute_class_weight
 
@@ -391,12 +374,6 @@ def _weights(data: LocalData, spec: ModelSpec, classes: np.ndarray | None, solve
             )
         weights = weights * factors[codes]
     return np.asarray(spec.data_weight * weights)
-
-
-def _balanced(class_sums: np.ndarray) -> np.ndarray:
-    """Return the factors that give every class the same total weight, from the weights' sums per class."""
-    sums = np.where(class_sums > 0.0, class_sums, 1.0)
-    return np.asarray(class_sums.sum() / (class_sums.size * sums))
 
 
 def _targets(y: np.ndarray, classes: np.ndarray, softmax: bool) -> list[np.ndarray]:
@@ -412,6 +389,7 @@ def _offsets(
     """Return the offsets of each problem: one number per row, and per class for a softmax model."""
     if offset is None:
         return [None] * count
+    # A fit with more than two classes has one offset per class.
     several = classes is not None and (count > 1 or (spec.softmax and classes.size > 2))
     if several:
         assert classes is not None

@@ -1,4 +1,4 @@
-"""The rows that a process holds, and how they are solved for: what every step of a fit is given."""
+"""The rows of a process, the solver of problems on them, and columns of a common scale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.shards import as_rows
-from adfs.problem.views import can_be_smoothed
 from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
@@ -31,19 +30,19 @@ from adfs.theory import Facts, loss_facts
 
 @dataclass(frozen=True)
 class LocalData:
-    """What this process holds: the rows of its nodes, one node after the other.
+    """The rows of this process, one node after the other.
 
     Attributes
     ----------
     X : ndarray or csr_array of shape (N, p)
     y : ndarray of shape (N,)
     weights : ndarray of shape (N,)
-    offsets : ndarray of shape (k + 1,)
-        Its node i holds the rows ``offsets[i]:offsets[i + 1]``.
+    node_starts : ndarray of shape (k + 1,)
+        Node i holds the rows ``node_starts[i]:node_starts[i + 1]``.
     offset : ndarray of shape (N,) or (N, K), or None
-        What is added to the margins, of each model where there are K.
+        Added to the margins, of each model where there are K.
     means : ndarray of shape (p,), or None
-        What was taken from the columns, in units of what they were divided by.
+        The centres that were subtracted from the columns, in units of their spreads.
     """
 
     X: Any
@@ -68,7 +67,7 @@ class Replacement(NamedTuple):
 
 @dataclass(frozen=True)
 class Solver:
-    """How problems are solved, and by whom.
+    """The method, the options and the processes that solve problems.
 
     Attributes
     ----------
@@ -77,18 +76,18 @@ class Solver:
         Links the nodes of all processes.
     placement : Placement
     options : RunOptions
-    algorithm : str
-        ``"auto"`` is what `adfs.planning.choose` says.
+    method : str
+        ``"auto"`` is replaced by `choose`.
     n_jobs : int or None
         Threads for problems that do not depend on each other, in one process.
     part_of : path or None
-        The checkpoint of the fit; that of a later problem stands beside it.
+        The checkpoint of the whole fit. Each problem of the fit has a checkpoint beside it.
     later_part : bool
         Whether another problem of the same fit was solved before this one.
     reason : str
-        Why the algorithm was chosen, where it was.
+        The reason for an automatic choice of the method.
     replacement : Replacement, optional
-        What takes the place of a chosen algorithm that needs far more passes than were predicted.
+        The method that continues if the chosen one needs far more passes than predicted.
     """
 
     cluster: Cluster
@@ -103,7 +102,7 @@ class Solver:
     replacement: Replacement | None = None
 
     def solve(self, problem: Problem, start: np.ndarray | None = None, certifier: Certifier = certify) -> Run:
-        """Solve one problem to the tolerance asked for, or as far as the budget goes."""
+        """Solve one problem to the tolerance, or as far as the budget permits."""
         run = run_method(
             self.method,
             problem,
@@ -178,7 +177,7 @@ class Solver:
         name, reason, limit, other = cluster.gather(
             cluster.attempt("to choose a method", chosen), "to choose a method"
         )[0]
-        if name == "ns-adfs" and can_be_smoothed(loss):
+        if name == "ns-adfs" and loss.smoothed(1.0) is not None:
             options = replace(options, parameters=options.parameters or "smoothing")
         replacement = None if other is None else Replacement(other, limit)
         return replace(self, method=name, options=options, reason=reason, replacement=replacement)
@@ -192,7 +191,7 @@ class Solver:
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
         left = self.options.seconds
-        if left is not None:  # told by one process's clock
+        if left is not None:  # by the clock of process 0, so that all processes agree
             own = max(left - sum(run.seconds for run in before), 0.0)
             left = self.cluster.gather(own, "to share the time")[0]
         return self.numbered(len(before), left)
@@ -222,10 +221,11 @@ def penalised(
     solver: Solver,
     columns: np.ndarray | None = None,
 ) -> Problem:
-    """Return the problem of some rows with other targets; ``weights`` are those of ½‖θ‖² and Σ c_k|θ_k|.
+    """Return the problem of some rows with targets y; ``weights`` are the factors of ½‖θ‖² and Σ c_k|θ_k|.
 
     ``columns`` has c (d,), 1 when left out.
     """
+    # Every node has the same share of the penalty.
     ridge, l1 = (weight / solver.network.n_nodes for weight in weights)
     problem = Problem.stacked(data.X, y, data.weights, data.node_starts, loss, ridge, data.offset)
     return problem.with_l1(l1, columns) if l1 > 0.0 else problem
@@ -241,16 +241,17 @@ def append_column(X: Any, value: float) -> Any:
 
 
 def row_products(X: Any, coef: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
-    """Return X @ coef, node by node: BLAS rounds a dense row by which others there are."""
+    """Return X @ coef, node by node: the rounding of BLAS depends on the number of rows."""
     if sp.issparse(X):
         return np.asarray(X @ coef)
     return np.concatenate([X[a:b] @ coef for a, b in pairwise(node_starts)])
 
 
 def joined_frames(runs: Sequence[Run], gap: float) -> dict[str, np.ndarray]:
-    """Return the columns of runs one after the other, their work added up, the certified gap in the last."""
+    """Return the recorded columns of consecutive runs, with their work summed and the certified gap last."""
     added = ("passes", "computations", "messages", "bytes", "seconds")
     parts: list[dict[str, np.ndarray]] = []
+    # The work of a run starts where that of the run before ended.
     base = dict.fromkeys(added, 0.0)
     for run in runs:
         columns = {name: values + base.get(name, 0.0) for name, values in run.columns.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from adfs.algorithms import get_method
+from adfs.algorithms import METHODS, get_method
 from adfs.errors import InputError, unknown_name
 from adfs.experiments.inputs import (
     TomlTable,
@@ -37,16 +37,6 @@ from adfs.problem import get_loss
 from adfs.problem.shards import PARTITIONS
 from adfs.runtimes import RunOptions
 from adfs.runtimes.delays import DEFAULT_TAU, Delays, Straggler
-
-# How a method is called in figures, where that is not the name in the registry.
-_LABELS = {
-    "adfs-block": "block ADFS",
-    "point-saga": "Point-SAGA",
-    "dagd": "distributed AGD",
-    "newton": "Newton",
-    "lbfgs": "L-BFGS",
-    **{name: name.upper() for name in ("adfs", "ns-adfs", "msda", "esdacd", "dsba", "extra", "agd", "apcg")},
-}
 
 
 @dataclass(frozen=True)
@@ -85,6 +75,7 @@ class DataSpec:
         check_fields(self, "data: ")
         if not self.source:
             raise InputError(f"data: the source must be a name or a file, got {self.source!r}")
+        # Sizes are at least 1; None means that the data decide.
         for name in ("samples_per_node", "n_features"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -129,6 +120,7 @@ class DelaySpec:
             lists = isinstance(given, list | tuple) and all(is_list_of(is_number, row) for row in given)
             if not lists or not all(least <= len(row) <= most for row in given):
                 raise InputError(f"delays: {name} must be a list of {words}, got {to_toml(given)}")
+            # The first entries of a row are numbers of nodes: two for a link, one for a straggler.
             nodes = [node for row in given for node in row[: 2 if name == "slow_links" else 1]]
             if any(node < 0 or node != int(node) for node in nodes):
                 raise InputError(f"delays: the nodes of {name} are whole numbers from 0, got {nodes}")
@@ -139,6 +131,7 @@ class DelaySpec:
 
     def make(self, tau: float, network: Network | None = None) -> Delays:
         """Return the delays for a τ; without a network the slow links are left out."""
+        # One τ for all links, or one per link if some are slower.
         times: float | np.ndarray = tau
         if network is not None and self.slow_links:
             times = np.full(network.n_edges, tau, dtype=np.float64)  # TOML may say τ as a whole number
@@ -190,7 +183,8 @@ class MethodSpec:
             extra += [] if self.read == "x" else [f"read at {self.read}"]
             extra += [] if self.schedule == "iid" else [self.schedule]
             extra += [f"{name}={value}" for name, value in self.options]
-            name = _LABELS.get(self.method, self.method)
+            # A method from outside may be registered later, by an import of the comparison.
+            name = getattr(METHODS.get(self.method), "label", self.method)
             object.__setattr__(self, "label", f"{name} ({', '.join(extra)})" if extra else name)
 
     @property
@@ -212,6 +206,7 @@ class MethodSpec:
         if isinstance(entry, MethodSpec):
             return entry
         table = dict(entry) if isinstance(entry, Mapping) else {}
+        # The short form, as the command line and lists in TOML have it.
         if isinstance(entry, str):
             table["method"], _, rest = entry.partition(":")
             for part in filter(None, rest.split(",")):
@@ -304,6 +299,7 @@ class Comparison:
             raise InputError(
                 "a comparison needs at least one method: methods = ['adfs', 'msda'], or --method adfs"
             )
+        # Labels name the curves, slugs the files of the runs: both must differ.
         for names, what in (
             ([entry.label for entry in self.methods], "label"),
             ([entry.slug for entry in self.methods], "file name"),
@@ -325,6 +321,7 @@ class Comparison:
         if self.records < 1:
             raise InputError(f"records must be a whole number of at least 1, got {self.records!r}")
         self.delays.make(self.tau)
+        # The default title names the data and the network.
         if not self.title:
             source = Path(self.data.source).name if self.data.is_file else self.data.source
             network = self.network_name if file is None else file.name
@@ -341,6 +338,7 @@ class Comparison:
     def check_names(self) -> None:
         """Import the modules, and raise unless loss, methods and their options exist."""
         load_modules(self.imports)
+        # A loss is made by its name alone, so its constants need defaults.
         try:
             get_loss(self.loss)
         except TypeError:
@@ -369,12 +367,14 @@ class Comparison:
                     f"a comparison needs {key!r}: add it to the file or give --{key.removesuffix('s')}"
                 )
         values = dict(table) if base is None else with_paths(table, base)
+        # Data and delays may be given as one word, or as tables.
         values["data"] = read_record(DataSpec, "data", "source", values["data"])
         values["delays"] = read_record(DelaySpec, "delays", "law", values.get("delays", {}))
         methods, seeds = values["methods"], values.get("seeds")
         if not isinstance(methods, Sequence) or isinstance(methods, str):
             raise InputError(f"methods must be a list of names or tables, got {methods!r}")
         values["methods"] = tuple(MethodSpec.parse(entry) for entry in methods)
+        # A single number is the number of seeds.
         if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1:
             values["seeds"] = tuple(range(seeds))
         return cls(**values)
@@ -382,6 +382,7 @@ class Comparison:
     def to_table(self) -> JsonObject:
         """Return the comparison as plain data; :meth:`from_table` reads it back."""
         table = {name: getattr(self, name) for name in field_names(self) if getattr(self, name) is not None}
+        # The options of a method stand beside its other keys.
         methods = [without_defaults(entry) | dict(entry.options) for entry in self.methods]
         parts = {"data": without_defaults(self.data), "delays": without_defaults(self.delays)}
         return table | parts | {"methods": methods}
@@ -413,8 +414,10 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
+    # Paths in the file are relative to it, paths of flags to the working directory.
     table = with_paths(table, path.parent.absolute())
     replaced = with_paths(overrides or {}, Path.cwd())
+    # A flag about the data replaces one key of the table, not the table.
     if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
         replaced["data"] = {**table["data"], **replaced["data"]}
     try:

@@ -51,6 +51,7 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
     >>> np.round(X[y == 1].mean(), 1), y.sum()
     (np.float64(1.0), np.float64(0.0))
     """
+    # Alternating labels make every contiguous part balanced.
     rng = np.random.default_rng(seed)
     y = np.where(np.arange(n_samples) % 2 == 0, 1.0, -1.0)
     return rng.standard_normal((n_samples, n_features)) + y[:, None], y
@@ -87,6 +88,7 @@ def _make_problem(
 ) -> Problem:
     n_nodes, loss = network.n_nodes, get_loss(loss_name)
     chosen = seed if data.seed is None else data.seed
+    # The paper's data are balanced at every node, whatever the partition.
     if data.source == "gaussians":
         assert data.samples_per_node is not None
         if loss.task != "classification":
@@ -142,6 +144,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
             X = X.toarray()
         spread = X.std(axis=0)
         return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    # Rows of length 0 stay as they are.
     squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
     factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
     if sparse:
@@ -151,6 +154,7 @@ def _normalised(X: Matrix, how: str, source: str) -> Matrix:
 
 def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     """Return the edges of a graph or of a file, with their weights where these are not all 1."""
+    # A file is named by the error itself, other graphs are not.
     try:
         network = Network(graph, n_nodes=nodes)
     except InputError as error:
@@ -160,6 +164,7 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     labels = network.labels
     names = [label for label in labels if isinstance(label, str)]
     ends: Sequence[str | int] = names if len(names) == len(labels) else range(len(labels))
+    # Weights are written only if they are not all 1.
     edges = [(ends[i], ends[j]) for i, j in network.edges.tolist()]
     if (network.weights == 1.0).all():
         return tuple(edges)
@@ -178,6 +183,7 @@ def with_paths(table: TomlTable, base: Path) -> JsonObject:
     """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
     values = dict(table)
     data, graph, imports = table.get("data"), table.get("network"), table.get("imports")
+    # The three keys that may hold paths.
     if isinstance(data, str):
         data = {"source": data}
     if isinstance(data, Mapping):
@@ -304,6 +310,7 @@ def read_word(text: str) -> int | float | bool | str:
 
 def without_defaults(record: DataclassInstance) -> JsonObject:
     """Return the fields of a record that differ from the defaults, and the first field always."""
+    # The first field identifies the record, so it is always written.
     first, *rest = (each for each in dataclasses.fields(record) if each.name != "options")
     changed = [each for each in rest if getattr(record, each.name) != each.default]
     return {each.name: getattr(record, each.name) for each in (first, *changed)}

@@ -16,8 +16,8 @@ import pandas as pd
 from adfs.errors import unknown_name
 from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.experiments.inputs import make_problem
-from adfs.experiments.report import Finding, claims_list, save_findings, write_folder
-from adfs.experiments.results import Results, markdown
+from adfs.experiments.report import claims_list, write_folder
+from adfs.experiments.results import Finding, Results, markdown, save_findings
 from adfs.experiments.runner import run_comparisons
 from adfs.files import write_whole
 from adfs.pages import fill_page, html_table, number
@@ -188,6 +188,7 @@ def reproduce(
         raise unknown_name("experiment", which, CHOICES)
     settings = QUICK if quick else SETTINGS
     chosen = list(settings) if which in ("all", "table") else [which]
+    # The claims were made with several seeds; a quick look takes one.
     numbers = tuple(range((1 if quick else 5) if seeds is None else seeds))
     comparisons = {name: dataclasses.replace(settings[name], seeds=numbers) for name in chosen}
     folder = Path(folder)
@@ -222,6 +223,7 @@ def _table(comparisons: Mapping[str, Comparison], results: Mapping[str, Results]
     for name, comparison in comparisons.items():
         problem, network = make_problem(comparison, comparison.seeds[0])
         theory = table1(problem, network, comparison.tau)
+        # The formulas are the same in all settings.
         table["formula"] = theory["formula"]
         table[f"{name} predicted"] = theory["time"]
         if name in results:

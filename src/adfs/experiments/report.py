@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adfs.algorithms import METHODS
-from adfs.errors import InputError
 from adfs.experiments.comparison import Comparison, DelaySpec
 from adfs.experiments.inputs import make_network
 from adfs.experiments.results import (
     AXES,
     Curve,
+    Finding,
     Results,
+    load_findings,
     load_results,
     markdown,
     time_table,
@@ -57,35 +56,6 @@ _FACTS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A claim, the verdict of some runs on it, and the numbers behind."""
-
-    setting: str
-    text: str
-    verdict: str
-    detail: str
-
-
-def save_findings(findings: Sequence[Finding], folder: Path) -> None:
-    """Write findings into the folder of their runs, as JSON and as Markdown."""
-    plain = [dataclasses.asdict(finding) for finding in findings]
-    write_whole(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
-    lines = [f"- **{each.verdict}** ({each.setting}): {each.text}.\n  {each.detail}." for each in findings]
-    write_whole(folder / "claims.md", "\n".join(lines) + "\n")
-
-
-def load_findings(folder: Path) -> list[Finding]:
-    """Return the findings in a folder, an empty list if there are none."""
-    path = folder / "claims.json"
-    if not path.is_file():
-        return []
-    try:
-        return [Finding(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError):
-        raise InputError(f"{path} is damaged; remove it, or run the command that made it again") from None
-
-
 # --------------------------------------------------------------------------- figures
 
 
@@ -96,6 +66,7 @@ def _styles(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None:
     """Draw the errors of all methods against one quantity: medians, with the range of all seeds as a band."""
+    # Styles go by the place of a method, so a curve that is missing does not shift them.
     comparison = results.comparison
     pairs = zip(comparison.methods, _styles(comparison), strict=True)
     for place, (entry, (color, dashes)) in enumerate(pairs):
@@ -119,6 +90,7 @@ def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -
     if not logarithmic:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.locator_params(axis="x", nbins=6)
+    # The runs end below the target; a little of that is shown.
     axes.set_ylim(bottom=0.3 * comparison.target)
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
     for side in ("top", "right"):
@@ -201,6 +173,7 @@ def layout(network: Network) -> np.ndarray:
     """
     n, name = network.n_nodes, network.name or ""
     family = name.partition(":")[0]
+    # The name of a network says how it is drawn best.
     lattice = re.fullmatch(r"(?:grid|torus):(\d+)x(\d+)", name)
     if lattice:
         row, column = np.divmod(np.arange(n, dtype=np.float64), int(lattice[2]))
@@ -229,6 +202,7 @@ def network_svg(network: Network) -> str:
     if n > 600:
         return f"<p>{n} nodes and {network.n_edges} edges: too many to draw.</p>"
     places = 16.0 + (380.0 - 32.0) * layout(network)
+    # Circles shrink with the number of nodes, between limits that can be seen.
     radius = float(np.clip(70.0 / np.sqrt(n), 2.5, 11.0))
     lines = []
     for ends in network.edges:
@@ -239,6 +213,7 @@ def network_svg(network: Network) -> str:
         degree = int(network.degrees[node])
         label = html.escape(f"node {network.labels[node]}, {degree} neighbour{'s' * (degree != 1)}")
         circles.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"><title>{label}</title></circle>')
+    # The box ends where the drawing does, because a path is flat.
     top = places[:, 1].min() - 16.0
     height = max(places[:, 1].max() - top + 16.0, 40.0)
     box = f"0 {top:.1f} {380.0:.0f} {height:.1f}"
@@ -255,6 +230,7 @@ def claims_list(findings: Sequence[Finding]) -> str:
         return ""
     items = []
     for finding in findings:
+        # The class decides the colour of the verdict.
         kind = {"holds": "holds", "does not hold": "fails"}.get(finding.verdict, "open")
         items.append(
             f'<li><span class="verdict {kind}">{finding.verdict}</span> {html.escape(finding.text)}'
@@ -270,6 +246,7 @@ def _table(results: Results) -> str:
     # The frame has a row for each cell of the shown table, in the same order.
     cells: dict[str, list[str]] = {label: [f"<td>{html.escape(label)}</td>"] for label in results.labels}
     for (_, row), text in zip(frame.iterrows(), shown.to_numpy().ravel(), strict=True):
+        # A cell: the time, and in small print the range of the seeds or how many reached the level.
         mark = small = ""
         if math.isfinite(row["median"]):
             mark = ' class="best"' if row["median"] == best[row["level"]] else ""
@@ -286,6 +263,7 @@ def _table(results: Results) -> str:
 def _facts(results: Results) -> dict[str, str]:
     comparison = results.comparison
     first = next(iter(results.runs.values())).details.get("problem", {})
+    # σ may be one number, or one per node.
     sigma = comparison.sigma
     source = Path(comparison.data.source).name if comparison.data.is_file else comparison.data.source
     facts = {"network": comparison.network_name, "data": source, "loss": comparison.loss}
@@ -300,6 +278,7 @@ def _delay_facts(delays: DelaySpec) -> dict[str, str]:
     facts = {"delays": delays.law + ("; one draw per batch" if delays.batch == "scaled" else "")}
     if delays.blocking:
         facts["exchanges"] = "both ends wait for the message"
+    # A node of speed 2 computes two samples in time 1.
     speeds = delays.speed if isinstance(delays.speed, tuple) else (delays.speed,)
     if set(speeds) != {1.0}:
         low, high = min(speeds), max(speeds)
@@ -321,6 +300,7 @@ def _delay_facts(delays: DelaySpec) -> dict[str, str]:
 def _shown_toml(comparison: Comparison) -> str:
     """Return the comparison as TOML with the names of its files instead of their paths on this machine."""
     text = comparison.toml()
+    # The paths that the description may contain: the data and the imported files.
     files = [comparison.data.source] * comparison.data.is_file
     for path in [*files, *(name for name in comparison.imports if name.endswith(".py"))]:
         text = text.replace(
@@ -372,6 +352,7 @@ def make_page(
     """
     figures = draw_figures(results) if figures is None else figures
     comparison, facts = results.comparison, _facts(results)
+    # The sentences below the figures and the table depend on the number of seeds.
     count = len(comparison.seeds)
     error = results.error_name.replace("F −", "F(θ_i) −")
     caption = f"The mean over the nodes of {error}."

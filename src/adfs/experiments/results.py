@@ -1,8 +1,11 @@
-"""The runs of a comparison as one object: traces, curves over seeds, times to an error, and their tables."""
+"""The results of a comparison: traces, curves over seeds, times to an error, tables, verdicts on claims."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +15,7 @@ import pandas as pd
 
 from adfs.errors import InputError
 from adfs.experiments.comparison import Comparison, MethodSpec, read_comparison
+from adfs.files import write_whole
 from adfs.pages import number
 from adfs.runtimes.loop import Outcome
 from adfs.runtimes.result import Run
@@ -97,6 +101,7 @@ class Results:
 
         A run that ended above the level bounds its time from below by its end.
         """
+        # An infinite median means that half of the runs ended above the level.
         times = self.times(label, level)
         median = float(np.median(times))
         if math.isfinite(median):
@@ -233,3 +238,35 @@ def load_results(folder: str | Path) -> Results:
     if not results.runs:
         raise InputError(f"{folder} holds no finished run yet: run adfs compare {description} first")
     return results
+
+
+# --------------------------------------------------------------------------- claims
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, the verdict of some runs on it, and the numbers behind."""
+
+    setting: str
+    text: str
+    verdict: str
+    detail: str
+
+
+def save_findings(findings: Sequence[Finding], folder: Path) -> None:
+    """Write findings into the folder of their runs, as JSON and as Markdown."""
+    plain = [dataclasses.asdict(finding) for finding in findings]
+    write_whole(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+    lines = [f"- **{each.verdict}** ({each.setting}): {each.text}.\n  {each.detail}." for each in findings]
+    write_whole(folder / "claims.md", "\n".join(lines) + "\n")
+
+
+def load_findings(folder: Path) -> list[Finding]:
+    """Return the findings in a folder, an empty list if there are none."""
+    path = folder / "claims.json"
+    if not path.is_file():
+        return []
+    try:
+        return [Finding(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError):
+        raise InputError(f"{path} is damaged; remove it, or run the command that made it again") from None

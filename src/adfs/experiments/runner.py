@@ -61,10 +61,12 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
     method = get_method(entry.method)
     constants = constants_of(entry, problem, network, comparison.tau)
     delays = comparison.delays.make(comparison.tau, network)
+    # The clock is started several times: to find the end of the run, and for its times.
     clock = functools.partial(
         Clock, method, constants, node_sizes(problem), network, delays, seed=seed, schedule=entry.schedule
     )
     last = _last_position(comparison, method, constants, problem, clock)
+    # A run compares its error with an absolute target.
     target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)
     # The first record is at a thousandth of the longest run; later ones are spaced by a factor.
     grid = Grid(first=max(1.0, 1e-3 * last), per_decade=comparison.records, unit="events")
@@ -82,6 +84,7 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
         progress=False,
     )
     run = run_one(method, problem, network, options, dict(entry.options))
+    # Besides the columns of every run, the error relative to F(0).
     columns = dict(run.columns)
     columns["relative"] = columns["suboptimality"] / problem.value_at_zero
     details = {
@@ -124,6 +127,7 @@ def _last_position(
     comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
 ) -> float:
     """Return the position at which a run ends if it has not reached its target: the first of its limits."""
+    # Without any limit a run ends after a fixed number of passes.
     limits = []
     if comparison.max_time is not None:
         limits.append(_position_in_time(clock, comparison.max_time))
@@ -150,6 +154,7 @@ def _position_in_time(start: Callable[[], Clock], time: float) -> float:
 def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
     """Return a hash of everything that a run depends on, except the contents of imported modules."""
     table = comparison.to_table()
+    # Entries that do not change a run.
     for key in ("title", "methods", "seeds", "imports"):
         table.pop(key, None)
     method = dataclasses.asdict(dataclasses.replace(entry, label="-"))
@@ -185,8 +190,10 @@ def finished_run(task: Task, before: Comparison | None) -> Run | None:
         run = Run.load(task.path)
     except InputError:
         return None
+    # The same settings: the run is used as it is.
     if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
         return run
+    # The same settings except the delays: the run gets new times.
     if before is not None:
         before = dataclasses.replace(
             task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
@@ -205,14 +212,17 @@ def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
     comparison, entry, seed = task.comparison, task.entry, task.seed
     if run.history is not None or (comparison.max_time is not None and not run.converged):
         return None
+    # The parameters for the old and for the new τ must be the same.
     problem, network = make_problem(comparison, seed)
     old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
     if isinstance(old, Parameters | BlockParameters):  # they hold the τ that they were chosen for
         old = dataclasses.replace(old, tau=new.tau)
     if not _same(old, new):
         return None
+    # The schedule of the run decides who waits for whom; the clock walks through it again.
     delays = comparison.delays.make(comparison.tau, network)
     timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
+    # A run that takes longer now would have ended earlier.
     if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
         return None
     marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
@@ -336,6 +346,7 @@ def run_comparisons(
 
 def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
     """Make the runs, print how far they are, and raise the first error after the last run."""
+    # Errors are collected, so that one method that cannot run does not stop the others.
     shown = sys.stderr.isatty() if progress is None else progress
     begun, errors = time.monotonic(), []
     try:
@@ -368,6 +379,7 @@ _RunOutcome = tuple[str, "float | InputError"]
 @contextlib.contextmanager
 def _outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Iterable[_RunOutcome]]:
     """Give an iterator over the outcomes of the tasks, in the order in which they end."""
+    # One process needs no pool, and its runs end in order at Ctrl-C.
     if jobs == 1 or len(tasks) < 2:
         yield map(_make, tasks)
         return

@@ -1,4 +1,4 @@
-"""What ``method="auto"`` stands for: the cheapest method that can solve the problem."""
+"""The choice behind ``method="auto"``: the cheapest method that can solve the problem."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def choose(
     Parameters
     ----------
     facts : Facts
-        The same in every process but for the last digits of eigenvalues: rank 0 tells the others its choice.
+        Processes may have different last digits of eigenvalues, so rank 0 sends its choice to the others.
     network : Network
     tol : float
         The certified relative gap to reach.
     allowed : callable, optional
-        What else a method must fulfil.
+        A further condition on the method.
 
     Examples
     --------
-    >>> facts = Facts(n_samples=50_000, n_features=5_000, kappa_s=5000.0, kappa_b=500.0)
+    >>> facts = Facts(n_samples=50_000, n_features=20, kappa_s=5000.0, kappa_b=500.0)
     >>> choose(facts, Network("grid:4x4"), 1e-6).method
-    'lbfgs'
+    'newton'
     """
     able = [
         method
@@ -63,6 +63,7 @@ def choose(
     ]
     if not able:
         raise InputError("no method can solve this problem with these parameters: leave them out")
+    # One number per method: computations and messages, in units of one sample's step.
     costs = {method.name: method.cost(facts, network, tol) for method in able}
     order = sorted(costs, key=lambda name: costs[name].work(facts))
     best, second = order[0], order[1] if len(order) > 1 else None

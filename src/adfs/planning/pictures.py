@@ -1,4 +1,4 @@
-"""What is shown of a plan: the figure of times against nodes, and the page."""
+"""The figure of a plan (times against numbers of nodes) and its page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ if TYPE_CHECKING:
 
     from adfs.planning.planner import Plan
 
-_MOST_ROWS = 40
-# What takes longer than so many times the best is left out of the figure.
-_SLOWEST = 100.0
-
 
 def draw(plan: Plan, axes: Axes | None = None) -> Axes:
-    """Draw the predicted time against the number of nodes, one line per method on its best graph."""
+    """Draw the predicted time against the number of nodes, one line per method on its best network."""
     if axes is None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -30,16 +26,20 @@ def draw(plan: Plan, axes: Axes | None = None) -> Axes:
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
     scale = 1.0 if plan.seconds_per_sample is None else plan.seconds_per_sample
-    shown = [one.method for one in plan.best_of_each() if one.time <= _SLOWEST * plan.best.time]
+    # Methods that take a hundred times as long as the best would squeeze the others together.
+    shown = [one.method for one in plan.best_of_each() if one.time <= 100.0 * plan.best.time]
     for method, style in zip(shown, line_styles(shown, METHODS), strict=True):
         best: dict[int, float] = {}
         for one in plan.predictions:
             if one.method == method:
                 best.setdefault(one.n_nodes, scale * one.time)
         counts = sorted(best)
+        # Hollow markers stand for methods that are not recommended. A single point shows no dashes, so the
+        # markers tell the styles of lines apart.
         line = line_options(*style) | ({"mfc": "none"} if method in plan.passed_over else {})
-        marker = {"": "o", "6 3": "s"}.get(style[1], "^")  # a point alone shows no dashes
+        marker = {"": "o", "6 3": "s"}.get(style[1], "^")
         axes.plot(counts, [best[n] for n in counts], marker=marker, ms=5, label=method, **line)
+    # A grey ring marks the recommendation.
     axes.plot(plan.best.n_nodes, scale * plan.best.time, "o", ms=12, mfc="none", mec="0.48")
     counts = sorted({one.n_nodes for one in plan.predictions})
     axes.set_xscale("log")
@@ -66,17 +66,18 @@ def _svg(plan: Plan) -> str:
         assert figure is not None
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
+    # Leave out the XML header: the element becomes part of an HTML page.
     svg = svg[svg.index("<svg") :]
     label = "Predicted time of each method against the number of nodes"
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" class="figure" ', 1)
 
 
 def _rows(plan: Plan) -> list[list[str]]:
-    """Return the cells of the table: the best of each method first, then the quickest of all."""
+    """Return the cells of the table, at most 40 rows: the best of each method, then the fastest of all."""
     first = plan.best_of_each()
     rest = [one for one in plan.predictions if one not in first]
     rows = []
-    for one in [*first, *rest][:_MOST_ROWS]:
+    for one in [*first, *rest][:40]:
         marked = ' class="best"' if one is plan.best else ""
         rows.append([f"<td{marked}>{html.escape(text)}</td>" for text in plan.cells(one)[:-1]])
     return rows
@@ -85,7 +86,7 @@ def _rows(plan: Plan) -> list[list[str]]:
 def make_page(plan: Plan) -> str:
     """Return the page as text."""
     facts = plan.facts
-    told = {
+    numbers = {
         "samples, N": number(facts.n_samples),
         "features, d": number(facts.n_features),
         "κ_s": number(facts.kappa_s),
@@ -97,7 +98,7 @@ def make_page(plan: Plan) -> str:
         "nodes that pay, at most": str(plan.node_limit),
     }
     if not math.isnan(plan.tau_limit):
-        told["τ up to which they do"] = "any" if math.isinf(plan.tau_limit) else number(plan.tau_limit)
+        numbers["τ up to which they do"] = "any" if math.isinf(plan.tau_limit) else number(plan.tau_limit)
     sentences = "".join(f"<li>{html.escape(one)}</li>" for one in plan.sentences())
     return fill_page(
         "plan.html",
@@ -105,5 +106,5 @@ def make_page(plan: Plan) -> str:
         sentences=sentences,
         figure=_svg(plan),
         table=html_table(plan.heads[:-1], _rows(plan)),
-        facts=html_facts(told),
+        facts=html_facts(numbers),
     )

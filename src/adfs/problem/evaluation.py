@@ -207,6 +207,7 @@ def loss_sums(samples: Samples, theta: np.ndarray) -> np.ndarray:
 def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
     """Return the same at p points at once, ``points`` (d, p), same bits; one output; shape (n, p)."""
     rows, node_starts = samples.rows, samples.node_starts
+    # p sums with a carry each, as `loss_sums` has one.
     n, p = node_starts.size - 1, points.shape[1]
     out = np.zeros((n, p))
     margins, carry = np.empty(p), np.empty(p)
@@ -234,6 +235,7 @@ def loss_sums_at(samples: Samples, points: np.ndarray) -> np.ndarray:
 def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Return w_j∇ℓ at the margins of each row, shape (N, K)."""
     loss = samples.loss
+    # Margins are written to their place in the result, and replaced by the slopes there.
     out = np.empty((samples.weights.size, outputs(loss)))
     table = np.empty(theta.size)
     fill_table(samples.rows, theta, outputs(loss), table)
@@ -246,6 +248,7 @@ def loss_slopes(samples: Samples, theta: np.ndarray) -> np.ndarray:
 @compiled
 def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Return start (d,) plus the rows of values (n, d), one after the other (NumPy has its own order)."""
+    # Every process adds in this order, so that all have the same bits.
     out = start.copy()
     for i in range(values.shape[0]):
         for k in range(values.shape[1]):
@@ -274,6 +277,7 @@ def squared_norm(vector: np.ndarray) -> float:
 @inlined
 def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.ndarray) -> None:
     """Add s xᵀ of row j and its dual variable s (K,) to a table (K·p,), and the rounding to ``carry``."""
+    # Output by output: a row is read K times, its sum of products is in the order of its columns.
     start, stop = row_span(rows, j)
     feature, output = table_strides(rows, table.size // dual.size, dual.size)
     for number in range(dual.size):
@@ -408,6 +412,7 @@ def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) ->
     out = np.zeros(duals.size)
     for j in range(duals.size):
         if weights[j] > 0.0:
+            # An infinite end is no bound; a domain without any leaves the weight as the scale.
             low, high = domain(loss, label_at(y, j))
             room = min(duals[j] - weights[j] * low, weights[j] * high - duals[j])
             out[j] = max(room, 0.0) if math.isfinite(room) else weights[j]

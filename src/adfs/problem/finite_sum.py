@@ -189,6 +189,7 @@ class FiniteSum(ABC):
         """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
         if total_l1 is None:
             return WholePenalty(total_sigma, ridge_columns=self.ridge_columns)
+        # Σ_i λ_i c_k, column by column.
         columns = np.ones(self.n_features) if self.l1_columns is None else self.l1_columns
         return WholePenalty(total_sigma, total_l1 * columns, total_l1, self.ridge_columns)
 

@@ -62,7 +62,7 @@ class Loss:
     several_outputs : bool
         Whether a sample has more than one margin, ``n_outputs`` of them.
     link : str
-        Which function of the mean the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
+        The function of the mean that the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
     likelihood : bool
         Whether the loss is a negative log-likelihood, so that its curvature is the information.
     standard_errors : bool
@@ -82,8 +82,7 @@ class Loss:
     iterative prox may use.
 
     It may define ``divergence(loss, u, s, b)``, which is ℓ(u; b) + ℓ*(s; b) − us without cancellation, and
-    infinite outside the domain. Certificates are then accurate to the last digits. Without it the difference
-    is computed, and a bound of its rounding is added.
+    infinite outside the domain. Without it the difference is computed, and a bound of its rounding added.
 
     For parameters that adapt during a run (`adfs.problem.views`) it defines ``curvature_over(loss, low, high,
     b)``, the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first

@@ -37,9 +37,8 @@ _WITHOUT_OFFSETS = ("active", "kappa", "batch_smoothness")
 class Problem(FiniteSum):
     """Minimise F(θ) = Σ_i [ Σ_j w_ij ℓ(x_ijᵀθ; y_ij) + (σ_i/2)‖θ‖² ] over nodes i and their samples j.
 
-    With ``l1`` every node has a term λ_i‖θ‖₁ too: the elastic net.
-
-    With an ``offset`` the loss of a sample is ℓ(x_ijᵀθ + o_ij; y_ij).
+    With ``l1`` every node has a term λ_i‖θ‖₁ too: the elastic net. With an ``offset`` the loss of a sample is
+    ℓ(x_ijᵀθ + o_ij; y_ij).
 
     The loss ``"multinomial"`` has K outputs, one per class: θ is then a (K, p) matrix laid out row by row,
     and a sample's margins are Θx.
@@ -132,8 +131,7 @@ class Problem(FiniteSum):
     ) -> Problem:
         """Build a problem from data that is already split, one ``(X, y)`` per node.
 
-        Weights and offsets of the margins may follow: ``(X, y, weights)``, ``(X, y, weights, offset)``; None
-        stands for none.
+        Weights and offsets of the margins may follow: ``(X, y, weights, offset)``; None stands for none.
 
         Examples
         --------
@@ -350,7 +348,7 @@ class Problem(FiniteSum):
         if not self.loss.several_outputs:
             return LinearTerm(x, label_at(self.labels, row), weight, self.loss)
         shift = None if self.offset is None else self.offset[row]
-        return LinearTerm(x, float(self.y[row]), weight, self.loss, shift)
+        return LinearTerm(x, int(self.y[row]), weight, self.loss, shift)
 
     @staticmethod
     def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:

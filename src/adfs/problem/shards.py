@@ -160,6 +160,7 @@ def make_shard(
     offset: ArrayLike | None = None,
 ) -> Shard:
     """Check one node's data against each other and against the loss."""
+    # Shapes first, then values: the sentence names the first thing that is wrong.
     rows = as_rows(X, f"{where}X")
     labels = as_numbers(y, f"{where}y").copy()
     if labels.ndim != 1 or labels.size != rows.shape[0]:
@@ -196,6 +197,7 @@ def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
 
 def _stacked_offset(shards: list[Shard]) -> np.ndarray | None:
     """Return the offsets of all rows; a shard without any has zeros where another has some."""
+    # The shape of those that are given decides between one offset per row and one per output.
     given = next((shard.offset for shard in shards if shard.offset is not None), None)
     if given is None:
         return None
@@ -244,6 +246,7 @@ def _label(
 
 
 def _indices(node: int, part: ArrayLike) -> np.ndarray:
+    # An empty list has no type of its own.
     rows = np.asarray(part)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
         raise InputError(f"partition: the list of node {node} must hold whole row numbers, got {part!r}")

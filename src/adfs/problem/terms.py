@@ -88,6 +88,7 @@ class Term(ABC):
                 f"the dual step {step:.3g} is not below the smoothness {smoothness:.3g} of a general term; "
                 "raise the smoothness (any larger one is valid)"
             )
+        # The curvature that is left out of f* makes the step of the prox shorter.
         inner = self.prox(z / step, 1.0 / step - 1.0 / smoothness)
         return (z - step * inner) / (1.0 - step / smoothness)
 
@@ -148,6 +149,7 @@ class LinearTerm(Term):
 
     def _prox_slopes(self, target: np.ndarray, inverse_step: float) -> np.ndarray:
         """Return s = w∇ℓ(u) at the u (K,) with u + (inverse_step − 1/(wβ))·s = target."""
+        # The dual prox of the term is stationary at (s − ζ)/h + u − s/(wβ) = 0, with ζ/h = target.
         h = 1.0 / inverse_step
         if not self.loss.several_outputs:
             slope = float(target[0])
@@ -228,7 +230,7 @@ class MultinomialLogisticTerm(LinearTerm):
             raise InputError(
                 f"multinomial label {label} is not one of the {n_classes} classes 0 … {n_classes - 1}"
             )
-        super().__init__(x, float(label), weight, Multinomial(int(n_classes)), shift)
+        super().__init__(x, int(label), weight, Multinomial(int(n_classes)), shift)
 
 
 class GeneralLoss(NamedTuple("GeneralLossParameters", []), Loss):

@@ -52,11 +52,6 @@ class Boxed(
         return self.loss.beta
 
 
-def can_be_boxed(loss: Loss) -> bool:
-    """Whether a loss says what its curvature is over an interval."""
-    return loss.can_be_boxed
-
-
 # --------------------------------------------------------------------------- what kernels call
 
 
@@ -148,11 +143,12 @@ class BoxedProblem(Problem):
     """
 
     def __init__(self, problem: FiniteSum, margins: np.ndarray) -> None:
-        if not can_be_boxed(problem.loss):
+        if not problem.loss.can_be_boxed:
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
         self._set(problem.loss, problem.data, problem.node_starts, problem.sigma, problem.row_index)
         self.l1, self.l1_columns = problem.l1, problem.l1_columns
         self.whole, self.margins = problem, margins
+        # The curvature over the interval, and the slopes at its ends, which bound the dual variable.
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)
         self.boxed = Boxed(problem.loss, curvature, ends)
@@ -178,7 +174,7 @@ class BoxedProblem(Problem):
         return batch_smoothness(self.X, self.weights * self.boxed.curvature, self.node_starts, 1.0)
 
     def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        """Move tips (N,) into their boxes; constants have 0."""
+        """Move dual variables (N,) into their boxes; constants have 0."""
         low, high = self.weights * self.boxed.ends[:, 2], self.weights * self.boxed.ends[:, 3]
         moved = np.where(self.whole.active, np.clip(duals, low, high), 0.0)
         if in_place:
@@ -220,6 +216,7 @@ class BoxedTerm(LinearTerm):
         def slope(u: float) -> float:
             return u + factor * derivative(self.loss, u, self.label) - scalar / h
 
+        # The slope rises with the margin: an end whose slope has the right sign is the solution.
         low, high = max(self.low, -1e3), min(self.high, 1e3)
         if slope(low) >= 0.0:
             high = low
@@ -250,11 +247,6 @@ def common_margin(over: float, under: float) -> float:
 
 
 # --------------------------------------------------------------------------- smoothing
-
-
-def can_be_smoothed(loss: Loss) -> bool:
-    """Whether `smoothed` knows a loss."""
-    return loss.smoothed(1.0) is not None
 
 
 def smoothed(problem: FiniteSum, width: float) -> Problem:

@@ -1,4 +1,4 @@
-"""Runtimes: what carries an algorithm out, in one process or on a cluster."""
+"""Runtimes: they run a method on a problem, in one process or on a cluster."""
 
 from adfs.runtimes.clock import retime, with_times
 from adfs.runtimes.cluster import Cluster, OneProcess

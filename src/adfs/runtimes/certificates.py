@@ -81,6 +81,7 @@ class AllNodes:
         self.cluster, self.placement, self.problem = cluster, placement, problem
         self.why = "to sum up the data"
         self.block = placement.block(cluster.rank)
+        # The penalty of the whole problem, the same in every process.
         self.sigma = self.collect(problem.sigma)
         self.total_sigma = float(self.sigma.sum())
         total_l1 = None if problem.l1 is None else float(self.collect(problem.l1).sum())
@@ -183,10 +184,12 @@ def certify(
     if duals is not None and enough is not None and direct:
         duals = _inside(process, duals, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
+        # The gap without the rounding of the sums: enough to see how far the run still is.
         parts = nodes.collect(problem.gap_parts(duals, theta))
         certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
         if certificate.gap > enough:
             return certificate._replace(absolute_gap=np.nan)  # an estimate
+        # Near the tolerance a second pass bounds the rounding of θ(s), and the gap is proven.
         residual = nodes.add_rows(duals) + sigma * theta
         # Earlier bounds took the sums from the centres, whose rounding is not known.
         return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)
@@ -200,6 +203,7 @@ def certify(
         theta = np.asarray(nodes.add(process.primal()) / nodes.sigma.size)
         if not problem.certifiable:
             return Certificate(theta, float(nodes.objectives(theta[None, :])[0]), -np.inf, np.nan)
+        # The slopes of the losses at θ are dual variables in their domains, whatever θ is.
         own = duals = problem.clip_to_domain(problem.slopes(theta), in_place=True)
         total = nodes.add_rows(duals)
         # Far from the optimum the dual variables of θ may give a lower bound below D(0).
@@ -242,6 +246,7 @@ def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tupl
     beta, square, scales = problem.loss.beta, squared_norm(theta), nodes.margin_scales
     excess, rows = max(value - nodes.dual_at_zero, 0.0), float(scales[:, 0].sum())
     margins = float(margin_rounding(scales, beta, square).sum())
+    # Three bounds: of the margins, of the slopes at them, and of the sum of the nodes' gradients.
     each = _EPS * float(scales[:, 4].max() + len(scales) + theta.size + 8.0)  # of the longest sums
     slopes = np.sqrt(2.0 * beta * margins) + each * np.sqrt(2.0 * beta * excess)
     lost = np.sqrt(rows) * slopes + each * nodes.total_sigma * np.sqrt(square)
@@ -265,6 +270,7 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
     """
     problem, penalty, block = nodes.problem, nodes.penalty, nodes.block
     beta, active = float(problem.samples.loss.beta), np.flatnonzero(problem.active)
+    # Each node starts from the same θ and changes its own dual variables only.
     for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.node_starts))):
         order = np.random.default_rng([number, block[node]]).permutation(active[first:last])
         dual_pass(problem.samples, beta, order, float(problem.sigma[node]), duals, theta.copy())
@@ -277,6 +283,7 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
 
 def _inside(process: Process, duals: np.ndarray, problem: FiniteSum) -> np.ndarray:
     """Return a process's dual variables inside their domains, in place unless they are its state."""
+    # A copy as long as the data is made only where the process would lose its own state.
     held = any(np.may_share_memory(duals, array) for array in process.arrays().values())
     return problem.clip_to_domain(duals, in_place=not held)
 
@@ -312,6 +319,7 @@ def measure_nodes(
         out["worst"] = float((values - problem.optimum().value).max())
     if "consensus" in record.measures:
         found["consensus"] = np.linalg.norm(iterates - iterates.mean(axis=0), axis=1)
+    # One number for all nodes, or one column per node.
     for name, each in found.items():
         if record.nodes == "each":
             out.update({f"{name}[{node}]": float(value) for node, value in enumerate(each)})

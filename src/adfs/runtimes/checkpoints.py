@@ -52,6 +52,7 @@ def run_fingerprint(method: str, setting: Setting, rule: str) -> str:
     words, arrays = setting.problem.identity()
     words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words, rule]
     arrays = [*arrays, setting.block, network.edges, network.weights]
+    # Floats are part of the text with all their digits, arrays of the hash with all their bytes.
     if dataclasses.is_dataclass(setting.parameters):
         for item in dataclasses.fields(setting.parameters):
             value = getattr(setting.parameters, item.name)
@@ -86,6 +87,7 @@ def _save(
         "columns": columns,
         "stages": stages,
     }
+    # Rows all have the same columns, so they are kept as one table.
     table = np.array([[row[name] for name in columns] for row in rows], dtype=np.float64)
     arrays = {f"{_STATE}{name}": value for name, value in process.arrays().items()}
     if progress.best is not None:
@@ -120,6 +122,7 @@ def _kept(numbers: Sequence[str], place: str, arrays: Mapping[str, np.ndarray]) 
 def _why_refused(path: Path, fingerprint: str) -> str:
     """Say why a checkpoint cannot be resumed by a run with this fingerprint; nothing if it can be."""
     header = read_container(path, "checkpoint")[0]
+    # Another version may draw or round differently: its runs cannot be gone on with.
     version = header.get("version", "an earlier version")
     if version != __version__:
         return (
@@ -142,6 +145,7 @@ def _load(path: Path, make_process: MakeProcess) -> tuple[Process, Progress]:
         work = Work(*(int(value) for value in header["work"]))
         if not (0.0 <= position < math.inf and 0.0 <= seconds < math.inf and min(work) >= 0):
             raise ValueError("its position, its work or its seconds are negative or not finite")
+        # The file may have been changed by hand: every entry is checked before it is used.
         names, table = header["columns"], arrays["rows"]
         check_array("rows", table, (len(table), len(names)) if len(table) else (0,))
         rows = [dict(zip(names, (float(value) for value in row), strict=True)) for row in table]
@@ -163,6 +167,7 @@ def _load(path: Path, make_process: MakeProcess) -> tuple[Process, Progress]:
             array[...] = found
         process.position, process.work = position, work
         dual = process.dual()
+        # Certificates are checked against the process, which knows the shapes.
         for certificate in (progress.best, None if ending is None else ending.certificate):
             if certificate is None:
                 continue
@@ -220,22 +225,25 @@ def open_checkpoints(
 @contextlib.contextmanager
 def used_by_one_run(cluster: Cluster, path: AnyPath | None) -> Iterator[None]:
     """Refuse a second run where a live one keeps its checkpoints; a run that died holds nothing."""
+    if path is None:
+        yield
+        return
+    place = Path(path)
+    file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
     with contextlib.ExitStack() as held:
-        if path is not None:
-            place = Path(path)
-            file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
 
-            def hold() -> None:
-                if cluster.rank == 0:
-                    held.enter_context(_locked(file, place))
+        def hold() -> None:
+            if cluster.rank == 0:
+                held.enter_context(_locked(file, place))
 
-            cluster.attempt("to look for checkpoints", hold)
+        cluster.attempt("to look for checkpoints", hold)
         yield
 
 
 @contextlib.contextmanager
 def _locked(file: Path, place: Path) -> Iterator[None]:
     """Hold a lock that the system drops with this process."""
+    # The lock belongs to the open file: it ends with the process, however that ends.
     try:
         import fcntl
     except ImportError:  # a system without such locks
@@ -300,6 +308,7 @@ def _check_folder(folder: Path) -> None:
     """Raise unless files can be written into a folder, which is made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Permissions do not say everything (quotas, read-only disks): write a file.
         probe = folder / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink(missing_ok=True)  # another process of the same number may have been quicker
@@ -316,10 +325,10 @@ class CheckpointFolder(Checkpoints):
 
     def __init__(self, cluster: Cluster, folder: Path, fingerprint: str, part_of: Path | None = None) -> None:
         self.cluster, self.folder, self.fingerprint, self.part_of = cluster, folder, fingerprint, part_of
-        self.generation = 0
+        self.n_ranks, self.generation = cluster.size, 0
 
     def _file(self, generation: int) -> Path:
-        place = f"rank-{self.cluster.rank:05d}-of-{self.cluster.size:05d}"
+        place = f"rank-{self.cluster.rank:05d}-of-{self.n_ranks:05d}"
         return self.folder / f"{place}.{generation:08d}.checkpoint"
 
     @property
@@ -330,8 +339,8 @@ class CheckpointFolder(Checkpoints):
     def _read_manifest(self) -> JsonObject:
         header, _ = read_container(self.manifest, _KIND)
         with refused_as_damaged(self.manifest):
-            whole = {name: int(header[name]) for name in ("generation", "n_ranks")}
-            return whole | {"position": float(header["position"])}
+            counts = {name: int(header[name]) for name in ("generation", "n_ranks")}
+            return counts | {"position": float(header["position"])}
 
     def start(self) -> None:
         """Try whether the folder can be written into, and look which generation is there."""
@@ -341,6 +350,7 @@ class CheckpointFolder(Checkpoints):
         if self.cluster.rank == 0:
             with contextlib.suppress(AdfsError):
                 generation = self._read_manifest()["generation"]
+        # All count from the generation of process 0, whose manifest it is.
         self.generation = int(self.cluster.gather(generation, why)[0])
 
     def save(
@@ -355,14 +365,16 @@ class CheckpointFolder(Checkpoints):
         why = f"to write the checkpoint at position {process.position:.17g}"
         trouble = ""
         try:
+            # Rows are the same in every process: process 0 writes them.
             with self.cluster.busy():
                 own = progress if self.cluster.rank == 0 else dataclasses.replace(progress, rows=[])
                 _save(self._file(new), process, self.fingerprint, own, stages, stage_arrays)
         except FileError as error:
             trouble = str(error)
+        # The manifest is replaced only when every process has written its file.
         self._refuse_if_any_failed(trouble, new, why)
         if self.cluster.rank == 0:
-            header = {"generation": new, "n_ranks": self.cluster.size, "position": process.position}
+            header = {"generation": new, "n_ranks": self.n_ranks, "position": process.position}
             try:
                 write_container(self.manifest, _KIND, header, {})
             except FileError as error:
@@ -398,14 +410,16 @@ class CheckpointFolder(Checkpoints):
         if not header:
             return None
         trouble = ""
-        if header["n_ranks"] != self.cluster.size:
+        # The nodes of a process and the bits of its file belong to this number of ranks.
+        if header["n_ranks"] != self.n_ranks:
             trouble = (
                 f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks "
-                f"and there are {self.cluster.size}; resume with as many as there were"
+                f"and there are {self.n_ranks}; resume with as many as there were"
             )
         else:
             self.generation = header["generation"]
             path = self._file(self.generation)
+            # Every process reads its own file; one that does not fit stops all.
             own_trouble = self.cluster.attempt(why, lambda: _why_refused(path, self.fingerprint))
             troubles = self.cluster.gather(own_trouble, why)
             trouble = next((f"rank {rank}: {one}" for rank, one in enumerate(troubles) if one), "")
@@ -427,6 +441,7 @@ class CheckpointFolder(Checkpoints):
     def begin(self) -> None:
         """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""
         if self.cluster.rank == 0:
+            # A fit of several runs has such files in its own folder, too.
             for folder in {self.folder, self.part_of or self.folder}:
                 for name in ("finished.json", "ended.json"):
                     with contextlib.suppress(OSError):

@@ -64,6 +64,7 @@ class Times(NamedTuple):
 @inlined
 def _exchange(pace: Pace, state: ClockState, edge: int, i: int, j: int, at_i: float, at_j: float) -> None:
     """Let the ends of an edge exchange messages sent at ``at_i`` and ``at_j``."""
+    # Both messages leave at once; a blocking exchange ends when the later one has arrived.
     to_j, to_i = message_times(pace, state, edge, pace.tau[edge])
     if pace.blocking:
         together = max(at_i, at_j) + to_j
@@ -82,6 +83,7 @@ def _walk_events(
     n = state.time.size
     for t in range(actors.size):
         actor = actors[t]
+        # A computation concerns one node, an exchange the two ends of an edge.
         if actor < n:
             state.time[actor] += computation_time(pace, state, actor, 1)
         else:
@@ -100,6 +102,7 @@ def _all_compute(pace: Pace, state: ClockState, samples: np.ndarray) -> None:
 
 @kernel
 def _all_exchange(pace: Pace, state: ClockState, ends: np.ndarray, rounds: int, sent: np.ndarray) -> None:
+    # All nodes send at the time that they have before any message of the round arrives.
     for _ in range(rounds):
         for i in range(sent.size):
             sent[i] = state.time[i]
@@ -110,6 +113,7 @@ def _all_exchange(pace: Pace, state: ClockState, ends: np.ndarray, rounds: int, 
 
 @kernel
 def _sum_over_all(pace: Pace, state: ClockState, hops: int, tau: float) -> None:
+    # Nobody has the sum before the slowest node has sent, and the messages follow one after another.
     latest = 0.0
     for i in range(state.time.size):
         latest = max(latest, state.time[i])
@@ -202,6 +206,7 @@ class Clock:
         single = chosen.kind == "single"
         sizes = node_sizes(problem)
         self._method, self._kind = chosen, schedule or "iid"
+        # One machine has all samples and no messages.
         if single:
             network = Network("path:1")
             sizes = NodeSizes(sizes.n_samples.sum(keepdims=True), sizes.n_active.sum(keepdims=True))
@@ -227,6 +232,7 @@ class Clock:
         self.stage += 1
         self._base = self.position
         seed, network = phase_seed(self._seed, self.stage), self.network
+        # The same draws as those of the run: a stage has a seed of its own.
         self._effort = self._method.effort(parameters, sizes, network)
         self._coins = seed_key(seed)
         self._schedule: Schedule | None = None
@@ -242,6 +248,7 @@ class Clock:
 
     def charge(self, passes: float, sums: float) -> None:
         """Let every node go through its samples some times, and all nodes sum up and down a tree."""
+        # A check is computed by all nodes at once, and its sums go up and down a tree.
         _all_compute(self._pace, self._state, np.ceil(passes * self._samples).astype(np.int64))
         tau = self._pace.tau
         hops = 2 * self._tree_depth * int(sums)
@@ -277,6 +284,7 @@ class Clock:
         if not position >= self.position:
             raise InputError(f"the clock is at position {self.position!r} and cannot go back to {position!r}")
         effort = self._effort
+        # Events are drawn again from the seed; rounds follow from their numbers.
         if isinstance(effort, EventEffort):
             assert self._schedule is not None
             before = np.ascontiguousarray(effort.before_exchange, dtype=np.int64)
@@ -294,6 +302,7 @@ class Clock:
                 self._coins,
                 self._sent,
             )
+            # Positions of a stage are counted from its beginning.
             first, last = int(self.position - self._base), int(position - self._base)
             _walk_rounds(self._pace, self._state, self._ends, plan, first, last)
         self.position = float(position)
@@ -346,6 +355,7 @@ def retime(
     latest, mean = np.empty(wanted.size), np.empty(wanted.size)
     stage_of = np.zeros(wanted.size) if stages is None else np.asarray(stages)
     checks = [] if history is None else list(reversed(history.checks))
+    # A check of the stages that lies before a position, or begins its stage, comes first.
     for number, position in enumerate(wanted):
         while checks and (checks[-1].position, clock.stage) < (position, stage_of[number]):
             assert history is not None
@@ -405,6 +415,7 @@ def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
         raise InputError(
             f"a budget of time must be finite and not before the clock's {clock.latest:g}, got {time!r}"
         )
+    # Double the stride until the time is passed, then bisect between the last two positions.
     while True:
         mark = clock.mark()
         clock.advance(clock.position + stride)
@@ -418,6 +429,7 @@ def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
     low, high = mark[0], clock.position
     for _ in range(64):
         middle = float(np.floor(0.5 * (low + high))) if clock.in_whole_steps else 0.5 * (low + high)
+        # The two positions are neighbours.
         if not low < middle < high:
             break
         clock.back(mark)

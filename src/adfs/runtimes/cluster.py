@@ -56,7 +56,7 @@ class Links(Protocol):
     peer : ndarray of shape (c,)
         The process at the other end.
     out, into : ndarray of shape (c, m)
-        What is sent next, and what came last.
+        The next message out, and the last one in.
     exchanges : ndarray of shape (c,), int64
         How many exchanges there were.
     """
@@ -98,7 +98,7 @@ class Cluster(ABC):
     one_file : bool
         Whether a checkpoint is one file of this process (otherwise a folder with one file per process).
     doing : callable
-        Returns what this process is doing, for the sentence of one that gives up.
+        Returns a description of the current work, for the sentence of a process that gives up.
     """
 
     rank: int = 0
@@ -107,7 +107,7 @@ class Cluster(ABC):
     one_file: bool = False
     doing: Callable[[], str] = staticmethod(lambda: "starting")
 
-    # ------------------------------------------------------------------ what a transport implements
+    # ------------------------------------------------------------------ implemented by a transport
 
     def __enter__(self) -> Self:
         return self
@@ -117,9 +117,9 @@ class Cluster(ABC):
 
     @abstractmethod
     def gather(self, item: Any, why: str) -> list[Any]:
-        """Return every process's item (what JSON can hold), in every process.
+        """Return every process's item (of types that JSON has), in every process.
 
-        ``why`` says what for, in the sentence of a process that waits.
+        ``why`` is the purpose, in the sentence of a process that waits.
         """
 
     @abstractmethod
@@ -167,7 +167,7 @@ class Cluster(ABC):
         """Return the seconds that a message of some numbers takes, the same in every process."""
         raise InputError("tau='measure' measures messages between processes, and this run sends none")
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ built on these
 
     def add(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
         """Return the sum over all nodes, in their order, of one vector per node.
@@ -181,6 +181,7 @@ class Cluster(ABC):
         """Return one number or vector per node of all processes, in the order of the nodes."""
         if self.size == 1:
             return values
+        # Processes send their nodes one after the other; the result has all nodes in their order.
         blocks = [placement.block(rank) for rank in range(self.size)]
         width = int(np.prod(values.shape[1:], dtype=np.int64))
         parts = self.share(values, [block.size * width for block in blocks], why)
@@ -192,7 +193,7 @@ class Cluster(ABC):
     def events(
         self, process: EventProcess, placement: Placement, times: ProcessTimes, tau: float | None = None
     ) -> EventExchange:
-        """Return what executes windows of events, with messages over the edges that are cut.
+        """Return the exchange that executes windows of events, with messages over the edges that are cut.
 
         ``tau`` is the time of a message in units of a sample's computation, where it is known.
         """
@@ -208,6 +209,7 @@ class Cluster(ABC):
         """Do something in every process; if it fails in one, all raise the same `RefusalError`."""
         if self.size == 1:
             return action()
+        # The errors of all processes are compared before anybody raises one: nobody is left waiting.
         result: list[T] = []
         trouble = private = ""
         try:
@@ -220,6 +222,7 @@ class Cluster(ABC):
             private = str(error) or type(error).__name__
             trouble = f"it failed {why} ({type(error).__name__}), its own message says more"
         found = self.gather(trouble, why)
+        # One process that failed is named; if all failed alike, the message is enough.
         failed = [rank for rank, words in enumerate(found) if words]
         if private:
             refusal = RefusalError(f"rank {self.rank}: {private}")
@@ -235,6 +238,7 @@ class Cluster(ABC):
         if self.size == 1:
             return
         cards = self.gather({name: str(value) for name, value in words.items()}, "at the start")
+        # Every process compares all, and so all raise the same sentence.
         for name in dict.fromkeys(name for card in cards for name in card):
             for rank, card in enumerate(cards):
                 if card.get(name) != cards[0].get(name):
@@ -245,6 +249,7 @@ class Cluster(ABC):
 
     def in_turns(self, action: Callable[[], object], why: str) -> None:
         """Do something that leaves its result on the disk: once per machine, then everywhere."""
+        # The first process of a machine fills its cache on the disk, the others then read it.
         first_here = self.hosts.index(self.hosts[self.rank]) == self.rank
         for turn in (True, False):
             if first_here is turn:

@@ -121,6 +121,7 @@ class Delays:
             raise unknown_name("law of delays", self.law, _LAWS)
         if self.batch not in _BATCHES:
             raise unknown_name("kind of batch", self.batch, _BATCHES)
+        # A speed of 0 would never end; a message may take no time.
         for name, least in (("tau", 0.0), ("speed", math.ulp(0.0))):
             values = np.asarray(getattr(self, name), dtype=np.float64)
             if values.ndim > 1 or not np.all(np.isfinite(values) & (values >= least)):
@@ -129,6 +130,7 @@ class Delays:
                 )
         if self.seed is not None:
             check_seed(self.seed)
+        # Stragglers may be given as plain tuples.
         slow = tuple(Straggler(*one) for one in self.stragglers)
         for one in slow:
             if not (one.factor > 0.0 and 0.0 <= one.share <= 1.0 and one.period > 0.0):
@@ -144,6 +146,7 @@ class Delays:
         """Make the delays out for a network; ``single`` for a method that runs on one machine."""
         n, edges = network.n_nodes, network.n_edges
         tau, speed = np.asarray(self.tau, dtype=np.float64), np.asarray(self.speed, dtype=np.float64)
+        # The one machine is the fastest, and sends nothing.
         if single:
             tau, speed = np.zeros(edges), np.full(n, float(speed.max()))
         for name, values, size, what in (("tau", tau, edges, "edge"), ("speed", speed, n, "node")):
@@ -151,6 +154,7 @@ class Delays:
                 raise InputError(
                     f"delays: {name} must be one number or one per {what} ({size}), got {values.shape}"
                 )
+        # Nodes that are not stragglers are slow for a share of 0 of the time.
         slow = np.ones(n), np.zeros(n), np.ones(n)
         for one in () if single else self.stragglers:
             if not 0 <= one.node < n:
@@ -170,6 +174,7 @@ class Delays:
         )
 
     def __repr__(self) -> str:
+        # Only what differs from the defaults, as one would write it.
         parts = [f"tau={_short(self.tau)}", f"law={self.law!r}"]
         if np.any(np.asarray(self.speed) != 1.0):
             parts.append(f"speed={_short(self.speed)}")
@@ -205,6 +210,7 @@ def _uniform(high: np.uint64, low: np.uint64) -> float:
 @kernel
 def _gamma(key: np.uint64, node: int, k: np.uint64, shape: float) -> float:
     """Return a Gamma(shape, 1) draw, shape ≥ 1, by Marsaglia and Tsang's method: two counters an attempt."""
+    # A normal draw gives a candidate, and a uniform one decides whether it is taken.
     d = shape - 1.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)
     name = np.uint64(node)
@@ -224,6 +230,7 @@ def computation_time(pace: Pace, state: ClockState, i: int, samples: int) -> flo
     """Return how long node i takes for its next computation of some samples, begun at its time."""
     if samples == 0:
         return 0.0
+    # The k-th computation of a node has the same draw in every walk.
     k = np.uint64(state.computed[i])
     state.computed[i] += 1
     amount = float(samples)
@@ -236,6 +243,7 @@ def computation_time(pace: Pace, state: ClockState, i: int, samples: int) -> flo
         else:
             amount = _gamma(pace.key, i, k, amount)
     amount /= float(pace.speed[i])
+    # A computation is as slow as its beginning.
     if pace.slow_share[i] > 0.0:
         phase = state.time[i] / pace.slow_period[i]
         if phase - math.floor(phase) < pace.slow_share[i]:
@@ -248,6 +256,7 @@ def message_times(pace: Pace, state: ClockState, edge: int, tau: float) -> tuple
     """Return how long the two messages of an edge's next exchange take, from its first and its second end."""
     if not pace.exponential:
         return tau, tau
+    # One counter gives both messages of an exchange.
     k = np.uint64(state.exchanged[edge])
     state.exchanged[edge] += 1
     w0, w1, w2, w3 = philox(k & _LOW, k >> _32, np.uint64(edge), _MESSAGE, pace.key & _LOW, pace.key >> _32)

@@ -24,18 +24,17 @@ if TYPE_CHECKING:
     from adfs.runtimes.placement import Placement
     from adfs.runtimes.timing import ProcessTimes
 
-# Between two looks at the messages there must not be much work, for some networks move a message only while
-# the library is called.
-_MOST_BETWEEN_LOOKS = 256
-_NUMBERS_BETWEEN_LOOKS = 1 << 17
-_MOST_AHEAD = 1 << 16
+# Between two polls for messages there must not be much work, because some networks move a message only while
+# their library is called: so many events at most, and so many numbers.
+_EVENTS_PER_POLL, _NUMBERS_PER_POLL = 256, 1 << 17
+_MOST_AHEAD = 1 << 16  # events that may wait
 
 
 def events_ahead(tau: float | None) -> int:
-    """Return how many events may wait before no further one is looked at.
+    """Return how many events may wait before no further one is tried.
 
-    While a message is under way, a process has the time for about τ samples; beyond that little more is
-    found to do, and every event that waits is looked at again and again.
+    While a message is under way, a process has the time for about τ samples. With more events there is little
+    more to do, and every event that waits is tried again and again.
 
     Examples
     --------
@@ -50,8 +49,8 @@ def events_ahead(tau: float | None) -> int:
 class EventExchange:
     """Executes windows of events of a process, some of whose edges may lead elsewhere (no links: none does).
 
-    ``tau``, the time of a message in units of a sample's computation, says how far to look for events that
-    need not wait.
+    ``tau``, the time of a message in units of a sample's computation, limits the search for events that need
+    not wait.
     """
 
     def __init__(
@@ -64,8 +63,9 @@ class EventExchange:
     ) -> None:
         self.cluster, self.process, self.times = cluster, process, times
         self._links = links if links is not None and links.edges.size else None
-        self._ahead = events_ahead(tau)
-        self._at_once = max(8, min(_MOST_BETWEEN_LOOKS, _NUMBERS_BETWEEN_LOOKS // process.message_length))
+        self._ahead = 0 if self._links is None else events_ahead(tau)
+        self._at_once = max(8, min(_EVENTS_PER_POLL, _NUMBERS_PER_POLL // process.message_length))
+        # Room for the events that wait and for the next ones that are tried.
         room = self._ahead + self._at_once if self._links is not None else 0
         self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)
         self._waiting = np.zeros(room, dtype=np.int32)
@@ -83,7 +83,7 @@ class EventExchange:
         return self._links
 
     def compile(self) -> None:
-        """Compile what will be called, without a message."""
+        """Compile the kernels, without a message."""
         self.process.run(self._taken, 0, 0)
         if self._links is not None:
             self._execute(empty_events(0), 0)
@@ -117,9 +117,11 @@ class EventExchange:
 
     def _execute(self, events: Events, size: int) -> None:
         process, n = self.process, self.process.slot.size
+        # Events are executed in an order that is valid for every node, not in the order of the schedule.
         done = n_waiting = 0
         while True:
             begun = time.perf_counter()
+            # A node that waits for a message can do nothing else, and neither can its events.
             self._blocked[:] = 0
             for place, _ in self._pending.values():
                 self._blocked[place] = 1
@@ -130,6 +132,7 @@ class EventExchange:
             )  # fmt: skip
             done = last
             take_events(events, self._ready, n_ready, self._taken)
+            # The process stops before each exchange with another process, which is posted.
             first = 0
             while first < n_ready:
                 first = process.run(self._taken, first, n_ready)
@@ -141,7 +144,7 @@ class EventExchange:
                     self.times.communicating += time.perf_counter() - begun
                     begun = time.perf_counter()
             if self._pending:
-                # While there is something else to do, only look.
+                # While there is something else to do, only poll.
                 self._receive(wait=done == size or n_waiting >= self._ahead)
             elif done == size and n_waiting == 0:
                 return
@@ -156,6 +159,7 @@ class EventExchange:
     def _receive(self, wait: bool) -> None:
         """Finish the exchanges whose message has come; with ``wait``, wait until one has."""
         begun = time.perf_counter()
+        # Take what has come; wait only if nothing else can be done.
         arrived = self._arrived()
         if wait and not arrived:
             arrived = self._wait_for_one(begun)
@@ -179,6 +183,7 @@ class EventExchange:
             return bool(found)
 
         peers = [int(self.links.peer[other]) for other in self._pending]
+        # The time in which this process itself was stopped is not a wait for others.
         begun -= self.cluster.paused
         self.cluster.wait_until(ready, lambda: peers, lambda: self._event(link, moment))
         begun += self.cluster.paused
@@ -196,6 +201,7 @@ class EventExchange:
     def _count(self, events: Events) -> None:
         """Add to the work done; an exchange with another process is one message of this one."""
         process = self.process
+        # Inside this process an exchange is two messages, one each way.
         if self._links is None:
             computations = int(np.count_nonzero(events.sample >= 0))
             process.count(computations, events.sample.size - computations)
@@ -303,6 +309,7 @@ class GossipProduct:
         self.rows: SparseRows | None
         csr = matrix if matrix.has_sorted_indices else matrix.sorted_indices()
         block = placement.block(cluster.rank)
+        # The rows of this process, and the columns that it needs from others.
         own = sp.csr_array(csr[block])
         own.sort_indices()
         needed = np.setdiff1d(own.indices, block)  # in the order of nodes
@@ -317,7 +324,7 @@ class GossipProduct:
         self.rows = self._own if block.size == csr.shape[0] else None
         self._needed = needed.size
         self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in _runs(owner)]
-        # What others need of this process: the columns of their rows that are here, in the order of nodes.
+        # The values of this process that the rows of others need, in the order of nodes.
         self._targets = []
         pattern = csr[:, block].tocoo()
         rows, columns = placement.rank_of_node[pattern.row], pattern.col
@@ -327,6 +334,7 @@ class GossipProduct:
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the rows of the product, of the shape of this process's values (k, …)."""
+        # Kernels take one row of numbers per node.
         flat = np.ascontiguousarray(values.reshape(values.shape[0], -1))
         if self.rows is None:
             flat = self._with_neighbours(flat)

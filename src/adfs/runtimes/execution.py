@@ -116,7 +116,7 @@ class Execution:
             self._try_certificates(small)
 
     def _try_certificates(self, small: FiniteSum) -> None:
-        """Call once what certificates are made of, with one sample per node."""
+        """Call the kernels of certificates once, with one sample per node."""
         self.process.primal()
         self.process.dual()
         # Certificates are of the true problem, whatever problem the stage has.
@@ -150,6 +150,7 @@ class Execution:
             "bytes": 8 * work.numbers,
             "host": self.cluster.hosts[self.cluster.rank],
         }
+        # Both ends of an edge count its exchanges: one of them reports it.
         edges = []
         for edge, count in self._exchange.used_edges() if self._exchange is not None else []:
             a, b = self.placement.edges[edge]
@@ -167,6 +168,7 @@ class Execution:
         """Go on by one slice, at most to a position of the run; ``seconds`` are left of its budget."""
         begun = time.perf_counter()
         process = self.process
+        # Whole positions: all processes stop at the same event.
         target = min(stop - self._stage_start, float(np.ceil(process.position + self._slice)))
         self.cluster.doing = lambda: f"computing after position {self.position:.17g}"
         self._advance(target)
@@ -194,11 +196,11 @@ class Execution:
 
     def end_slice(self, *flags: bool) -> tuple[bool, ...]:
         """Agree on the length of the next slice; return for each flag whether any process raises it."""
-        *raised, shorter = self._most((*flags, -self._slice_ratio), "to agree on how to go on")
+        shared = self._share((*flags, self._slice_ratio), "to agree on how to go on")
         # The slowest process decides, and one slice hardly says how long the next will take.
-        factor = min(4.0, max(0.25, -shorter))
+        factor = min(4.0, max(0.25, float(shared[:, -1].min())))
         self._slice = max(self._least_slice, float(np.floor(self._slice * factor)))
-        return tuple(bool(flag) for flag in raised)
+        return tuple(bool(column.any()) for column in shared[:, :-1].T)
 
     # ------------------------------------------------------------------ agreeing
 
@@ -206,33 +208,30 @@ class Execution:
         """Return where the run is, for the sentence of a process that waits."""
         return f"at position {self.position:.17g} of the schedule"
 
-    def _most(self, values: tuple[float, ...], why: str) -> list[float]:
-        """Return the largest of each value over all processes."""
-        return [max(column) for column in zip(*self._share(values, why), strict=True)]
-
-    def _share(self, values: tuple[float, ...], why: str) -> list[list[float]]:
-        """Return every process's numbers."""
+    def _share(self, values: tuple[float, ...], why: str) -> np.ndarray:
+        """Return every process's numbers, one row per process."""
         begun = time.perf_counter()
         own = np.array(values, dtype=np.float64)
-        cards = self.cluster.share(own, [own.size] * self.cluster.size, f"{why} {self._where()}")
+        rows = self.cluster.share(own, [own.size] * self.cluster.size, f"{why} {self._where()}")
         self.times.evaluating += time.perf_counter() - begun
-        return [card.tolist() for card in cards]
+        return np.array(rows)
 
-    def agree(self, *flags: bool) -> tuple[bool, ...]:
-        """Return for each flag whether any process raises it."""
-        return tuple(bool(flag) for flag in self._most(flags, "to agree on how to go on"))
+    def any_process(self, flag: bool) -> bool:
+        """Return whether any process raises a flag."""
+        return bool(self._share((flag,), "to agree on how to go on").any())
 
     # ------------------------------------------------------------------ checks
 
     def work(self) -> Work:
         """Return the work of all processes."""
-        cards = self._share(self.process.work, "to count the work")
-        return Work(*(int(sum(column)) for column in zip(*cards, strict=True)))
+        totals = self._share(self.process.work, "to count the work").sum(axis=0)
+        return Work(*(int(total) for total in totals))
 
     def certify(self, record: Record, *, enough: float | None = None, lower: float = -np.inf) -> Certificate:
-        """Certify the current point, or compare it with the optimum where that is what stops the run."""
+        """Certify the current point, or compare it with the optimum if the run stops on the error."""
         begun = time.perf_counter()
         self.nodes.why = f"to certify {self._where()}"
+        # Comparisons with a known optimum stop on the error itself, which needs no certificate.
         if record.stop_on == "suboptimality":
             iterates = self._iterates()
             certificate = compare_with_optimum(iterates, self._objectives(iterates), self.nodes)
@@ -273,10 +272,11 @@ class Execution:
         assert tol is not None
         duals = nodes.problem.clip_to_domain(duals, in_place=True)
         theta = nodes.add(nodes.problem.sigma[:, None] * process.primal()) / nodes.total_sigma
+        # Each pass starts from the dual variables and the θ of the one before.
         halved, cut_short = True, False
         while halved and after.gap > tol:
             late = self.interrupted or time.perf_counter() >= deadline
-            if number + 1 > left or self.agree(late)[0]:
+            if number + 1 > left or self.any_process(late):
                 cut_short = True
                 break
             before, after = after, certify_after_pass(nodes, duals, theta, number)
@@ -315,19 +315,20 @@ class Execution:
     # ------------------------------------------------------------------ saving
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint; no message is under way at a position, so the processes' parts fit."""
-        if self.checkpoints is not None:
-            begun = time.perf_counter()
-            assert self.stages is not None
-            self.checkpoints.save(self.process, progress, *self.stages.state())
-            self.times.evaluating += time.perf_counter() - begun
+        """Write a checkpoint; no message is under way at a position, so the processes' parts fit.
 
-    def save_last(self, progress: Progress) -> None:
-        """Write the checkpoint of the end; the result is worth more than it, and is kept if that fails."""
+        At the end the result is worth more than the checkpoint: if that fails, there is a warning.
+        """
+        begun = time.perf_counter()
+        assert self.checkpoints is not None
+        assert self.stages is not None
         try:
-            self.save(progress)
+            self.checkpoints.save(self.process, progress, *self.stages.state())
         except FileError as error:
+            if progress.ending is None:
+                raise
             warnings.warn(f"the last checkpoint could not be written: {error}", RuntimeWarning, stacklevel=2)
+        self.times.evaluating += time.perf_counter() - begun
 
 
 class _NoGossip:

@@ -1,11 +1,12 @@
-"""One problem from what each process holds: all must want the same, and hold data that fits together.
+"""One problem from the data of all processes: they must ask for the same, and hold data that fits together.
 
-What is wrong is found together and said once: every process raises the same `RefusalError`.
+Errors are found together and reported once: every process raises the same `RefusalError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ ShardSource = Sequence[Any] | FiniteSum | Callable[[int], Any]
 
 
 class JointProblem(NamedTuple):
-    """What a process holds: its ``problem``, the network, where all nodes are, and the two ``classes``."""
+    """A process's ``problem``, the network of all, the placement of its nodes, and the two ``classes``."""
 
     problem: FiniteSum
     network: Network
@@ -46,14 +47,16 @@ def join_shards(
     n_features: int | None,
 ) -> JointProblem:
     """Return this process's problem, with the dimension and the labels of all processes."""
-    graph, placement = _placed(cluster, shards, network, nodes)
+    # Who holds what is settled first: everything else refers to nodes.
+    linked, placement = _placed(cluster, shards, network, nodes)
     block = placement.block(cluster.rank)
     if isinstance(shards, FiniteSum):
-        return JointProblem(_same_columns(cluster, shards, n_features), graph, placement, None)
+        return JointProblem(_same_columns(cluster, shards, n_features), linked, placement, None)
     parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes))
     here = sum(np.size(part[1]) for part in parts)
     counts = cluster.gather(here, "to compare the data")
     _refuse_empty(counts)
+    # A sparse shard may end before the last column: the widest one decides.
     own = max((int(part[0].shape[1]) for part in parts), default=0)
     width = widest(cluster, own, n_features)
     # A sum over stored entries has other bits than one over all columns: sparse as soon as one shard is.
@@ -66,8 +69,9 @@ def join_shards(
         found = all_labels(cluster, [np.asarray(part[1]).ravel() for part in parts])
         classes = _two_classes(found)
 
+    # Labels and columns are now the same everywhere, and each process makes its own problem.
     def build() -> Problem:
-        mine = check_sigma(sigma, graph.n_nodes)[block]
+        mine = check_sigma(sigma, linked.n_nodes)[block]
         fitted = []
         for X, y, *rest in parts:
             labels = np.asarray(y) if classes is None else as_signs(np.asarray(y), classes[1])
@@ -75,7 +79,7 @@ def join_shards(
             fitted.append((sp.csr_array(rows) if as_csr else rows, labels, *rest))
         return Problem.from_shards(fitted, chosen, mine)
 
-    return JointProblem(cluster.attempt("to check the data", build), graph, placement, classes)
+    return JointProblem(cluster.attempt("to check the data", build), linked, placement, classes)
 
 
 def _refuse_empty(counts: list[int]) -> None:
@@ -93,9 +97,10 @@ def _placed(
     cluster: Cluster, shards: ShardSource, network: Network | str | None, nodes: Sequence[int] | None
 ) -> tuple[Network, Placement]:
     """Say which nodes are where: as the shards that were given have it, or so that few edges are cut."""
+    # A function gives the shard of any node, so the nodes go where few edges are cut.
     if callable(shards):
-        graph = cluster.attempt("to build the network", lambda: network_of(network, None, cluster.size))
-        return graph, place_together(cluster, graph)
+        linked = cluster.attempt("to build the network", partial(network_of, network, None, cluster.size))
+        return linked, place_together(cluster, linked)
     count = shards.n_nodes if isinstance(shards, FiniteSum) else len(shards)
     given = None if nodes is None else [int(node) for node in nodes]
     if given is not None and isinstance(shards, FiniteSum) and sorted(given) != given:
@@ -115,6 +120,7 @@ def numbered(
 
     They are numbered in the order of processes, unless each process names its own.
     """
+    n_ranks = cluster.size
     cards = cluster.gather([count, None if nodes is None else list(nodes)], "to place the nodes")
     for rank, (held, _) in enumerate(cards):
         if held == 0:
@@ -122,10 +128,11 @@ def numbered(
                 f"rank {rank} has no data: every rank needs at least one shard; start fewer ranks"
             )
     total = sum(held for held, _ in cards)
-    graph = cluster.attempt("to build the network", lambda: network_of(network, total, cluster.size))
+    linked = cluster.attempt("to build the network", partial(network_of, network, total, n_ranks))
+    # Unless every process names its nodes, they are numbered in the order of the processes.
     if any(own is None for _, own in cards):
-        rank_of_node = np.repeat(np.arange(cluster.size), [held for held, _ in cards])
-        return graph, Placement(rank_of_node, graph.edges, cluster.size)
+        rank_of_node = np.repeat(np.arange(n_ranks), [held for held, _ in cards])
+        return linked, Placement(rank_of_node, linked.edges, n_ranks)
     rank_of_node = np.full(total, -1)
     for rank, (held, own) in enumerate(cards):
         if len(own) != held:
@@ -135,34 +142,35 @@ def numbered(
         rank_of_node[[node for node in own if 0 <= node < total]] = rank
     if (rank_of_node < 0).any() or sum(len(set(own)) for _, own in cards) != total:
         raise RefusalError(f"the nodes that the ranks name must be 0, …, {total - 1}, each once")
-    return graph, Placement(rank_of_node, graph.edges, cluster.size)
+    return linked, Placement(rank_of_node, linked.edges, n_ranks)
 
 
 def place_together(cluster: Cluster, network: Network) -> Placement:
     """Return process 0's placement of a network's nodes: eigenvectors may differ between machines."""
-    chosen = cluster.attempt("to place the nodes", lambda: place(network, cluster.size))
+    # Process 0 decides: its eigenvectors may differ from those of other machines in the last bit.
+    chosen = cluster.attempt("to place the nodes", partial(place, network, cluster.size))
     ranks = chosen.rank_of_node.astype(np.float64)
     cluster.spread(ranks, "to place the nodes")
-    return Placement(ranks.astype(np.int64), network.edges, cluster.size)
+    return Placement(ranks.astype(np.int64), network.edges, chosen.n_ranks)
 
 
 def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int) -> Network:
     """Return the network that links the nodes; a name may leave out its sizes."""
     if isinstance(network, Network):
-        graph = network
+        linked = network
     elif network is None:
-        graph = Network("complete", n_nodes=n_nodes or n_ranks)
+        linked = Network("complete", n_nodes=n_nodes or n_ranks)
     else:
         try:
-            graph = Network(network)
+            linked = Network(network)
         except InputError:  # a name without sizes
-            graph = Network(network, n_nodes=n_nodes or n_ranks)
-    if n_nodes is not None and graph.n_nodes != n_nodes:
+            linked = Network(network, n_nodes=n_nodes or n_ranks)
+    if n_nodes is not None and linked.n_nodes != n_nodes:
         raise InputError(
-            f"the network has {graph.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: "
+            f"the network has {linked.n_nodes} nodes and the {n_ranks} ranks hold {n_nodes} shards together: "
             "start as many ranks as the shards need, or give the network that links them"
         )
-    return graph
+    return linked
 
 
 # --------------------------------------------------------------------------- the data
@@ -170,6 +178,7 @@ def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int)
 
 def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[tuple[Any, ...]]:
     """Return this process's shards in the order of its nodes."""
+    # Shards are put in the order of the nodes, as the blocks of the placement are.
     if callable(shards):
         given = [shards(int(node)) for node in block]
     else:
@@ -188,6 +197,7 @@ def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[t
 
 def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) -> FiniteSum:
     """Give a process's problem the width of the widest, and sparse rows as soon as one has them."""
+    # Problems that were made by each process are only widened.
     cluster.same({"the loss": problem.loss_name})
     _refuse_empty(cluster.gather(problem.n_samples, "to compare the data"))
     width = max([n_features or 0, *cluster.gather(problem.n_features, "to compare the data")])
@@ -235,6 +245,7 @@ def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
         found: Classes = np.unique(everything).tolist()
         return found[:_MOST_LABELS]
 
+    # A process may hold samples of one class only: the union decides.
     cards = cluster.gather(cluster.attempt("to compare the labels", own), "to compare the labels")
     if len({isinstance(label, str) for card in cards for label in card}) > 1:
         raise RefusalError("some processes have numbers as labels and others text; give all the same kind")

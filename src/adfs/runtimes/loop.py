@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 # The budget of a run that was given none: in passes, without and with a tolerance.
 _DEFAULT_PASSES, _MOST_PASSES_WITH_TOLERANCE = 100.0, 100_000.0
-# A run diverges when its gap and F, relative to what F was at the start, are above these.
+# A run diverges when its gap, and F relative to F at the start, are above these.
 _DIVERGED_GAP, _DIVERGED_GROWTH = 1e12, 1e3
 # A Ctrl-C goes to all processes. One that comes so long after the run was interrupted is another one.
 _LATE_INTERRUPT_SECONDS = 2.0
 # When nobody asked to record a run, it is checked after 1, 2, 3, 4, 6, 8, 11, 15, … passes: a factor of about
-# 1.35 from one check to the next keeps what a run does too much below a third.
+# 1.35 from one check to the next keeps the passes after the tolerance is met below a third.
 _CHECK_FACTOR = 1.35
 # Dual variables often lag behind the point they stand for. Within this factor of the tolerance passes of dual
 # ascent are tried as long as each one at least halves the gap. If they do not reach the tolerance, they are
@@ -60,7 +60,7 @@ class LoopResult:
 
 
 class Ending(NamedTuple):
-    """How a run ended, and what it returned: a run that is resumed after its end returns the same bits.
+    """The end and the result of a run: a run that is resumed after its end returns the same bits.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class Progress:
-    """What a run has recorded, its seconds, the best point that it has certified, and how it ended if it did.
+    """The rows of a run, its seconds, the best point that it has certified, and its end if it has ended.
 
     A run that does not converge returns the best point.
     """
@@ -101,7 +101,7 @@ class Progress:
 
 
 def _quality(certificate: Certificate) -> tuple[float, float]:
-    """Return what certificates are compared by: the gap, and F where nothing is certified."""
+    """Return the order of certificates: by the gap, and by F where nothing is certified."""
     gap = certificate.absolute_gap
     return (math.inf if math.isnan(gap) else gap), certificate.value
 
@@ -127,26 +127,26 @@ class CheckPlan:
         With the budgets; the first one that is met ends the run.
     stages : Stages
         Turn passes over the data into positions.
+    record : Record
+        What is recorded at a check.
     n_samples : int
         Samples of all nodes.
-    every_round : bool
-        Whether an unrecorded run is checked after each round, because a check costs next to nothing.
+    unrecorded : bool
+        Whether nobody asked to record the run: checks are rare, and cheap far from the tolerance.
     """
 
     options: RunOptions
     stages: Stages
+    record: Record
     n_samples: int
-    every_round: bool = False
+    unrecorded: bool
 
-    @property
-    def record(self) -> Record:
-        """What is recorded at a check."""
-        return Record.of(self.options.record)
-
-    @property
-    def unrecorded(self) -> bool:
-        """Whether nobody asked to record the run: checks are rare, and cheap far from the tolerance."""
-        return self.options.record is None and self.options.tol is not None
+    @classmethod
+    def of(cls, options: RunOptions, stages: Stages) -> CheckPlan:
+        """Return the plan of a run."""
+        unrecorded = options.record is None and options.tol is not None
+        n_samples = int(stages.summary.n_samples.sum())
+        return cls(options, stages, Record.of(options.record), n_samples, unrecorded)
 
     @property
     def last(self) -> float:
@@ -164,21 +164,19 @@ class CheckPlan:
 
     def points(self, position: float) -> Iterator[float]:
         """Yield the positions at which to check the run from a position on, without end."""
-        in_rounds = self.every_round if self.unrecorded else self.record.grid.unit != "passes"
-        for amount in self._amounts():
+        in_rounds = self.record.grid.unit != "passes"
+        amounts = self.record.grid.points()
+        if self.unrecorded and self.stages.method.checks_every_round:
+            # The check costs next to nothing.
+            in_rounds, amounts = True, itertools.count(0.0)
+        elif self.unrecorded:
+            rounded = (float(round(_CHECK_FACTOR**k)) for k in itertools.count())
+            # The first powers of the factor round to the same numbers.
+            amounts = itertools.chain([0.0], (amount for amount, _ in itertools.groupby(rounded)))
+        for amount in amounts:
             point = math.ceil(amount if in_rounds else self.stages.position_of(amount))
             if point >= position:
                 yield float(point)
-
-    def _amounts(self) -> Iterator[float]:
-        """Yield the passes, or the rounds, at which to check the run."""
-        if not self.unrecorded:
-            return self.record.grid.points()
-        if self.every_round:
-            return itertools.count(0.0)
-        rounded = (float(round(_CHECK_FACTOR**k)) for k in itertools.count())
-        # The first powers of the factor round to the same numbers.
-        return itertools.chain([0.0], (amount for amount, _ in itertools.groupby(rounded)))
 
     def tries_ascent(self, rows: list[dict[str, float]], gap: float) -> bool:
         """Whether to try dual ascent at a check that finds this gap, after those that are recorded.
@@ -230,6 +228,7 @@ def run_loop(execution: Execution, plan: CheckPlan, monitor: Monitor, progress: 
         assert progress.ending is not None
         outcome, certificate, _, _ = progress.ending
         return LoopResult(outcome, progress.rows, certificate, progress.seconds)
+    # The run goes on: a row that was recorded only because it had ended is forgotten.
     if progress.ending is not None and not progress.ending.planned:
         progress.rows.pop()
     progress.ending = None
@@ -304,8 +303,12 @@ class _Loop:
         if planned:  # a check that only the budget asked for must not decide how a resumed run ends
             progress.keep_best(certificate)
         tol = plan.options.tol
-        if outcome is not Outcome.STOPPED:
-            outcome = _verdict(certificate, tol, rows[0]["primal"]) or outcome
+        # Where columns have very different units the gap alone may be as large while F falls.
+        grown = certificate.value > _DIVERGED_GROWTH * rows[0]["primal"] and certificate.gap > _DIVERGED_GAP
+        if outcome is not Outcome.STOPPED and (grown or not math.isfinite(certificate.value)):
+            outcome = Outcome.DIVERGED
+        elif outcome is not Outcome.STOPPED and tol is not None and certificate.gap <= tol:
+            outcome = Outcome.CONVERGED
         exhausted = tol is not None and (execution.process.exhausted or certificate.last)
         if outcome is None and (exhausted or plan.spent(rows[-1]) or execution.position >= last):
             outcome = Outcome.OUT_OF_BUDGET
@@ -316,7 +319,8 @@ class _Loop:
         if outcome is not Outcome.CONVERGED:
             certificate = _best_point(execution, progress, certificate)
         progress.ending = Ending(outcome, certificate, exhausted, planned)
-        execution.save_last(progress)
+        if plan.options.checkpoint is not None:
+            execution.save(progress)
         return LoopResult(outcome, rows, certificate, progress.seconds)
 
     def _certify(self, *, ends: bool) -> Certificate:
@@ -336,7 +340,7 @@ class _Loop:
         self.progress.seconds += time.perf_counter() - begun
         if not cut_short:
             return certificate, None
-        (stopped,) = self.execution.agree(self.execution.interrupted)
+        stopped = self.execution.any_process(self.execution.interrupted)
         return certificate, Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
 
     def _row(self, certificate: Certificate) -> dict[str, float]:
@@ -362,6 +366,7 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
     best, nodes = progress.best or last, execution.nodes
     if _quality(last) <= _quality(best):
         best = last
+    # A run that did not converge may have certified nothing better than θ = 0.
     if best.value <= nodes.value_at_zero:
         return best
     zero, problem = np.zeros_like(best.theta), nodes.problem
@@ -373,19 +378,8 @@ def _best_point(execution: Execution, progress: Progress, last: Certificate) -> 
         return best
     found = found.above(best.lower)
     scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
-    # The dual variables of the run stay what `start` may go on from.
+    # The dual variables of the run are kept: another run may start from them.
     return Certificate(zero, found.value, found.lower, found.gap / scale, absolute_gap=found.gap)
-
-
-def _verdict(certificate: Certificate, tol: float | None, first: float) -> Outcome | None:
-    """Return how a run ends at a certificate, if it does; ``first`` is F where it began."""
-    # Where columns have very different units the gap alone may be as large while F falls.
-    grown = certificate.gap > _DIVERGED_GAP and certificate.value > _DIVERGED_GROWTH * first
-    if grown or not math.isfinite(certificate.value):
-        return Outcome.DIVERGED
-    if tol is not None and certificate.gap <= tol:
-        return Outcome.CONVERGED
-    return None
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from adfs.schedule.philox import check_seed
 
 F = TypeVar("F", bound=Callable[..., object])
 
-#: What can be recorded besides the position and the work done.
+#: The measures that can be recorded besides the position and the work done.
 MEASURES = ("gap", "objective", "suboptimality", "worst", "distance", "consensus")
 #: Those that need the optimum, and so all the data in one process.
 NEED_OPTIMUM = ("suboptimality", "worst", "distance")
@@ -68,6 +68,7 @@ class Grid:
         yield 0.0
         k = 0
         while True:
+            # Points are computed from their number, so that they do not drift.
             if self.every is not None:
                 yield (k + 1) * self.every
             else:
@@ -99,6 +100,7 @@ class Record:
     stop_on: str = "gap"
 
     def __post_init__(self) -> None:
+        # One measure may be given without a tuple.
         measures = (self.measures,) if isinstance(self.measures, str) else self.measures
         if not isinstance(measures, Sequence):
             raise InputError(
@@ -117,14 +119,14 @@ class Record:
 
     @classmethod
     def of(cls, wanted: Record | Sequence[str] | None) -> Record:
-        """Return a record from what users give: a record, a measure or several, or nothing."""
+        """Return a record from an option: a record, a measure or several, or nothing."""
         if wanted is None:
             return cls()
         return wanted if isinstance(wanted, Record) else cls(wanted)  # type: ignore[arg-type]
 
     @property
     def needs_optimum(self) -> tuple[str, ...]:
-        """What is asked for that only a process with all the data can tell."""
+        """The measures that only a process with all the data can compute."""
         asked = (*self.measures, self.stop_on)
         return tuple(name for name in NEED_OPTIMUM if name in asked)
 
@@ -137,7 +139,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What can be asked of a run.
+    """The options of a run.
 
     Parameters
     ----------
@@ -215,12 +217,13 @@ class RunOptions:
         return cls(**{name: value for name, value in arguments.items() if name in names}), own
 
     def check(self) -> None:
-        """Raise unless the options make sense, as far as can be told without data."""
+        """Raise unless the options make sense, as far as that can be checked without data."""
         check_seed(self.seed)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         if self.read not in ("x", "v"):
             raise unknown_name("place to read the iterate", self.read, ("x", "v"))
+        # Both are checked before any data is read.
         if self.resume and self.checkpoint is None:
             raise InputError("resume wants a checkpoint to resume from: give its path as checkpoint")
         if isinstance(self.tau, str) and self.tau != "measure":
@@ -228,6 +231,7 @@ class RunOptions:
         if isinstance(self.tau, float | int) and not (math.isfinite(self.tau) and self.tau >= 0.0):
             raise InputError(f"tau must be finite and at least 0, got {self.tau!r}")
         Record.of(self.record)
+        # A budget of 0 is a run that records its start.
         for name in ("tol", "max_passes", "events", "seconds"):
             value = getattr(self, name)
             if value is None:
@@ -238,7 +242,7 @@ class RunOptions:
                 raise InputError(f"{name} must be above 0, got {value!r}")
 
     def to_compare(self) -> dict[str, object]:
-        """Return what all processes must have been given alike, under names for a sentence."""
+        """Return the options that must be the same in all processes, under names for a sentence."""
         alike = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         # Each process starts from its own rows, and one of them shows the progress.
         for name in ("start", "progress"):
@@ -272,7 +276,7 @@ def takes_run_options(function: F) -> F:
 
 
 def describe(value: object) -> str:
-    """Return a text that is the same for the same value: processes compare what they were given."""
+    """Return a text that is the same for the same value: processes compare their options by it."""
     # Records, networks and arrays are told apart by a hash, anything else by how it prints.
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         stamp = hashlib.sha256()

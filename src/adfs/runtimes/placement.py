@@ -101,6 +101,7 @@ def place(network: Network, n_ranks: int) -> Placement:
             f"start {n} ranks or fewer"
         )
     rank_of_node = np.zeros(n, dtype=np.int64)
+    # Every edge carries as many messages, whatever its weight.
     weights = np.ones(network.n_edges)
     i, j = network.edges[:, 0], network.edges[:, 1]
     links = sp.csr_array(sp.coo_array((weights, (i, j)), shape=(n, n)))
@@ -120,6 +121,7 @@ def _bisect(links: sp.csr_array, nodes: np.ndarray, first: int, ranks: int, out:
     size = left * base + min(left, more)
     part = sp.csr_array(links[nodes][:, nodes])
     best, fewest = np.zeros(nodes.size, dtype=bool), np.inf
+    # The best of several cuts, each improved by swaps.
     for order in _orders(part):
         side = np.zeros(nodes.size, dtype=bool)
         side[order[:size]] = True
@@ -135,6 +137,7 @@ def _bisect(links: sp.csr_array, nodes: np.ndarray, first: int, ranks: int, out:
 def _orders(part: sp.csr_array) -> list[np.ndarray]:
     n = part.shape[0]
     orders: list[np.ndarray] = [np.arange(n), np.asarray(reverse_cuthill_mckee(part, symmetric_mode=True))]
+    # The second eigenvector of the Laplacian orders the nodes along the network.
     if 2 < n <= _DENSE:
         laplacian = np.diag(np.asarray(part.sum(axis=1)).ravel()) - part.toarray()
         orders.append(np.argsort(np.linalg.eigh(laplacian)[1][:, 1], kind="stable"))
@@ -145,8 +148,9 @@ def _improve(part: sp.csr_array, side: np.ndarray) -> float:
     """Swap pairs across the cut while that cuts fewer edges; change ``side`` and return the edges cut."""
     for _ in range(min(part.shape[0], _SWAPS)):
         sign = np.where(side, 1.0, -1.0)
-        # What a node would gain by going over: its edges across minus those that stay.
+        # The gain of a node that changes sides: its edges across minus its edges inside.
         gain = -sign * (part @ sign)
+        # Only the nodes with the largest gains of each side are tried as pairs.
         here, there = np.flatnonzero(side), np.flatnonzero(~side)
         here = here[np.argsort(-gain[here], kind="stable")][:8]
         there = there[np.argsort(-gain[there], kind="stable")][:8]

@@ -23,14 +23,13 @@ def wanted_on_screen(show: bool | None) -> bool:
 
 
 class ProgressBar(Monitor):
-    """A bar on a terminal; asked for elsewhere, a line every few seconds (``show`` None: only on a terminal).
+    """A bar on a terminal; elsewhere a line every few seconds.
 
     The options have the tolerance and the seconds that the run goes to; ``last`` is the last position of a
     run without a tolerance.
     """
 
-    def __init__(self, title: str, *, show: bool | None, options: RunOptions, last: float) -> None:
-        self._show = wanted_on_screen(show)
+    def __init__(self, title: str, options: RunOptions, last: float) -> None:
         self._title, self._options, self._last = title, options, last
         self._first_gap: float | None = None
         self._bar: Progress | None = None
@@ -38,7 +37,8 @@ class ProgressBar(Monitor):
         self._last_line: float | None = None
 
     def __enter__(self) -> Self:
-        if self._show and sys.stderr.isatty():
+        if sys.stderr.isatty():
+            # Imported here because most runs show nothing.
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -64,8 +64,7 @@ class ProgressBar(Monitor):
 
     def update(self, row: dict[str, float]) -> None:
         """Show a recorded row."""
-        if not self._show:
-            return
+        # A gap may rise for a while; a bar does not leave its ends.
         done = min(max(self._share_done(row), 0.0), 1.0)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
@@ -80,10 +79,12 @@ class ProgressBar(Monitor):
 
     def _share_done(self, row: dict[str, float]) -> float:
         """Return how much of the run is done: the first limit that will be met decides."""
+        # Of the position, the seconds and the decades of the gap the furthest counts.
         shares = [row["position"] / self._last if math.isfinite(self._last) else 0.0]
         if self._options.seconds:
             shares.append(row["seconds"] / self._options.seconds)
         if self._options.tol is not None and 0.0 < row["gap"] < math.inf:  # a start may have no certificate
+            # Decades are counted from the first gap that was certified.
             self._first_gap = self._first_gap or row["gap"]
             decades = math.log(self._first_gap / self._options.tol)
             shares.append(math.log(self._first_gap / row["gap"]) / decades if decades > 0.0 else 1.0)

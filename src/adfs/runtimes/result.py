@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MAGIC = b"adfs-file 1 "
 _DIGEST = 64
-# What the header of a run's file holds as it is, and of what kinds.
+# The plain entries in the header of a run's file, and their types.
 _PLAIN: dict[str, tuple[type, ...]] = {
     "method": (str,),
     "schedule": (str,),
@@ -61,18 +61,18 @@ class Run:
     absolute_gap : float
         The same before it is divided by F(0), or by F of the best constant model if a fit has an intercept.
     columns : dict of str to ndarray
-        What was recorded, one number per point, not to be changed: ``position``, ``passes``,
+        The records, one number per point, not to be changed: ``position``, ``passes``,
         ``computations``, ``messages``, ``bytes``, ``seconds``, ``gap``, ``primal``, ``dual``,
-        and what else was asked for.
+        and the measures that were asked for.
     frame : pandas.DataFrame
-        The columns, side by side; what you add to it is saved too.
+        The columns, side by side; columns that you add are saved too.
     parameters : object
     seed : int
     seconds : float
         Time of running, evaluation and compilation not counted.
     dual : ndarray of shape (N,) or (N, k), or None
         The dual variables at the end, one number (or vector) per row of this process's problem, where the
-        method has them: what ``start`` takes. Not kept in a file.
+        method has them; another run takes them as ``start``. Not kept in a file.
     history : History or None
         The stages of a run that may have several; ``parameters`` are those of the last one.
     """
@@ -94,13 +94,13 @@ class Run:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """What was recorded, one row per point (made when first asked for: pandas is slow to import)."""
+        """The records, one row per point (made when first asked for: pandas is slow to import)."""
         import pandas as pd
 
         return pd.DataFrame(self.columns)
 
     def recorded(self) -> dict[str, np.ndarray]:
-        """Return the columns, with what was added to the frame."""
+        """Return the columns, with those that were added to the frame."""
         frame = vars(self).get("frame")
         if frame is None:
             return dict(self.columns)
@@ -113,6 +113,7 @@ class Run:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file; :meth:`load` brings it back."""
+        # Columns that were added to the frame are saved with the recorded ones.
         recorded = self.recorded()
         words, own = parameters_to_arrays(self.parameters)
         header: JsonObject = {
@@ -147,6 +148,7 @@ class Run:
             check_array("theta", theta, (*theta.shape[:1], coef.size))
             check_array("coef", coef, (coef.size,))
             check_array("frame", frame, (len(frame), len(columns)))
+            # Entries of the wrong kind would fail much later, far from the file.
             plain = {name: header[name] for name in _PLAIN}
             for name, kinds in _PLAIN.items():
                 if not isinstance(plain[name], kinds) or isinstance(plain[name], bool):
@@ -171,7 +173,7 @@ class Run:
 
 
 def as_columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Return recorded rows column by column; what a row does not have is nan."""
+    """Return recorded rows column by column; a missing entry is nan."""
     names = dict.fromkeys(name for row in rows for name in row)
     table = np.array([[row.get(name, np.nan) for row in rows] for name in names], dtype=np.float64)
     return dict(zip(names, table, strict=True))
@@ -219,6 +221,7 @@ class History:
         """Return an entry per stage for the header of a file, and arrays by name."""
         entries = []
         arrays: dict[str, np.ndarray] = {"checks": np.array(self.checks, dtype=np.float64).reshape(-1, 4)}
+        # The arrays of a stage are told apart by its number.
         for number, stage in enumerate(self.stages):
             text, found = parameters_to_arrays(stage.parameters)
             entries.append(
@@ -258,6 +261,7 @@ def _fields(parameters: Any) -> dict[str, Any]:
 def parameters_to_arrays(parameters: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a record's name, plain fields and text, and its arrays by name."""
     fields = _fields(parameters)
+    # JSON has lists instead of tuples.
     plain = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in fields.items()
@@ -272,6 +276,7 @@ def parameters_from_arrays(description: dict[str, Any], arrays: Mapping[str, np.
     # A method from outside may do without a record.
     named = [method.record for method in METHODS.values() if hasattr(method, "record")]
     records = {record.__name__: record for record in named}
+    # A file must not choose a class of somebody else's module.
     cls = records.get(description["record"])
     if cls is None or not cls.__module__.startswith("adfs."):
         return description["text"]
@@ -293,7 +298,7 @@ def refused_as_damaged(path: str | os.PathLike[str]) -> Iterator[None]:
 def check_array(
     name: str, found: np.ndarray, shape: tuple[int, ...], kind: np.dtype[Any] | None = None
 ) -> None:
-    """Raise a `ValueError` unless an array from a file has the shape and the kind, float64 unless told."""
+    """Raise a `ValueError` unless an array from a file has the shape and the type, float64 by default."""
     kind = np.dtype(np.float64) if kind is None else kind
     if found.shape != shape or found.dtype != kind:
         raise ValueError(
@@ -308,14 +313,15 @@ def check_array(
 def write_container(
     path: str | os.PathLike[str], kind: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write a header (what JSON can hold) and arrays (numbers, booleans, text) to one file, atomically.
+    """Write a header (of types that JSON has) and arrays (numbers, booleans, text) to one file, atomically.
 
-    ``kind`` is what the file is, for instance ``"run"``; readers ask for it.
+    ``kind`` names the kind of file, for instance ``"run"``; readers ask for it.
     """
     buffer = io.BytesIO()
     np.savez(
         buffer, allow_pickle=False, **{f"array/{name}": np.asarray(value) for name, value in arrays.items()}
     )
+    # The length of the header comes first, so that the arrays can be found behind it.
     text = json.dumps(dict(header), sort_keys=True).encode()
     body = len(text).to_bytes(8, "big") + text + buffer.getvalue()
     content = _MAGIC + kind.encode() + b"\n" + hashlib.sha256(body).hexdigest().encode() + body
@@ -331,6 +337,7 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[JsonObject,
         raise InputError(f"{path} is a directory, not an adfs {kind} file") from None
     except OSError as error:
         raise reading_error(path, error) from None
+    # The first line says what the file is, before anything of it is trusted.
     line, newline, rest = content.partition(b"\n")
     if not line.startswith(_MAGIC) or not newline:
         raise InputError(f"{path} is not an adfs {kind} file")
@@ -340,10 +347,11 @@ def read_container(path: str | os.PathLike[str], kind: str) -> tuple[JsonObject,
     digest, body = rest[:_DIGEST], rest[_DIGEST:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise InputError(f"{path} is damaged or was cut short (its checksum does not match); use another one")
+    # The checksum is right: what cannot be read now was written by something else.
     try:
         size = int.from_bytes(body[:8], "big")
         header = json.loads(body[8 : 8 + size])
-        # What this package writes is not compressed: no array is larger than the file.
+        # Files of this package are not compressed: no array is larger than the file.
         found_arrays = read_arrays(io.BytesIO(body[8 + size :]), len(body))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as an adfs {kind} file: {error}") from None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,7 +119,9 @@ def run_method(
     """
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
-        chosen = team.attempt("at the start", lambda: _check(method, options, own, problem, team))
+        # Everything that needs no data is refused first, by all processes together.
+        chosen = team.attempt("at the start", partial(_check, method, options, own, problem, team))
+        # Processes that were started differently would wait for each other in vain.
         team.same(
             {
                 "the version of adfs": __version__,
@@ -128,28 +132,35 @@ def run_method(
             }
             | options.to_compare()
         )
-        net = team.attempt("at the start", lambda: _network(chosen, problem, network, placement))
+        net = team.attempt("at the start", partial(_network, chosen, problem, network, placement))
+        # One machine has the samples of all nodes as one node's.
         if chosen.kind == "single":
             problem = problem.merged()
         spread = placement or Placement.whole(net)
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
-        team.attempt("at the start", lambda: chosen.check(problem, own))
-        # A checkpoint of a whole fit is locked by the fit.
-        with used_by_one_run(team, options.checkpoint if part_of is None else None):
+        team.attempt("at the start", partial(chosen.check, problem, own))
+        # A fit of several runs locks the place of their checkpoints itself.
+        path = options.checkpoint if part_of is None else None
+        with nullcontext() if path is None else used_by_one_run(team, path):
             begun = time.perf_counter()
+            # Steps of general terms are prepared for one smoothness, which all nodes must agree on.
             if not problem.linear and options.parameters in (None, "tuned"):
                 problem = problem.with_smoothness_above(smoothness_limit(problem.sigma, net))
             nodes = AllNodes(team, spread, problem)
-            tau = _tau(team, problem, options)
-            delays = options.delays or Delays(tau=0.0 if tau is None else tau, law="fixed")
+            if isinstance(options.tau, str):
+                sizes = (problem.n_features, problem.entries_per_row, problem.n_samples)
+                tau: float | None = measured_tau_of(team, *sizes)
+            else:
+                tau = options.tau
+            delays = options.delays
+            if delays is None and options.time is not None:
+                delays = Delays(tau=0.0 if tau is None else tau, law="fixed")
             stages = team.attempt(
-                "at the start", lambda: Stages(chosen, nodes, net, options, own, tau, delays)
+                "at the start", partial(Stages, chosen, nodes, net, options, own, tau, delays)
             )
             run = _run_stages(stages, options, begun, monitor, part_of, later_part, certifier)
-        if options.delays is None and options.time is None:
-            return run
-        return with_times(run, problem, net, delays)
+        return run if delays is None else with_times(run, problem, net, delays)
 
 
 def _check(
@@ -166,15 +177,18 @@ def _check(
             "tol bounds a certified gap, and a term of this problem has no conjugate to certify with: "
             "define `conjugate`, or give a budget (max_passes, events, seconds) instead"
         )
-    if team.size > 1 and chosen.kind == "single":
+    if team.size == 1:
+        return chosen
+    # No process of several holds all the data.
+    if chosen.kind == "single":
         raise InputError(f"method {chosen.name!r} runs on one machine with all the data: use adfs.simulate")
     needed = Record.of(options.record).needs_optimum
-    if team.size > 1 and needed:
+    if needed:
         raise InputError(
             f"{needed[0]!r} needs the optimum, which no rank knows: "
             "record 'gap' (certified), 'objective' or 'consensus'"
         )
-    if team.size > 1 and (options.time is not None or options.delays is not None):
+    if options.time is not None or options.delays is not None:
         raise InputError("idealised time is for simulations: several processes measure their own")
     return chosen
 
@@ -190,6 +204,7 @@ def _network(
         if count > 1:
             raise InputError(f"the problem has {count} nodes: give the network that links them")
         network = "path:1"
+    # A name may leave out the number of nodes.
     if isinstance(network, str):
         network = Network(network, n_nodes=count)
     if network.n_nodes != count:
@@ -199,6 +214,7 @@ def _network(
 
 def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options: RunOptions) -> Run:
     """Return the run of a problem whose samples are all constants: θ = 0 is its minimiser."""
+    # A row of zeros stands for the run: it was at its optimum before it began.
     zero = np.zeros(problem.n_features)
     value = nodes.value_at_zero
     names = ("position", "passes", "computations", "messages", "bytes", "seconds", "gap")
@@ -208,13 +224,6 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     dual = np.zeros((problem.n_samples, *problem.dual_shape))
     run = Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual)
     return dataclasses.replace(run, absolute_gap=0.0)
-
-
-def _tau(cluster: Cluster, problem: FiniteSum, options: RunOptions) -> float | None:
-    """Return τ, measured if that was asked for."""
-    if not isinstance(options.tau, str):
-        return options.tau
-    return measured_tau_of(cluster, problem.n_features, problem.entries_per_row, problem.n_samples)
 
 
 def _run_stages(
@@ -232,6 +241,7 @@ def _run_stages(
     process = stages.begin(start)
     checkpoints: Checkpoints | None = None
     progress = Progress()
+    # A checkpoint continues only the run that wrote it: same data, parameters, seed and rule.
     if options.checkpoint is not None:
         fingerprint = cluster.attempt(
             "to start",
@@ -244,18 +254,20 @@ def _run_stages(
         checkpoints.start()
         resumed = checkpoints.resume(stages.resume, optional=later_part) if options.resume else None
         process, progress = resumed or (process, progress)
+    # From here on every process goes through the same positions.
     execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
     stages.attach(execution)
-    cluster.in_turns(lambda: execution.compile(stages.method, stages.setting), "to compile")
+    cluster.in_turns(partial(execution.compile, stages.method, stages.setting), "to compile")
     execution.open()
-    n_samples = int(stages.summary.n_samples.sum())
-    plan = CheckPlan(options, stages, n_samples, stages.method.checks_every_round)
+    plan = CheckPlan.of(options, stages)
     execution.times.setting_up = time.perf_counter() - begun
-    show = options.progress if cluster.rank == 0 else False
-    with ProgressBar(stages.method.name, show=show, options=options, last=plan.last) as bar:
+    show = cluster.rank == 0 and wanted_on_screen(options.progress)
+    bar = ProgressBar(stages.method.name, options, plan.last) if show else nullcontext(Monitor())
+    with bar as watching:
+        # Resuming a run that has ended changes nothing, not even the files about its end.
         if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
             checkpoints.begin()
-        result = run_loop(execution, plan, monitor or bar, progress)
+        result = run_loop(execution, plan, monitor or watching, progress)
     run = _result(execution, stages, options, result)
     execution.close()
     if checkpoints is not None and part_of is None:
@@ -283,6 +295,7 @@ def _result(execution: Execution, stages: Stages, options: RunOptions, result: L
     """Put together the result of a run, in every process alike."""
     process, nodes, network = execution.process, execution.nodes, stages.network
     theta = process.primal(options.read)
+    # Every process returns its own nodes, or all of them if that was asked for.
     if options.gather:
         nodes.why = "to gather the iterates"
         theta = nodes.collect(theta)

@@ -8,8 +8,8 @@ budgets, checkpoints, the idealised clock. Stage k draws from (seed, k), and sta
 The rules are in `adfs.stages`, which nothing here imports. To add one:
 
 1. Derive from `StageRule`: say where to check, and what to `decide` there. Every process calls `decide` with
-   its own part of the data and the same certificate, and all must decide alike: from the gap and from what
-   `Stages.summarize`, `parameters_for`, `add`, `collect` and `any` return, called in the same order.
+   its own part of the data and the same certificate, and all must decide alike: from the gap and from the
+   results of `Stages.summarize`, `parameters_for`, `add`, `collect` and `any`, called in the same order.
 2. Whatever else a decision depends on (an earlier gap, a curvature) is part of `state` and comes back in
    `restore`, so that a resumed run has the same bits.
 3. Call `Stages.charge` for the work of a decision besides its certificate: the idealised clock counts it.
@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -42,7 +43,7 @@ from adfs.runtimes.options import RunOptions, describe
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
 from adfs.schedule.philox import phase_seed
-from adfs.theory import NodeSizes, NodeSummary, summarize
+from adfs.theory import NodeSummary, summarize
 
 if TYPE_CHECKING:
     from adfs.runtimes.execution import Execution
@@ -63,7 +64,7 @@ class Stage:
     start : ndarray of shape (N, *dual_shape)
         This process's dual variables, in the domains of the stage's problem; the nodes start at their θ.
     report : mapping of str to float
-        What ``run.details`` says of this stage besides its position, its gap and ρ.
+        Numbers for ``run.details``, besides the stage's position, its gap and ρ.
     """
 
     problem: FiniteSum
@@ -80,7 +81,7 @@ class StageRule(Protocol):
     identity: str
 
     def prepare(self, problem: FiniteSum) -> None:
-        """Compile what a decision calls, outside the time of the run."""
+        """Compile the kernels of a decision, outside the time of the run."""
         return
 
     def first_problem(
@@ -105,7 +106,7 @@ class StageRule(Protocol):
         return None
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what later decisions and the problem of the stage depend on, for this process's nodes."""
+        """Return the state that later decisions and the stage's problem depend on, of this process."""
         return {}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
@@ -148,13 +149,15 @@ class Stages:
         The method's own.
     tau : float or None
         Time of a message in units of a sample's computation, where it is known.
-    delays : Delays
+    delays : Delays or None
         Of the idealised clock, which measures a budget of time.
 
     Attributes
     ----------
     problem : FiniteSum
         This process's nodes, the true problem.
+    several : bool
+        Whether the run may have more than one stage.
     setting : Setting
         Of the current stage: its problem, its parameters and its seed.
     summary : NodeSummary
@@ -178,11 +181,12 @@ class Stages:
         options: RunOptions,
         method_options: dict[str, object],
         tau: float | None,
-        delays: Delays,
+        delays: Delays | None,
     ) -> None:
         self.method, self.nodes, self.network, self.tau = method, nodes, network, tau
         self.problem, self.cluster = nodes.problem, nodes.cluster
         self.rule = rule_for(method, self.problem, options.parameters)
+        self.several = not isinstance(self.rule, OneStage)
         self.next_check = self.last_in_time = math.inf
         self._options, self._method_options, self._delays = options, method_options, delays
         self._execution: Execution | None = None
@@ -194,15 +198,6 @@ class Stages:
     def number(self) -> int:
         """The number of the current stage."""
         return len(self.history.stages) - 1
-
-    @property
-    def several(self) -> bool:
-        """Whether the run may have more than one stage."""
-        return not isinstance(self.rule, OneStage)
-
-    @property
-    def _current(self) -> StageRecord:
-        return self.history.stages[-1]
 
     # ------------------------------------------------------------------ for rules
 
@@ -240,18 +235,19 @@ class Stages:
 
     def begin(self, start: np.ndarray | None) -> Process:
         """Return the process of the first stage, at dual variables to start from (None: at 0)."""
+        # The rule may see the problem differently from the start (rounded kinks, boxes).
         problem = self.rule.first_problem(self.problem, start, self.nodes.add)
         self.summary = self.summarize(problem)
         parameters = self._parameters(self.summary, self._options.parameters)
         self.setting = self._setting(problem, parameters, 0)
-        self.history = History([StageRecord(0.0, 0.0, parameters, _sizes(self.summary))])
-        process = self.cluster.attempt("to start", lambda: self.method.start(self.setting))
+        self.history = History([StageRecord(0.0, 0.0, parameters, self.summary)])
+        process = self.cluster.attempt("to start", partial(self.method.start, self.setting))
         if start is not None:
             self._place(process, problem.clip_to_domain(start))
         return process
 
     def state(self) -> tuple[list[JsonObject], dict[str, np.ndarray]]:
-        """Return what a checkpoint holds of the stages: entries for its header, and arrays by name."""
+        """Return the entries and the arrays of the stages in a checkpoint."""
         entries, arrays = self.history.to_arrays()
         return entries, arrays | {f"rule/{name}": value for name, value in self.rule.state().items()}
 
@@ -262,19 +258,22 @@ class Stages:
         # The record of a method from outside cannot be read from a file; the first stage has it already.
         self.history.stages[0] = first
         problem = self.rule.restore(self.problem, arrays_under("rule/", arrays))
+        # The first stage is the same as before; a later one has its own parameters and its own draws.
         if self.number:
-            self.setting = self._setting(problem, self._current.parameters, self.number)
+            self.setting = self._setting(problem, self.history.stages[-1].parameters, self.number)
         return self.method.start(self.setting)
 
     def attach(self, execution: Execution) -> None:
         """Be ready for the first check of a run, which may have been resumed in a later stage."""
         self._execution, execution.stages = execution, self
-        self.cluster.in_turns(lambda: self.rule.prepare(self.problem), "to compile")
+        self.cluster.in_turns(partial(self.rule.prepare, self.problem), "to compile")
+        # All processes compute it together, which they could not while each read its file.
         if self.number:
             self.summary = self.summarize(self.setting.problem)
-        execution.begin_stage(execution.process, self._current.position)
-        self._plan_checks(execution.position)
-        if self._options.time is not None:
+        execution.begin_stage(execution.process, self.history.stages[-1].position)
+        self._checks = self.rule.checks(self)
+        self._find_next_check(execution.position)
+        if self._options.time is not None and self._delays is not None:
             self._clock = Clock(
                 self.method,
                 self.history.stages[0].parameters,
@@ -292,6 +291,7 @@ class Stages:
 
     def position_of(self, passes: float) -> float:
         """Return the position at which about this many passes have been made, as far as stages are known."""
+        # The stage in which these passes are made decides; a stage ends where the next one begins.
         stages = self.history.stages
         number = max(k for k, stage in enumerate(stages) if stage.passes <= passes)
         stage = stages[number]
@@ -323,11 +323,10 @@ class Stages:
         self.history.checks.append(StageCheck(position, *self._cost, float(stage is not None)))
         if stage is not None:
             self._begin(stage, certificate, execution)
-        else:
-            self._find_next_check(math.nextafter(position, math.inf))
+        self._find_next_check(math.nextafter(position, math.inf))
         seconds = time.perf_counter() - begun
         if stage is not None:  # compilation does not count
-            self.cluster.in_turns(lambda: execution.compile(self.method, self.setting), "to compile")
+            self.cluster.in_turns(partial(execution.compile, self.method, self.setting), "to compile")
         if self._clock is not None and self._options.time is not None:
             follow(self._clock, self.history, self.history.checks[-1])
             self.last_in_time = self._position_at_limit(self._clock, self._options.time)
@@ -348,32 +347,29 @@ class Stages:
         work, position = execution.work(), execution.position
         report = {
             "gap": certificate.gap,
-            "rho_before": _contraction(self._current.parameters),
+            "rho_before": _contraction(self.setting.parameters),
             "rho": _contraction(stage.parameters),
             "kappa_before": _condition(self.summary),
             "kappa": _condition(stage.summary),
         }
         report |= {name: float(value) for name, value in stage.report.items()}
+        # The new stage continues the counts of the one before.
         passes = work.computations / float(stage.summary.n_samples.sum())
-        record = StageRecord(position, passes, stage.parameters, _sizes(stage.summary), report)
+        record = StageRecord(position, passes, stage.parameters, stage.summary, report)
         self.history.stages.append(record)
         self.summary = stage.summary
         self.setting = self._setting(stage.problem, stage.parameters, self.number)
-        process = self.cluster.attempt("to begin a stage", lambda: self.method.start(self.setting))
+        process = self.cluster.attempt("to begin a stage", partial(self.method.start, self.setting))
         self.nodes.why = "to begin a stage"
         if not self._place(process, stage.start):
             raise NotImplementedError(f"{self.method.name!r} cannot start elsewhere, and so not in stages")
         process.work = execution.process.work
         execution.begin_stage(process, position)
-        self._plan_checks(math.nextafter(position, math.inf))
-
-    def _plan_checks(self, position: float) -> None:
         self._checks = self.rule.checks(self)
-        self._find_next_check(position)
 
     def _find_next_check(self, position: float) -> None:
         """Find the stage's first check from a position on: a checkpoint is written before a check."""
-        base = self._current.position
+        base = self.history.stages[-1].position
         self.next_check = next((base + x for x in self._checks if base + x >= position), math.inf)
 
     # ------------------------------------------------------------------ making a stage
@@ -390,28 +386,23 @@ class Stages:
         # The steps of terms with a prox of their own are prepared for one split, whatever τ is.
         tau = None if not self.problem.linear else self.tau
         why, method = "to compute the parameters", self.method
-        found = self.cluster.attempt(
-            why, lambda: method.parameters(summary, self.network, choice=choice, tau=tau)
-        )
+        compute = partial(method.parameters, summary, self.network, choice=choice, tau=tau)
+        found = self.cluster.attempt(why, compute)
         if choice is None or isinstance(choice, str):
             self.nodes.why = why
             found = method.refine(found, self.problem, self.nodes.add)
-        adapted = self.cluster.attempt(why, lambda: method.adapt(found, self._method_options))
+        adapted = self.cluster.attempt(why, partial(method.adapt, found, self._method_options))
         if dataclasses.is_dataclass(adapted) and not isinstance(adapted, type):
-            adapted = dataclasses.replace(adapted, **self._from_first(adapted))
+            shared: dict[str, object] = {}
+            for item in dataclasses.fields(adapted):
+                value = getattr(adapted, item.name)
+                if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
+                    numbers = np.array(value, dtype=np.float64, ndmin=1)
+                    self.cluster.spread(numbers, "to share the parameters")
+                    shared[item.name] = numbers if isinstance(value, np.ndarray) else float(numbers[0])
+            adapted = dataclasses.replace(adapted, **shared)
         self.cluster.same({"the parameters": describe(adapted)})
         return adapted
-
-    def _from_first(self, record: Any) -> dict[str, object]:
-        """Return process 0's numbers and arrays of a record of parameters."""
-        shared: dict[str, object] = {}
-        for item in dataclasses.fields(record):
-            value = getattr(record, item.name)
-            if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
-                numbers = np.array(value, dtype=np.float64, ndmin=1)
-                self.cluster.spread(numbers, "to share the parameters")
-                shared[item.name] = numbers if isinstance(value, np.ndarray) else float(numbers[0])
-        return shared
 
     def _place(self, process: Process, duals: np.ndarray) -> bool:
         """Put a process at a dual point; return whether it can start there.
@@ -435,7 +426,7 @@ def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -
     """Return the summary of the nodes of all processes: a few numbers per node, never the data."""
     why = "to sum up the data"
     # A process may hold nothing but constants, as long as another has more.
-    own = cluster.attempt(why, lambda: summarize(problem, whole=False))
+    own = cluster.attempt(why, partial(summarize, problem, whole=False))
     if cluster.size == 1:
         return own
     numbers: dict[str, np.ndarray] = {}
@@ -443,10 +434,6 @@ def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -
         values: np.ndarray = getattr(own, item.name)
         numbers[item.name] = cluster.collect(values, placement, why).astype(values.dtype)
     return NodeSummary(**numbers)
-
-
-def _sizes(summary: NodeSummary) -> NodeSizes:
-    return NodeSizes(summary.n_samples, summary.n_active)
 
 
 def _contraction(parameters: Any) -> float:

@@ -1,6 +1,6 @@
-"""Where the time of a process goes (computing, communicating, waiting and for whom), and that of a step.
+"""The time of a process (computing, communicating, waiting and for whom), and the time of one step.
 
-That of a step is measured for a sample on this machine, and for the idealised clock beside Theorem 4's bound.
+The time of a step is measured for a sample on this machine, and on the clock of Theorem 4's bound.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class ProcessTimes:
         self._waits.append((begun - self.start, ended - self.start, rank))
 
     def report(self) -> JsonObject:
-        """Return everything as what JSON can hold."""
+        """Return everything in types that JSON has."""
+        # The longest waits, in the order of their time.
         longest = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
         return {
             "setting_up": self.setting_up,
@@ -95,6 +96,7 @@ def rank_table(details: JsonObject) -> pd.DataFrame:
     names = ("nodes", *times, "messages", "bytes")
     rows = []
     for number, rank in enumerate(details["ranks"]):
+        # The rank that this one waited for most.
         longest = max(rank["waited_for"].items(), key=lambda item: item[1], default=("", 0.0))
         row = {name: len(rank["nodes"]) if name == "nodes" else rank[name] for name in names}
         rows.append({"rank": number} | row | {"waited most for": longest[0]})
@@ -149,6 +151,7 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
     This process has so many rows, with so many non-zeros each (None: dense).
     """
     why = "to measure the network"
+    # Both times are measured now, on the machines of the run.
     message = cluster.exchange_seconds(width)
     cards = cluster.gather([entries_per_row, n_samples], why)
     total = sum(count for _, count in cards)
@@ -166,6 +169,7 @@ def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float
     Rows have ``width`` columns and some non-zero ``entries`` each; they are dense when that is left out.
     """
     rng = np.random.default_rng(seed)
+    # Enough rows that they do not all stay in the cache, and not so many that making them takes long.
     rows = int(min(2000, max(20, 2_000_000 // max(1, entries or width))))
     X: Matrix
     if entries is None:
@@ -181,8 +185,10 @@ def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float
     process = method.start(Setting(problem, network, parameters, seed))
     assert isinstance(process, EventProcess)
     events = process.schedule.block(0.0, 20_000.0)
+    # Compile first: the batches measure steps alone.
     process.run(events, 0, 0)
     best, first = np.inf, 0
+    # The best batch is the one that nothing else interrupted.
     for _ in range(_BATCHES):
         begun = time.perf_counter()
         last = first
@@ -213,7 +219,7 @@ def theorem4_table(
     pandas.DataFrame
         One row per case: ``network``, ``n_nodes``, ``p_comm``, ``tau``, ``law``, ``blocking``, ``measured``
         (time per step), ``bound`` (ν), ``constant`` (measured·n/(p_comp + τ·p_comm^max), 24 in the bound)
-        and ``holds`` (whether what the proof assumes is true).
+        and ``holds`` (whether the assumptions of the proof hold).
     """
     import pandas as pd
 
@@ -221,6 +227,7 @@ def theorem4_table(
     for name in networks:
         network = Network(name)
         n = network.n_nodes
+        # A problem with one sample per node: only the probabilities matter to a clock.
         one = np.ones(n)
         count = np.ones(n, dtype=np.int64)
         summary = NodeSummary(count, count, one, one, one, one, one)

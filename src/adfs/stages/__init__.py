@@ -31,6 +31,7 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
     rule = _assumptions(problem, choice)
     if not isinstance(choice, str) or choice not in ADAPTIVE:
         return rule
+    # Boxes from certificates and assumed curvatures would contradict each other.
     if rule is not None:
         what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
         raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
@@ -40,7 +41,7 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
             f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
         )
     # The curvature of the other losses is the largest one or none, so that samples leave the schedule.
-    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss_name == "logistic")
+    return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss.curvature_type == "continuous")
 
 
 def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:

@@ -69,6 +69,7 @@ class Assumptions(StageRule):
         gap = certificate.gap
         stalled = self._l1 and gap > _LEAST_GAP and gap > _STALLED_SHARE * self._last_gap
         self._last_gap = gap
+        # A curvature that was too small explains a stalled gap: σ_A is lowered only without one.
         if stalled and too_large == 0.0 and self._share > _LEAST_SHARE:
             self._share *= _SIGMA_FACTOR
         elif too_large == 0.0:
@@ -77,6 +78,7 @@ class Assumptions(StageRule):
         stages.charge(passes=1.0, sums=1)
         summary = stages.summarize(problem)
         parameters = stages.parameters_for(summary)
+        # ρ is proportional to √σ_A.
         if self._l1:
             parameters = replace(
                 parameters,
@@ -94,5 +96,6 @@ class Assumptions(StageRule):
         problem = stages.problem
         too_large = above_curvatures(problem, theta, self._beta)
         self._beta = np.where(too_large, _CURVATURE_FACTOR * self._beta, self._beta)
+        # Counted node by node, so that every process has the same sum.
         counts = node_sums(too_large.astype(np.float64), problem.node_starts)
         return float(stages.add(counts[:, None])[0])

@@ -48,6 +48,7 @@ def _intervals(
         b = plain_label(samples.y, j)
         evaluation.fill_margins(samples.rows, j, theta, margin)
         add_shift(samples.y, j, 1.0, margin)
+        # The margin moves by at most the radius times the norm of the row.
         u = margin[0]
         slack = _MARGIN_ROUNDING * (1.0 + abs(u))
         away = radius[j] * np.sqrt(norms[j]) + slack
@@ -94,6 +95,7 @@ def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, duals
         exact_margin = _margins_of(loss, 0.0, 0.0, b)[0]
         start_margin = _margins_of(loss, s, s, b)[0]
         most = max(curvature(loss, exact_margin, b), curvature(loss, margin, label_at(y, j)))
+        # Twice the largest: most runs then never need a second stage.
         out[j] = _FIRST_FACTOR * max(most, curvature(loss, start_margin, b))
     return out
 
@@ -115,6 +117,7 @@ def first_curvatures(
     the same mean (adjusted for exposure), and at the dual variables (N,) that the run starts from. ``add``
     sums one vector per node over all nodes of all processes.
     """
+    # The margin that all samples share in the model with an intercept alone.
     offset = np.zeros(problem.n_samples) if problem.offset is None else problem.offset
     parts = problem.loss.level_parts(problem.y, offset)
     sums = [evaluation.node_sums(problem.weights * part, problem.node_starts) for part in parts]

@@ -96,6 +96,7 @@ class Smoothing(StageRule):
         assert duals is not None
         margins = problem.margins_at(certificate.theta)
         pace = _EARLY if self._width > _LATE_WIDTH * self._first_width else _LATE
+        # The gap of the smooth problem, without its boxes.
         parts = smoothed(problem, self._width).gap_parts(duals, certificate.theta)
         stages.charge(passes=1.0, sums=2)
         smooth_gap = float(stages.add(parts)[0])
@@ -105,6 +106,7 @@ class Smoothing(StageRule):
         left = False
         if self._intervals is not None:
             left = bool(np.any((margins < self._intervals[:, 0]) | (margins > self._intervals[:, 1])))
+        # A stage goes on until it is solved, unless a sample that is not drawn should be.
         if not stages.any(left) and not solved:
             return None
         if solved:

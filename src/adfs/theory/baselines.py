@@ -139,6 +139,7 @@ class EsdacdParameters(ParameterRecord):
     @classmethod
     def _assemble(cls, summary: NodeSummary, network: Network, probability: np.ndarray) -> EsdacdParameters:
         inverse = inverse_sigma(network, summary.sigma)
+        # The lower bound of the eigenvalue keeps the guarantee valid.
         curvature = second_eigenpair(network, node_smoothness(summary)).lower
         smoothness = network.weights * network.resistances.values * inverse
         return cls(
@@ -185,6 +186,7 @@ class DsbaParameters(ParameterRecord):
     def theory(cls, problem: Source, network: Network, *, step_factor: float = 1.0) -> DsbaParameters:
         """Return the constants for a step of ``step_factor``/(24L)."""
         summary = summarize_on(network, problem)
+        # One draw stands for all m_i samples of its node.
         largest = float((summary.n_active * summary.largest_smoothness + summary.sigma).max())
         m, smallest = float(summary.n_active.max()), float(summary.sigma.min())
         rate = min(network.gamma / 24.0, smallest / (48.0 * largest), 1.0 / (3.0 * m))
@@ -268,9 +270,8 @@ class PointSagaParameters(ParameterRecord):
 class QningParameters(ParameterRecord):
     """QNing on one machine: its proximal steps add the curvature κ, half the mean of the samples' L_j.
 
-    A smaller κ needs fewer proximal steps, and each of them is harder to solve. The number of passes is not
-    sensitive to it: between a quarter of and twice the largest L_j it changed by less than a half.
-    ``contraction`` is the rate of exact proximal steps; the quasi-Newton steps improve on it.
+    A smaller κ needs fewer proximal steps, but each of them takes longer. ``contraction`` is the rate of
+    exact proximal steps; the quasi-Newton steps improve on it.
     """
 
     _title: ClassVar[str] = "Parameters of QNing"
@@ -308,6 +309,7 @@ class AgdParameters(ParameterRecord):
     def theory(cls, problem: Source, network: Network) -> AgdParameters:
         """Return the constants for a problem on one node or on several, with L = ΣM_i."""
         summary = summarize_on(network, problem)
+        # A sum over all nodes goes up a tree and comes down again.
         hops = 2 * network.diameter if network.n_nodes > 1 else 0
         return cls._assemble(float(summary.sigma.sum()), float(node_smoothness(summary).sum()), hops)
 
@@ -427,6 +429,7 @@ def largest_eigenvalue(product: Callable[[np.ndarray], np.ndarray], order: int) 
     """
     steps, failure_probability = min(order, 100), 1e-9
     basis, diagonal, beside = np.zeros((steps + 1, order)), np.zeros(steps), np.zeros(steps)
+    # The fixed seed gives every process the same start.
     start = np.random.default_rng(0).standard_normal(order)
     basis[0] = start / np.linalg.norm(start)
     for k in range(steps):

@@ -68,6 +68,7 @@ def tree_depth(network: Network) -> int:
 @single_threaded
 def largest_scaled_laplacian(network: Network, sigma: np.ndarray) -> float:
     """Return an upper bound of λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), exact up to rounding."""
+    # Every result is raised by the error that rounding or the iteration may have.
     root = scipy.sparse.diags_array(1.0 / np.sqrt(sigma))
     scaled = root @ network.laplacian() @ root
     if network.n_nodes <= 400:
@@ -115,6 +116,7 @@ def dual_curvature(
         α_i; those of nodes without tips do not count.
     """
     alpha = np.where(n_tips > 0, virtual_weight, np.inf)
+    # Together the tips of a node have the mass κ_iσ_i = Σ_j L_ij.
     masses = kappa * sigma
     smallest_eigenvalue_of_tips = float(np.min(alpha[n_tips > 1], initial=np.inf))
     explicit = np.zeros(network.n_nodes, dtype=bool)  # nodes whose tip is a node of the eigenproblem
@@ -171,9 +173,11 @@ def _solution_below(
         if abs(difference) <= pair.error * value or (difference > 0.0 and value >= _just_below(limit)):
             return min(value, pair.lower)
         low, high = (value, high) if difference > 0.0 else (low, value)
+        # The derivative of λ_2(Lap, N(λ)) follows from its eigenvector and the derivative of N.
         bend = masses * alpha / (alpha - value) ** 2
         slope = -pair.value * float(np.sum(bend * pair.vector[implicit] ** 2))
         value = min(value + difference / (1.0 - slope), _just_below(limit))
+        # Bisect where Newton's step leaves the bracket.
         if not low < value < high:
             value = 0.5 * (low + high)
     return low

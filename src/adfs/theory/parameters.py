@@ -123,6 +123,7 @@ class Parameters(EventParameters):
         super().__post_init__()
         if not self.dual_curvature > 0.0:
             self._refuse(f"the dual curvature σ_A must be above 0, got {self.dual_curvature!r}")
+        # A smaller ρ is valid too; the factor allows for rounding.
         if self.contraction > self.largest_contraction * (1.0 + 1e-9):
             self._refuse(
                 f"the contraction {self.contraction:.6g} is above √σ_A·min p/k = "
@@ -169,6 +170,7 @@ class Parameters(EventParameters):
         summary = summarize_on(network, problem, tau=tau)
         if network.n_nodes == 1:
             return cls._of_one_node("paper", summary, network)
+        # Only nodes with active samples compute.
         holding = summary.n_active > 0
         gamma = network_constant(network, network.resistances.values)
         mean_root_sum = float(summary.root_sums.sum()) / network.n_nodes
@@ -228,6 +230,7 @@ class Parameters(EventParameters):
     @classmethod
     def _of_one_node(cls, kind: str, summary: NodeSummary, network: Network) -> Parameters:
         """Return the parameters without communication: α = 1 and ρ = 1/Σ_j √(1 + L_j/σ), the rate of APCG."""
+        # All events are computations of the single node.
         one, none = np.ones(1), np.empty(0)
         return cls._assemble(
             kind,
@@ -280,6 +283,7 @@ def _cost_ratio(summary: NodeSummary, network: Network, roots: np.ndarray, tau: 
     if math.isnan(tau):
         return math.nan
     curvature = _curvature_of_split(network, summary, 0.5)
+    # a and b of the model, with b such that the model is exact at r = 1/2.
     per_sample = float(summary.root_sums.sum()) / network.n_nodes
     per_message = float(roots.sum()) / network.n_nodes * math.sqrt(0.5 / curvature)
     # The busiest node decides how long the messages take.
@@ -323,7 +327,6 @@ class NonSmoothParameters(EventParameters):
     edge_weights: np.ndarray
     edge_probability: np.ndarray
     edge_resistance: np.ndarray
-    kind: str = "non-smooth"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -360,6 +363,7 @@ class NonSmoothParameters(EventParameters):
             weight = network.algebraic_connectivity / (1.0 + most)
         edge_probability = np.full(network.n_edges, p_comm / max(1, network.n_edges))
         sample_probability = (1.0 - p_comm) / float(active.sum())
+        # S² is the largest value of μ²R(Σ_i⁻¹ + Σ_j⁻¹)/p² over communication and virtual edges.
         inverse = inverse_sigma(network, summary.sigma)
         of_edges = network.weights * resistance * inverse / edge_probability**2
         of_samples = float(np.max(weight / summary.sigma[active > 0])) / sample_probability**2
@@ -394,7 +398,6 @@ class BlockParameters(ParameterRecord):
     root_sums: np.ndarray
     virtual_weight: float = field(metadata=shown("virtual weight", "α"))
     tau: float = math.nan
-    kind: str = "block"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -413,11 +416,13 @@ class BlockParameters(ParameterRecord):
         largest = float(summary.root_sums.max())
         spread = largest_scaled_laplacian(network, summary.sigma)
         split = r
+        # The same model of the time as for ADFS; all nodes gossip at once, so the degree does not matter.
         if split is None:
             half = math.nan if math.isnan(tau) else _curvature_of_split(network, summary, 0.5)
             split = _best_split(tau * math.sqrt(0.5 * spread / half) / largest)
         check_split(split)
         curvature = _curvature_of_split(network, summary, split)
+        # The two terms of 1/ρ: the slowest node's computations, and the gossip rounds.
         computing, gossiping = largest / math.sqrt(split), math.sqrt(spread / curvature)
         rho = 1.0 / (computing + gossiping)
         return cls(

@@ -79,6 +79,7 @@ class _OneNode(NodeSummary):
     """
 
     def __init__(self, problem: FiniteSum, **numbers: np.ndarray) -> None:
+        # The class is frozen, so the numbers go directly into the dictionary of the object.
         self.__dict__.update(numbers, _problem=problem)
 
     @cached_property
@@ -94,6 +95,7 @@ def node_sizes(problem: FiniteSum | NodeSizes) -> NodeSizes:
     """Return the sizes of a problem's nodes (sizes are returned as they are)."""
     if isinstance(problem, NodeSizes):
         return problem
+    # The rows of a node are contiguous: node i has the rows from starts[i] to starts[i + 1].
     starts = problem.node_starts
     return NodeSizes(np.diff(starts), node_sums(problem.active, starts).astype(np.int64))
 
@@ -115,6 +117,7 @@ def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
             "every sample is a zero row or has weight zero: the minimiser is theta = 0, "
             "there is nothing to run"
         )
+    # These numbers take one pass over the data at most; λ_max takes many.
     numbers = {
         **vars(node_sizes(problem)),
         "sigma": sigma,
@@ -149,12 +152,14 @@ def summarize_on(
 
 def check_tau(tau: float) -> None:
     """Raise unless a communication time is at least 0 (or left out)."""
+    # nan stands for a time that was not given.
     if not (math.isnan(tau) or 0.0 <= tau < math.inf):
         raise InputError(f"tau must be finite and at least 0, got {tau!r}")
 
 
 def check_smooth(summary: NodeSummary) -> None:
     """Raise unless every loss is smooth."""
+    # Losses without a smooth gradient have L = ∞ and so κ = ∞.
     if not np.all(np.isfinite(summary.kappa)):
         raise InputError(
             "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon_insensitive losses "
@@ -235,6 +240,7 @@ class Facts:
             raise InputError(
                 f"kappa_s must be above 0 and kappa_b at least 1, got {self.kappa_s!r} and {self.kappa_b!r}"
             )
+        # The factor allows for the rounding of the two numbers.
         if not self.kappa_b <= 1.0 + self.kappa_s * (1.0 + 1e-9):
             raise InputError(
                 f"kappa_b is at most 1 + kappa_s (λ_max is at most the trace), got {self.kappa_b:g} "
@@ -258,10 +264,12 @@ class Facts:
             "entries_per_row": problem.entries_per_row,
             "l1": problem.l1 is not None,
         }
+        # Without condition numbers the time depends on the size of the subgradients.
         if not problem.smooth:
             norms = float(np.sum(samples.weights**2 * row_norms_squared(samples.rows, problem.n_samples)))
             spread = norms / (problem.value_at_zero * sigma)
             return cls(kappa_s=math.inf, kappa_b=math.inf, spread=spread, **known)
+        # λ_max of all rows together, not of each node: the planner splits the rows in other ways.
         smoothness = np.asarray(problem.smoothness / sigma)
         return cls(
             kappa_s=float(smoothness.sum()),
@@ -281,6 +289,7 @@ class Facts:
         total = float(summary.sigma.sum())
         smooth = bool(np.all(np.isfinite(summary.kappa)))
         kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
+        # λ_max of a sum is at most the sum of the nodes' λ_max, and at most the trace.
         batch = kappa_s
         if summary.n_nodes == 1:
             summary = summary.with_other(batch_kappa=summary.kappa)
@@ -304,6 +313,7 @@ class Facts:
         of_all_rows = self.kappa_b - 1.0
         if not self.smooth or of_all_rows <= 0.0:
             return max(0.0, of_all_rows)
+        # First the limit for many rows, then the value for the rows of one node.
         effective = self.kappa_s / of_all_rows
         limit = of_all_rows / (1.0 + math.sqrt(effective / self.n_samples)) ** 2
         rows = self.n_samples / n_nodes
@@ -318,6 +328,7 @@ class Facts:
             return self.known_summary
         if not 1 <= n_nodes <= self.n_samples:
             raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
+        # The first nodes have one sample more if n does not divide N.
         counts = self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
         ones = np.ones(n_nodes)
         smoothness = self.smoothness

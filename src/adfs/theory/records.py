@@ -45,6 +45,7 @@ class ParameterRecord(ABC):
     def __post_init__(self) -> None:
         for one in self._fields():
             value = getattr(self, one.name)
+            # Annotations are strings here. A copy keeps the caller's array writable.
             if one.type == "np.ndarray":
                 value = np.array(value, dtype=np.float64)
                 if value.ndim != 1 or not np.all(np.isfinite(value)) or np.any(value < 0.0):
@@ -53,6 +54,7 @@ class ParameterRecord(ABC):
                 object.__setattr__(self, one.name, value)
             elif one.name == "contraction" and not 0.0 < value <= 1.0:
                 self._refuse(f"the contraction must lie in (0, 1], got {value!r}")
+            # A comparison with nan is False, so numbers that do not apply pass.
             elif isinstance(value, float | int) and value < 0:
                 self._refuse(f"{one.name} must be at least 0, got {value!r}")
 
@@ -74,6 +76,7 @@ class ParameterRecord(ABC):
     def __str__(self) -> str:
         names = {one.name: one.metadata["shown"] for one in self._fields() if one.metadata} | self._derived
         values = [(*labels, getattr(self, name)) for name, labels in names.items()]
+        # Leave out the numbers that do not apply.
         rows = [row for row in values if not (isinstance(row[2], float) and math.isnan(row[2]))]
         # Single numbers come first, then the arrays.
         rows.sort(key=lambda row: isinstance(row[2], np.ndarray))
@@ -110,6 +113,7 @@ class EventParameters(ParameterRecord):
             alike = [name for name in names if name.startswith("edge_") == (kind == "edges")]
             if any(getattr(self, name).size != size for name in alike):
                 self._refuse(f"the arrays of the {kind} have different lengths")
+        # The probabilities of all events sum to 1, up to rounding.
         total = self.p_comp + self.p_comm
         if not math.isclose(total, 1.0, rel_tol=0.0, abs_tol=1e-9):
             self._refuse(f"the probabilities sum to {total:.12g}, not 1")

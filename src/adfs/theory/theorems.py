@@ -69,12 +69,15 @@ class AugmentedGraph:
                 f"the explicit augmented graph is for small cases (up to {_LARGEST_GRAPH} augmented nodes), "
                 f"this one has {self.n_centers + self.n_tips}"
             )
+        # A virtual edge joins each tip with the centre of its node.
         centers = problem.node_of_row[self.tip_rows]
         tips = self.n_centers + np.arange(self.n_tips)
         self.edges = np.concatenate([network.edges, np.stack([centers, tips], axis=1)]).astype(np.int64)
+        # NS-ADFS does not use the curvature of the losses: its tips have Σ⁻¹ = 0.
         smooth = isinstance(parameters, Parameters)
         tip_curvature = problem.smoothness[self.tip_rows] if smooth else np.full(self.n_tips, np.inf)
         self.sigma_diagonal = np.concatenate([problem.sigma, tip_curvature])
+        # Weights and probabilities of communication edges come first, as in `edges`.
         virtual = parameters.sample_virtual_weights(problem)[self.tip_rows]
         self.mu_squared = np.concatenate([parameters.edge_weights, virtual])
         sampled = parameters.sample_probability(problem)[self.tip_rows]
@@ -112,6 +115,7 @@ class AugmentedGraph:
         """A, shape (n + T, |E| + T)."""
         matrix = np.zeros((self.n_augmented, self.n_edges))
         columns = np.arange(self.n_edges)
+        # Each column has two entries, +μ at the first end of its edge and −μ at the second.
         roots = np.sqrt(self.mu_squared)
         matrix[self.edges[:, 0], columns] = roots
         matrix[self.edges[:, 1], columns] = -roots
@@ -183,6 +187,7 @@ class AugmentedGraph:
         total = 0.5 * float(np.sum(centers**2 / self.problem.sigma[:, None]))
         for number, row in enumerate(self.tip_rows):
             total += _conjugate(self.problem.term(int(row)), x[self.n_centers + number])
+        # Inactive rows are constants: they have no tip, and f* at 0 is minus the constant.
         for row in np.flatnonzero(~self.problem.active):
             total += self.problem.term(int(row)).conjugate(np.zeros(x.shape[1]))
         return total
@@ -283,6 +288,7 @@ def theorem3_bound(graph: AugmentedGraph, dual_optimum: np.ndarray, t: float) ->
     parameters = graph.parameters
     if not isinstance(parameters, NonSmoothParameters):
         raise InputError("Theorem 3 is about NS-ADFS: build the augmented graph with NonSmoothParameters")
+    # The iterates start at 0, whose gap Δ_0 counts because A_0 is not 0.
     start = graph.dual_value(np.zeros_like(dual_optimum)) - graph.dual_value(dual_optimum)
     initial = graph.edge_norm_squared(dual_optimum) + 2.0 * parameters.weight_at(0) * start
     return initial / (2.0 * parameters.weight_at(t))
@@ -321,9 +327,11 @@ def theorem4_step_time(
     """
     check_tau(tau)
     n = parameters.n_nodes
+    # The node with the most communications limits the speed of the others.
     communicating = sum_at_nodes(network, parameters.edge_probability)
     p_max = float(n * communicating.max()) if network.n_edges else 0.0
     node = parameters.node_probability
+    # The first assumption of the proof, up to rounding.
     equal = bool(np.all(np.abs(node - node.mean()) <= 1e-9 * node.mean()))
     comp, comm = STEP_TIME_CONSTANTS
     nu = (comp * parameters.p_comp + comm * tau * p_max) / n
@@ -369,14 +377,18 @@ def theorem5_time(problem: Source, network: Network, tau: float) -> ExecutionTim
     m, kappa = float(summary.n_active.max()), float(summary.kappa.max())
     r_kappa = (1.0 + float(summary.kappa.min())) / (1.0 + kappa)
     gamma = network_constant(network, parameters.edge_resistance)
+    # c_τ compares the busiest node with the average one.
     step = theorem4_step_time(parameters, network, tau)
     c_tau = step.p_comm_max / parameters.p_comm if parameters.p_comm else 0.0
+    # Δ_p is below 1 where nodes with many or hard samples compute no more often than others.
     mean_root_sum = float(summary.root_sums.sum()) / summary.n_nodes
     holding = summary.root_sums > 0.0
     shares = parameters.node_probability[holding] / summary.root_sums[holding]
     delta = min(1.0, float(shares.min()) * summary.n_nodes * mean_root_sum / parameters.p_comp)
+    # The two terms of the bound: computations, then communications.
     samples = (m + math.sqrt(m * kappa)) / math.sqrt(r_kappa)
     links = (1.0 + 2.0 * c_tau * tau) * math.sqrt((1.0 + kappa) / gamma)
+    # The correction for nodes with different σ_i.
     largest = float(np.max(parameters.edge_inverse_sigma, initial=0.0))
     spread = max(1.0, 0.5 * float(summary.sigma.max()) * largest)
     bound = math.sqrt(2.0 * spread) * max(STEP_TIME_CONSTANTS) / delta * (samples + links)
@@ -413,6 +425,7 @@ def table1(problem: Source, network: Network, tau: float) -> pd.DataFrame:
 
     summary = summarize_on(network, problem, tau=tau)
     m, total = float(summary.n_samples.max()), float(summary.n_samples.sum())
+    # The stochastic and the batch condition number are the worst ones of all nodes.
     kappa_s = float(summary.kappa.max())
     kappa_b = 1.0 + float(summary.batch_kappa.max())
     gamma = network.gamma

@@ -1,7 +1,7 @@
-"""The same as `adfs.runtimes.exchange`, all of it compiled: an exchange costs what the messages cost.
+"""The exchange of `adfs.runtimes.exchange` in compiled code, which adds almost no time to the messages.
 
-`EventExchange` is the twin that reads easily; the tests hold this one to it. Python comes back every few
-hundredths of a second of waiting, to look at the deadline and at signals.
+`EventExchange` is the readable version; the tests compare this one with it. After a few hundredths of a
+second of waiting the compiled loop returns to Python, which checks the deadline and handles signals.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from adfs.algorithms.base import EventProcess
 from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_message
 from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
-from adfs.runtimes.mpi.faults import OWN_PAUSE, rank_names
+from adfs.runtimes.mpi.faults import SUSPENDED_SECONDS, rank_names
 from adfs.runtimes.mpi.links import MPI_START, MPI_TEST, MPI_WTIME, YIELD, MpiLinks
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
@@ -24,9 +24,7 @@ from adfs.schedule.events import empty_events
 if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
 
-# Seconds of waiting after which Python has a look, and sleeps a moment; at once where ranks share cores.
-_LOOK_SECONDS = 0.02
-_CROWDED_SECONDS = 0.0
+# The number of waits that are kept for the timeline.
 _LOG = 512
 # Places in `counts` and `seconds` of a board.
 _DONE, _WAITING, _PENDING, _FINISHED, _LOGGED = range(5)
@@ -34,38 +32,38 @@ _COMPUTING, _COMMUNICATING, _SINCE, _PAUSED = range(4)
 
 
 class Board(NamedTuple):
-    """What the compiled loop works on, and keeps between two calls.
+    """The state of the compiled loop, which it keeps between two calls.
 
     Attributes
     ----------
     counts : (5,) int64
-        Events looked at, events that wait, exchanges under way, exchanges finished, waits noted.
+        Events examined, events that wait, exchanges under way, exchanges finished, waits recorded.
     seconds : (4,)
-        Computing, communicating, since when this rank waits (nan when it does not), and for how long it was
-        itself stopped meanwhile.
+        Seconds of computing and of communicating, the time at which the current wait began (nan outside
+        waits), and the seconds for which this rank was suspended during the wait.
     blocked : (k,) uint8
-        See `split_events`; so are ``waiting`` and ``ready``.
+        As ``waiting`` and ``ready``, an argument of `split_events`.
     pending : (c,) int32
         The links with an exchange under way, the oldest first.
     edges, places : (c,) int32
-        The edge of each link, and the block's node at it.
+        The edge of each link, and the place of its node in the block.
     moments : (c,)
-        The time of the exchange under way.
-    came : (c,) uint8
-        Whether its message has come (the send may not be done).
+        The time of the event whose exchange is under way.
+    arrived : (c,) uint8
+        Whether the message has arrived (the send may still be under way).
     sends, receives : (c,) int64
         The addresses of the requests' handles.
     out, into : (c, m)
-        What was sent last, and what came last.
+        The last message sent, and the last one received.
     exchanges : (c,) int64
     number, ends, slot
         The link of each edge (E,), its two nodes (E, 2), the place of each node in the block (n,).
     flag : (1,) int32
-        Where MPI puts an answer.
+        The result of MPI_Test.
     addresses : (2,) int64
-        Of the flag and of a status.
+        The addresses of the flag and of a status.
     waited : (c,)
-        Seconds of waiting while a link's exchange was the oldest under way.
+        Seconds of waiting during which the exchange of a link was the oldest one under way.
     log : (_LOG, 3)
         The longest waits: begin, end, link.
     """
@@ -79,7 +77,7 @@ class Board(NamedTuple):
     edges: np.ndarray
     places: np.ndarray
     moments: np.ndarray
-    came: np.ndarray
+    arrived: np.ndarray
     sends: np.ndarray
     receives: np.ndarray
     out: np.ndarray
@@ -102,19 +100,21 @@ def _is_done(board: Board, request: int) -> bool:
 
 @kernel
 def _finish_arrived(parts: Parts, board: Board) -> int:
-    """Finish the exchanges whose message has come and whose send is done; return how many."""
+    """Finish the exchanges whose message has arrived and whose send is done; return their number."""
     count = board.counts[_PENDING]
+    # Exchanges that are not finished move to the front of the list and keep their order.
     kept = 0
     for k in range(count):
         link = board.pending[k]
-        if board.came[link] == 0 and _is_done(board, board.receives[link]):
-            board.came[link] = 1
-        if board.came[link] == 1 and _is_done(board, board.sends[link]):
-            # The integers of the interpreted exchange, so that it and this one share a kernel.
+        if board.arrived[link] == 0 and _is_done(board, board.receives[link]):
+            board.arrived[link] = 1
+        if board.arrived[link] == 1 and _is_done(board, board.sends[link]):
+            # The same types of integers as in `EventExchange`, so that both use one compiled kernel.
             edge, i = int(np.int64(board.edges[link])), int(np.int64(board.places[link]))
             take_message(parts, edge, i, board.moments[link], board.out[link], board.into[link])
+            # The next message of this link may come at any time: start its receive now.
             MPI_START(board.receives[link])
-            board.came[link] = 0
+            board.arrived[link] = 0
         else:
             board.pending[kept] = link
             kept += 1
@@ -125,6 +125,7 @@ def _finish_arrived(parts: Parts, board: Board) -> int:
 
 @kernel
 def _post(parts: Parts, board: Board, edge: int, moment: float) -> None:
+    """Send the message of an event on an edge; the exchange is under way from now on."""
     link = board.number[edge]
     fill_message(parts, int(np.int64(board.places[link])), moment, board.out[link])
     MPI_START(board.sends[link])
@@ -136,12 +137,13 @@ def _post(parts: Parts, board: Board, edge: int, moment: float) -> None:
 
 @kernel
 def _note_wait(board: Board, begun: float, ended: float, link: int) -> None:
-    """Add up a wait, and keep it in the log while it is among the longest."""
+    """Add a wait to the sum of its link, and to the log if it is among the longest."""
     board.waited[link] += ended - begun
     place = board.counts[_LOGGED]
     if place < _LOG:
         board.counts[_LOGGED] += 1
     else:
+        # The log is full: replace the shortest wait, unless the new one is shorter still.
         place = 0
         for k in range(1, _LOG):
             if board.log[k, 1] - board.log[k, 0] < board.log[place, 1] - board.log[place, 0]:
@@ -155,7 +157,7 @@ def _note_wait(board: Board, begun: float, ended: float, link: int) -> None:
 
 @kernel
 def _wait_for_one(parts: Parts, board: Board, patience: float) -> bool:
-    """Wait until an exchange is finished, or for so many seconds; return whether one was."""
+    """Wait up to ``patience`` seconds until an exchange is finished; return whether one was."""
     begun = MPI_WTIME()
     if np.isnan(board.seconds[_SINCE]):
         board.seconds[_SINCE] = begun
@@ -164,18 +166,21 @@ def _wait_for_one(parts: Parts, board: Board, patience: float) -> bool:
     now = begun
     while True:
         done = _finish_arrived(parts, board) > 0
-        looked = now
+        before = now
         now = MPI_WTIME()
-        if now - looked > OWN_PAUSE:
-            board.seconds[_SINCE] += now - looked
-            board.seconds[_PAUSED] += now - looked
+        # The time for which this rank itself was suspended does not count as waiting.
+        if now - before > SUSPENDED_SECONDS:
+            board.seconds[_SINCE] += now - before
+            board.seconds[_PAUSED] += now - before
         if done:
             break
         spins += 1
         if now - begun > patience:
             return False
+        # Messages between cores often arrive within a few checks. After that, leave the core to others.
         if spins > 20:
             YIELD()
+    # An exchange that was finished at the first check involved no wait.
     if spins > 0 or begun > board.seconds[_SINCE]:
         _note_wait(board, board.seconds[_SINCE], now, oldest)
     board.seconds[_SINCE] = np.nan
@@ -192,14 +197,16 @@ def run_window(
     ahead: int,
     patience: float,
 ) -> bool:
-    """Go on with the events of a window; return whether all are done (False: a message is missing).
+    """Continue with the events of a window; return whether all are done (False: a message is missing).
 
-    ``taken`` is room for the events that are executed next.
+    ``taken`` is a buffer for the events that are executed next, ``at_once`` their largest number, and
+    ``ahead`` the largest number of events that wait for a message while later ones are executed.
     """
     n, size = board.slot.size, events.time.size
     counts, seconds = board.counts, board.seconds
     while True:
         begun = MPI_WTIME()
+        # Nodes with an exchange under way are blocked: their later events wait for the message.
         board.blocked[:] = 0
         for k in range(counts[_PENDING]):
             board.blocked[board.places[board.pending[k]]] = 1
@@ -216,6 +223,7 @@ def run_window(
             board.ready,
         )
         counts[_DONE] = last
+        # Execute the events that are ready. `execute` stops at an event that needs another rank.
         take_events(events, board.ready, n_ready, taken)
         first = 0
         while first < n_ready:
@@ -231,11 +239,11 @@ def run_window(
         seconds[_COMPUTING] += ended - begun
         if counts[_PENDING] > 0:
             ended -= seconds[_PAUSED]
+            # Wait only if there is nothing else to do; otherwise check the messages once.
             if counts[_DONE] == size or counts[_WAITING] >= ahead:
                 if not _wait_for_one(parts, board, patience):
                     return False
             else:
-                # While there is something else to do, only look.
                 _finish_arrived(parts, board)
             seconds[_COMMUNICATING] += MPI_WTIME() - ended - seconds[_PAUSED]
         elif counts[_DONE] == size and counts[_WAITING] == 0:
@@ -270,7 +278,7 @@ class CompiledExchange(EventExchange):
             edges=links.edges.astype(np.int32),
             places=self._own_place.astype(np.int32),
             moments=np.zeros(count),
-            came=np.zeros(count, dtype=np.uint8),
+            arrived=np.zeros(count, dtype=np.uint8),
             sends=np.array([MPI._addressof(request) for request in links.sends], dtype=np.int64),
             receives=np.array([MPI._addressof(request) for request in links.receives], dtype=np.int64),
             out=links.out,
@@ -286,7 +294,7 @@ class CompiledExchange(EventExchange):
         )
 
     def compile(self) -> None:
-        """Compile what will be called, without a message."""
+        """Compile the loop by a call without events, which sends no message."""
         run_window(
             self.process.parts, self.board, empty_events(0), self._taken, self._at_once, self._ahead, 0.0
         )
@@ -295,10 +303,12 @@ class CompiledExchange(EventExchange):
     def _execute(self, events: Events, size: int) -> None:
         board, watch = self.board, self._watch
         board.counts[_DONE] = board.counts[_WAITING] = 0
-        patience = _CROWDED_SECONDS if watch.crowded else _LOOK_SECONDS
+        # With more ranks than cores return to Python at once, where a waiting rank sleeps.
+        patience = 0.0 if watch.crowded else 0.02
         before, begun, finished = watch.doing, time.perf_counter(), -1
         parts, taken = self.process.parts, self._taken
         while not run_window(parts, board, events, taken, self._at_once, self._ahead, patience):
+            # The deadline counts from the last finished exchange.
             if board.counts[_FINISHED] != finished:
                 finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
                 watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
@@ -307,9 +317,9 @@ class CompiledExchange(EventExchange):
             elapsed = time.perf_counter() - begun
             if elapsed > watch.deadline:
                 raise watch.lost(self._missing(), self._oldest(), watch.deadline)
-            own = watch.rest(elapsed)
-            board.seconds[_SINCE] += own
-            begun += own
+            suspended = watch.rest(elapsed)
+            board.seconds[_SINCE] += suspended
+            begun += suspended
         watch.doing = before
         self._take_times()
 
@@ -321,9 +331,9 @@ class CompiledExchange(EventExchange):
         return self._event(link, float(self.board.moments[link]))
 
     def _take_times(self) -> None:
-        """Hand the seconds over to the rank's account."""
+        """Move the seconds of the board to the times of this rank."""
         board, times = self.board, self.times
-        # MPI's clock and ours may start at different times.
+        # The clocks of MPI and of Python may start at different times.
         offset = time.perf_counter() - float(_now())
         for seconds, rank in zip(board.waited.tolist(), self.links.peer.tolist(), strict=True):
             times.add_waiting(seconds, rank)

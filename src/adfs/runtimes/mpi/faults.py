@@ -1,18 +1,19 @@
-"""When something goes wrong on a cluster: waits have a deadline, each rank says one sentence, nobody hangs.
+"""Failures on a cluster: waits have a deadline, each rank reports one sentence, and no rank hangs.
 
 A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An
-exception that nobody catches ends all ranks (`end_all_on_error`), since the others would wait for this one
-for ever. A rank that is told to stop while others fail says what it was doing (SIGTERM), if its launcher
-leaves it the time: Open MPI kills a fifth of a second later.
+uncaught exception ends all ranks (`end_all_on_error`), because the others would wait for this one for ever.
+A rank that receives SIGTERM while others fail reports what it was doing, if its launcher leaves it the time:
+Open MPI kills it a fifth of a second later.
 
-A rank that reads or compiles tells the others that it lives, however long it takes (`Pulse`). One thread per
-rank sends these signs of life, and only while the rank is busy; a rank that is stopped, killed or gone sends
-none. Between rank 0 and the others only: what all do together goes through rank 0.
+A rank that is busy reading or compiling sends signs of life (`Pulse`) from a second thread, so that the
+others wait for it longer than the deadline. A rank that is suspended, killed or gone sends none. Signs of
+life go between rank 0 and the others only, because all collective operations go through rank 0.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import signal
 import sys
@@ -32,17 +33,24 @@ from adfs.runtimes.cluster import RefusalError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_SPINS = 50
-_SHORT_SLEEP, _LONG_SLEEP = 5e-5, 1e-3
-_ABORT_SECONDS = 5.0
-_OTHERS_SPEAK = 0.3  # seconds for ranks that fail at the same moment
-_SIGN_OF_LIFE = 5  # a tag
-_LONGEST_PAUSE = 1.0  # seconds between two of them
-OWN_PAUSE = 1.0  # seconds after a rank's last look that it cannot have waited: it was itself stopped
+# A rank checks its messages far more often than this. A longer time between two checks means that the rank
+# itself was suspended, and the time does not count as waiting.
+SUSPENDED_SECONDS = 1.0
+
+# Set once this process has written the sentence that says why it ends.
+_final_sentence = threading.Event()
 
 
-# Whether this process has said its last sentence.
-_spoken = threading.Event()
+class Tag(enum.IntEnum):
+    """The tags of all messages; the links between nodes take those from FIRST_LINK."""
+
+    NUMBERS = 3
+    ROWS = 4
+    SIGN_OF_LIFE = 5
+    SWAP = 8
+    BENCHMARK = 12
+    BENCHMARK_RESULT = 13
+    FIRST_LINK = 16
 
 
 class RankLostError(AdfsError, RuntimeError):
@@ -57,20 +65,20 @@ def say(sentence: str) -> None:
 
 
 class Watch:
-    """What this rank is doing and for whom it waits, and for how long it may.
+    """Waits with a deadline, and what this rank reports when one of them fails.
 
     Attributes
     ----------
     deadline : float
         Seconds that a wait may last.
     doing : callable
-        Returns what this rank is doing, for its last sentence.
+        Returns what this rank is doing, for the sentence that it reports when it ends.
     crowded : bool
-        Whether there are more ranks than cores: then a rank that waits sleeps at once.
+        Whether there are more ranks than cores: then a waiting rank sleeps at once.
     pulse : Pulse or None
-        The signs of life, once there are any: a wait that listens counts the seconds since the last one.
+        The signs of life. A wait with ``listen`` counts the seconds since the last one.
     paused : float
-        Seconds for which this rank itself was stopped while it waited; they count in no wait.
+        Seconds for which this rank was suspended during its waits; they are not counted as waiting.
     """
 
     def __init__(self, rank: int, size: int, deadline: float) -> None:
@@ -91,20 +99,28 @@ class Watch:
         listen: bool = False,
         patience: float = 0.0,
     ) -> None:
-        """Wait until all requests are done; ``ranks`` are those that each depends on.
+        """Wait until all requests are done.
 
-        ``doing`` returns what the wait is for, and is called only when that is needed. With ``listen`` a rank
-        that sends signs of life may take longer; ``patience`` is seconds beyond the deadline.
+        Parameters
+        ----------
+        requests, ranks
+            Requests, and the rank that each of them depends on.
+        doing
+            Returns the purpose of the wait; it is called only if a sentence is written.
+        listen
+            Whether a rank that sends signs of life may take longer than the deadline.
+        patience
+            Seconds beyond the deadline.
         """
-        left = [(request, rank) for request, rank in zip(requests, ranks, strict=True) if not request.Test()]
-        if left:
-            self.until(
-                lambda: _drop_done(left),
-                lambda: [rank for _, rank in left],
-                doing,
-                listen=listen,
-                patience=patience,
-            )
+        left = list(zip(requests, ranks, strict=True))
+
+        def all_done() -> bool:
+            left[:] = [(request, rank) for request, rank in left if not request.Test()]
+            return not left
+
+        # Most requests are done at once; `until` has more to prepare.
+        if not all_done():
+            self.until(all_done, lambda: [rank for _, rank in left], doing, listen=listen, patience=patience)
 
     def until(
         self,
@@ -115,50 +131,54 @@ class Watch:
         listen: bool = False,
         patience: float = 0.0,
     ) -> None:
-        """Poll until something is ready; raise `RankLostError` after the deadline, with the missing ranks.
+        """Poll until ``ready`` returns True; raise `RankLostError` after the deadline.
 
-        ``missing`` returns nobody where it cannot be told who is missing.
+        ``missing`` returns the ranks that the wait is for, none if they are not known. The other parameters
+        are those of `wait`.
         """
-        begun = time.perf_counter()
+        begun, allowed = time.perf_counter(), self.deadline + patience
         before, self.doing = self.doing, lambda: f"waiting for {rank_names(missing())} {doing()}"
-        # An exception on the way out keeps `doing`: it is what this rank says last.
-        for _ in range(1 if self.crowded else _SPINS):
+        # Most waits are short: check without sleeping first, unless another rank needs the core.
+        for _ in range(1 if self.crowded else 50):
             if ready():
                 break
         else:
             pulse = self.pulse if listen else None
-            # The others wait for rank 0 while it waits for one of them, which alone is to blame.
+            # While rank 0 waits for one rank, the others wait for rank 0: it must not seem to be lost.
             alive = pulse.beating() if pulse is not None and self.rank == 0 else contextlib.nullcontext()
             with alive:
                 while not ready():
-                    own = self.rest(time.perf_counter() - begun)
-                    begun, self.paused = begun + own, self.paused + own
-                    lost = self._silent(missing(), begun, self.deadline + patience, pulse)
+                    suspended = self.rest(time.perf_counter() - begun)
+                    begun, self.paused = begun + suspended, self.paused + suspended
+                    lost = self._silent(missing(), begun, allowed, pulse)
                     if lost is not None:
-                        raise self.lost(lost, doing(), self.deadline + patience)
+                        raise self.lost(lost, doing(), allowed)
+        # After an exception `doing` stays as it is, for the sentence that this rank reports.
         self.doing = before
 
     def _silent(
         self, missing: Sequence[int], begun: float, allowed: float, pulse: Pulse | None
     ) -> list[int] | None:
-        """Return which of the missing ranks were silent for too long; None while none was."""
+        """Return the missing ranks that were silent for too long; None if the wait may go on."""
         if pulse is not None:
             pulse.listen()
         now = time.perf_counter()
         if now - begun <= allowed:
             return None
         silent = [r for r in missing if now - (begun if pulse is None else pulse.last(r, begun)) > allowed]
+        # An empty list means that ranks are missing and it is not known which.
         return silent if silent or not missing else None
 
     def rest(self, elapsed: float) -> float:
-        """Leave the core to others for a moment, longer after a longer wait; return how long a pause was."""
+        """Leave the core to others for a moment; return the seconds for which this rank was suspended."""
         begun = time.perf_counter()
+        # Sleep longer after a longer wait: short waits need a quick answer, long ones a free core.
         if elapsed < 1e-3 and not self.crowded:
             time.sleep(0.0)
         else:
-            time.sleep(_SHORT_SLEEP if elapsed < 0.05 else _LONG_SLEEP)
+            time.sleep(5e-5 if elapsed < 0.05 else 1e-3)
         taken = time.perf_counter() - begun
-        return taken if taken > OWN_PAUSE else 0.0
+        return taken if taken > SUSPENDED_SECONDS else 0.0
 
     def lost(self, ranks: Sequence[int], doing: str, allowed: float) -> RankLostError:
         """Return the error of having waited too long for some ranks."""
@@ -168,34 +188,30 @@ class Watch:
         )
 
     @contextlib.contextmanager
-    def speaking_when_told_to_stop(self) -> Iterator[None]:
-        """Say what this rank was doing when it is told to stop (SIGTERM).
+    def reporting_sigterm(self) -> Iterator[None]:
+        """Report what this rank was doing when it receives SIGTERM.
 
-        That is what a launcher does to the others when one rank fails.
+        A launcher sends this signal to the other ranks when one rank fails.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if not _spoken.is_set():
-                _spoken.set()
+            if not _final_sentence.is_set():
+                _final_sentence.set()
                 say(f"rank {self.rank} was told to stop while {self.doing()}")
-            if callable(before):  # `adfs fit` ends the run in order, if there is the time
+            # The handler of `adfs fit` ends the run in order, if there is time.
+            if callable(before):
                 before(number, frame)
             else:
                 os._exit(128 + number)
 
         before = signal.signal(signal.SIGTERM, stop)
-        # Not put back after an exception: another rank may end this one before it has said why.
+        # After an exception the handler stays: another rank may end this one before it has reported.
         yield
         if before is not None:
             signal.signal(signal.SIGTERM, before)
-
-
-def _drop_done(left: list[tuple[MPI.Request, int]]) -> bool:
-    left[:] = [(request, rank) for request, rank in left if not request.Test()]
-    return not left
 
 
 def rank_names(ranks: Sequence[int]) -> str:
@@ -213,18 +229,18 @@ def rank_names(ranks: Sequence[int]) -> str:
 
 
 def abort(comm: MPI.Intracomm, code: int = 1) -> None:
-    """End all ranks; this one ends even if the library cannot reach the others."""
-    timer = threading.Timer(_ABORT_SECONDS, os._exit, (code,))
+    """End all ranks; this one ends within 5 s even if the library cannot reach the others."""
+    timer = threading.Timer(5.0, os._exit, (code,))
     timer.daemon = True
     timer.start()
     comm.Abort(code)
 
 
 def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
-    """From now on an exception that nobody catches is said in one sentence and ends all ranks.
+    """From now on report an uncaught exception in one sentence and end all ranks.
 
-    A `RefusalError` is raised by all ranks together: rank 0 says it, and a rank that knows more says its own;
-    every rank ends by itself. It ends MPI first: ``python -m mpi4py`` would make an MPI_ABORT of it.
+    All ranks raise a `RefusalError` together: rank 0 reports it, and so does a rank with a reason of its own.
+    Then each rank ends by itself. It ends MPI first, because ``python -m mpi4py`` would call MPI_ABORT.
     """
     before = sys.excepthook
 
@@ -234,7 +250,7 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
                 say(str(error))
             _end_mpi(watch.deadline)
             return
-        _tell_and_end(error, watch, comm)
+        _report_and_end(error, watch, comm)
 
     hook.before = before  # type: ignore[attr-defined]
     sys.excepthook = hook
@@ -242,10 +258,9 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
 
 @contextlib.contextmanager
 def as_one_program(comm: MPI.Intracomm, deadline: float) -> Iterator[None]:
-    """Let processes behave as one command: a refusal is raised on rank 0 alone, anything else ends all.
+    """Let all processes behave as one command: rank 0 alone raises a refusal, any other error ends all ranks.
 
-    MPI is over at the end, or the deadline: an exit code other than 0 then ends nobody else, and is no
-    MPI_ABORT.
+    MPI is finalised at the end, so that an exit code other than 0 ends no other rank and is no MPI_ABORT.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     try:
@@ -260,19 +275,19 @@ def as_one_program(comm: MPI.Intracomm, deadline: float) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if size == 1:
             raise
-        # The first one within a run stops all together; here the others would wait for this rank.
-        if not _spoken.is_set():
+        # Within a run the first interrupt stops all ranks together. Here the others would wait for this rank.
+        if not _final_sentence.is_set():
             say(f"rank {rank} was interrupted and ends at once; a checkpoint that was written is intact")
         abort(comm, 128 + next(iter(error.args), signal.SIGINT))
     except Exception as error:
         if size == 1:
             raise
-        _tell_and_end(error, Watch(rank, size, 1.0), comm)
+        _report_and_end(error, Watch(rank, size, 1.0), comm)
     _end_mpi(deadline)
 
 
 def _end_mpi(deadline: float) -> None:
-    """End MPI, which waits for all ranks, or this process after the deadline."""
+    """End MPI, which waits for all ranks; after the deadline end this process."""
     from mpi4py import MPI
 
     if not MPI.Is_finalized():
@@ -280,42 +295,37 @@ def _end_mpi(deadline: float) -> None:
             MPI.Finalize()
 
 
-def _tell_and_end(error: BaseException, watch: Watch, comm: MPI.Intracomm) -> None:
-    """Say an error, and end all ranks once those that fail at the same moment have spoken."""
-    tell(error, watch)
+def _report_and_end(error: BaseException, watch: Watch, comm: MPI.Intracomm) -> None:
+    """Report an error in one sentence, an unexpected one with its traceback, and end all ranks."""
+    if not _final_sentence.is_set():
+        _final_sentence.set()
+        if isinstance(error, RankLostError):
+            say(str(error))
+        elif isinstance(error, AdfsError):
+            say(f"rank {watch.rank}: {error}")
+        else:
+            traceback.print_exception(error)
+            say(f"rank {watch.rank} failed with {type(error).__name__}: {error}")
     sys.stderr.flush()
     if watch.size > 1:
-        time.sleep(_OTHERS_SPEAK)
+        # Ranks that fail at the same moment may write their sentences too.
+        time.sleep(0.3)
         abort(comm)
 
 
 def restore_error_hook() -> None:
-    """Put back the hook that `end_all_on_error` replaced."""
+    """Restore the hook that `end_all_on_error` replaced."""
     hook: Any = sys.excepthook
     sys.excepthook = getattr(hook, "before", hook)
-
-
-def tell(error: BaseException, watch: Watch) -> None:
-    """Say an error in one sentence; one that is not ours is a defect, and its traceback goes before."""
-    if _spoken.is_set():
-        return
-    _spoken.set()
-    if isinstance(error, RankLostError):
-        say(str(error))
-    elif isinstance(error, AdfsError):
-        say(f"rank {watch.rank}: {error}")
-    else:
-        traceback.print_exception(error)
-        say(f"rank {watch.rank} failed with {type(error).__name__}: {error}")
 
 
 # --------------------------------------------------------------------------- signs of life
 
 
 class Pulse:
-    """Sends this rank's signs of life over the team's communicator, and notes when others were last heard of.
+    """Sends signs of life of this rank, and records the last ones of other ranks.
 
-    It is ``possible`` where the MPI library lets a second thread send.
+    It is ``possible`` if the MPI library allows calls from several threads.
     """
 
     def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
@@ -323,10 +333,10 @@ class Pulse:
 
         self._comm, self._mpi = comm, MPI
         self.possible = bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
-        self._heard: dict[int, float] = {}
+        self._last_sign: dict[int, float] = {}
         self._busy = 0
         self._over = threading.Event()
-        self._pause = min(_LONGEST_PAUSE, deadline / 8.0)
+        self._pause = min(1.0, deadline / 8.0)
         self._thread = threading.Thread(target=self._beat, name="adfs-pulse", daemon=True)
         if self.possible and comm.Get_size() > 1:
             self._thread.start()
@@ -337,12 +347,13 @@ class Pulse:
         sent: dict[int, MPI.Request] = {}
         while not self._over.wait(self._pause):
             for peer in peers if self._busy else ():
+                # A peer that does not receive has at most one message in its queue.
                 if peer not in sent or sent[peer].Test():
-                    sent[peer] = self._comm.Isend(nothing(), peer, _SIGN_OF_LIFE)
+                    sent[peer] = self._comm.Isend(nothing(), peer, Tag.SIGN_OF_LIFE)
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
-        """Tell the others that this rank lives, until the block ends in whatever way."""
+        """Send signs of life until the block ends, also by an exception."""
         self._busy += 1
         try:
             yield
@@ -350,18 +361,18 @@ class Pulse:
             self._busy -= 1
 
     def listen(self) -> None:
-        """Note of whom there is a sign of life."""
+        """Receive the signs of life that have arrived, and record their times."""
         status = self._mpi.Status()
-        while self._comm.Iprobe(self._mpi.ANY_SOURCE, _SIGN_OF_LIFE, status):
-            self._comm.Recv(nothing(), status.Get_source(), _SIGN_OF_LIFE)
-            self._heard[status.Get_source()] = time.perf_counter()
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, Tag.SIGN_OF_LIFE, status):
+            self._comm.Recv(nothing(), status.Get_source(), Tag.SIGN_OF_LIFE)
+            self._last_sign[status.Get_source()] = time.perf_counter()
 
     def last(self, rank: int, begun: float) -> float:
-        """Return when a rank was last heard of, or when the wait for it began."""
-        return max(begun, self._heard.get(rank, begun))
+        """Return the time of the last sign of life of a rank, at least the start of the wait for it."""
+        return max(begun, self._last_sign.get(rank, begun))
 
     def close(self) -> None:
-        """Stop; what is still under way to this rank is taken."""
+        """Stop sending, and receive the messages that are still under way to this rank."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -369,5 +380,5 @@ class Pulse:
 
 
 def nothing() -> np.ndarray:
-    """Return what a message without content is made of."""
+    """Return the buffer of a message without content."""
     return np.empty(0, dtype=np.uint8)

@@ -1,8 +1,8 @@
-"""The edges between ranks: one send and one receive each, made once and started again at every exchange.
+"""The edges between ranks: one persistent send and one persistent receive per edge.
 
-Compiled code starts and tests them by the few MPI functions below, whose addresses each process looks up.
-Only requests are handed over, as the addresses of their handles: what a handle is differs between MPI
-libraries, and nothing here depends on it.
+Compiled code starts and tests these requests by the few MPI functions at the end, whose addresses each
+process looks up. It gets the addresses of the requests' handles, because the type of a handle differs between
+MPI libraries.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from numba import types
 
 from adfs.errors import InputError
-from adfs.runtimes.mpi.team import Team
+from adfs.runtimes.mpi.collectives import Team
+from adfs.runtimes.mpi.faults import Tag
 from adfs.runtimes.placement import Placement
 
 
 class MpiLinks:
     """The ends of the cut edges that are on this rank; see `adfs.runtimes.cluster.Links`.
 
-    The messages of an edge have a tag of their own between the two ranks, so its k-th send meets its k-th
-    receive. A receive is started before it is needed, so a message that comes early goes straight to its
-    place.
+    The messages of an edge have their own tag between the two ranks, so its k-th send meets its k-th receive.
+    A receive is started before it is needed, so that an early message goes directly into its buffer.
     """
 
     def __init__(self, team: Team, placement: Placement, message_length: int) -> None:
@@ -33,10 +33,12 @@ class MpiLinks:
         mine = placement.cut & (ends == team.rank).any(axis=1)
         self.edges = np.flatnonzero(mine)
         count = self.edges.size
+        # The link of each edge, −1 for edges that are not between this rank and another.
         self.number = np.full(len(placement.edges), -1, dtype=np.int32)
         self.number[self.edges] = np.arange(count)
         at_edges = ends[self.edges]
         self.peer = np.where(at_edges[:, 0] == team.rank, at_edges[:, 1], at_edges[:, 0]).astype(np.int64)
+        # The buffers stay in place, because the requests keep their addresses.
         self.out, self.into = np.zeros((count, message_length)), np.zeros((count, message_length))
         self.exchanges = np.zeros(count, dtype=np.int64)
         tags = self._tags()
@@ -46,11 +48,11 @@ class MpiLinks:
         self.started = False
 
     def _tags(self) -> np.ndarray:
-        """Count the edges between each pair of ranks; both ends do so in the order of the edges."""
+        """Return the tag of each link: both ranks number their common edges in the order of the edges."""
         tags = np.zeros(self.edges.size, dtype=np.int64)
         for peer in np.unique(self.peer):
             here = np.flatnonzero(self.peer == peer)
-            tags[here] = _FIRST_TAG + np.arange(here.size)
+            tags[here] = Tag.FIRST_LINK + np.arange(here.size)
         from mpi4py import MPI
 
         most = self.team.comm.Get_attr(MPI.TAG_UB)
@@ -71,14 +73,14 @@ class MpiLinks:
         self.sends[link].Start()
 
     def came(self, link: int) -> bool:
-        """Whether a link's message is there; and the send is done, so that the link is free again."""
+        """Whether the message of a link has arrived and its send is done, so that the link is free again."""
         return self.receives[link].Test() and self.sends[link].Test()
 
     def renew(self, link: int) -> None:
         self.receives[link].Start()
 
     def close(self) -> None:
-        """Finish the sends, and drop the receives that nothing will come for."""
+        """Finish the sends, and cancel the receives, for which no message will come."""
         why = "to take the last message"
         self.team.watch.wait(self.sends, self.peer.tolist(), lambda: why)
         for request in self.receives:
@@ -89,9 +91,6 @@ class MpiLinks:
         for request in self.sends:
             request.Free()
         self.sends, self.receives, self.started = [], [], False
-
-
-_FIRST_TAG = 16
 
 
 # --------------------------------------------------------------------------- for compiled code
@@ -108,16 +107,17 @@ _NAMES = {"adfs_mpi_start": "MPI_Start", "adfs_mpi_test": "MPI_Test", "adfs_mpi_
 
 @functools.cache
 def library_is_loaded() -> bool:
-    """Make the functions known to compiled code; False where they are not found (then mpi4py calls them)."""
+    """Make the functions known to compiled code; return False if one is not found (mpi4py is used then)."""
     from mpi4py import MPI
 
+    # mpi4py is linked to the MPI library, so its extension module leads to the functions.
     try:
         library = ctypes.CDLL(MPI.__file__)
-        found = {ours: getattr(library, theirs) for ours, theirs in _NAMES.items()}
-        found["adfs_yield"] = ctypes.CDLL(None).sched_yield
+        functions = {ours: getattr(library, theirs) for ours, theirs in _NAMES.items()}
+        functions["adfs_yield"] = ctypes.CDLL(None).sched_yield
     except (OSError, AttributeError, TypeError):
         return False
-    for name, function in found.items():
+    for name, function in functions.items():
         address = ctypes.cast(function, ctypes.c_void_p).value
         if address is None:
             return False
@@ -125,19 +125,15 @@ def library_is_loaded() -> bool:
     return True
 
 
-# What an MPI library writes for its shared memory, with some room.
-_LEAST_FILE_BYTES = 16 << 20
-
-
 def check_file_limit() -> None:
-    """Raise where files may not be as large as MPI's shared memory: the library would die without a word."""
+    """Raise if the limit of file sizes is too low for MPI's shared memory: MPI would end silently."""
     try:
         import resource
-    except ImportError:  # no limits where there is no such module
+    except ImportError:  # there are no limits on this system
         return
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit != resource.RLIM_INFINITY and limit < _LEAST_FILE_BYTES:
+    limit, needed = resource.getrlimit(resource.RLIMIT_FSIZE)[0], 16 << 20
+    if limit != resource.RLIM_INFINITY and limit < needed:
         raise InputError(
             f"files may not be larger than {limit >> 10} kB here (ulimit -f), and MPI needs "
-            f"{_LEAST_FILE_BYTES >> 10} kB for its shared memory: raise the limit"
+            f"{needed >> 10} kB for its shared memory: raise the limit"
         )

@@ -1,4 +1,4 @@
-"""How long a message between ranks takes, and how long a local step: τ is their ratio."""
+"""Measure the time of a message between ranks and of a local step: τ is their ratio."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adfs.runtimes.mpi.faults import Tag
 from adfs.runtimes.timing import step_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
     from mpi4py import MPI
 
+    from adfs.runtimes.mpi.collectives import Team
     from adfs.runtimes.mpi.ranks import MpiRanks
-    from adfs.runtimes.mpi.team import Team
 
-WIDTHS = (1, 10, 100, 1_000, 10_000, 100_000)
-_SECONDS = 0.1
-_MOST_PAIRS = 28
-_TAG = 12
+#: The default lengths of messages, in numbers.
+WIDTHS = tuple(10**k for k in range(6))
 
 
 @dataclass(frozen=True)
 class NetBench:
-    """What was measured.
+    """The measured times.
 
     Attributes
     ----------
@@ -38,7 +37,7 @@ class NetBench:
     step : ndarray of shape (ranks, widths)
         Seconds of one sample's computation with dense rows of that width, all ranks computing at once.
     hosts : list of str
-        Of each rank.
+        The host of each rank.
     latency : float
         Seconds of a message of one number, the median over pairs.
     bandwidth : float
@@ -78,8 +77,8 @@ class NetBench:
 def message_seconds(team: Team, pair: tuple[int, int], width: int, spent: float) -> float:
     """Return the seconds of a message between two ranks, one way; 0 on other ranks.
 
-    About so many seconds are ``spent`` on it. The median of round trips, halved: a message that had come
-    before it was waited for cannot make it less.
+    This is half of the median round trip: a single message may arrive before its receiver begins to wait.
+    The measurement takes about ``spent`` seconds.
     """
     if team.rank not in pair:
         return 0.0
@@ -87,28 +86,27 @@ def message_seconds(team: Team, pair: tuple[int, int], width: int, spent: float)
     peer = pair[1] if first else pair[0]
     why = "to measure a message"
     buffer = np.zeros(width)
-    send, receive = team.comm.Send_init(buffer, peer, _TAG), team.comm.Recv_init(buffer, peer, _TAG)
+    send = team.comm.Send_init(buffer, peer, Tag.BENCHMARK)
+    receive = team.comm.Recv_init(buffer, peer, Tag.BENCHMARK)
 
-    def half(request: MPI.Prequest) -> None:
-        request.Start()
+    def finish(request: MPI.Request) -> None:
         team.watch.wait([request], [peer], lambda: why)
 
-    def round_trips(count: int) -> list[float]:
-        taken = []
-        for _ in range(count):
-            begun = time.perf_counter()
-            half(send if first else receive)
-            half(receive if first else send)
-            taken.append(time.perf_counter() - begun)
-        return taken
+    def round_trip() -> float:
+        begun = time.perf_counter()
+        for request in (send, receive) if first else (receive, send):
+            request.Start()
+            finish(request)
+        return time.perf_counter() - begun
 
     def median(count: int) -> float:
-        # That of the end that begins, on both: its clock is around whole round trips.
-        found = np.array([np.median(round_trips(count))])
-        request = team.comm.Isend(found, peer, _TAG + 1) if first else team.comm.Irecv(found, peer, _TAG + 1)
-        team.watch.wait([request], [peer], lambda: why)
-        return float(found[0])
+        result = np.array([np.median([round_trip() for _ in range(count)])])
+        # Both ranks use the result of the one that begins: its clock measures complete round trips.
+        start = team.comm.Isend if first else team.comm.Irecv
+        finish(start(result, peer, Tag.BENCHMARK_RESULT))
+        return float(result[0])
 
+    # Five round trips tell how many fit into the given time.
     seconds = median(int(min(2000, max(7, spent / max(median(5), 1e-7)))))
     for prepared in (send, receive):
         prepared.Free()
@@ -116,21 +114,23 @@ def message_seconds(team: Team, pair: tuple[int, int], width: int, spent: float)
 
 
 def measure_exchanges(
-    ranks: MpiRanks, widths: tuple[int, ...], spent: float = _SECONDS
+    ranks: MpiRanks, widths: tuple[int, ...], spent: float = 0.1
 ) -> tuple[list[tuple[int, int]], np.ndarray]:
     """Return pairs of ranks, and the seconds of a message of each width between them, (pairs, widths).
 
-    About so many seconds are ``spent`` on each.
+    Each of them takes about ``spent`` seconds.
     """
     team = ranks.team
     pairs = [(a, b) for a in range(team.size) for b in range(a + 1, team.size)]
-    if len(pairs) > _MOST_PAIRS:  # a ring has short and long ways
+    # Many ranks have too many pairs. The pairs of a ring are some within hosts and some between them.
+    if len(pairs) > 28:
         ring = [(rank, (rank + 1) % team.size) for rank in range(team.size)]
         pairs = [(min(pair), max(pair)) for pair in ring]
     seconds = np.zeros((len(pairs), len(widths)))
     why = "to measure the network"
     for number, pair in enumerate(pairs):
-        team.gather_all(0, why)  # one pair at a time
+        # Wait for all ranks, so that one pair is measured at a time.
+        team.gather_all(0, why)
         for column, width in enumerate(widths):
             seconds[number, column] = message_seconds(team, pair, width, spent)
     parts = team.share(seconds, [seconds.size] * team.size, why)
@@ -165,23 +165,24 @@ def bench_network(
 
     sizes = tuple(int(width) for width in widths)
     with MpiRanks(comm, deadline=deadline) as ranks:
-        # Whatever was asked for: short messages tell nothing of the bandwidth, long ones not the latency.
+        # The latency needs short messages and the bandwidth long ones, whatever widths were asked for.
         measured = tuple(sorted({WIDTHS[0], *sizes, WIDTHS[-1]}))
         pairs, messages = measure_exchanges(ranks, measured)
         latency, slowest = (float(np.median(messages[:, measured.index(WIDTHS[k])])) for k in (0, -1))
-        own = messages[:, [measured.index(size) for size in sizes]]
+        exchange = messages[:, [measured.index(size) for size in sizes]]
         why = "to measure the network"
 
         def measure(width: int) -> float:
             return step_seconds(width, None if entries is None else min(entries, width))
 
+        # The first call compiles: one rank after another, so that they share the cache.
         ranks.in_turns(lambda: measure(sizes[0]), why)
-        # All ranks at once: cores may share their memory's bandwidth.
+        # Then all ranks measure at once, because cores may share the bandwidth of the memory.
         steps = [ranks.gather(measure(width), why) for width in sizes]
         return NetBench(
             pairs,
             sizes,
-            own,
+            exchange,
             np.array(steps).T,
             list(ranks.hosts),
             latency,

@@ -1,4 +1,4 @@
-"""The ranks of an MPI program as a cluster, and the front door of a run on them."""
+"""The ranks of an MPI program as a cluster, and `fit_mpi`, which runs a method on them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from adfs.problem.losses import get_loss
 from adfs.runtimes.cluster import Cluster, Parcels
 from adfs.runtimes.exchange import EventExchange
 from adfs.runtimes.joint_problem import ShardSource, join_shards
+from adfs.runtimes.mpi.collectives import Team
 from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
-from adfs.runtimes.mpi.faults import say
+from adfs.runtimes.mpi.faults import Tag, say
 from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
-from adfs.runtimes.mpi.team import Team
 from adfs.runtimes.options import RunOptions, describe, takes_run_options
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import Run
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 class MpiRanks(Cluster):
-    """The ranks of an MPI communicator, which act together: each holds its own nodes and their data.
+    """The ranks of an MPI communicator; each holds its own nodes and their data.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
         ``MPI.COMM_WORLD`` when left out; it is duplicated while it is in use.
     deadline : float
-        Seconds that a rank waits for another before it gives up with a sentence.
+        Seconds that a rank waits for another before it raises `RankLostError`.
     compiled : bool
-        Whether messages are exchanged by compiled code, where that is possible; the bits are the same.
+        Whether compiled code exchanges the messages if possible; the bits are the same.
 
     Examples
     --------
@@ -59,19 +59,21 @@ class MpiRanks(Cluster):
             raise InputError(f"deadline must be a number of seconds, got {deadline!r}")
         if not (math.isfinite(deadline) and deadline > 0.0):
             raise InputError(f"deadline must be a finite number of seconds above 0, got {deadline!r}")
+        # The communicator is looked up on first use: importing or pickling must not start MPI.
         self._comm = comm
         self.deadline = float(deadline)
         self.compiled = compiled
+        # The ranks connect in the outermost of nested `with` blocks.
         self._team: Team | None = None
         self._depth = 0
         self._open = ExitStack()
 
     def __deepcopy__(self, memo: dict[int, object]) -> MpiRanks:
-        """Return the ranks themselves: a communicator cannot be copied by one rank alone."""
+        """Return this object: one rank alone cannot copy a communicator."""
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leave out the communicator: a model that is loaded elsewhere finds its own."""
+        """Leave out the communicator: a loaded model uses the one of its own program."""
         return _load, (self.deadline, self.compiled)
 
     def __repr__(self) -> str:
@@ -79,14 +81,14 @@ class MpiRanks(Cluster):
 
     @property
     def comm(self) -> MPI.Intracomm:
-        """The communicator that was given, or that of all ranks."""
+        """The given communicator, or the one of all ranks."""
         if self._comm is None:
             self._comm = load_mpi(self.deadline).COMM_WORLD
         return self._comm
 
     @property
     def team(self) -> Team:
-        """The ranks in touch with each other; inside ``with`` only."""
+        """The connected ranks; only inside ``with``."""
         if self._team is None:
             raise InputError("the ranks are not in touch: use `with cluster:` around what they do together")
         return self._team
@@ -94,11 +96,12 @@ class MpiRanks(Cluster):
     def __enter__(self) -> Self:
         if self._depth == 0:
             check_launcher()
+            # All ranks get here together; the constructor waits for them.
             self._team = Team(self.comm, self.deadline)
             self.rank, self.size = self._team.rank, self._team.size
             self.hosts = self._team.hosts
             self._open = ExitStack()
-            self._open.enter_context(self._team.watch.speaking_when_told_to_stop())
+            self._open.enter_context(self._team.watch.reporting_sigterm())
         self._depth += 1
         return self
 
@@ -109,7 +112,7 @@ class MpiRanks(Cluster):
             if kind is None:
                 self._open.close()
                 team.close()
-            # After an error the hooks stay: another rank may end this one before it has said why.
+            # After an error the hooks stay: another rank may end this one before it has reported.
 
     @property
     def doing(self) -> Callable[[], str]:
@@ -136,14 +139,15 @@ class MpiRanks(Cluster):
         self.team.spread(values, why)
 
     def add(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
-        """Return the sum over all nodes; rank 0 adds vectors as they come and holds a few at a time."""
+        """Return the sum over all nodes; see `Team.add_in_order`."""
         nodes = placement.block(self.rank)
         return self.team.add_in_order(values, nodes, placement.rank_of_node, why)
 
     def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
         comm = self.team.comm
-        requests = [comm.Irecv(array, rank, _SWAP) for rank, array in incoming]
-        requests += [comm.Isend(array, rank, _SWAP) for rank, array in outgoing]
+        # Receives start before sends, so that messages go directly into their buffers.
+        requests = [comm.Irecv(array, rank, Tag.SWAP) for rank, array in incoming]
+        requests += [comm.Isend(array, rank, Tag.SWAP) for rank, array in outgoing]
         ranks = [rank for rank, _ in incoming] + [rank for rank, _ in outgoing]
         self.team.watch.wait(requests, ranks, why)
 
@@ -153,8 +157,9 @@ class MpiRanks(Cluster):
     def events(
         self, process: EventProcess, placement: Placement, times: ProcessTimes, tau: float | None = None
     ) -> EventExchange:
-        """Return the compiled exchange where the process has kernels and the MPI library is found."""
+        """Return the compiled exchange if the process has kernels and the MPI library is found."""
         links = self.links(placement, process.message_length)
+        # A rank without links to other ranks has nothing to exchange.
         if self.compiled and links.edges.size and process.kernels is not None and library_is_loaded():
             return CompiledExchange(self, process, links, times, tau)
         return EventExchange(self, process, links, times, tau)
@@ -169,16 +174,13 @@ class MpiRanks(Cluster):
             say(sentence)
 
     def exchange_seconds(self, width: int) -> float:
-        """Return the seconds that a message of some numbers takes, the median over pairs of ranks."""
+        """Return the seconds of a message of ``width`` numbers, the median over pairs of ranks."""
         from adfs.runtimes.mpi.netbench import measure_exchanges
 
         if self.size == 1:
             return 0.0
-        # Before a run, which is to begin: a fifth of what a table of the network takes.
+        # This happens before each run, so it takes a fifth of the time of `bench_network`.
         return float(np.median(measure_exchanges(self, (width,), spent=0.02)[1]))
-
-
-_SWAP = 8
 
 
 def _load(deadline: float, compiled: bool) -> MpiRanks:
@@ -186,9 +188,9 @@ def _load(deadline: float, compiled: bool) -> MpiRanks:
 
 
 def check_launcher(world_size: int | None = None) -> None:
-    """Refuse to start when the launcher and the MPI library do not know each other.
+    """Refuse to start if the launcher and the MPI library do not belong together.
 
-    Each process then sits in a world of its own, and would solve its own shard as if it were all.
+    Each process would then be the only rank of its own world, and solve its shard as if it were all the data.
     """
     from mpi4py import MPI
 
@@ -199,6 +201,7 @@ def check_launcher(world_size: int | None = None) -> None:
             f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
             "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
         )
+        # All processes fail alike: rank 0 writes the sentence first, and its end ends the others.
         wait_for_rank_0()
         say(sentence)
         raise SystemExit(2)
@@ -246,7 +249,7 @@ def fit_mpi(
     method : str or Method
         As in `adfs.simulate`.
     deadline : float
-        Seconds that a rank waits for another before it gives up with a sentence.
+        Seconds that a rank waits for another before it raises `RankLostError`.
     **arguments
         The method's own options.
 
@@ -264,13 +267,14 @@ def fit_mpi(
         When another rank did not answer within the deadline. If nobody catches it, all ranks are ended.
     """
     with MpiRanks(comm, deadline=deadline) as cluster:
-        options, own = RunOptions.split(arguments)
+        options, method_options = RunOptions.split(arguments)
 
         def check() -> None:
-            get_method(method).check_options(own, [*RunOptions.names(), "loss", "sigma", "nodes"])
+            get_method(method).check_options(method_options, [*RunOptions.names(), "loss", "sigma", "nodes"])
             options.check()
             get_loss(loss)
 
+        # Ranks with different arguments would wait for each other without end: compare them first.
         cluster.attempt("at the start", check)
         cluster.same(
             {
@@ -280,6 +284,7 @@ def fit_mpi(
                 "n_features": n_features,
             }
         )
+        # From here on every rank knows the network and the placement of all nodes.
         joint = join_shards(
             cluster, shards, network, nodes=nodes, loss=loss, sigma=sigma, n_features=n_features
         )
@@ -289,7 +294,7 @@ def fit_mpi(
             joint.problem,
             joint.network,
             options,
-            own,
+            method_options,
             cluster=cluster,
             placement=joint.placement,
         )

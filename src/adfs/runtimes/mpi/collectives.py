@@ -1,8 +1,8 @@
-"""What all ranks do together, through rank 0: share small arrays and texts, add in the order of nodes.
+"""Collective operations of all ranks: share small arrays and texts, and add vectors in the order of nodes.
 
-MPI's own collectives wait without end and do not say for whom. Here rank 0 knows who has not come, the
-others wait for rank 0, and the time that this takes does not matter: it happens a few times a second at
-most.
+MPI's own collectives wait without a limit and do not say for which rank. Here everything goes through rank 0,
+which knows the ranks that have not answered. This takes longer, which does not matter: it happens a few times
+per second at most.
 """
 
 from __future__ import annotations
@@ -16,49 +16,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adfs.problem.evaluation import sum_in_order
-from adfs.runtimes.mpi.faults import Pulse, Watch, end_all_on_error, nothing, restore_error_hook
+from adfs.runtimes.mpi.faults import Pulse, Tag, Watch, end_all_on_error, nothing, restore_error_hook
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_NUMBERS, _ROWS = 3, 4
-_NUMBERS_AT_ONCE = 1 << 16
-# Seconds beyond the deadline: for rank 0 to end a start that is not complete; and for others to read and
-# compile, where the MPI library lets nobody tell that it lives meanwhile.
-_TO_END_ALL = 3.0
-_WITHOUT_PULSE = 3600.0
-
 
 class Team:
-    """All ranks of a run; the user's communicator is duplicated, so that messages never meet theirs."""
+    """All ranks of a run, on a duplicate of the user's communicator: its messages never meet the user's."""
 
     def __init__(self, comm: MPI.Intracomm, deadline: float) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.watch = Watch(self.rank, self.size, deadline)
-        # From here on a rank that fails ends the others, which may be waiting for it already.
+        # From here on a rank that fails ends the others, which may already wait for it.
         end_all_on_error(comm, self.watch)
         self._patience = 0.0
         self._meet(comm)
         self.comm, request = comm.Idup()
         self.watch.until(request.Test, list, lambda: "at the start")
         self.pulse = self.watch.pulse = Pulse(self.comm, deadline)
-        cores = (
-            sorted(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else list(range(os.cpu_count() or 1))
-        )
+        cores = list(range(os.cpu_count() or 1))
+        if hasattr(os, "sched_getaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
         cards = self.gather_all([socket.gethostname(), cores, self.pulse.possible], "at the start")
         self.hosts: list[str] = [host for host, *_ in cards]
-        # A launcher may give each rank a core of its own: count those of all ranks here.
-        here = {core for host, theirs, _ in cards if host == self.hosts[self.rank] for core in theirs}
-        self.watch.crowded = self.hosts.count(self.hosts[self.rank]) > len(here)
+        # A launcher may bind each rank to a core: the cores of this host are those of all its ranks.
+        host = self.hosts[self.rank]
+        cores_of_host = {core for name, theirs, _ in cards if name == host for core in theirs}
+        self.watch.crowded = self.hosts.count(host) > len(cores_of_host)
+        # Without signs of life, a rank that reads or compiles must be allowed to be silent for an hour.
         if not all(possible for *_, possible in cards):
-            self._patience = _WITHOUT_PULSE
+            self._patience = 3600.0
 
     def _meet(self, comm: MPI.Intracomm) -> None:
-        """Wait until all ranks have come, and know who has not.
+        """Wait until all ranks are there, so that rank 0 can name those that are not.
 
-        On the user's communicator, since making one takes all ranks; with a tag that nobody uses.
+        This uses the user's communicator, because all ranks must be there to make another one. The tag is the
+        largest possible one, which nobody else uses.
         """
         from mpi4py import MPI
 
@@ -68,10 +62,10 @@ class Team:
         if self.rank != 0:
             sent = comm.Isend(nothing(), 0, tag)
             self.watch.wait([comm.Irecv(nothing(), 0, tag)], [0], lambda: why)
-            # Rank 0 is there: from now on it is the one that tells who is missing.
-            request = comm.Irecv(nothing(), 0, tag)
-            both = [sent, request]
-            self.watch.until(lambda: MPI.Request.Testall(both), list, lambda: why, patience=_TO_END_ALL)
+            # Rank 0 is there and reports the missing ranks. This rank waits 3 s longer, so that rank 0 can
+            # end an incomplete start.
+            both = [sent, comm.Irecv(nothing(), 0, tag)]
+            self.watch.until(lambda: MPI.Request.Testall(both), list, lambda: why, patience=3.0)
             return
         others = range(1, self.size)
         signs = [comm.Isend(nothing(), r, tag) for r in others]
@@ -80,7 +74,7 @@ class Team:
         self.watch.wait(signs, [*others, *others], lambda: why)
 
     def close(self) -> None:
-        """Give back the communicator."""
+        """Free the communicator."""
         restore_error_hook()
         self.pulse.close()
         self.comm.Free()
@@ -101,8 +95,10 @@ class Team:
     def gather_all(self, item: Any, why: str) -> list[Any]:
         """Return every rank's item (what JSON can hold), on every rank."""
         text = np.frombuffer(json.dumps(item).encode(), dtype=np.uint8)
+        # The lengths of the texts go first. Only this wait may meet a rank that is still busy.
         sizes = self._share(np.array([text.size]), [1] * self.size, why, patience=self._patience)
-        return [json.loads(own.tobytes()) for own in self._share(text, [int(n[0]) for n in sizes], why)]
+        texts = self._share(text, [int(size[0]) for size in sizes], why)
+        return [json.loads(part.tobytes()) for part in texts]
 
     def _share(
         self, values: np.ndarray, sizes: Sequence[int], why: str, *, patience: float = 0.0
@@ -114,21 +110,21 @@ class Team:
         if self.rank == 0:
             parts[0][:] = values
             ranks = range(1, self.size)
-            requests = [self.comm.Irecv(parts[r], r, _NUMBERS) for r in ranks]
+            requests = [self.comm.Irecv(parts[r], r, Tag.NUMBERS) for r in ranks]
             self.watch.wait(requests, ranks, lambda: why, listen=True, patience=patience)
         else:
-            self._send(values, 0, _NUMBERS, lambda: why)
+            self._send(values, 0, Tag.NUMBERS, lambda: why)
         self.spread(everything, why)
         return parts
 
     def spread(self, values: np.ndarray, why: str) -> None:
-        """Overwrite an array by that of rank 0."""
+        """Overwrite an array by the array of rank 0."""
         if self.rank == 0:
             ranks = range(1, self.size)
-            requests = [self.comm.Isend(values, r, _NUMBERS) for r in ranks]
+            requests = [self.comm.Isend(values, r, Tag.NUMBERS) for r in ranks]
             self.watch.wait(requests, ranks, lambda: why, listen=True)
         else:
-            self._receive(values, 0, _NUMBERS, lambda: why)
+            self._receive(values, 0, Tag.NUMBERS, lambda: why)
 
     # ------------------------------------------------------------------ sums
 
@@ -137,31 +133,31 @@ class Team:
     ) -> np.ndarray:
         """Return the sum over all nodes, in their order, of one vector per node, (d,).
 
-        ``values`` (k, d) are those of this rank's ``nodes`` (k,), in increasing order. Rank 0 adds them as
-        they come and holds a few at a time.
+        ``values`` (k, d) belong to this rank's ``nodes`` (k,), in increasing order. Rank 0 adds them as they
+        arrive and holds only a few at a time.
         """
         values = np.ascontiguousarray(values, dtype=np.float64)
         width = values.shape[1]
-        at_once = max(1, _NUMBERS_AT_ONCE // width)
+        at_once = max(1, 65_536 // width)
         total = np.zeros(width)
         if self.rank == 0:
             sources = [
                 _Rows(self, r, int((rank_of_node == r).sum()), width, at_once, why) for r in range(self.size)
             ]
             sources[0].hold(values)
-            # Nodes that follow each other on one rank are added in one call.
+            # Consecutive nodes of one rank are added in one call.
             starts = np.flatnonzero(np.diff(rank_of_node, prepend=-1))
             for start, stop in zip(starts, [*starts[1:], rank_of_node.size], strict=True):
                 total = sources[int(rank_of_node[start])].add(int(stop - start), total)
         else:
             for first in range(0, nodes.size, at_once):
-                self._send(values[first : first + at_once], 0, _ROWS, lambda: why)
+                self._send(values[first : first + at_once], 0, Tag.ROWS, lambda: why)
         self.spread(total, why)
         return total
 
 
 class _Rows:
-    """The vectors of one rank, received some at a time."""
+    """The vectors of one rank, which rank 0 receives a few at a time."""
 
     def __init__(self, team: Team, rank: int, count: int, width: int, at_once: int, why: str) -> None:
         self._team, self._rank, self._left, self._why = team, rank, count, why
@@ -169,16 +165,16 @@ class _Rows:
         self._rows = np.empty((0, width))
 
     def hold(self, rows: np.ndarray) -> None:
-        """Take all of them at once."""
+        """Use vectors that need not be received."""
         self._rows, self._left = rows, 0
 
     def add(self, count: int, total: np.ndarray) -> np.ndarray:
-        """Return a total with the next vectors added."""
+        """Return the total with the next vectors added."""
         while count > 0:
             if len(self._rows) == 0:
                 size = min(self._at_once, self._left)
                 self._rows = np.empty((size, self._rows.shape[1]))
-                self._team._receive(self._rows, self._rank, _ROWS, lambda: self._why)
+                self._team._receive(self._rows, self._rank, Tag.ROWS, lambda: self._why)
                 self._left -= size
             taken = min(count, len(self._rows))
             total = sum_in_order(self._rows[:taken], total)
