@@ -89,9 +89,9 @@ def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
     process = run_boxed(view, network, parameters, duals, stop)
     graph = AugmentedGraph(view, network, parameters)
     twin = MeanLagAdfs(graph)
-    start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.dual_rows]])
+    start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.tip_rows]])
     state = LagState(start, np.zeros_like(start), np.zeros(graph.n_augmented))
-    dual_of_row = {int(row): number for number, row in enumerate(graph.dual_rows)}
+    dual_of_row = {int(row): number for number, row in enumerate(graph.tip_rows)}
     for _, events in process.schedule.windows(0.0, stop):
         for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
             edge = actor - 4 if actor >= 4 else graph.n_communication + dual_of_row[sample]
@@ -99,7 +99,7 @@ def test_adfs_in_boxes_is_its_twin(loss: str) -> None:
     expected = twin.iterates(state, stop)
     assert relative(process.primal() * problem.sigma[:, None], expected.x[:4]) < 1e-12
     scalars = process.dual()
-    assert relative((scalars[:, None] * problem.X)[graph.dual_rows], expected.x[4:]) < 1e-12
+    assert relative((scalars[:, None] * problem.X)[graph.tip_rows], expected.x[4:]) < 1e-12
     # Every dual variable is in its box, and some rest at its end.
     low, high = (problem.weights * view.boxed.ends[:, side] for side in (2, 3))
     assert np.all((scalars >= low - 1e-12) & (scalars <= high + 1e-12))
@@ -190,7 +190,7 @@ def test_theorem_2_holds_from_each_restart() -> None:
         view, parameters, duals = stage.problem, stage.parameters, stage.start
         graph = AugmentedGraph(view, network, parameters)
         centers = problem.sigma[:, None] * problem.primal_from_dual(duals)
-        start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.dual_rows]])
+        start = np.concatenate([centers, (duals[:, None] * problem.X)[graph.tip_rows]])
         best = graph.dual_optimum(optimum)
         first = parameters.dual_curvature * graph.edge_norm_squared(start - best)
         first += 2.0 * (graph.dual_value(start) - graph.dual_value(best))
@@ -211,7 +211,7 @@ def test_theorem_2_holds_from_each_restart() -> None:
 
 
 def _augmented(process: Any, problem: adfs.Problem, graph: AugmentedGraph) -> tuple[np.ndarray, np.ndarray]:
-    duals = (process.dual()[:, None] * problem.X)[graph.dual_rows]
+    duals = (process.dual()[:, None] * problem.X)[graph.tip_rows]
     sigma = problem.sigma[:, None]
     # Theorem 2 takes v at the centres alone.
     x, v = (np.concatenate([process.primal(side) * sigma, duals]) for side in ("x", "v"))

@@ -55,7 +55,7 @@ def drive(process, stop: float):
 def augmented_events(graph: AugmentedGraph, process, stop: float):
     """The same events as (augmented edge, time), for the literal twin."""
     dual_of_row = np.full(graph.problem.n_samples, -1)
-    dual_of_row[graph.dual_rows] = np.arange(graph.n_duals)
+    dual_of_row[graph.tip_rows] = np.arange(graph.n_tips)
     n = graph.n_centers
     for _, events in process.schedule.windows(0.0, stop):
         for time, actor, sample in zip(*(array.tolist() for array in events), strict=True):
