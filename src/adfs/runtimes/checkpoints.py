@@ -38,7 +38,9 @@ from adfs.runtimes.result import (
 _KIND = "checkpoint-set"
 
 
-#: Returns the process that a checkpoint fills, from the entries and the arrays of the stages in it.
+#: The stages of a run in a checkpoint: entries for its header, and arrays by name.
+StageState = tuple[list[JsonObject], dict[str, np.ndarray]]
+#: Returns the process that a checkpoint fills, from the stages in it.
 MakeProcess = Callable[[list[JsonObject], dict[str, np.ndarray]], Process]
 
 
@@ -67,14 +69,7 @@ def run_fingerprint(method: str, setting: Setting, rule: str) -> str:
     return stamp.hexdigest()
 
 
-def _save(
-    path: Path,
-    process: Process,
-    fingerprint: str,
-    progress: Progress,
-    stages: list[JsonObject],
-    stage_arrays: dict[str, np.ndarray],
-) -> None:
+def _save(path: Path, process: Process, fingerprint: str, progress: Progress, stages: StageState) -> None:
     """Write the state of a process and of its stages, and the rows of the run so far."""
     rows = progress.rows
     columns = list(rows[0]) if rows else []
@@ -85,7 +80,7 @@ def _save(
         "work": list(process.work),
         "seconds": progress.seconds,
         "columns": columns,
-        "stages": stages,
+        "stages": stages[0],
     }
     # Rows all have the same columns, so they are kept as one table.
     table = np.array([[row[name] for name in columns] for row in rows], dtype=np.float64)
@@ -95,7 +90,7 @@ def _save(
     if progress.ending is not None:
         outcome, certificate, exhausted, planned = progress.ending
         header["ending"] = [str(outcome), exhausted, planned, _keep(certificate, _ENDING, arrays)]
-    arrays |= {f"{_STAGES}{name}": value for name, value in stage_arrays.items()}
+    arrays |= {f"{_STAGES}{name}": value for name, value in stages[1].items()}
     write_container(path, "checkpoint", header, arrays | {"rows": table})
 
 
@@ -200,13 +195,7 @@ class Checkpoints(ABC):
         """Remove the files about an earlier run's end: this one begins."""
 
     @abstractmethod
-    def save(
-        self,
-        process: Process,
-        progress: Progress,
-        stages: list[JsonObject],
-        stage_arrays: dict[str, np.ndarray],
-    ) -> None:
+    def save(self, process: Process, progress: Progress, stages: StageState) -> None:
         """Write a new one; all processes call it at the same position."""
 
     def finish(self, ending: JsonObject) -> None:  # noqa: B027
@@ -293,15 +282,9 @@ class CheckpointFile(Checkpoints):
             raise InputError(trouble)
         return None if trouble else _load(self.path, make_process)
 
-    def save(
-        self,
-        process: Process,
-        progress: Progress,
-        stages: list[JsonObject],
-        stage_arrays: dict[str, np.ndarray],
-    ) -> None:
+    def save(self, process: Process, progress: Progress, stages: StageState) -> None:
         """Replace the file."""
-        _save(self.path, process, self.fingerprint, progress, stages, stage_arrays)
+        _save(self.path, process, self.fingerprint, progress, stages)
 
 
 def _check_folder(folder: Path) -> None:
@@ -353,13 +336,7 @@ class CheckpointFolder(Checkpoints):
         # All count from the generation of process 0, whose manifest it is.
         self.generation = int(self.cluster.gather(generation, why)[0])
 
-    def save(
-        self,
-        process: Process,
-        progress: Progress,
-        stages: list[JsonObject],
-        stage_arrays: dict[str, np.ndarray],
-    ) -> None:
+    def save(self, process: Process, progress: Progress, stages: StageState) -> None:
         """Write a new generation."""
         new = self.generation + 1
         why = f"to write the checkpoint at position {process.position:.17g}"
@@ -368,7 +345,7 @@ class CheckpointFolder(Checkpoints):
             # Rows are the same in every process: process 0 writes them.
             with self.cluster.busy():
                 own = progress if self.cluster.rank == 0 else dataclasses.replace(progress, rows=[])
-                _save(self._file(new), process, self.fingerprint, own, stages, stage_arrays)
+                _save(self._file(new), process, self.fingerprint, own, stages)
         except FileError as error:
             trouble = str(error)
         # The manifest is replaced only when every process has written its file.

@@ -323,7 +323,7 @@ class Execution:
         assert self.checkpoints is not None
         assert self.stages is not None
         try:
-            self.checkpoints.save(self.process, progress, *self.stages.state())
+            self.checkpoints.save(self.process, progress, self.stages.state())
         except FileError as error:
             if progress.ending is None:
                 raise
