@@ -82,6 +82,8 @@ def matrix_work(facts: Facts, n_nodes: int) -> float:
 
 def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, tau: float) -> Cost:
     """Return the cost of a method from its constants, its effort and its predicted position."""
+    if facts.unbounded and not method.invariant_to_units:  # its constants need a bound of the curvature
+        return UNKNOWN
     summary = facts.summary(network.n_nodes)
     constants = method.planned_parameters(facts, summary, network, tau)
     position = method.predicted_position(constants, facts, summary, tol)
