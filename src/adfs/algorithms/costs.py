@@ -127,12 +127,8 @@ def matrix_work(facts: Facts, n_nodes: int) -> float:
 
 def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, tau: float) -> Cost:
     """Return the cost of a method from its constants, its effort and its predicted position."""
-<<<<<<< HEAD
     # Without a bound of the curvature only primal methods have a cost that is known.
     if method.needs_smooth and not (facts.smooth or method.primal):
-=======
-    if facts.unbounded and not method.invariant_to_units:  # its constants need a bound of the curvature
->>>>>>> heads/est
         return UNKNOWN
     summary = facts.summary(network.n_nodes)
     constants = method.planned_parameters(facts, summary, network, tau)
