@@ -363,7 +363,7 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "alpha": (ADFSRegressor(alpha=1.0), ADFSRegressor(alpha=2.0), "alpha is 1 on rank 0 and 2 on"),
     "delta": (ADFSRegressor("huber"), ADFSRegressor("huber", delta=9.0), "delta is 1 on rank 0 and 9 on"),
     "quantile": (ADFSRegressor("quantile"), ADFSRegressor("quantile", quantile=0.1), "quantile is 0.5 on"),
-    "method": (ADFSClassifier(), ADFSClassifier(method="msda"), "algorithm is 'auto' on rank 0 and"),
+    "method": (ADFSClassifier(), ADFSClassifier(method="msda"), "method is 'auto' on rank 0 and"),
     "standardize": (ADFSClassifier(), ADFSClassifier(standardize=True), "standardize is False on rank 0 and"),
     "intercept": (ADFSClassifier(), ADFSClassifier(fit_intercept=False), "fit_intercept is True on rank 0"),
     "class_weight": (ADFSClassifier(), ADFSClassifier(class_weight="balanced"), "class_weight is None on"),
