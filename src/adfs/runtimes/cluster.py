@@ -212,11 +212,12 @@ class Cluster(ABC):
         # The errors of all processes are compared before anybody raises one: nobody is left waiting.
         result: list[T] = []
         trouble = private = ""
+        cause: Exception | None = None
         try:
             with self.busy():
                 result.append(action())
         except (AdfsError, OSError) as error:
-            trouble = str(error) or type(error).__name__
+            trouble, cause = str(error) or type(error).__name__, error
         except (ValueError, TypeError) as error:
             # Other libraries quote the values that they cannot use, and samples stay in their process.
             private = str(error) or type(error).__name__
@@ -230,6 +231,8 @@ class Cluster(ABC):
             raise refusal
         if failed:
             alone = len(set(found)) > 1
+            if not alone and isinstance(cause, InputError):  # which names the parameters it is about
+                raise RefusalError(cause.template, **cause.parameters)
             raise RefusalError(f"rank {failed[0]}: {found[failed[0]]}" if alone else found[0])
         return result[0]
 
