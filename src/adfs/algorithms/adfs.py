@@ -184,7 +184,8 @@ class Adfs(Method[Parameters]):
         sums", arXiv 1905.11394.
     """
 
-    name, label = "adfs", "ADFS"
+    name = "adfs"
+    label = "ADFS"
     warm_starts = True
     observed_factor = 0.6
     kind: ClassVar[str] = "events"
@@ -227,7 +228,8 @@ class Apcg(Adfs):
         application to regularized empirical risk minimization", SIAM Journal on Optimization, 2015.
     """
 
-    name, label = "apcg", "APCG"
+    name = "apcg"
+    label = "APCG"
     warm_starts = False
     kind = "single"
     reference_order = 4

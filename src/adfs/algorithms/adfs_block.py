@@ -166,7 +166,8 @@ class AdfsBlock(Method[BlockParameters]):
         2005.10675.
     """
 
-    name, label = "adfs-block", "block ADFS"
+    name = "adfs-block"
+    label = "block ADFS"
     warm_starts = True
     observed_factor = 0.6
     kind = "rounds"

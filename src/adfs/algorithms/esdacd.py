@@ -188,7 +188,8 @@ class Esdacd(Method[EsdacdParameters]):
         and strongly convex objectives", AISTATS 2019.
     """
 
-    name, label = "esdacd", "ESDACD"
+    name = "esdacd"
+    label = "ESDACD"
     needs_network = True
     solves_locally = True
     observed_factor = 0.2

@@ -146,7 +146,8 @@ class DistributedAgd(Agd):
     A round waits for the slowest node, then for 2·diameter messages one after another.
     """
 
-    name, label = "dagd", "distributed AGD"
+    name = "dagd"
+    label = "distributed AGD"
     kind = "rounds"
     needs_sums = True
 
@@ -237,7 +238,8 @@ class Extra(Method[ExtraParameters]):
         optimization", SIAM Journal on Optimization, 2015.
     """
 
-    name, label = "extra", "EXTRA"
+    name = "extra"
+    label = "EXTRA"
     needs_network = True
     observed_factor = 0.13
     by_gradients = True

@@ -295,7 +295,8 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
         Mehrotra, "On the implementation of a primal-dual interior point method", 1992.
     """
 
-    name, label = "interior-point", "Interior point"
+    name = "interior-point"
+    label = "Interior point"
     needs_smooth = False
     reference_order = 2
 

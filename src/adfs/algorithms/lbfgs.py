@@ -341,7 +341,8 @@ class Lbfgs(Method[LbfgsParameters]):
         Liu and Nocedal, "On the limited memory BFGS method for large scale optimization", 1989.
     """
 
-    name, label = "lbfgs", "L-BFGS"
+    name = "lbfgs"
+    label = "L-BFGS"
     warm_starts = True
     by_gradients = True
     kind: ClassVar[str] = "rounds"

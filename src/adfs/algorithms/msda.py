@@ -148,7 +148,8 @@ class Msda(Method[MsdaParameters]):
         distributed optimization in networks", ICML 2017.
     """
 
-    name, label = "msda", "MSDA"
+    name = "msda"
+    label = "MSDA"
     needs_network = True
     solves_locally = True
     observed_factor = 0.21

@@ -334,7 +334,8 @@ class Newton(HessianMethod[NewtonParameters]):
         matter.
     """
 
-    name, label = "newton", "Newton"
+    name = "newton"
+    label = "Newton"
     unbounded_curvature = True
     reference_order = 1
 

@@ -234,7 +234,8 @@ class NsAdfs(Method[Any]):
         certified all the same.
     """
 
-    name, label = "ns-adfs", "NS-ADFS"
+    name = "ns-adfs"
+    label = "NS-ADFS"
     warm_starts = True
     observed_factor = 0.65
     kind = "events"

@@ -148,7 +148,8 @@ class Qning(Method[QningParameters]):
         Shalev-Shwartz and Zhang, "Stochastic dual coordinate ascent methods", JMLR 14, 2013.
     """
 
-    name, label = "qning", "QNing"
+    name = "qning"
+    label = "QNing"
     warm_starts = True
     kind = "single"
 

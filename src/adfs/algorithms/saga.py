@@ -175,7 +175,8 @@ class PointSaga(Method[PointSagaParameters]):
         Defazio, "A simple practical accelerated method for finite sums", NeurIPS 2016.
     """
 
-    name, label = "point-saga", "Point-SAGA"
+    name = "point-saga"
+    label = "Point-SAGA"
     kind = "single"
     baseline = True
 
@@ -353,7 +354,8 @@ class Dsba(Method[DsbaParameters]):
         faster convergence and sparse communication", ICML 2018.
     """
 
-    name, label = "dsba", "DSBA"
+    name = "dsba"
+    label = "DSBA"
     needs_network = True
     observed_factor = 0.12
     kind = "rounds"
