@@ -154,7 +154,8 @@ class Solver:
         Every process makes the same choice: rank 0 decides.
         """
         options, cluster = self.options, self.cluster
-        summary = gather_summary(cluster, self.placement, penalised(data, loss, weights, y, self))
+        problem = penalised(data, loss, weights, y, self)
+        summary = gather_summary(cluster, self.placement, problem)
         if not summary.n_active.any():
             return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
         stored, counts = zip(
@@ -172,7 +173,7 @@ class Solver:
                 **loss_facts(loss),
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
-            return list(choose(facts, self.network, tol, self._takes_options))
+            return list(choose(facts, self.network, tol, lambda method: self._suits(method, problem)))
 
         name, reason, limit, other = cluster.gather(
             cluster.attempt("to choose a method", chosen), "to choose a method"
@@ -182,11 +183,11 @@ class Solver:
         replacement = None if other is None else Replacement(other, limit)
         return replace(self, method=name, options=options, reason=reason, replacement=replacement)
 
-    def _takes_options(self, method: Method) -> bool:
-        """Whether a method can use the parameters, the τ and the schedule that were given."""
+    def _suits(self, method: Method, problem: Problem) -> bool:
+        """Whether a method can use the parameters, the τ and the schedule that were given, and the loss."""
         options = self.options
         asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
-        return method.kind == "events" if asked else True
+        return (method.kind == "events" or not asked) and not method.obstacle(problem)
 
     def part(self, before: Sequence[Run]) -> Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
