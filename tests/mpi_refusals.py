@@ -31,7 +31,7 @@ def main() -> None:
 
     def run(shards: Any = None, network: Any = "complete", **more: Any) -> Any:
         data = [case.shard(rank)] if shards is None else shards
-        return adfs.fit_mpi(comm, data, network, **({"passes": 1.0, "deadline": 20.0} | more))
+        return adfs.fit_mpi(comm, data, network, **({"max_passes": 1.0, "deadline": 20.0} | more))
 
     def with_version(version: str) -> Any:
         run_module.__version__ = version  # type: ignore[attr-defined]

@@ -244,7 +244,7 @@ def test_a_bad_file_is_one_line_and_leaves_nothing(
     ],
 )
 def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    compare = ["compare", "--data", name, "--graph", "path:2", "--method", "adfs", "--out", "c"]
+    compare = ["compare", "--data", name, "--network", "path:2", "--method", "adfs", "--out", "c"]
     for command in (["fit", name, "--out", "m.json"], compare):
         assert main(command) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -108,14 +108,14 @@ def test_a_fit_that_went_well_says_so(file: str, capsys: pytest.CaptureFixture[s
     (line,) = shown.err.splitlines()
     assert line.startswith("adfs: converged to a certified relative gap of ")
     assert " s by newton (" in line  # and why
-    assert line.endswith(" would take longer); the model is in m.json")
+    assert line.endswith("); the model is in m.json")
     assert shown.out == ""
 
 
 def test_one_that_diverged_is_not_told_to_go_on(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adfs.runtimes.loop._DIVERGED", 1e-9)  # everything is too far away
+    monkeypatch.setattr("adfs.runtimes.loop._DIVERGED_GAP", 1e-9)  # everything is too far away
     monkeypatch.setattr("adfs.runtimes.loop._GROWN", 0.0)
     assert main(["fit", file, "--out", "m.json"]) == NOT_CONVERGED
     told = capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_what_statsmodels_users_look_for_has_a_name() -> None:
     assert header["dispersion"] == f"{theirs.scale:.6g}"
     assert header["std err"].startswith("robust")
     assert header["method"] == f"newton ({model.method_reason_})"
-    assert "no bound" in model.method_reason_
+    assert "no cost is known for" in model.method_reason_
     named = ADFSRegressor(method="newton", random_state=0).fit(X, y)
     assert named.method_reason_ == ""
     assert not hasattr(model.set_params(inference=False).fit(X, y), "p_values_")

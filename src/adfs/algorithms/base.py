@@ -24,7 +24,7 @@ from adfs.algorithms.costs import Cost, EventEffort, RoundEffort, gradient_work,
 from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.problem import FiniteSum
+from adfs.problem import FiniteSum, Loss
 from adfs.schedule import AliasTables, Events, Schedule, make_schedule
 from adfs.theory import Facts, NodeSizes, NodeSummary
 
@@ -313,6 +313,10 @@ class Method(ABC, Generic[P]):
             raise unknown_name("choice of parameters", choice, self.choices)
         return self.choices[name](problem, network, math.nan if tau is None else float(tau))
 
+    def parameters_for(self, loss: Loss, given: object) -> object:
+        """Return the choice of parameters for a fit with a loss, where the user gave none."""
+        return given
+
     def start(self, setting: Setting[P]) -> Process:
         """Return a process at position 0."""
         return self.process(setting)
@@ -367,15 +371,6 @@ class Method(ABC, Generic[P]):
         if not (facts.smooth and contraction > 0.0):
             return math.inf
         return float(max(1, math.ceil(self.observed_factor * math.log(1.0 / tol) / contraction)))
-
-    def messages_of(self, parameters: P, summary: NodeSummary, network: Network) -> float:
-        """Return the messages per event or round."""
-        effort = self.effort(parameters, summary, network)
-        if isinstance(effort, EventEffort):
-            return 2.0 * float(getattr(parameters, "edge_probability", np.zeros(1)).sum())
-        chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
-        sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
-        return 2.0 * network.n_edges * effort.exchanges * chance + sums
 
     def row_work(self, facts: Facts) -> float:
         """Return what a row costs per pass, in steps of ADFS."""

@@ -125,6 +125,16 @@ def matrix_work(facts: Facts, n_nodes: int) -> float:
     return (products + n_nodes * width**2 + width**3 / (3.0 * MATRIX_SPEED)) / _step(facts)
 
 
+def _messages(effort: EventEffort | RoundEffort, constants: Any, network: Network) -> float:
+    """Return the messages per event or round."""
+    if isinstance(effort, EventEffort):
+        return 2.0 * float(getattr(constants, "edge_probability", np.zeros(1)).sum())
+    chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
+    # A sum over all nodes goes up and down a spanning tree.
+    sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+    return 2.0 * network.n_edges * effort.exchanges * chance + sums
+
+
 def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, tau: float) -> Cost:
     """Return the cost of a method from its constants, its effort and its predicted position."""
     # Without a bound of the curvature only primal methods have a cost that is known.
@@ -139,7 +149,7 @@ def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, t
     passes = position / method.position_of(constants, summary, 2.0) * 2.0
     # Dual methods find an unpenalised intercept in several rounds; others take it as a column.
     rounds = INTERCEPT_ROUNDS if facts.intercept and not method.unpenalised_columns else 1.0
-    messages = position * method.messages_of(constants, summary, network)
+    messages = position * _messages(method.effort(constants, summary, network), constants, network)
     work = passes * facts.n_samples * method.row_work(facts) + method.extra_work(facts, position, network)
     return Cost(position, rounds * passes, rounds * work, rounds * messages)
 

@@ -17,7 +17,7 @@ from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, reg
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
-from adfs.problem import FiniteSum, Samples
+from adfs.problem import FiniteSum, Loss, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
 from adfs.theory import Facts, NodeSummary, NonSmoothParameters, Parameters
@@ -252,6 +252,10 @@ class NsAdfs(Method[Any]):
             "smoothing": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
         }
     )
+
+    def parameters_for(self, loss: Loss, given: object) -> object:
+        # Smoothing takes a fraction of the passes.
+        return "smoothing" if given is None and loss.smoothed(1.0) is not None else given
 
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)

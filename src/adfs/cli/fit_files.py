@@ -344,7 +344,7 @@ def _results(
     if table.feature_names is not None:
         estimator.feature_names_in_ = np.array(table.feature_names, dtype=object)
     account = model.runs[-1].details
-    if "ranks" in account:
+    if len(account.get("ranks", ())) > 1:
         summary["ranks"] = [
             {key: value for key, value in rank.items() if key != "waits"} for rank in account["ranks"]
         ]

@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import adfs.stages  # noqa: F401  # the rules of runs in stages
-from adfs.algorithms import METHODS, Method
+from adfs.algorithms import METHODS, Method, get_method
+from adfs.errors import InputError
 from adfs.files import AnyPath
 from adfs.network import Network
 from adfs.planning import choose
@@ -59,9 +60,10 @@ class LocalData:
 
 
 class Replacement(NamedTuple):
-    """The method that a fit goes on with, and the passes after which it does."""
+    """The method that a fit goes on with, its parameters, and the passes after which it does."""
 
     method: str
+    parameters: object
     passes: float
 
 
@@ -143,7 +145,8 @@ class Solver:
             f"so {self.replacement.method} went on"
         )
         other = replace(self, method=self.replacement.method, reason=reason, replacement=None)
-        other = replace(other, options=replace(other.options, max_passes=left))
+        parameters = self.replacement.parameters
+        other = replace(other, options=replace(other.options, max_passes=left, parameters=parameters))
         return other.numbered("replaced", seconds)
 
     def choose(
@@ -158,18 +161,23 @@ class Solver:
         summary = gather_summary(cluster, self.placement, problem)
         if not summary.n_active.any():
             return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
+        spread = self._spread(problem) if not loss.smooth else 1.0
         stored, counts = zip(
             *cluster.gather([data.X.nnz if data.sparse else 0, data.X.shape[0]], "to choose a method"),
             strict=True,
         )
 
         def chosen() -> list[Any]:
+            obstacles = [method.obstacle(problem) for method in METHODS.values() if method.warm_starts]
+            if all(obstacles):
+                raise InputError(f"no method can solve this problem: {next(iter(METHODS))} {obstacles[0]}")
             facts = Facts.of_summary(
                 summary,
                 data.X.shape[1] * loss.n_outputs,
                 entries_per_row=sum(stored) / sum(counts) if data.sparse else None,
                 l1=weights[1] > 0.0,
                 intercept=intercept,
+                spread=spread,
                 **loss_facts(loss),
             )
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
@@ -178,10 +186,19 @@ class Solver:
         name, reason, limit, other = cluster.gather(
             cluster.attempt("to choose a method", chosen), "to choose a method"
         )[0]
-        if name == "ns-adfs" and loss.smoothed(1.0) is not None:
-            options = replace(options, parameters=options.parameters or "smoothing")
-        replacement = None if other is None else Replacement(other, limit)
+        given = options.parameters
+        options = replace(options, parameters=get_method(name).parameters_for(loss, given))
+        replacement = None
+        if other is not None:
+            replacement = Replacement(other, get_method(other).parameters_for(loss, given), limit)
         return replace(self, method=name, options=options, reason=reason, replacement=replacement)
+
+    def _spread(self, problem: Problem) -> float:
+        """Return Σ w²‖x‖²/(F(0) Σσ), which the rounds of NS-ADFS depend on."""
+        rows = node_sums(problem.weights**2 * problem.row_norms_squared, problem.node_starts)
+        at_zero = problem.loss_sums(np.zeros(problem.n_features))
+        squares, value, sigma = self.add(np.stack([rows, at_zero, problem.sigma], axis=1))
+        return float(squares / (value * sigma)) if value > 0.0 else 1.0
 
     def _suits(self, method: Method, problem: Problem) -> bool:
         """Whether a method can use the parameters, the τ and the schedule that were given, and the loss."""

@@ -145,7 +145,7 @@ def _certified(
         if not other.gap > found.gap:
             point, found = theta, other
     scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
-    return Optimum(point, found.value, found.gap / scale, duals, method)
+    return Optimum(point, problem.objective(point), found.gap / scale, duals, method)
 
 
 def _with_fewer_features(problem: FiniteSum) -> tuple[FiniteSum, np.ndarray | None]:

@@ -135,7 +135,7 @@ def run_method(
         net = team.attempt("at the start", partial(_network, chosen, problem, network, placement))
         # One machine has the samples of all nodes as one node's.
         if chosen.kind == "single":
-            problem = problem.merged()
+            problem, placement = problem.merged(), None
         spread = placement or Placement.whole(net)
         if not team.any(bool(problem.active.any()), "to sum up the data"):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)

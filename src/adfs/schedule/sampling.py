@@ -189,8 +189,8 @@ class AliasTables:
     packed : (N,) uint64
         Upper half: the column's threshold in units of 2**-32. Lower half: its alias, counted from the
         node's first row.
-    offsets : (k+1,) int64
-        The k-th node here holds the rows ``offsets[k]:offsets[k+1]``.
+    node_starts : (k+1,) int64
+        The k-th node here holds the rows ``node_starts[k]:node_starts[k+1]``.
     node_ids : (k,) int64
         Which nodes of the network these are.
     drawable : (k,) bool
@@ -217,7 +217,7 @@ class AliasTables:
         ----------
         weights : (N,) array_like of float
             Not negative. Row j of node i is drawn with probability w_ij / Σ_j w_ij, and never where w_ij = 0.
-        offsets : (k+1,) array_like of int
+        node_starts : (k+1,) array_like of int
             Where each node's rows start and end.
         node_ids : (k,) array_like of int, optional
             Which nodes these are, where they are not 0, …, k−1.
@@ -226,7 +226,7 @@ class AliasTables:
         row_weights = np.ascontiguousarray(weights, dtype=np.float64)
         bounds = np.ascontiguousarray(node_starts, dtype=np.int64)
         if row_weights.ndim != 1 or bounds.ndim != 1 or bounds.size == 0:
-            raise InputError("weights and offsets must be one-dimensional, and offsets must not be empty")
+            raise InputError("weights and node_starts must be vectors, and node_starts must not be empty")
         if bounds[0] != 0 or bounds[-1] != row_weights.size or (np.diff(bounds) < 0).any():
             raise InputError(f"node_starts must rise from 0 to the number of rows, {row_weights.size}")
         if row_weights.size >= 2**31:
@@ -276,7 +276,7 @@ class RoundWindow(NamedTuple):
         The seed.
     p_gossip : float
         The probability of a round of gossip, which draws no samples.
-    packed, offsets : ndarray
+    packed, node_starts : ndarray
         The alias tables of the block's nodes.
     places, names : (a,) int64 and uint64
         The nodes that can draw: their places in the process's block, and their numbers in the network.
