@@ -104,6 +104,7 @@ def test_the_command_reads_only_its_own_files_and_gives_the_model_of_one_process
 AS_ANOTHER_USER = """
 import os, sys
 from mpi4py import MPI
+import sklearn.datasets  # the other user may not read the libraries
 import adfs
 from adfs.data import read_tables
 folder, user = sys.argv[1], 61001 + MPI.COMM_WORLD.rank
