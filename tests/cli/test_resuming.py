@@ -44,7 +44,7 @@ FITS = {
     ],
     "cross-validation of squares": [
         *("houses.csv", "--label", "y", "--loss", "squared", "--no-intercept", "--cv", "2"),
-        *("--alpha-grid", "0.1,1", "--algorithm", "adfs", "--tol", "1e-6"),
+        *("--alpha-grid", "0.1,1", "--method", "adfs", "--tol", "1e-6"),
     ],
 }
 
@@ -92,8 +92,8 @@ def test_fit_resumed_between_and_after_its_end_has_the_same_bits(kind: str, fold
 # Passes after which a budget happens to end a round where the round itself would not have been checked yet.
 CUTS = {
     "a round converged": (["--penalty", "elasticnet", "--l1-ratio", "0.3", "--standardize"], "1e-7", "80.75"),
-    "a round can go no further": (["--algorithm", "lbfgs"], "1e-30", "63.54"),
-    "the fit converged": (["--algorithm", "dsba", "-C", "0.01", "--no-intercept"], "1e-4", "35.02"),
+    "a round can go no further": (["--method", "lbfgs"], "1e-30", "63.54"),
+    "the fit converged": (["--method", "dsba", "-C", "0.01", "--no-intercept"], "1e-4", "35.02"),
 }
 
 

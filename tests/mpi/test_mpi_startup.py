@@ -34,7 +34,7 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         "dense widths": "rank 1: a dense shard has 5 columns and there are 6",
         "narrow": "n_features is 2 and a shard has 6 columns",
         "unknown method": "unknown method 'adsf': did you mean 'adfs'?",
-        "misspelt argument": "unknown option of 'adfs' 'pases': did you mean 'passes'?",
+        "misspelt argument": "unknown option of 'adfs' 'pases': did you mean 'max_passes'?",
         "single": "runs on one machine",
         "optimum": "needs the optimum",
         "kinds of labels": "numbers as labels and others text; give all the same kind",
