@@ -41,7 +41,7 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         "problem losses": "the loss is",
         "nowhere to keep": "cannot write checkpoints into /dev/null/kept",
         "C": "C is 1 on rank 0 and 50 on rank 2",
-        "an algorithm": "algorithm is 'auto' on rank 0 and 'msda' on rank 1",
+        "an algorithm": "method is 'auto' on rank 0 and 'msda' on rank 1",
         "a task": "the estimator is ADFSClassifier on rank 0 and ADFSRegressor on rank 1",
         "alike": "not refused",  # the communicator is in order
     }

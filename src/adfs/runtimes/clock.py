@@ -41,7 +41,7 @@ from adfs.runtimes.delays import (
 )
 from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
-from adfs.schedule.philox import phase_seed, seed_key
+from adfs.schedule.philox import stage_seed, seed_key
 from adfs.schedule.sampling import round_coin
 from adfs.theory import NodeSizes, node_sizes, tree_depth
 
@@ -231,7 +231,7 @@ class Clock:
         """Go on in the next stage of a run, with its own parameters and its own draws."""
         self.stage += 1
         self._base = self.position
-        seed, network = phase_seed(self._seed, self.stage), self.network
+        seed, network = stage_seed(self._seed, self.stage), self.network
         # The same draws as those of the run: a stage has a seed of its own.
         self._effort = self._method.effort(parameters, sizes, network)
         self._coins = seed_key(seed)

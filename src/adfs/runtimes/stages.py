@@ -42,7 +42,7 @@ from adfs.runtimes.delays import Delays
 from adfs.runtimes.options import RunOptions, describe
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
-from adfs.schedule.philox import phase_seed
+from adfs.schedule.philox import stage_seed
 from adfs.theory import NodeSummary, summarize
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ class Stages:
 
     def _setting(self, problem: FiniteSum, parameters: object, number: int) -> Setting:
         options, nodes = self._options, self.nodes
-        seed = phase_seed(options.seed, number)
+        seed = stage_seed(options.seed, number)
         return Setting(
             problem, self.network, parameters, seed, options.schedule, nodes.block, self._method_options
         )

@@ -114,12 +114,12 @@ def seed_key(seed: int) -> np.uint64:
     return np.uint64(check_seed(seed))
 
 
-def phase_seed(seed: int, phase: int) -> int:
+def stage_seed(seed: int, phase: int) -> int:
     """Return the seed of a phase of a run: a hash of both, and for phase 0 the run's own.
 
     Examples
     --------
-    >>> phase_seed(7, 0), phase_seed(7, 1) == phase_seed(8, 0)
+    >>> stage_seed(7, 0), stage_seed(7, 1) == stage_seed(8, 0)
     (7, False)
     """
     if phase == 0:
