@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -24,6 +25,8 @@ from adfs.theory.baselines import QningParameters
 _WORSE = 100.0
 _FLAT = 1e-12  # pairs with less curvature than this, relative to their lengths, are noise
 _STEPS, _SMALLEST, _PASSES_PER_STEP, _PASSES_SINCE = range(4)
+
+_ONE_NODE = Network("path:1")
 
 
 @kernel
@@ -163,7 +166,8 @@ class Qning(Method[QningParameters]):
         self, parameters: QningParameters, facts: Facts, summary: NodeSummary, tol: float
     ) -> float:
         # Trials took half of the passes of ADFS where these are few, and a tenth where they are many.
-        passes = get_method("adfs").cost(facts, Network("path:1"), tol).passes
+        alone = dataclasses.replace(facts, intercept=False)  # its rounds are counted once, for QNing
+        passes = get_method("adfs").cost(alone, _ONE_NODE, tol).passes
         return min(0.5 * passes, 10.0 + 0.1 * passes)
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:

@@ -41,7 +41,7 @@ from adfs.runtimes.delays import (
 )
 from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
-from adfs.schedule.philox import stage_seed, seed_key
+from adfs.schedule.philox import seed_key, stage_seed
 from adfs.schedule.sampling import round_coin
 from adfs.theory import NodeSizes, node_sizes, tree_depth
 
