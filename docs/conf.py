@@ -126,6 +126,7 @@ def _write_reference(app: object) -> None:
     """Write a page of the public names of each package."""
     folder = Path(app.srcdir) / "reference"
     folder.mkdir(exist_ok=True)
+    described: set[int] = set()
     for package, title in PUBLIC.items():
         module = import_module(f"adfs.{package}")
         lines = [title, "=" * len(title), "", module.__doc__.splitlines()[0], ""]
@@ -134,13 +135,18 @@ def _write_reference(app: object) -> None:
             if inspect.ismodule(found):
                 continue
             full = f"adfs.{package}.{name}"
+            # An object has one entry in the index: names that a package itself defines are on its API page.
+            own = getattr(found, "__module__", "") == module.__name__
+            own = own or re.search(rf"^{name}\b", inspect.getsource(module), flags=re.MULTILINE) is not None
+            again = ["   :no-index:"] if own or id(found) in described else []
+            described.add(id(found))
             if inspect.isclass(found):
-                lines += [f".. autoclass:: {full}", "   :members:", "   :show-inheritance:", ""]
+                lines += [f".. autoclass:: {full}", *again, "   :members:", "   :show-inheritance:", ""]
             elif callable(found):
-                lines += [f".. autofunction:: {full}", ""]
+                lines += [f".. autofunction:: {full}", *again, ""]
             else:  # a registry
                 known = ", ".join(f"``{key}``" for key in sorted(found))
-                lines += [f".. py:data:: {full}", "", f"   By name: {known}.", ""]
+                lines += [f".. py:data:: {full}", *again, "", f"   By name: {known}.", ""]
         with FileAvoidWrite(folder / f"{package}.rst") as page:
             page.write("\n".join(lines))
 
