@@ -137,13 +137,14 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(expected: str, tmp_path: Pat
     (part,) = folder.glob("rank-00001-*")
     whole = part.read_bytes()
     part.write_bytes(whole[: len(whole) // 2])
-    refused = [entry(folder) | {"name": "damaged", "refused": True}]
-    refused.append(entry(folder, seed=8) | {"name": "other seed", "refused": True})
-    found = run_cases(2, refused, tmp_path, timeout=60.0).results
+    damaged = entry(folder) | {"name": "damaged", "refused": True}
+    found = run_cases(2, [damaged], tmp_path, timeout=60.0).results
     assert re.search(r"rank 1: .*rank-00001.* is damaged or was cut short", found["damaged"]["refused"])
-    assert "is a checkpoint of another run" in found["other seed"]["refused"]
 
     part.write_bytes(whole)
+    other = entry(folder, seed=8) | {"name": "other seed", "refused": True}
+    found = run_cases(2, [other], tmp_path, timeout=60.0).results
+    assert "is a checkpoint of another run" in found["other seed"]["refused"]
     more = entry(folder) | {"name": "more ranks", "refused": True}
     found = run_cases(3, [more], tmp_path, timeout=60.0).results
     assert "was written by 2 ranks and there are 3" in found["more ranks"]["refused"]
