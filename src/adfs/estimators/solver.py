@@ -168,9 +168,6 @@ class Solver:
         )
 
         def chosen() -> list[Any]:
-            obstacles = [method.obstacle(problem) for method in METHODS.values() if method.warm_starts]
-            if all(obstacles):
-                raise InputError(f"no method can solve this problem: {next(iter(METHODS))} {obstacles[0]}")
             facts = Facts.of_summary(
                 summary,
                 data.X.shape[1] * loss.n_outputs,
@@ -180,6 +177,9 @@ class Solver:
                 spread=spread,
                 **loss_facts(loss),
             )
+            if not any(method.can_solve(facts, self.network.n_nodes) for method in METHODS.values()):
+                first = next(iter(METHODS.values()))
+                raise InputError(f"no method can solve this problem: {first.name} {first.obstacle(problem)}")
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
             return list(choose(facts, self.network, tol, lambda method: self._suits(method, problem)))
 
