@@ -5,6 +5,7 @@ Most tests run in fresh processes on a miniature ``adfs`` package whose sources 
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -203,7 +204,7 @@ def test_an_edit_in_another_file_is_noticed(mini: Mini) -> None:
 
 
 def test_sources_edited_after_the_start_are_not_mixed_into_the_cache(mini: Mini) -> None:
-    edit = "import pathlib, adfs.kernel; pathlib.Path('adfs/errors.py').write_text('');"
+    edit = "import pathlib, adfs.kernel; pathlib.Path('adfs/scalar.py').open('a').write('\n');"
     assert mini.run(edit + SIMPLE)[:2] == (7.0, 0)
     assert mini.entries() == []
 
@@ -360,12 +361,45 @@ def test_the_folders_of_other_sources_are_removed_when_they_become_many(mini: Mi
     assert not others[kept - 2].exists()
 
 
-def test_folders_that_the_stamp_leaves_out_define_no_kernels() -> None:
-    left_out = [
-        path
-        for folder in sorted(compilation._WITHOUT_KERNELS)
-        for path in (compilation._PACKAGE / folder).rglob("*.py")
+def names_from_other_files(path: Path) -> set[str]:
+    """Return the names that a file imports from files of the package that the hash leaves out."""
+    covered = {
+        ".".join(source.relative_to(compilation._PACKAGE.parent).with_suffix("").parts)
+        for source in compilation._SOURCES
+    }
+    return {
+        name.asname or name.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("adfs")
+        if node.module not in covered
+        for name in node.names
+        if f"{node.module}.{name.name}" not in covered
+    }
+
+
+def compiled_functions(path: Path) -> list[ast.FunctionDef]:
+    """Return the functions of a file that one of our decorators compiles or registers."""
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and any(
+            isinstance(part, ast.Name) and part.id in ("compiled", "kernel", "inlined", "overloads")
+            for decorator in node.decorator_list
+            for part in ast.walk(decorator)
+        )
     ]
-    assert len(left_out) > 20
-    for path in left_out:
-        assert "adfs.compilation" not in path.read_text(), path
+
+
+def test_kernels_use_nothing_from_files_that_the_hash_leaves_out() -> None:
+    """Otherwise an edit there would leave old machine code in use."""
+    functions = 0
+    for path in compilation._SOURCES:
+        outside = names_from_other_files(path)
+        for function in compiled_functions(path):
+            functions += 1
+            used = {
+                node.id for line in function.body for node in ast.walk(line) if isinstance(node, ast.Name)
+            }
+            assert not used & outside, (path, function.name)
+    assert functions > 100

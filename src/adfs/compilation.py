@@ -1,8 +1,8 @@
 """The decorators of compiled kernels, and a disk cache that notices edits in all files a kernel is made from.
 
 numba's own cache is keyed on the file that holds a kernel. Our kernels inline losses and row operations from
-other files, and an edit there would go unnoticed. Here a hash of all sources that kernels are made from names
-the folder of the cache. Code that this hash does not cover is compiled in every process: functions and types
+other files, and an edit there would go unnoticed. Here a hash of all files that define kernels names the
+folder of the cache. Code that this hash does not cover is compiled in every process: functions and types
 from outside the package, such as a user's own loss. Two processor instructions stand at the end.
 """
 
@@ -116,8 +116,6 @@ def overloads(target: Callable[..., object]) -> Callable[[F], F]:
 # --------------------------------------------------------------------------- the cache on disk
 
 _PACKAGE = Path(__file__).parent
-# No kernel is defined in these folders, or made from anything that is.
-_WITHOUT_KERNELS = frozenset({"cli", "data", "estimators", "experiments", "pages", "planning"})
 # A type that these packages define is fixed by their versions, which are part of every entry's name.
 _KNOWN_PACKAGES = frozenset({_PACKAGE.name, "builtins", "numba", "numpy"})
 _FOLDERS_KEPT = 12
@@ -131,11 +129,17 @@ def _file_times() -> list[tuple[int, int]] | None:
         return None
 
 
-_SOURCES = sorted(
-    path
-    for path in _PACKAGE.rglob("*.py")
-    if path.is_file() and path.relative_to(_PACKAGE).parts[0] not in _WITHOUT_KERNELS
-)
+def _kernel_sources() -> list[Path]:
+    """Return the files that kernels are made from: this one, and those that mention it.
+
+    They import its decorators, or say in a comment that kernels use their constants. A test checks that kernels
+    take nothing from other files of the package.
+    """
+    files = sorted(path for path in _PACKAGE.rglob("*.py") if path.is_file())
+    return [path for path in files if path == Path(__file__) or b"adfs.compilation" in path.read_bytes()]
+
+
+_SOURCES = _kernel_sources()
 _FILE_TIMES_AT_IMPORT = _file_times()
 
 

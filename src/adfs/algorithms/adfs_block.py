@@ -30,7 +30,8 @@ from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.penalties import shrunk
-from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
+from adfs.schedule import AliasTables, RoundDraws, RoundWindow
+from adfs.schedule.sampling import draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
 
 

@@ -25,7 +25,8 @@ from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.schedule import AliasTables, RoundDraws, RoundWindow, draw_rounds
+from adfs.schedule import AliasTables, RoundDraws, RoundWindow
+from adfs.schedule.sampling import draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters, PointSagaParameters
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # A rank checks its messages far more often than this. A longer time between two checks means that the rank
 # itself was suspended, and the time does not count as waiting.
+# A kernel uses it: this line makes adfs.compilation hash the file.
 SUSPENDED_SECONDS = 1.0
 
 # Set once this process has written the sentence that says why it ends.

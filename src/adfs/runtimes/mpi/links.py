@@ -98,6 +98,7 @@ class MpiLinks:
 #: ``start(request)``, ``test(request, flag, status)``, ``wtime()`` and ``sched_yield()``; addresses are
 #: integers.
 MPI_START = types.ExternalFunction("adfs_mpi_start", types.int32(types.intp))
+# Kernels use these names: this line makes adfs.compilation hash the file.
 MPI_TEST = types.ExternalFunction("adfs_mpi_test", types.int32(types.intp, types.intp, types.intp))
 MPI_WTIME = types.ExternalFunction("adfs_mpi_wtime", types.float64())
 YIELD = types.ExternalFunction("adfs_yield", types.int32())
