@@ -204,7 +204,8 @@ def test_an_edit_in_another_file_is_noticed(mini: Mini) -> None:
 
 
 def test_sources_edited_after_the_start_are_not_mixed_into_the_cache(mini: Mini) -> None:
-    edit = "import pathlib, adfs.kernel; pathlib.Path('adfs/scalar.py').open('a').write('\n');"
+    edit = "import pathlib, adfs.kernel; p = pathlib.Path('adfs/scalar.py');"
+    edit += "p.write_text(p.read_text() + '#');"
     assert mini.run(edit + SIMPLE)[:2] == (7.0, 0)
     assert mini.entries() == []
 

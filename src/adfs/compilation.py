@@ -132,8 +132,8 @@ def _file_times() -> list[tuple[int, int]] | None:
 def _kernel_sources() -> list[Path]:
     """Return the files that kernels are made from: this one, and those that mention it.
 
-    They import its decorators, or say in a comment that kernels use their constants. A test checks that kernels
-    take nothing from other files of the package.
+    They import its decorators, or say in a comment that kernels use their constants. A test checks that
+    kernels take nothing from other files of the package.
     """
     files = sorted(path for path in _PACKAGE.rglob("*.py") if path.is_file())
     return [path for path in files if path == Path(__file__) or b"adfs.compilation" in path.read_bytes()]
