@@ -18,7 +18,7 @@ from adfs.algorithms.base import EventProcess
 from adfs.runtimes.certificates import AllNodes
 from adfs.runtimes.execution import Execution
 from adfs.runtimes.mpi import MpiRanks
-from adfs.runtimes.mpi.netbench import message_seconds
+from adfs.runtimes.netbench import message_seconds
 from adfs.runtimes.placement import Placement, place
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
@@ -60,12 +60,12 @@ def time_exchange(ranks: MpiRanks, width: int) -> tuple[float, float]:
         moments = np.arange(at + 1, at + count + 1).astype(np.float64)
         at += count
         events = Events(moments, np.full(count, 2, dtype=np.int32), np.full(count, -1, dtype=np.int32))
-        ranks.gather(0, "to begin")
+        ranks.allgather(None)
         begun = time.perf_counter()
         exchange.execute(events)
         ours = min(ours, (time.perf_counter() - begun) / count)
         if _ % 8 == 0:
-            plain = min(plain, message_seconds(ranks.team, (0, 1), width))
+            plain = min(plain, message_seconds(ranks, (0, 1), width))
     exchange.close()
     return ours, plain
 
@@ -137,16 +137,14 @@ def measure(ranks: MpiRanks, lone: MpiRanks) -> dict[str, Any]:
     }
 
     def all_begin() -> None:
-        ranks.gather(0, "to begin")
+        ranks.allgather(None)
 
     for _ in range(REPEATS):
         all_begin()
         if ranks.rank == 0:
             rounds["alone"].append(steps(apart, window / 2))
         all_begin()
-        both = max(
-            part[0] for part in ranks.share(np.array([steps(apart, window / 2)]), [1, 1], "to compare")
-        )
+        both = max(ranks.allgather(steps(apart, window / 2)))
         rounds["side by side"].append(both)
         all_begin()
         times, done = driver.times, driver.process.work.computations
@@ -156,7 +154,7 @@ def measure(ranks: MpiRanks, lone: MpiRanks) -> dict[str, Any]:
         took = time.perf_counter() - begun
         local = took - (times.waiting + times.communicating - elsewhere)
         mine = np.array([took, local / (driver.process.work.computations - done)])
-        parts = ranks.share(mine, [2, 2], "to compare")
+        parts = ranks.allgather(mine)
         rounds["two ranks"].append(max(part[0] for part in parts))
         rounds["mpi step"].append(max(part[1] for part in parts))
         all_begin()

@@ -6,6 +6,7 @@ transport takes.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from adfs.runtimes.cluster import Cluster, Links
+from adfs.runtimes.cluster import Cluster, Links, Parcels, pack, unpack
 from adfs.runtimes.placement import Placement
 
 T = TypeVar("T")
@@ -67,12 +68,17 @@ class QueueLinks:
     def send(self, link: int) -> None:
         self._to[link].put(self.out[link].copy())
 
-    def came(self, link: int) -> bool:
-        try:
-            self.into[link] = self._from[link].get_nowait()
-        except queue.Empty:
-            return False
-        return True
+    def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
+        begun, found = time.monotonic(), []
+        while True:
+            for link in links:
+                with contextlib.suppress(queue.Empty):
+                    self.into[link] = self._from[link].get_nowait()
+                    found.append(link)
+            if found or why is None:
+                return found
+            assert time.monotonic() - begun < _SECONDS, f"waited for {self.peer[list(links)]} {why}"
+            time.sleep(1e-5)
 
 
 class Threads(Cluster):
@@ -82,38 +88,17 @@ class Threads(Cluster):
         self.board, self.rank, self.size = board, rank, board.size
         self.hosts = [f"thread {k}" for k in range(board.size)]
 
-    def gather(self, item: Any, why: str) -> list[Any]:
-        return self.board.all_items(self.rank, item)
+    def allgather(self, item: Any) -> list[Any]:
+        return [unpack(part) for part in self.board.all_items(self.rank, pack(item))]
 
-    def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        parts = self.board.all_items(self.rank, np.array(values, dtype=np.float64).ravel())
-        assert [part.size for part in parts] == list(sizes)
-        return parts
-
-    def spread(self, values: np.ndarray, why: str) -> None:
-        values[...] = self.board.all_items(self.rank, values.copy())[0]
-
-    def swap(
-        self,
-        outgoing: Sequence[tuple[int, np.ndarray]],
-        incoming: Sequence[tuple[int, np.ndarray]],
-        why: Callable[[], str],
-    ) -> None:
+    def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
         for peer, array in outgoing:
-            self.board.queue("swap", self.rank, peer).put(array.copy())
+            self.board.queue(self.rank, peer).put(array.copy())
         for peer, array in incoming:
-            array[...] = self.board.queue("swap", peer, self.rank).get(timeout=_SECONDS)
+            array[...] = self.board.queue(peer, self.rank).get(timeout=_SECONDS)
 
     def links(self, placement: Placement, message_length: int) -> Links:
         return QueueLinks(self.board, self.rank, placement, message_length)
-
-    def wait_until(
-        self, ready: Callable[[], bool], missing: Callable[[], Sequence[int]], why: Callable[[], str]
-    ) -> None:
-        begun = time.monotonic()
-        while not ready():
-            assert time.monotonic() - begun < _SECONDS, f"waited for {missing()} {why()}"
-            time.sleep(1e-5)
 
 
 def on_threads(size: int, action: Callable[[Threads], T]) -> list[T]:

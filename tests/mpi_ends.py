@@ -35,7 +35,7 @@ def main(kind: str, guilty: str, where: str, arguments: list[str]) -> int:
         if where == "before imports":
             break_down(kind)
         from adfs.runtimes.execution import Execution
-        from adfs.runtimes.mpi import collectives, faults
+        from adfs.runtimes.mpi import MpiRanks, faults
 
         if where == "after the last event":
             Execution.account = broken(Execution.account, kind)  # type: ignore[method-assign]
@@ -44,7 +44,7 @@ def main(kind: str, guilty: str, where: str, arguments: list[str]) -> int:
 
             fit_files._summary = broken(fit_files._summary, kind)
         elif where == "when ranks part":
-            collectives.Team.close = broken(collectives.Team.close, kind)  # type: ignore[method-assign]
+            MpiRanks._disconnect = broken(MpiRanks._disconnect, kind)  # type: ignore[method-assign]
         elif where == "at the end of MPI":
             faults._end_mpi = broken(faults._end_mpi, kind)
     from adfs.cli.app import main

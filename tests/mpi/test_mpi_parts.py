@@ -16,7 +16,7 @@ from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
-from adfs.runtimes.cluster import OneProcess, RefusalError
+from adfs.runtimes.cluster import OneProcess, Parcels, RefusalError
 from adfs.runtimes.exchange import events_ahead, split_events
 from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.mpi import (
@@ -28,7 +28,7 @@ from adfs.runtimes.mpi import (
     rank_table,
 )
 from adfs.runtimes.mpi.faults import Watch, as_one_program, end_all_on_error, restore_error_hook
-from adfs.runtimes.mpi.netbench import bench_network, message_seconds
+from adfs.runtimes.netbench import bench_network, message_seconds
 from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
 from memory_cluster import Threads, on_threads
@@ -266,32 +266,17 @@ def test_dense_and_sparse_shards_agree_on_one_form() -> None:
     assert {stamp(run) for run in runs} == {stamp(case.simulate())}
 
 
-def test_a_message_is_half_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_half_of_a_round_trip() -> None:
     """With 5 ms each way, and an answer that is there at once, a message takes 5 ms."""
 
-    class Request:
-        def Start(self) -> None: ...
+    class Late(OneProcess):
+        """An answer takes both ways."""
 
-        def Free(self) -> None: ...
-
-    class Comm:
-        def Send_init(self, *_: object) -> Request:
-            return Request()
-
-        Recv_init = Isend = Irecv = Send_init
-
-    class Late:
-        """Every second wait is that for the answer, which takes both ways."""
-
-        waits = 0
-
-        def wait(self, *_: object) -> None:
-            self.waits += 1
-            if self.waits % 2 == 0:
+        def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
+            if incoming:
                 time.sleep(0.01)
 
-    team = SimpleNamespace(rank=0, comm=Comm(), watch=Late())
-    assert message_seconds(team, (0, 1), 3, 0.1) == pytest.approx(0.005, rel=0.3)  # type: ignore[arg-type]
+    assert message_seconds(Late(), (0, 1), 3, 0.1) == pytest.approx(0.005, rel=0.3)
 
 
 def test_short_messages_are_not_taken_for_the_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +289,7 @@ def test_short_messages_are_not_taken_for_the_bandwidth(monkeypatch: pytest.Monk
         return [(0, 1)], np.array([[1e-5 + 1e-9 * width for width in widths]])
 
     monkeypatch.setattr("adfs.runtimes.mpi.ranks.MpiRanks", Alone)
-    monkeypatch.setattr("adfs.runtimes.mpi.netbench.measure_exchanges", measured)
+    monkeypatch.setattr("adfs.runtimes.netbench.measure_messages", measured)
     found = bench_network(None, (124,))  # type: ignore[arg-type]
     assert found.exchange.shape == (1, 1)
     assert found.latency == pytest.approx(1e-5, rel=1e-3)
@@ -320,11 +305,12 @@ def test_the_own_pause_of_a_rank_is_no_wait_for_others(monkeypatch: pytest.Monke
 
     fake = SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep)
     monkeypatch.setattr("adfs.runtimes.mpi.faults.time", fake)
-    watch = Watch(0, 2, deadline=3.0)
+    cluster = OneProcess()
+    watch = Watch(cluster, deadline=3.0)
     watch.crowded = True
     looks = iter([False, False, False, False, True])
-    watch.until(lambda: next(looks), lambda: [1], lambda: "for a message")
-    assert watch.paused == 50.0
+    watch.until(lambda: next(looks), lambda: [1], "for a message")
+    assert cluster.suspended == 50.0
 
 
 def test_the_placement_of_a_fit_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -384,7 +370,7 @@ def test_a_rank_says_what_it_alone_was_told(
             raise error
         assert capfd.readouterr().err == ("" if number == 0 else "adfs: rank 1: X contains NaN\n")
         # A program of somebody's own.
-        end_all_on_error(comm, Watch(number, 2, 60.0))  # type: ignore[arg-type]
+        end_all_on_error(comm, 60.0)  # type: ignore[arg-type]
         sys.excepthook(type(error), error, None)
         restore_error_hook()
         assert capfd.readouterr().err == f"adfs: {error}\n"

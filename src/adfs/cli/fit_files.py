@@ -125,13 +125,11 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
         tables, nodes, network = _read_files(cluster, request)
         table, parts = stack(tables)
         # From here the rows of this process are one table; each file in it is a node.
-        counts = cluster.gather(table.n_samples, "to count the samples")
+        counts = cluster.allgather(table.n_samples)
         y = _labels(cluster, table, tables, estimator._task, sum(counts))
         # The estimator gets the nodes of this process, and the other processes as its cluster.
         n_nodes, partition = _nodes(request, parts, cluster)
-        estimator.set_params(n_nodes=n_nodes, network=network, partition=partition)
-        if cluster.size > 1:
-            estimator.set_params(cluster=cluster)
+        estimator.set_params(n_nodes=n_nodes, network=network, partition=partition, cluster=cluster)
         # With cross-validation the search is fitted in place of the estimator.
         fitter = estimator if request.cv is None else _search(request, estimator)
         # Two runs must not write the same checkpoint.
@@ -155,7 +153,8 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
                             tell_ending(cluster, request.limits.checkpoint, ending)
             except (AdfsError, OSError) as error:  # raised after the other ranks have ended in order
                 errors.append(error)
-            codes, signalled = zip(*cluster.gather([code, bool(signals)], "to end the fit"), strict=True)
+            cluster.activity = "to end the fit"
+            codes, signalled = zip(*cluster.allgather([code, bool(signals)]), strict=True)
         return TERMINATED if codes[0] == INTERRUPTED and any(signalled) else int(codes[0])
 
 
@@ -265,7 +264,7 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
     raw = cluster.attempt(why, read)
     lowest = min((table.lowest_index for table in raw if table.lowest_index is not None), default=None)
     columns = raw[0].feature_names
-    headers = cluster.gather([lowest, list(columns) if columns else None], why)
+    headers = cluster.allgather([lowest, list(columns) if columns else None])
     if any(names_there != headers[0][1] for _, names_there in headers):
         raise RefusalError("the files of different ranks have different columns; give them the same")
     # Indices count from 0 as soon as the file of one rank has an index 0.
@@ -275,7 +274,7 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
     width = options.n_features
     if width is None:
         here = cluster.attempt(why, lambda: align(raw, index_base=base)[0].n_features)
-        width = max(cluster.gather(here, why))
+        width = max(cluster.allgather(here))
     return cluster.attempt(why, lambda: align(raw, n_features=width, index_base=base))
 
 
@@ -319,7 +318,7 @@ def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
 def _warn_of_different_labels(cluster: Cluster, tables: Sequence[Table], classes: np.ndarray) -> None:
     """Print the labels of each file if they differ and make more than two classes: one file may be wrong."""
     here = [[Path(table.source).name, np.unique(np.asarray(table.y)).tolist()[:6]] for table in tables]
-    everywhere = [entry for part in cluster.gather(here, "to compare the labels") for entry in part]
+    everywhere = [entry for part in cluster.allgather(here) for entry in part]
     if classes.size > 2 and len({tuple(labels) for _, labels in everywhere}) > 1:
         shown = "; ".join(
             f"{name} has {', '.join(map(str, _plain_classes(np.array(labels))))}"

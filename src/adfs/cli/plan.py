@@ -211,7 +211,7 @@ def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[
     entries = None if mean is None else max(1, round(mean))
     if not over_mpi:
         return step_seconds(width, entries), None
-    from adfs.runtimes.mpi.netbench import bench_network
+    from adfs.runtimes.netbench import bench_network
 
     # All ranks measure, rank 0 plans.
     with options.all_ranks() as world:
@@ -282,7 +282,7 @@ def net_bench(bench: BenchOptions, as_json: options.Json = False) -> int:
     """
     from adfs.errors import InputError
     from adfs.launching import launched_by_mpi
-    from adfs.runtimes.mpi.netbench import WIDTHS, bench_network
+    from adfs.runtimes.netbench import WIDTHS, bench_network
 
     options.check_positive(bench, "deadline", "entries")
     if min(bench.numbers or [1]) < 1:

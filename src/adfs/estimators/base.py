@@ -201,7 +201,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
         # An error in one process becomes an error in all of them.
         spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
-        shifted = cluster.gather(shift is not None, "to check the data")
+        shifted = cluster.allgather(shift is not None)
         if any(shifted) and not all(shifted):
             raise RefusalError("some processes have an offset and others have none; give all of them one")
         seed = self._seed(cluster, options)
@@ -334,9 +334,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Return the seed of the run; that of process 0 if the seed is random."""
         if options is not None:
             return options.seed
-        why = "to agree on the seed"
-        seed = cluster.attempt(why, lambda: int(check_random_state(self.random_state).randint(2**31 - 1)))
-        return int(cluster.gather(seed, why)[0])
+
+        def draw() -> int:
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+        return cluster.bcast(cluster.attempt("to agree on the seed", draw))
 
     def _solver(
         self,
@@ -351,7 +353,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             count = total = count_nodes(self.n_nodes, self.network, seed)
         else:
             count = cluster.attempt(why, lambda: check_count(1 if self.n_nodes is None else self.n_nodes))
-            total = sum(cluster.gather(count, why))
+            total = sum(cluster.allgather(count))
             total = cluster.attempt(why, lambda: count_nodes(total, self.network, seed))
         network = cluster.attempt(why, lambda: _network(self.network, total, seed))
         network, placement = numbered(cluster, count, nodes, network)
@@ -395,7 +397,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Return the end of the last fit, if every process had data of the same shape then."""
         # All processes start from the last fit, or none of them does.
         mine = self.warm_start and getattr(self, "_warm_key", None) == key
-        if not all(cluster.gather(mine, "to start from the last fit")):
+        cluster.activity = "to start from the last fit"
+        if not all(cluster.allgather(mine)):
             return None
         saved: Start = self._warm_saved
         return replace(saved, duals=[values[order] for values in saved.duals])

@@ -316,7 +316,8 @@ class _Fits:
         share = self.solver.options.seconds
         if share is not None:
             own = max(share - self.seconds, 0.0) / (self.count - self.done)
-            share = self.solver.cluster.gather(own, "to share the time")[0]  # by the clock of process 0
+            self.solver.cluster.activity = "to share the time"
+            share = self.solver.cluster.bcast(own)  # by the clock of process 0
         model = fit_model(data, spec, self.solver.numbered(self.done, share), start)
         self.seconds += model.seconds
         self.done += 1
@@ -356,7 +357,8 @@ def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
     # so that the folds have the same size and do not depend on the processes.
     own = [sum(len(rows) % count for rows in node) for node in groups]
     longer = np.zeros(solver.network.n_nodes, dtype=np.int64)
-    for rank, numbers in enumerate(solver.cluster.gather(own, "to make the folds")):
+    solver.cluster.activity = "to make the folds"
+    for rank, numbers in enumerate(solver.cluster.allgather(own)):
         longer[solver.placement.block(rank)] = numbers
     before = np.concatenate([[0], np.cumsum(longer)])[solver.placement.block(solver.cluster.rank)]
     fold = np.zeros(len(data.y), dtype=np.int64)
@@ -383,7 +385,8 @@ def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: So
     labels = data.y if spec.classifies else np.zeros(len(data.y))
     cards = [[np.unique(labels[rows]).tolist() for rows in fold] for fold in folds]
     own = [len(labels), np.unique(labels).tolist(), cards]
-    counts, kinds, parts = zip(*solver.cluster.gather(own, "to make the folds"), strict=True)
+    solver.cluster.activity = "to make the folds"
+    counts, kinds, parts = zip(*solver.cluster.allgather(own), strict=True)
     everything = set().union(*kinds)
     untested: dict[object, list[int]] = {}
     for number, each in enumerate(zip(*parts, strict=True)):

@@ -173,7 +173,8 @@ class _InterceptFit:
         self.tol = solver.options.tol or 0.0
         self.offset, self.means = data.offset, np.zeros(1) if data.means is None else data.means
         largest = 0.0 if data.offset is None else float(np.abs(data.offset).max(initial=0.0))
-        self._largest_offset = max(solver.cluster.gather(largest, "to sum up the data"))
+        solver.cluster.activity = "to sum up the data"
+        self._largest_offset = max(solver.cluster.allgather(largest))
         nodes = AllNodes(solver.cluster, solver.placement, self.problem(levels))
         zero, duals = np.zeros(plain.n_features), np.zeros((plain.n_samples, *plain.dual_shape))
         slack = self._slack(zero.reshape(self.outputs, -1), levels, levels)
@@ -439,7 +440,7 @@ def _balanced_classes(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) ->
     curvature = np.diag(predicted) - nodes.add(np.array(products)).reshape(classes, classes)
     step = np.linalg.lstsq(curvature, predicted - true, rcond=None)[0]
     factor = 1.0 - step + (share @ step)[:, None]
-    if not nodes.cluster.any(not (factor > 0.0).all(), nodes.why):
+    if not any(nodes.cluster.allgather(not (factor > 0.0).all())):
         return np.asarray(weights * (share * factor - truth))
     # The step is too long: every sample's shares are mixed with the same shares of all classes.
     most = max(0.0, *(1.0 - true[predicted > 0.0] / predicted[predicted > 0.0]))

@@ -339,7 +339,8 @@ def _curvatures(spec: ModelSpec, columns: Columns, width: int) -> np.ndarray:
 def _same_columns(data: LocalData, cluster: Cluster) -> LocalData:
     """Return rows as wide as the widest process's; sparse as soon as one process has sparse rows."""
     X = data.X
-    cards = cluster.gather([int(X.shape[1]), data.sparse], "to compare the data")
+    cluster.activity = "to compare the data"
+    cards = cluster.allgather([int(X.shape[1]), data.sparse])
     widths, sparse = zip(*cards, strict=True)
     if any(sparse) and not data.sparse:
         X = sp.csr_array(X)

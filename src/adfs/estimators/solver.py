@@ -139,7 +139,8 @@ class Solver:
             return None
         left, seconds = None if limit is None else max(limit - used, 1.0), self.options.seconds
         if seconds is not None:
-            seconds = self.cluster.gather(max(seconds - run.seconds, 0.0), "to share the time")[0]
+            self.cluster.activity = "to share the time"
+            seconds = self.cluster.bcast(max(seconds - run.seconds, 0.0))
         reason = (
             f"{self.method} was chosen ({self.reason}) and had not converged after {used:.0f} passes, "
             f"so {self.replacement.method} went on"
@@ -162,10 +163,9 @@ class Solver:
         if not summary.n_active.any():
             return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
         spread = self._spread(problem) if not loss.smooth else 1.0
-        stored, counts = zip(
-            *cluster.gather([data.X.nnz if data.sparse else 0, data.X.shape[0]], "to choose a method"),
-            strict=True,
-        )
+        cluster.activity = "to choose a method"
+        cards = cluster.allgather([data.X.nnz if data.sparse else 0, data.X.shape[0]])
+        stored, counts = zip(*cards, strict=True)
 
         def chosen() -> list[Any]:
             facts = Facts.of_summary(
@@ -183,9 +183,7 @@ class Solver:
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
             return list(choose(facts, self.network, tol, lambda method: self._suits(method, problem)))
 
-        name, reason, limit, other = cluster.gather(
-            cluster.attempt("to choose a method", chosen), "to choose a method"
-        )[0]
+        name, reason, limit, other = cluster.bcast(cluster.attempt("to choose a method", chosen))
         given = options.parameters
         options = replace(options, parameters=get_method(name).parameters_for(loss, given))
         replacement = None
@@ -210,8 +208,8 @@ class Solver:
         """Return the solver of the next of several problems: its own checkpoint, and the time left."""
         left = self.options.seconds
         if left is not None:  # by the clock of process 0, so that all processes agree
-            own = max(left - sum(run.seconds for run in before), 0.0)
-            left = self.cluster.gather(own, "to share the time")[0]
+            self.cluster.activity = "to share the time"
+            left = self.cluster.bcast(max(left - sum(run.seconds for run in before), 0.0))
         return self.numbered(len(before), left)
 
     def numbered(self, number: int | str, seconds: float | None) -> Solver:
@@ -223,7 +221,8 @@ class Solver:
 
     def add(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes of one vector per node of this process."""
-        return self.cluster.add(values, self.placement, "to sum up the data")
+        self.cluster.activity = "to sum up the data"
+        return self.cluster.allreduce(values, self.placement)
 
     def totals(self, columns: Sequence[np.ndarray], node_starts: np.ndarray) -> np.ndarray:
         """Return the sums of k columns (N,) over all rows of all processes, node by node; shape (k,)."""
@@ -340,7 +339,7 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
         squares += (total - _column_sums(there, data.weights, data, solver)) * means**2
     else:
         squares = _column_sums((X - means) ** 2, data.weights, data, solver)
-    rows = sum(solver.cluster.gather(int(X.shape[0]), "to sum up the data"))
+    rows = sum(solver.cluster.allgather(int(X.shape[0])))
     variance = np.maximum(squares / total, 0.0)
     # A mean of N numbers is right to about N roundings: a smaller spread is no spread.
     rounding = rows * float(np.finfo(np.float64).eps)

@@ -69,8 +69,6 @@ class AllNodes:
 
     Attributes
     ----------
-    why : str
-        The purpose of the next numbers, in the sentence of a process that waits.
     block : ndarray
         The nodes of this process.
     sigma : ndarray of shape (n,)
@@ -79,7 +77,7 @@ class AllNodes:
 
     def __init__(self, cluster: Cluster, placement: Placement, problem: FiniteSum) -> None:
         self.cluster, self.placement, self.problem = cluster, placement, problem
-        self.why = "to sum up the data"
+        cluster.activity = "to sum up the data"
         self.block = placement.block(cluster.rank)
         # The penalty of the whole problem, the same in every process.
         self.sigma = self.collect(problem.sigma)
@@ -122,11 +120,11 @@ class AllNodes:
 
     def collect(self, values: np.ndarray) -> np.ndarray:
         """Return one number or vector per node of this process as one per node of the network."""
-        return self.cluster.collect(values, self.placement, self.why)
+        return self.cluster.allgatherv(values, self.placement)
 
     def add(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes of this process's vectors (k, d), shape (d,)."""
-        return self.cluster.add(values, self.placement, self.why)
+        return self.cluster.allreduce(values, self.placement)
 
     def add_rows(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij over all nodes from the dual variables of this process, shape (d,)."""

@@ -327,19 +327,18 @@ class CheckpointFolder(Checkpoints):
 
     def start(self) -> None:
         """Try whether the folder can be written into, and look which generation is there."""
-        why = "to look for checkpoints"
-        self.cluster.attempt(why, lambda: _check_folder(self.folder))
+        self.cluster.attempt("to look for checkpoints", lambda: _check_folder(self.folder))
         generation = 0
         if self.cluster.rank == 0:
             with contextlib.suppress(AdfsError):
                 generation = self._read_manifest()["generation"]
         # All count from the generation of process 0, whose manifest it is.
-        self.generation = int(self.cluster.gather(generation, why)[0])
+        self.generation = self.cluster.bcast(generation)
 
     def save(self, process: Process, progress: Progress, stages: StageState) -> None:
         """Write a new generation."""
         new = self.generation + 1
-        why = f"to write the checkpoint at position {process.position:.17g}"
+        self.cluster.activity = f"to write the checkpoint at position {process.position:.17g}"
         trouble = ""
         try:
             # Rows are the same in every process: process 0 writes them.
@@ -349,14 +348,14 @@ class CheckpointFolder(Checkpoints):
         except FileError as error:
             trouble = str(error)
         # The manifest is replaced only when every process has written its file.
-        self._refuse_if_any_failed(trouble, new, why)
+        self._refuse_if_any_failed(trouble, new)
         if self.cluster.rank == 0:
             header = {"generation": new, "n_ranks": self.n_ranks, "position": process.position}
             try:
                 write_container(self.manifest, _KIND, header, {})
             except FileError as error:
                 trouble = str(error)
-        self._refuse_if_any_failed(trouble, new, why)
+        self._refuse_if_any_failed(trouble, new)
         self.generation = new
         self._remove_older()
 
@@ -368,9 +367,9 @@ class CheckpointFolder(Checkpoints):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def _refuse_if_any_failed(self, trouble: str, generation: int, why: str) -> None:
+    def _refuse_if_any_failed(self, trouble: str, generation: int) -> None:
         """Raise everywhere if one process has trouble; the generation before stays."""
-        found = self.cluster.gather(trouble, why)
+        found = self.cluster.allgather(trouble)
         failed = [rank for rank, words in enumerate(found) if words]
         if failed:
             with contextlib.suppress(OSError):
@@ -383,7 +382,7 @@ class CheckpointFolder(Checkpoints):
         why = "to read the checkpoint"
         there = self.cluster.rank == 0 and self.manifest.exists()
         own = self.cluster.attempt(why, lambda: self._read_manifest() if there else {})
-        header = self.cluster.gather(own, why)[0]
+        header = self.cluster.bcast(own)
         if not header:
             return None
         trouble = ""
@@ -398,7 +397,7 @@ class CheckpointFolder(Checkpoints):
             path = self._file(self.generation)
             # Every process reads its own file; one that does not fit stops all.
             own_trouble = self.cluster.attempt(why, lambda: _why_refused(path, self.fingerprint))
-            troubles = self.cluster.gather(own_trouble, why)
+            troubles = self.cluster.allgather(own_trouble)
             trouble = next((f"rank {rank}: {one}" for rank, one in enumerate(troubles) if one), "")
         if trouble and not optional:
             raise RefusalError(trouble)
@@ -413,7 +412,7 @@ class CheckpointFolder(Checkpoints):
 
         process, progress = self.cluster.attempt(why, load)
         # The rows are the same for all, and only process 0 keeps them.
-        return process, dataclasses.replace(progress, rows=self.cluster.gather(progress.rows, why)[0])
+        return process, dataclasses.replace(progress, rows=self.cluster.bcast(progress.rows))
 
     def begin(self) -> None:
         """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""

@@ -9,8 +9,8 @@ Every process calls every method in the same order with arguments that fit toget
 
 from __future__ import annotations
 
+import json
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -74,8 +74,12 @@ class Links(Protocol):
     def send(self, link: int) -> None:
         """Send ``out[link]``, without waiting."""
 
-    def came(self, link: int) -> bool:
-        """Whether the message of the exchange under way is in ``into[link]`` and the own one has left."""
+    def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
+        """Return those of some links whose message is in ``into`` and whose own message has left.
+
+        With ``why``, wait until there is one. A transport gives up after its deadline, and says for whom it
+        waited and why.
+        """
 
     def renew(self, link: int) -> None:
         """Be ready for the next message, once the last one has been used."""
@@ -87,7 +91,9 @@ class Links(Protocol):
 class Cluster(ABC):
     """The processes of a run, as each of them sees it.
 
-    Used as a context: messages are possible inside ``with cluster:``, which may be nested.
+    Used as a context: messages are possible inside ``with cluster:``, which may be nested. A transport
+    implements `allgather`, `sendrecv` and `links`, and perhaps `busy` and the context. All other methods are
+    built on these.
 
     Attributes
     ----------
@@ -97,15 +103,20 @@ class Cluster(ABC):
         The machine of each process.
     one_file : bool
         Whether a checkpoint is one file of this process (otherwise a folder with one file per process).
-    doing : callable
-        Returns a description of the current work, for the sentence of a process that gives up.
+    activity : str
+        The purpose of the messages from now on, for the sentence of a process that waits too long: "rank 0
+        waited 60 s for rank 1 *to read the data* and gave up". `attempt` and `in_turns` set it; other code
+        assigns it where it begins something else.
+    suspended : float
+        Seconds for which this process itself was stopped while it waited, if the transport can tell.
     """
 
     rank: int = 0
     size: int = 1
     hosts: Sequence[str] = ("",)
     one_file: bool = False
-    doing: Callable[[], str] = staticmethod(lambda: "starting")
+    activity: str = "at the start"
+    suspended: float = 0.0
 
     # ------------------------------------------------------------------ implemented by a transport
 
@@ -116,79 +127,45 @@ class Cluster(ABC):
         return None
 
     @abstractmethod
-    def gather(self, item: Any, why: str) -> list[Any]:
-        """Return every process's item (of types that JSON has), in every process.
+    def allgather(self, item: Any) -> list[Any]:
+        """Return every process's item, in every process.
 
-        ``why`` is the purpose, in the sentence of a process that waits.
+        An item is an array of floats or consists of the types of JSON; `pack` makes bytes of it.
         """
 
     @abstractmethod
-    def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        """Return every process's numbers, ``sizes[rank]`` of each, in every process."""
-
-    @abstractmethod
-    def spread(self, values: np.ndarray, why: str) -> None:
-        """Overwrite an array by that of process 0."""
-
-    @abstractmethod
-    def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
+    def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
         """Send arrays to some processes and fill arrays from others, one each way per pair at most."""
 
     @abstractmethod
     def links(self, placement: Placement, message_length: int) -> Links | None:
         """Return the links over the edges that this process shares with others, None without such."""
 
-    def wait_until(
-        self, ready: Callable[[], bool], missing: Callable[[], Sequence[int]], why: Callable[[], str]
-    ) -> None:
-        """Wait until something is ready; ``missing`` are the processes it depends on.
-
-        A transport gives up after its deadline, and says for whom it waited.
-        """
-        while not ready():
-            time.sleep(0.0)
-
-    @property
-    def paused(self) -> float:
-        """Seconds for which this process itself was stopped while it waited, as far as a transport tells."""
-        return 0.0
-
     def busy(self) -> AbstractContextManager[None]:
         """Let the others be patient while this process reads, compiles or writes, however long it takes."""
         return nullcontext()
 
-    def say(self, sentence: str) -> None:
-        """Show one line, from one place: process 0 says it for all."""
-        if self.rank == 0:
-            sys.stderr.write(f"adfs: {sentence}\n")
-            sys.stderr.flush()
-
-    def exchange_seconds(self, width: int) -> float:
-        """Return the seconds that a message of some numbers takes, the same in every process."""
-        raise InputError("tau='measure' measures messages between processes, and this run sends none")
-
     # ------------------------------------------------------------------ built on these
 
-    def add(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
-        """Return the sum over all nodes, in their order, of one vector per node.
+    def bcast(self, item: T) -> T:
+        """Return process 0's item in every process."""
+        return item if self.size == 1 else self.allgather(item if self.rank == 0 else None)[0]
 
-        ``values`` (k, d) are those of this process's nodes. A transport may do so without holding all.
-        """
-        width = values.shape[1]
-        return sum_in_order(self.collect(values, placement, why), np.zeros(width))
-
-    def collect(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
+    def allgatherv(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         """Return one number or vector per node of all processes, in the order of the nodes."""
         if self.size == 1:
             return values
-        # Processes send their nodes one after the other; the result has all nodes in their order.
-        blocks = [placement.block(rank) for rank in range(self.size)]
-        width = int(np.prod(values.shape[1:], dtype=np.int64))
-        parts = self.share(values, [block.size * width for block in blocks], why)
         out = np.empty((placement.rank_of_node.size, *values.shape[1:]))
-        for block, part in zip(blocks, parts, strict=True):
-            out[block] = part.reshape(block.size, *values.shape[1:])
+        for rank, part in enumerate(self.allgather(np.asarray(values, dtype=np.float64))):
+            out[placement.block(rank)] = part
         return out
+
+    def allreduce(self, values: np.ndarray, placement: Placement) -> np.ndarray:
+        """Return the sum over all nodes, in their order, of one vector per node of this process (k, d).
+
+        A transport may compute it without holding the vectors of all nodes.
+        """
+        return sum_in_order(self.allgatherv(values, placement), np.zeros(values.shape[1]))
 
     def events(
         self, process: EventProcess, placement: Placement, times: ProcessTimes, tau: float | None = None
@@ -201,12 +178,9 @@ class Cluster(ABC):
 
         return EventExchange(self, process, self.links(placement, process.message_length), times, tau)
 
-    def any(self, flag: bool, why: str) -> bool:
-        """Return whether any process raises a flag."""
-        return flag if self.size == 1 else any(self.gather(flag, why))
-
-    def attempt(self, why: str, action: Callable[[], T]) -> T:
+    def attempt(self, activity: str, action: Callable[[], T]) -> T:
         """Do something in every process; if it fails in one, all raise the same `RefusalError`."""
+        self.activity = activity
         if self.size == 1:
             return action()
         # The errors of all processes are compared before anybody raises one: nobody is left waiting.
@@ -221,8 +195,9 @@ class Cluster(ABC):
         except (ValueError, TypeError) as error:
             # Other libraries quote the values that they cannot use, and samples stay in their process.
             private = str(error) or type(error).__name__
-            trouble = f"it failed {why} ({type(error).__name__}), its own message says more"
-        found = self.gather(trouble, why)
+            trouble = f"it failed {activity} ({type(error).__name__}), its own message says more"
+        self.activity = activity  # the action may have had activities of its own
+        found = self.allgather(trouble)
         # One process that failed is named; if all failed alike, the message is enough.
         failed = [rank for rank, words in enumerate(found) if words]
         if private:
@@ -240,7 +215,7 @@ class Cluster(ABC):
         """Raise `RefusalError` unless all processes were given the same."""
         if self.size == 1:
             return
-        cards = self.gather({name: str(value) for name, value in words.items()}, "at the start")
+        cards = self.allgather({name: str(value) for name, value in words.items()})
         # Every process compares all, and so all raise the same sentence.
         for name in dict.fromkeys(name for card in cards for name in card):
             for rank, card in enumerate(cards):
@@ -250,8 +225,9 @@ class Cluster(ABC):
                         f"and {card.get(name)} on rank {rank}; give all ranks the same"
                     )
 
-    def in_turns(self, action: Callable[[], object], why: str) -> None:
+    def in_turns(self, activity: str, action: Callable[[], object]) -> None:
         """Do something that leaves its result on the disk: once per machine, then everywhere."""
+        self.activity = activity
         # The first process of a machine fills its cache on the disk, the others then read it.
         first_here = self.hosts.index(self.hosts[self.rank]) == self.rank
         for turn in (True, False):
@@ -259,7 +235,13 @@ class Cluster(ABC):
                 with self.busy():
                     action()
             if self.size > 1:
-                self.gather(0, why)
+                self.allgather(None)
+
+    def say(self, sentence: str) -> None:
+        """Show one line, from one place: process 0 says it for all."""
+        if self.rank == 0:
+            sys.stderr.write(f"adfs: {sentence}\n")
+            sys.stderr.flush()
 
 
 class OneProcess(Cluster):
@@ -267,20 +249,32 @@ class OneProcess(Cluster):
 
     one_file = True
 
-    def gather(self, item: Any, why: str) -> list[Any]:
+    def allgather(self, item: Any) -> list[Any]:
         """Return the item."""
         return [item]
 
-    def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        """Return the numbers."""
-        return [values]
-
-    def spread(self, values: np.ndarray, why: str) -> None:
-        """Leave the array as it is."""
-
-    def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
+    def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
         """Send nothing."""
 
     def links(self, placement: Placement, message_length: int) -> Links | None:
         """Return None: every edge is inside this process."""
         return None
+
+
+def pack(item: Any) -> bytes:
+    """Return an item of `Cluster.allgather` as bytes, without pickling.
+
+    >>> unpack(pack([1, None])), unpack(pack(np.ones((1, 2))))
+    ([1, None], array([[1., 1.]]))
+    """
+    if isinstance(item, np.ndarray):
+        # The shape is one line of JSON; the numbers follow.
+        return json.dumps(item.shape).encode() + b"\n" + item.tobytes()
+    return json.dumps(item).encode()
+
+
+def unpack(data: bytes) -> Any:
+    """Return the item that `pack` made bytes of; JSON of one line has no line break."""
+    head, line_break, numbers = data.partition(b"\n")
+    found = json.loads(head)
+    return np.frombuffer(bytearray(numbers)).reshape(found) if line_break else found

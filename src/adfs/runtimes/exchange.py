@@ -158,37 +158,23 @@ class EventExchange:
 
     def _receive(self, wait: bool) -> None:
         """Finish the exchanges whose message has come; with ``wait``, wait until one has."""
+        process, links, pending = self.process, self.links, list(self._pending)
         begun = time.perf_counter()
         # Take what has come; wait only if nothing else can be done.
-        arrived = self._arrived()
+        arrived = links.arrived(pending)
         if wait and not arrived:
-            arrived = self._wait_for_one(begun)
+            oldest, (_, moment) = next(iter(self._pending.items()))
+            # The time in which this process itself was stopped is not a wait for others.
+            begun -= self.cluster.suspended
+            arrived = links.arrived(pending, self._event(oldest, moment))
+            begun += self.cluster.suspended
+            self.times.waited(begun, time.perf_counter(), int(links.peer[arrived[0]]))
             begun = time.perf_counter()
-        process, links = self.process, self.links
         for link in arrived:
             _, moment = self._pending.pop(link)
             process.incoming(int(links.edges[link]), moment, links.out[link], links.into[link])
             links.renew(link)
         self.times.communicating += time.perf_counter() - begun
-
-    def _arrived(self) -> list[int]:
-        return [link for link in self._pending if self.links.came(link)]
-
-    def _wait_for_one(self, begun: float) -> list[int]:
-        found: list[int] = []
-        link, (_, moment) = next(iter(self._pending.items()))
-
-        def ready() -> bool:
-            found.extend(self._arrived())
-            return bool(found)
-
-        peers = [int(self.links.peer[other]) for other in self._pending]
-        # The time in which this process itself was stopped is not a wait for others.
-        begun -= self.cluster.paused
-        self.cluster.wait_until(ready, lambda: peers, lambda: self._event(link, moment))
-        begun += self.cluster.paused
-        self.times.waited(begun, time.perf_counter(), int(self.links.peer[found[0]]))
-        return found
 
     def _event(self, link: int, moment: float) -> str:
         """Name the oldest exchange under way."""
@@ -346,14 +332,16 @@ class GossipProduct:
         """Return the sum over all nodes in their order, (d,), from this process's values (k, d)."""
         self.products += 1
         begun = time.perf_counter()
-        found = self.cluster.add(values, self.placement, f"in sum {self.products} over the nodes")
+        self.cluster.activity = f"in sum {self.products} over the nodes"
+        found = self.cluster.allreduce(values, self.placement)
         self.times.communicating += time.perf_counter() - begun
         return found
 
     def least(self, value: float) -> float:
         """Return the smallest of the values of all processes."""
         begun = time.perf_counter()
-        found = float(min(self.cluster.gather(value, "to find the length of a step")))
+        self.cluster.activity = "to find the length of a step"
+        found = float(min(self.cluster.allgather(value)))
         self.times.communicating += time.perf_counter() - begun
         return found
 
@@ -366,11 +354,12 @@ class GossipProduct:
         incoming = [(rank, everything[part]) for rank, part in self._sources]
         posted = time.perf_counter()
         self.times.communicating += posted - begun
-        posted -= self.cluster.paused
-        self.cluster.swap(outgoing, incoming, lambda: f"in gossip product {self.products + 1}")
-        if incoming:
-            self.times.waited(posted + self.cluster.paused, time.perf_counter(), incoming[0][0])
         self.products += 1
+        self.cluster.activity = f"in gossip product {self.products}"
+        posted -= self.cluster.suspended
+        self.cluster.sendrecv(outgoing, incoming)
+        if incoming:
+            self.times.waited(posted + self.cluster.suspended, time.perf_counter(), incoming[0][0])
         return everything
 
 

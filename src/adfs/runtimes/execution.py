@@ -156,7 +156,8 @@ class Execution:
             a, b = self.placement.edges[edge]
             if self.placement.rank_of_node[a] == self.cluster.rank:  # the lower node's process reports it
                 edges.append([edge, int(a), int(b), count])
-        cards = self.cluster.gather([own, edges], "to sum up the run")
+        self.cluster.activity = "to sum up the run"
+        cards = self.cluster.allgather([own, edges])
         return {
             "ranks": [card[0] for card in cards],
             "edges": sorted(edge for card in cards for edge in card[1]),
@@ -170,7 +171,6 @@ class Execution:
         process = self.process
         # Whole positions: all processes stop at the same event.
         target = min(stop - self._stage_start, float(np.ceil(process.position + self._slice)))
-        self.cluster.doing = lambda: f"computing after position {self.position:.17g}"
         self._advance(target)
         took = time.perf_counter() - begun
         self._slice_ratio = min(_SLICE_SECONDS, max(seconds - took, 0.0)) / max(took, 1e-6)
@@ -211,8 +211,8 @@ class Execution:
     def _share(self, values: tuple[float, ...], why: str) -> np.ndarray:
         """Return every process's numbers, one row per process."""
         begun = time.perf_counter()
-        own = np.array(values, dtype=np.float64)
-        rows = self.cluster.share(own, [own.size] * self.cluster.size, f"{why} {self._where()}")
+        self.cluster.activity = f"{why} {self._where()}"
+        rows = self.cluster.allgather(np.array(values, dtype=np.float64))
         self.times.evaluating += time.perf_counter() - begun
         return np.array(rows)
 
@@ -230,7 +230,7 @@ class Execution:
     def certify(self, record: Record, *, enough: float | None = None, lower: float = -np.inf) -> Certificate:
         """Certify the current point, or compare it with the optimum if the run stops on the error."""
         begun = time.perf_counter()
-        self.nodes.why = f"to certify {self._where()}"
+        self.cluster.activity = f"to certify {self._where()}"
         # Comparisons with a known optimum stop on the error itself, which needs no certificate.
         if record.stop_on == "suboptimality":
             iterates = self._iterates()
@@ -266,7 +266,7 @@ class Execution:
         if plan.options.max_passes is not None:
             left = plan.options.max_passes - self.work().computations / plan.n_samples
         number, after = 0, now
-        nodes.why = f"to certify {self._where()}"
+        self.cluster.activity = f"to certify {self._where()}"
         duals = process.dual()
         assert duals is not None
         assert tol is not None
@@ -295,7 +295,7 @@ class Execution:
         if set(record.measures) <= {"gap"}:
             return {}
         begun = time.perf_counter()
-        self.nodes.why = f"to record {self._where()}"
+        self.cluster.activity = f"to record {self._where()}"
         iterates = self._iterates()
         values = self._objectives(iterates) if record.needs_values else None
         found = measure_nodes(record, iterates, values, self.nodes)

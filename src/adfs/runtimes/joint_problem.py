@@ -54,13 +54,13 @@ def join_shards(
         return JointProblem(_same_columns(cluster, shards, n_features), linked, placement, None)
     parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes))
     here = sum(np.size(part[1]) for part in parts)
-    counts = cluster.gather(here, "to compare the data")
+    counts = cluster.allgather(here)
     _refuse_empty(counts)
     # A sparse shard may end before the last column: the widest one decides.
     own = max((int(part[0].shape[1]) for part in parts), default=0)
     width = widest(cluster, own, n_features)
     # A sum over stored entries has other bits than one over all columns: sparse as soon as one shard is.
-    as_csr = cluster.any(any(sparse(part[0]) for part in parts), "to compare the data")
+    as_csr = any(cluster.allgather(any(sparse(part[0]) for part in parts)))
     classes: Classes | None = None
     chosen = get_loss(loss)
     if isinstance(chosen, Multinomial):
@@ -107,7 +107,8 @@ def _placed(
         trouble = f"rank {cluster.rank} must name the nodes of its problem in increasing order"
     else:
         trouble = ""
-    for words in cluster.gather(trouble, "to place the nodes"):
+    cluster.activity = "to place the nodes"
+    for words in cluster.allgather(trouble):
         if words:
             raise RefusalError(words)
     return numbered(cluster, count, given, network)
@@ -120,8 +121,8 @@ def numbered(
 
     They are numbered in the order of processes, unless each process names its own.
     """
-    n_ranks = cluster.size
-    cards = cluster.gather([count, None if nodes is None else list(nodes)], "to place the nodes")
+    cards = cluster.allgather([count, None if nodes is None else list(nodes)])
+    n_ranks = len(cards)
     for rank, (held, _) in enumerate(cards):
         if held == 0:
             raise RefusalError(
@@ -149,8 +150,7 @@ def place_together(cluster: Cluster, network: Network) -> Placement:
     """Return process 0's placement of a network's nodes: eigenvectors may differ between machines."""
     # Process 0 decides: its eigenvectors may differ from those of other machines in the last bit.
     chosen = cluster.attempt("to place the nodes", partial(place, network, cluster.size))
-    ranks = chosen.rank_of_node.astype(np.float64)
-    cluster.spread(ranks, "to place the nodes")
+    ranks = cluster.bcast(chosen.rank_of_node.astype(np.float64))
     return Placement(ranks.astype(np.int64), network.edges, chosen.n_ranks)
 
 
@@ -198,10 +198,11 @@ def _read(shards: Any, block: np.ndarray, nodes: Sequence[int] | None) -> list[t
 def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) -> FiniteSum:
     """Give a process's problem the width of the widest, and sparse rows as soon as one has them."""
     # Problems that were made by each process are only widened.
+    cluster.activity = "to compare the data"
     cluster.same({"the loss": problem.loss_name})
-    _refuse_empty(cluster.gather(problem.n_samples, "to compare the data"))
-    width = max([n_features or 0, *cluster.gather(problem.n_features, "to compare the data")])
-    as_csr = cluster.any(problem.sparse, "to compare the data")
+    _refuse_empty(cluster.allgather(problem.n_samples))
+    width = max([n_features or 0, *cluster.allgather(problem.n_features)])
+    as_csr = any(cluster.allgather(problem.sparse))
 
     def fit() -> FiniteSum:
         return (problem.with_sparse_rows() if as_csr else problem).widened(width)
@@ -211,7 +212,7 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
 
 def widest(cluster: Cluster, width: int, n_features: int | None) -> int:
     """Return the number of columns: that of the widest process, or the larger one that was given."""
-    found = max(cluster.gather(width, "to compare the data"))
+    found = max(cluster.allgather(width))
     if n_features is None:
         return int(found)
     if n_features < found:
@@ -246,7 +247,7 @@ def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
         return found[:_MOST_LABELS]
 
     # A process may hold samples of one class only: the union decides.
-    cards = cluster.gather(cluster.attempt("to compare the labels", own), "to compare the labels")
+    cards = cluster.allgather(cluster.attempt("to compare the labels", own))
     if len({isinstance(label, str) for card in cards for label in card}) > 1:
         raise RefusalError("some processes have numbers as labels and others text; give all the same kind")
     return np.unique(np.array([label for card in cards for label in card]))
@@ -266,8 +267,7 @@ def _with_all_classes(cluster: Cluster, loss: Multinomial, labels: list[np.ndarr
         check_labels(loss, everything, "the labels")
         return int(everything.max())
 
-    why = "to compare the labels"
-    return Multinomial(1 + max(cluster.gather(cluster.attempt(why, largest), why)))
+    return Multinomial(1 + max(cluster.allgather(cluster.attempt("to compare the labels", largest))))
 
 
 def _two_classes(labels: np.ndarray) -> Classes | None:

@@ -137,7 +137,7 @@ def run_method(
         if chosen.kind == "single":
             problem, placement = problem.merged(), None
         spread = placement or Placement.whole(net)
-        if not team.any(bool(problem.active.any()), "to sum up the data"):
+        if not any(team.allgather(bool(problem.active.any()))):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", partial(chosen.check, problem, own))
         # A fit of several runs locks the place of their checkpoints itself.
@@ -257,7 +257,7 @@ def _run_stages(
     # From here on every process goes through the same positions.
     execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
     stages.attach(execution)
-    cluster.in_turns(partial(execution.compile, stages.method, stages.setting), "to compile")
+    cluster.in_turns("to compile", partial(execution.compile, stages.method, stages.setting))
     execution.open()
     plan = CheckPlan.of(options, stages)
     execution.times.setting_up = time.perf_counter() - begun
@@ -277,7 +277,8 @@ def _run_stages(
 
 def _start_duals(cluster: Cluster, problem: FiniteSum, start: np.ndarray | None) -> np.ndarray | None:
     """Return the dual variables that the run starts from, in their domains; None for zero everywhere."""
-    if not cluster.any(start is not None, "to start"):
+    cluster.activity = "to start"
+    if not any(cluster.allgather(start is not None)):
         return None
     shape = (problem.n_samples, *problem.dual_shape)
 
@@ -297,7 +298,7 @@ def _result(execution: Execution, stages: Stages, options: RunOptions, result: L
     theta = process.primal(options.read)
     # Every process returns its own nodes, or all of them if that was asked for.
     if options.gather:
-        nodes.why = "to gather the iterates"
+        nodes.cluster.activity = "to gather the iterates"
         theta = nodes.collect(theta)
     details: JsonObject = {
         "tau": stages.tau,

@@ -212,17 +212,18 @@ class Stages:
 
     def add(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over all nodes, in their order, of one vector per node of this process (k, d)."""
-        self.nodes.why = "to check a stage"
+        self.cluster.activity = "to check a stage"
         return self.nodes.add(values)
 
     def collect(self, values: np.ndarray) -> np.ndarray:
         """Return one number or vector per node of this process as one per node of the network."""
-        self.nodes.why = "to check a stage"
+        self.cluster.activity = "to check a stage"
         return self.nodes.collect(values)
 
     def any(self, flag: bool) -> bool:
         """Return whether any process raises a flag."""
-        return self.cluster.any(flag, "to check a stage")
+        self.cluster.activity = "to check a stage"
+        return any(self.cluster.allgather(flag))
 
     def charge(self, *, passes: float = 0.0, sums: int = 0) -> None:
         """Count the work of a decision: passes over each node's samples, and sums over all nodes.
@@ -266,7 +267,7 @@ class Stages:
     def attach(self, execution: Execution) -> None:
         """Be ready for the first check of a run, which may have been resumed in a later stage."""
         self._execution, execution.stages = execution, self
-        self.cluster.in_turns(partial(self.rule.prepare, self.problem), "to compile")
+        self.cluster.in_turns("to compile", partial(self.rule.prepare, self.problem))
         # All processes compute it together, which they could not while each read its file.
         if self.number:
             self.summary = self.summarize(self.setting.problem)
@@ -326,7 +327,7 @@ class Stages:
         self._find_next_check(math.nextafter(position, math.inf))
         seconds = time.perf_counter() - begun
         if stage is not None:  # compilation does not count
-            self.cluster.in_turns(partial(execution.compile, self.method, self.setting), "to compile")
+            self.cluster.in_turns("to compile", partial(execution.compile, self.method, self.setting))
         if self._clock is not None and self._options.time is not None:
             follow(self._clock, self.history, self.history.checks[-1])
             self.last_in_time = self._position_at_limit(self._clock, self._options.time)
@@ -335,7 +336,7 @@ class Stages:
     def _certify(self, execution: Execution) -> Certificate:
         """Certify the current point in one way, whatever is recorded, with its dual variables."""
         begun = time.perf_counter()
-        self.nodes.why = "to check a stage"
+        self.cluster.activity = "to check a stage"
         duals = execution.process.dual()
         assert duals is not None, "only a method with dual variables runs in stages"
         certificate = certify(execution.process, self.nodes)
@@ -360,7 +361,6 @@ class Stages:
         self.summary = stage.summary
         self.setting = self._setting(stage.problem, stage.parameters, self.number)
         process = self.cluster.attempt("to begin a stage", partial(self.method.start, self.setting))
-        self.nodes.why = "to begin a stage"
         if not self._place(process, stage.start):
             raise NotImplementedError(f"{self.method.name!r} cannot start elsewhere, and so not in stages")
         process.work = execution.process.work
@@ -389,7 +389,6 @@ class Stages:
         compute = partial(method.parameters, summary, self.network, choice=choice, tau=tau)
         found = self.cluster.attempt(why, compute)
         if choice is None or isinstance(choice, str):
-            self.nodes.why = why
             found = method.refine(found, self.problem, self.nodes.add)
         adapted = self.cluster.attempt(why, partial(method.adapt, found, self._method_options))
         if dataclasses.is_dataclass(adapted) and not isinstance(adapted, type):
@@ -397,9 +396,7 @@ class Stages:
             for item in dataclasses.fields(adapted):
                 value = getattr(adapted, item.name)
                 if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
-                    numbers = np.array(value, dtype=np.float64, ndmin=1)
-                    self.cluster.spread(numbers, "to share the parameters")
-                    shared[item.name] = numbers if isinstance(value, np.ndarray) else float(numbers[0])
+                    shared[item.name] = self.cluster.bcast(value)
             adapted = dataclasses.replace(adapted, **shared)
         self.cluster.same({"the parameters": describe(adapted)})
         return adapted
@@ -424,15 +421,12 @@ class Stages:
 
 def gather_summary(cluster: Cluster, placement: Placement, problem: FiniteSum) -> NodeSummary:
     """Return the summary of the nodes of all processes: a few numbers per node, never the data."""
-    why = "to sum up the data"
     # A process may hold nothing but constants, as long as another has more.
-    own = cluster.attempt(why, partial(summarize, problem, whole=False))
-    if cluster.size == 1:
-        return own
+    own = cluster.attempt("to sum up the data", partial(summarize, problem, whole=False))
     numbers: dict[str, np.ndarray] = {}
     for item in dataclasses.fields(own):
         values: np.ndarray = getattr(own, item.name)
-        numbers[item.name] = cluster.collect(values, placement, why).astype(values.dtype)
+        numbers[item.name] = cluster.allgatherv(values, placement).astype(values.dtype)
     return NodeSummary(**numbers)
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.algorithms.base import EventProcess, Setting, get_method
+from adfs.errors import InputError
 from adfs.files import JsonObject
 from adfs.network import Network
 from adfs.pages import COLORS
@@ -150,16 +152,21 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
 
     This process has so many rows, with so many non-zeros each (None: dense).
     """
-    why = "to measure the network"
-    # Both times are measured now, on the machines of the run.
-    message = cluster.exchange_seconds(width)
-    cards = cluster.gather([entries_per_row, n_samples], why)
+    from adfs.runtimes.netbench import measure_messages
+
+    if cluster.one_file:
+        raise InputError("tau='measure' measures messages between processes, and this run sends none")
+    # Both times are measured now, on the machines of the run. Messages get a fifth of the time of a network
+    # benchmark, because they are measured before each run.
+    pairs, seconds = measure_messages(cluster, (width,), spent=0.02)
+    message = float(np.median(seconds)) if pairs else 0.0
+    cards = cluster.allgather([entries_per_row, n_samples])
     total = sum(count for _, count in cards)
     sparse = any(mean is not None for mean, _ in cards)
     mean = sum((mean or width) * count for mean, count in cards) / total
     entries = max(1, round(mean)) if sparse else None
-    cluster.in_turns(lambda: step_seconds(width, entries), why)
-    steps = cluster.gather(step_seconds(width, entries), why)
+    cluster.in_turns("to measure the network", partial(step_seconds, width, entries))
+    steps = cluster.allgather(step_seconds(width, entries))
     return float(message / np.median(steps))
 
 

@@ -264,7 +264,7 @@ class CompiledExchange(EventExchange):
         super().__init__(ranks, process, links, times, tau)
         from mpi4py import MPI
 
-        self._watch = ranks.team.watch
+        self._watch = ranks.watch
         count = links.edges.size
         self._status = np.zeros(max(256, MPI._sizeof(MPI.Status)), dtype=np.uint8)
         flag = np.zeros(1, dtype=np.int32)
@@ -305,13 +305,13 @@ class CompiledExchange(EventExchange):
         board.counts[_DONE] = board.counts[_WAITING] = 0
         # With more ranks than cores return to Python at once, where a waiting rank sleeps.
         patience = 0.0 if watch.crowded else 0.02
-        before, begun, finished = watch.doing, time.perf_counter(), -1
+        begun, finished = time.perf_counter(), -1
         parts, taken = self.process.parts, self._taken
         while not run_window(parts, board, events, taken, self._at_once, self._ahead, patience):
             # The deadline counts from the last finished exchange.
             if board.counts[_FINISHED] != finished:
                 finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
-                watch.doing = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
+                watch.waiting = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
             begun += float(board.seconds[_PAUSED])
             board.seconds[_PAUSED] = 0.0
             elapsed = time.perf_counter() - begun
@@ -320,7 +320,7 @@ class CompiledExchange(EventExchange):
             suspended = watch.rest(elapsed)
             board.seconds[_SINCE] += suspended
             begun += suspended
-        watch.doing = before
+        watch.waiting = None
         self._take_times()
 
     def _missing(self) -> list[int]:

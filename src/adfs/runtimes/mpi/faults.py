@@ -28,7 +28,7 @@ import numpy as np
 
 from adfs.errors import AdfsError
 from adfs.launching import killed_after
-from adfs.runtimes.cluster import RefusalError
+from adfs.runtimes.cluster import Cluster, RefusalError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,9 +48,7 @@ class Tag(enum.IntEnum):
     NUMBERS = 3
     ROWS = 4
     SIGN_OF_LIFE = 5
-    SWAP = 8
-    BENCHMARK = 12
-    BENCHMARK_RESULT = 13
+    PARCEL = 8
     FIRST_LINK = 16
 
 
@@ -72,33 +70,36 @@ class Watch:
     ----------
     deadline : float
         Seconds that a wait may last.
-    doing : callable
-        Returns what this rank is doing, for the sentence that it reports when it ends.
+    patience : float
+        Seconds that a wait with ``listen`` may last beyond that.
+    comm : Intracomm
+        The duplicate of the user's communicator, once all ranks have met.
+    waiting : callable or None
+        During a wait, returns for whom it is and why, for the sentence that this rank reports when it ends.
     crowded : bool
         Whether there are more ranks than cores: then a waiting rank sleeps at once.
     pulse : Pulse or None
         The signs of life. A wait with ``listen`` counts the seconds since the last one.
-    paused : float
-        Seconds for which this rank was suspended during its waits; they are not counted as waiting.
     """
 
-    def __init__(self, rank: int, size: int, deadline: float) -> None:
-        self.rank = rank
-        self.size = size
+    comm: MPI.Intracomm
+
+    def __init__(self, cluster: Cluster, deadline: float) -> None:
+        self.cluster = cluster
         self.deadline = deadline
-        self.doing: Callable[[], str] = lambda: "starting"
+        self.patience = 0.0
+        self.waiting: Callable[[], str] | None = None
         self.crowded = False
         self.pulse: Pulse | None = None
-        self.paused = 0.0
+        self._sigterm: Any = None
 
     def wait(
         self,
         requests: Sequence[MPI.Request],
         ranks: Sequence[int],
-        doing: Callable[[], str],
+        why: str,
         *,
         listen: bool = False,
-        patience: float = 0.0,
     ) -> None:
         """Wait until all requests are done.
 
@@ -106,12 +107,10 @@ class Watch:
         ----------
         requests, ranks
             Requests, and the rank that each of them depends on.
-        doing
-            Returns the purpose of the wait; it is called only if a sentence is written.
+        why
+            The purpose of the wait.
         listen
             Whether a rank that sends signs of life may take longer than the deadline.
-        patience
-            Seconds beyond the deadline.
         """
         left = list(zip(requests, ranks, strict=True))
 
@@ -121,24 +120,25 @@ class Watch:
 
         # Most requests are done at once; `until` has more to prepare.
         if not all_done():
-            self.until(all_done, lambda: [rank for _, rank in left], doing, listen=listen, patience=patience)
+            self.until(all_done, lambda: [rank for _, rank in left], why, listen=listen)
 
     def until(
         self,
         ready: Callable[[], bool],
         missing: Callable[[], Sequence[int]],
-        doing: Callable[[], str],
+        why: str,
         *,
         listen: bool = False,
         patience: float = 0.0,
     ) -> None:
         """Poll until ``ready`` returns True; raise `RankLostError` after the deadline.
 
-        ``missing`` returns the ranks that the wait is for, none if they are not known. The other parameters
-        are those of `wait`.
+        ``missing`` returns the ranks that the wait is for, none if they are not known; ``patience`` are
+        seconds beyond the deadline. The other parameters are those of `wait`.
         """
-        begun, allowed = time.perf_counter(), self.deadline + patience
-        before, self.doing = self.doing, lambda: f"waiting for {rank_names(missing())} {doing()}"
+        begun = time.perf_counter()
+        allowed = self.deadline + patience + (self.patience if listen else 0.0)
+        self.waiting = lambda: f"waiting for {rank_names(missing())} {why}"
         # Most waits are short: check without sleeping first, unless another rank needs the core.
         for _ in range(1 if self.crowded else 50):
             if ready():
@@ -146,16 +146,18 @@ class Watch:
         else:
             pulse = self.pulse if listen else None
             # While rank 0 waits for one rank, the others wait for rank 0: it must not seem to be lost.
-            alive = pulse.beating() if pulse is not None and self.rank == 0 else contextlib.nullcontext()
+            rank_0 = self.cluster.rank == 0
+            alive = pulse.beating() if pulse is not None and rank_0 else contextlib.nullcontext()
             with alive:
                 while not ready():
                     suspended = self.rest(time.perf_counter() - begun)
-                    begun, self.paused = begun + suspended, self.paused + suspended
+                    begun += suspended
+                    self.cluster.suspended += suspended
                     lost = self._silent(missing(), begun, allowed, pulse)
                     if lost is not None:
-                        raise self.lost(lost, doing(), allowed)
-        # After an exception `doing` stays as it is, for the sentence that this rank reports.
-        self.doing = before
+                        raise self.lost(lost, why, allowed)
+        # After an exception this stays as it is, for the sentence that this rank reports.
+        self.waiting = None
 
     def _silent(
         self, missing: Sequence[int], begun: float, allowed: float, pulse: Pulse | None
@@ -181,38 +183,38 @@ class Watch:
         taken = time.perf_counter() - begun
         return taken if taken > SUSPENDED_SECONDS else 0.0
 
-    def lost(self, ranks: Sequence[int], doing: str, allowed: float) -> RankLostError:
+    def lost(self, ranks: Sequence[int], why: str, allowed: float) -> RankLostError:
         """Return the error of having waited too long for some ranks."""
         return RankLostError(
-            f"rank {self.rank} waited {allowed:g} s for {rank_names(ranks)} {doing} and gave up; "
+            f"rank {self.cluster.rank} waited {allowed:g} s for {rank_names(ranks)} {why} and gave up; "
             "see what happened there, and resume from the last checkpoint if there is one"
         )
 
-    @contextlib.contextmanager
-    def reporting_sigterm(self) -> Iterator[None]:
+    def report_sigterm(self) -> None:
         """Report what this rank was doing when it receives SIGTERM.
 
         A launcher sends this signal to the other ranks when one rank fails.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
         def stop(number: int, frame: FrameType | None) -> None:
             if not _final_sentence.is_set():
                 _final_sentence.set()
-                say(f"rank {self.rank} was told to stop while {self.doing()}")
+                last = f"computing; the ranks last met {self.cluster.activity}"
+                doing = last if self.waiting is None else self.waiting()
+                say(f"rank {self.cluster.rank} was told to stop while {doing}")
             # The handler of `adfs fit` ends the run in order, if there is time.
-            if callable(before):
-                before(number, frame)
+            if callable(self._sigterm):
+                self._sigterm(number, frame)
             else:
                 os._exit(128 + number)
 
-        before = signal.signal(signal.SIGTERM, stop)
-        # After an exception the handler stays: another rank may end this one before it has reported.
-        yield
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if threading.current_thread() is threading.main_thread():
+            self._sigterm = signal.signal(signal.SIGTERM, stop)
+
+    def restore_sigterm(self) -> None:
+        """Restore the handler that `report_sigterm` replaced."""
+        if self._sigterm is not None:
+            signal.signal(signal.SIGTERM, self._sigterm)
 
 
 def rank_names(ranks: Sequence[int]) -> str:
@@ -237,7 +239,7 @@ def abort(comm: MPI.Intracomm, code: int = 1) -> None:
     comm.Abort(code)
 
 
-def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
+def end_all_on_error(comm: MPI.Intracomm, deadline: float) -> None:
     """From now on report an uncaught exception in one sentence and end all ranks.
 
     All ranks raise a `RefusalError` together: rank 0 reports it, and so does a rank with a reason of its own.
@@ -247,11 +249,11 @@ def end_all_on_error(comm: MPI.Intracomm, watch: Watch) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, RefusalError):
-            if watch.rank == 0 or error.own:
+            if comm.Get_rank() == 0 or error.own:
                 say(str(error))
-            _end_mpi(watch.deadline)
+            _end_mpi(deadline)
             return
-        _report_and_end(error, watch, comm)
+        _report_and_end(error, comm)
 
     hook.before = before  # type: ignore[attr-defined]
     sys.excepthook = hook
@@ -283,7 +285,7 @@ def as_one_program(comm: MPI.Intracomm, deadline: float) -> Iterator[None]:
     except Exception as error:
         if size == 1:
             raise
-        _report_and_end(error, Watch(rank, size, 1.0), comm)
+        _report_and_end(error, comm)
     _end_mpi(deadline)
 
 
@@ -296,19 +298,19 @@ def _end_mpi(deadline: float) -> None:
             MPI.Finalize()
 
 
-def _report_and_end(error: BaseException, watch: Watch, comm: MPI.Intracomm) -> None:
+def _report_and_end(error: BaseException, comm: MPI.Intracomm) -> None:
     """Report an error in one sentence, an unexpected one with its traceback, and end all ranks."""
     if not _final_sentence.is_set():
         _final_sentence.set()
         if isinstance(error, RankLostError):
             say(str(error))
         elif isinstance(error, AdfsError):
-            say(f"rank {watch.rank}: {error}")
+            say(f"rank {comm.Get_rank()}: {error}")
         else:
             traceback.print_exception(error)
-            say(f"rank {watch.rank} failed with {type(error).__name__}: {error}")
+            say(f"rank {comm.Get_rank()} failed with {type(error).__name__}: {error}")
     sys.stderr.flush()
-    if watch.size > 1:
+    if comm.Get_size() > 1:
         # Ranks that fail at the same moment may write their sentences too.
         time.sleep(0.3)
         abort(comm)

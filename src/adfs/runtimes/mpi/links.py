@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import llvmlite.binding
 import numpy as np
 from numba import types
 
 from adfs.errors import InputError
-from adfs.runtimes.mpi.collectives import Team
 from adfs.runtimes.mpi.faults import Tag
 from adfs.runtimes.placement import Placement
+
+if TYPE_CHECKING:
+    from adfs.runtimes.mpi.ranks import MpiRanks
 
 
 class MpiLinks:
@@ -27,22 +31,22 @@ class MpiLinks:
     A receive is started before it is needed, so that an early message goes directly into its buffer.
     """
 
-    def __init__(self, team: Team, placement: Placement, message_length: int) -> None:
-        self.team = team
+    def __init__(self, ranks: MpiRanks, placement: Placement, message_length: int) -> None:
+        self._watch = ranks.watch
         ends = placement.rank_of_node[placement.edges]
-        mine = placement.cut & (ends == team.rank).any(axis=1)
+        mine = placement.cut & (ends == ranks.rank).any(axis=1)
         self.edges = np.flatnonzero(mine)
         count = self.edges.size
         # The link of each edge, −1 for edges that are not between this rank and another.
         self.number = np.full(len(placement.edges), -1, dtype=np.int32)
         self.number[self.edges] = np.arange(count)
         at_edges = ends[self.edges]
-        self.peer = np.where(at_edges[:, 0] == team.rank, at_edges[:, 1], at_edges[:, 0]).astype(np.int64)
+        self.peer = np.where(at_edges[:, 0] == ranks.rank, at_edges[:, 1], at_edges[:, 0]).astype(np.int64)
         # The buffers stay in place, because the requests keep their addresses.
         self.out, self.into = np.zeros((count, message_length)), np.zeros((count, message_length))
         self.exchanges = np.zeros(count, dtype=np.int64)
         tags = self._tags()
-        comm = team.comm
+        comm = ranks.watch.comm
         self.sends = [comm.Send_init(self.out[c], int(self.peer[c]), int(tags[c])) for c in range(count)]
         self.receives = [comm.Recv_init(self.into[c], int(self.peer[c]), int(tags[c])) for c in range(count)]
         self.started = False
@@ -55,11 +59,11 @@ class MpiLinks:
             tags[here] = Tag.FIRST_LINK + np.arange(here.size)
         from mpi4py import MPI
 
-        most = self.team.comm.Get_attr(MPI.TAG_UB)
+        most = self._watch.comm.Get_attr(MPI.TAG_UB)
         if isinstance(most, int) and tags.max(initial=0) > most:
             raise InputError(
-                f"rank {self.team.rank} shares more edges with one rank than this MPI has tags ({most}): "
-                "use more ranks, or a placement that cuts fewer edges"
+                f"rank {self._watch.cluster.rank} shares more edges with one rank than this MPI has tags "
+                f"({most}): use more ranks, or a placement that cuts fewer edges"
             )
         return tags
 
@@ -72,17 +76,23 @@ class MpiLinks:
     def send(self, link: int) -> None:
         self.sends[link].Start()
 
-    def came(self, link: int) -> bool:
-        """Whether the message of a link has arrived and its send is done, so that the link is free again."""
-        return self.receives[link].Test() and self.sends[link].Test()
+    def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
+        found: list[int] = []
+
+        def ready() -> bool:
+            found.extend(k for k in links if self.receives[k].Test() and self.sends[k].Test())
+            return bool(found)
+
+        if not ready() and why is not None:
+            self._watch.until(ready, self.peer[list(links)].tolist, why)
+        return found
 
     def renew(self, link: int) -> None:
         self.receives[link].Start()
 
     def close(self) -> None:
         """Finish the sends, and cancel the receives, for which no message will come."""
-        why = "to take the last message"
-        self.team.watch.wait(self.sends, self.peer.tolist(), lambda: why)
+        self._watch.wait(self.sends, self.peer.tolist(), "to take the last message")
         for request in self.receives:
             if self.started:
                 request.Cancel()

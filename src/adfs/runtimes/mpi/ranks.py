@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,13 +16,21 @@ from adfs.errors import InputError
 from adfs.launching import launch_of, load_mpi, wait_for_rank_0
 from adfs.network import Network
 from adfs.problem import Loss
+from adfs.problem.evaluation import sum_in_order
 from adfs.problem.losses import get_loss
-from adfs.runtimes.cluster import Cluster, Parcels
+from adfs.runtimes.cluster import Cluster, Parcels, pack, unpack
 from adfs.runtimes.exchange import EventExchange
 from adfs.runtimes.joint_problem import ShardSource, join_shards
-from adfs.runtimes.mpi.collectives import Team
 from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
-from adfs.runtimes.mpi.faults import Tag, say
+from adfs.runtimes.mpi.faults import (
+    Pulse,
+    Tag,
+    Watch,
+    end_all_on_error,
+    nothing,
+    restore_error_hook,
+    say,
+)
 from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
 from adfs.runtimes.options import RunOptions, describe, takes_run_options
 from adfs.runtimes.placement import Placement
@@ -64,9 +74,8 @@ class MpiRanks(Cluster):
         self.deadline = float(deadline)
         self.compiled = compiled
         # The ranks connect in the outermost of nested `with` blocks.
-        self._team: Team | None = None
+        self._watch: Watch | None = None
         self._depth = 0
-        self._open = ExitStack()
 
     def __deepcopy__(self, memo: dict[int, object]) -> MpiRanks:
         """Return this object: one rank alone cannot copy a communicator."""
@@ -80,79 +89,165 @@ class MpiRanks(Cluster):
         return f"MpiRanks(deadline={self.deadline:g})"
 
     @property
-    def comm(self) -> MPI.Intracomm:
-        """The given communicator, or the one of all ranks."""
-        if self._comm is None:
-            self._comm = load_mpi(self.deadline).COMM_WORLD
-        return self._comm
-
-    @property
-    def team(self) -> Team:
-        """The connected ranks; only inside ``with``."""
-        if self._team is None:
+    def watch(self) -> Watch:
+        """The waits of this rank, and the duplicate of the communicator; only inside ``with``."""
+        if self._watch is None:
             raise InputError("the ranks are not in touch: use `with cluster:` around what they do together")
-        return self._team
+        return self._watch
+
+    # ------------------------------------------------------------------ beginning and end
 
     def __enter__(self) -> Self:
         if self._depth == 0:
+            if self._comm is None:
+                self._comm = load_mpi(self.deadline).COMM_WORLD
             check_launcher()
-            # All ranks get here together; the constructor waits for them.
-            self._team = Team(self.comm, self.deadline)
-            self.rank, self.size = self._team.rank, self._team.size
-            self.hosts = self._team.hosts
-            self._open = ExitStack()
-            self._open.enter_context(self._team.watch.reporting_sigterm())
+            self._connect(self._comm)
         self._depth += 1
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            team, self._team = self.team, None
-            if kind is None:
-                self._open.close()
-                team.close()
+            watch, self._watch = self.watch, None
             # After an error the hooks stay: another rank may end this one before it has reported.
+            if kind is None:
+                self._disconnect(watch)
 
-    @property
-    def doing(self) -> Callable[[], str]:
-        return self.team.watch.doing
+    def _connect(self, comm: MPI.Intracomm) -> None:
+        """Wait for all ranks, and duplicate the communicator: its messages never meet the user's."""
+        self.rank, self.size, self.activity = comm.Get_rank(), comm.Get_size(), "at the start"
+        watch = self._watch = Watch(self, self.deadline)
+        # From here on a rank that fails ends the others, which may already wait for it.
+        end_all_on_error(comm, self.deadline)
+        self._meet(comm, watch)
+        watch.comm, request = comm.Idup()
+        watch.until(request.Test, list, self.activity)
+        watch.pulse = Pulse(watch.comm, self.deadline)
+        cores = list(range(os.cpu_count() or 1))
+        if hasattr(os, "sched_getaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+        cards = self.allgather([socket.gethostname(), cores, watch.pulse.possible])
+        self.hosts = [host for host, *_ in cards]
+        # A launcher may bind each rank to a core: the cores of this host are those of all its ranks.
+        host = self.hosts[self.rank]
+        cores_of_host = {core for name, theirs, _ in cards if name == host for core in theirs}
+        watch.crowded = self.hosts.count(host) > len(cores_of_host)
+        # Without signs of life, a rank that reads or compiles must be allowed to be silent for an hour.
+        if not all(possible for *_, possible in cards):
+            watch.patience = 3600.0
+        watch.report_sigterm()
 
-    @doing.setter
-    def doing(self, words: Callable[[], str]) -> None:
-        self.team.watch.doing = words
+    def _meet(self, comm: MPI.Intracomm, watch: Watch) -> None:
+        """Wait until all ranks are there, so that rank 0 can name those that are not.
 
-    @property
-    def paused(self) -> float:
-        return self.team.watch.paused
+        This uses the user's communicator, because all ranks must be there to make another one. The tag is the
+        largest possible one, which nobody else uses.
+        """
+        from mpi4py import MPI
 
-    def busy(self) -> AbstractContextManager[None]:
-        return self.team.pulse.beating()
+        most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        tag = most if isinstance(most, int) else 32_767
+        if self.rank != 0:
+            sent = comm.Isend(nothing(), 0, tag)
+            watch.wait([comm.Irecv(nothing(), 0, tag)], [0], self.activity)
+            # Rank 0 is there and reports the missing ranks. This rank waits 3 s longer, so that rank 0 can
+            # end an incomplete start.
+            both = [sent, comm.Irecv(nothing(), 0, tag)]
+            watch.until(lambda: MPI.Request.Testall(both), list, self.activity, patience=3.0)
+            return
+        others = range(1, self.size)
+        signs = [comm.Isend(nothing(), r, tag) for r in others]
+        watch.wait([comm.Irecv(nothing(), r, tag) for r in others], others, self.activity)
+        signs += [comm.Isend(nothing(), r, tag) for r in others]
+        watch.wait(signs, [*others, *others], self.activity)
 
-    def gather(self, item: Any, why: str) -> list[Any]:
-        return self.team.gather_all(item, why)
+    def _disconnect(self, watch: Watch) -> None:
+        watch.restore_sigterm()
+        restore_error_hook()
+        assert watch.pulse is not None
+        watch.pulse.close()
+        watch.comm.Free()
 
-    def share(self, values: np.ndarray, sizes: Sequence[int], why: str) -> list[np.ndarray]:
-        return self.team.share(values, sizes, why)
+    # ------------------------------------------------------------------ through rank 0
 
-    def spread(self, values: np.ndarray, why: str) -> None:
-        self.team.spread(values, why)
+    # MPI's own collectives wait without a limit and do not say for which rank. Here everything goes through
+    # rank 0, which knows the ranks that have not answered. This takes longer, which does not matter: it
+    # happens a few times per second at most.
 
-    def add(self, values: np.ndarray, placement: Placement, why: str) -> np.ndarray:
-        """Return the sum over all nodes; see `Team.add_in_order`."""
-        nodes = placement.block(self.rank)
-        return self.team.add_in_order(values, nodes, placement.rank_of_node, why)
+    def allgather(self, item: Any) -> list[Any]:
+        data = np.frombuffer(pack(item), dtype=np.uint8)
+        lengths = self._allgather(np.array([data.size]), [1] * self.size)
+        parts = self._allgather(data, [int(length[0]) for length in lengths])
+        return [unpack(part.tobytes()) for part in parts]
 
-    def swap(self, outgoing: Parcels, incoming: Parcels, why: Callable[[], str]) -> None:
-        comm = self.team.comm
+    def _allgather(self, values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+        """Return every rank's array, of known sizes."""
+        everything = np.empty(sum(sizes), dtype=values.dtype)
+        parts = np.split(everything, np.cumsum(sizes)[:-1])
+        if self.rank == 0:
+            parts[0][:] = values
+            self._wait([self.watch.comm.Irecv(parts[r], r, Tag.NUMBERS) for r in range(1, self.size)])
+        else:
+            self._wait([self.watch.comm.Isend(values, 0, Tag.NUMBERS)])
+        self._bcast(everything)
+        return parts
+
+    def _bcast(self, values: np.ndarray) -> None:
+        """Overwrite an array by the array of rank 0."""
+        comm = self.watch.comm
+        if self.rank == 0:
+            self._wait([comm.Isend(values, r, Tag.NUMBERS) for r in range(1, self.size)])
+        else:
+            self._wait([comm.Irecv(values, 0, Tag.NUMBERS)])
+
+    def _wait(self, requests: Sequence[MPI.Request], rank: int = 0) -> None:
+        """Wait for messages with a rank, on rank 0 by default with all other ranks."""
+        ranks = range(1, self.size) if self.rank == rank == 0 else [rank]
+        self.watch.wait(requests, ranks, self.activity, listen=True)
+
+    def allreduce(self, values: np.ndarray, placement: Placement) -> np.ndarray:
+        """Return the sum over all nodes; rank 0 adds vectors as they arrive, and holds only a few at a time.
+
+        ``values`` (k, d) belong to this rank's nodes, in increasing order.
+        """
+        values = np.ascontiguousarray(values, dtype=np.float64)
+        width, comm, rank_of_node = values.shape[1], self.watch.comm, placement.rank_of_node
+        at_once = max(1, 65_536 // width)
+        total = np.zeros(width)
+        if self.rank == 0:
+            # The vectors of each rank that have arrived and are not yet added, and the number still to come.
+            rows = [values] + [np.empty((0, width))] * (self.size - 1)
+            missing = np.bincount(rank_of_node, minlength=self.size)
+            # Consecutive nodes of one rank are added in one call.
+            starts = np.flatnonzero(np.diff(rank_of_node, prepend=-1))
+            for start, stop in zip(starts, [*starts[1:], rank_of_node.size], strict=True):
+                rank, count = int(rank_of_node[start]), int(stop - start)
+                while count > 0:
+                    if len(rows[rank]) == 0:
+                        rows[rank] = np.empty((min(at_once, int(missing[rank])), width))
+                        self._wait([comm.Irecv(rows[rank], rank, Tag.ROWS)], rank)
+                        missing[rank] -= len(rows[rank])
+                    taken = min(count, len(rows[rank]))
+                    total = sum_in_order(rows[rank][:taken], total)
+                    rows[rank], count = rows[rank][taken:], count - taken
+        else:
+            for first in range(0, len(values), at_once):
+                self._wait([comm.Isend(values[first : first + at_once], 0, Tag.ROWS)])
+        self._bcast(total)
+        return total
+
+    # ------------------------------------------------------------------ between neighbours
+
+    def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
+        comm = self.watch.comm
         # Receives start before sends, so that messages go directly into their buffers.
-        requests = [comm.Irecv(array, rank, Tag.SWAP) for rank, array in incoming]
-        requests += [comm.Isend(array, rank, Tag.SWAP) for rank, array in outgoing]
-        ranks = [rank for rank, _ in incoming] + [rank for rank, _ in outgoing]
-        self.team.watch.wait(requests, ranks, why)
+        requests = [comm.Irecv(array, rank, Tag.PARCEL) for rank, array in incoming]
+        requests += [comm.Isend(array, rank, Tag.PARCEL) for rank, array in outgoing]
+        self.watch.wait(requests, [rank for rank, _ in (*incoming, *outgoing)], self.activity)
 
     def links(self, placement: Placement, message_length: int) -> MpiLinks:
-        return MpiLinks(self.team, placement, message_length)
+        return MpiLinks(self, placement, message_length)
 
     def events(
         self, process: EventProcess, placement: Placement, times: ProcessTimes, tau: float | None = None
@@ -164,23 +259,10 @@ class MpiRanks(Cluster):
             return CompiledExchange(self, process, links, times, tau)
         return EventExchange(self, process, links, times, tau)
 
-    def wait_until(
-        self, ready: Callable[[], bool], missing: Callable[[], Sequence[int]], why: Callable[[], str]
-    ) -> None:
-        self.team.watch.until(ready, missing, why)
-
-    def say(self, sentence: str) -> None:
-        if self.rank == 0:
-            say(sentence)
-
-    def exchange_seconds(self, width: int) -> float:
-        """Return the seconds of a message of ``width`` numbers, the median over pairs of ranks."""
-        from adfs.runtimes.mpi.netbench import measure_exchanges
-
-        if self.size == 1:
-            return 0.0
-        # This happens before each run, so it takes a fifth of the time of `bench_network`.
-        return float(np.median(measure_exchanges(self, (width,), spent=0.02)[1]))
+    def busy(self) -> AbstractContextManager[None]:
+        pulse = self.watch.pulse
+        assert pulse is not None
+        return pulse.beating()
 
 
 def _load(deadline: float, compiled: bool) -> MpiRanks:

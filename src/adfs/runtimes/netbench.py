@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adfs.runtimes.mpi.faults import Tag
+from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.timing import step_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
     from mpi4py import MPI
-
-    from adfs.runtimes.mpi.collectives import Team
-    from adfs.runtimes.mpi.ranks import MpiRanks
 
 #: The default lengths of messages, in numbers.
 WIDTHS = tuple(10**k for k in range(6))
@@ -74,67 +72,57 @@ class NetBench:
         )
 
 
-def message_seconds(team: Team, pair: tuple[int, int], width: int, spent: float) -> float:
-    """Return the seconds of a message between two ranks, one way; 0 on other ranks.
+def message_seconds(cluster: Cluster, pair: tuple[int, int], width: int, spent: float = 0.1) -> float:
+    """Return the seconds of a message between two processes, one way; 0 in other processes.
 
     This is half of the median round trip: a single message may arrive before its receiver begins to wait.
     The measurement takes about ``spent`` seconds.
     """
-    if team.rank not in pair:
+    if cluster.rank not in pair:
         return 0.0
-    first = team.rank == pair[0]
+    first = cluster.rank == pair[0]
     peer = pair[1] if first else pair[0]
-    why = "to measure a message"
-    buffer = np.zeros(width)
-    send = team.comm.Send_init(buffer, peer, Tag.BENCHMARK)
-    receive = team.comm.Recv_init(buffer, peer, Tag.BENCHMARK)
 
-    def finish(request: MPI.Request) -> None:
-        team.watch.wait([request], [peer], lambda: why)
-
-    def round_trip() -> float:
-        begun = time.perf_counter()
-        for request in (send, receive) if first else (receive, send):
-            request.Start()
-            finish(request)
-        return time.perf_counter() - begun
+    def pass_on(buffer: np.ndarray, *, send: bool) -> None:
+        parcel = [(peer, buffer)]
+        cluster.sendrecv(parcel if send else [], [] if send else parcel)
 
     def median(count: int) -> float:
-        result = np.array([np.median([round_trip() for _ in range(count)])])
-        # Both ranks use the result of the one that begins: its clock measures complete round trips.
-        start = team.comm.Isend if first else team.comm.Irecv
-        finish(start(result, peer, Tag.BENCHMARK_RESULT))
+        buffer, seconds = np.zeros(width), np.zeros(count)
+        for trip in range(count):
+            begun = time.perf_counter()
+            pass_on(buffer, send=first)
+            pass_on(buffer, send=not first)
+            seconds[trip] = time.perf_counter() - begun
+        # Both use the result of the one that begins: its clock measures complete round trips.
+        result = np.array([np.median(seconds)])
+        pass_on(result, send=first)
         return float(result[0])
 
     # Five round trips tell how many fit into the given time.
-    seconds = median(int(min(2000, max(7, spent / max(median(5), 1e-7)))))
-    for prepared in (send, receive):
-        prepared.Free()
-    return 0.5 * seconds
+    return 0.5 * median(int(min(2000, max(7, spent / max(median(5), 1e-7)))))
 
 
-def measure_exchanges(
-    ranks: MpiRanks, widths: tuple[int, ...], spent: float = 0.1
+def measure_messages(
+    cluster: Cluster, widths: tuple[int, ...], spent: float = 0.1
 ) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """Return pairs of ranks, and the seconds of a message of each width between them, (pairs, widths).
+    """Return pairs of processes, and the seconds of a message of each width between them, (pairs, widths).
 
     Each of them takes about ``spent`` seconds.
     """
-    team = ranks.team
-    pairs = [(a, b) for a in range(team.size) for b in range(a + 1, team.size)]
-    # Many ranks have too many pairs. The pairs of a ring are some within hosts and some between them.
+    cluster.activity = "to measure the network"
+    ranks = range(len(cluster.hosts))
+    pairs = list(itertools.combinations(ranks, 2))
+    # Many processes have too many pairs. The pairs of a ring are some within hosts and some between them.
     if len(pairs) > 28:
-        ring = [(rank, (rank + 1) % team.size) for rank in range(team.size)]
-        pairs = [(min(pair), max(pair)) for pair in ring]
+        pairs = [(0, ranks[-1]), *itertools.pairwise(ranks)]
     seconds = np.zeros((len(pairs), len(widths)))
-    why = "to measure the network"
     for number, pair in enumerate(pairs):
-        # Wait for all ranks, so that one pair is measured at a time.
-        team.gather_all(0, why)
+        # Wait for all processes, so that one pair is measured at a time.
+        cluster.allgather(None)
         for column, width in enumerate(widths):
-            seconds[number, column] = message_seconds(team, pair, width, spent)
-    parts = team.share(seconds, [seconds.size] * team.size, why)
-    return pairs, np.max([part.reshape(seconds.shape) for part in parts], axis=0)
+            seconds[number, column] = message_seconds(cluster, pair, width, spent)
+    return pairs, np.max(cluster.allgather(seconds), axis=0)
 
 
 def bench_network(
@@ -167,18 +155,17 @@ def bench_network(
     with MpiRanks(comm, deadline=deadline) as ranks:
         # The latency needs short messages and the bandwidth long ones, whatever widths were asked for.
         measured = tuple(sorted({WIDTHS[0], *sizes, WIDTHS[-1]}))
-        pairs, messages = measure_exchanges(ranks, measured)
+        pairs, messages = measure_messages(ranks, measured)
         latency, slowest = (float(np.median(messages[:, measured.index(WIDTHS[k])])) for k in (0, -1))
         exchange = messages[:, [measured.index(size) for size in sizes]]
-        why = "to measure the network"
 
         def measure(width: int) -> float:
             return step_seconds(width, None if entries is None else min(entries, width))
 
         # The first call compiles: one rank after another, so that they share the cache.
-        ranks.in_turns(lambda: measure(sizes[0]), why)
+        ranks.in_turns("to measure the network", lambda: measure(sizes[0]))
         # Then all ranks measure at once, because cores may share the bandwidth of the memory.
-        steps = [ranks.gather(measure(width), why) for width in sizes]
+        steps = [ranks.allgather(measure(width)) for width in sizes]
         return NetBench(
             pairs,
             sizes,
