@@ -102,17 +102,17 @@ def add_command(monkeypatch: pytest.MonkeyPatch):
             if outcome is not None:
                 raise outcome
 
-        monkeypatch.setitem(sys.modules, "adfs_test_command", SimpleNamespace(run=run))
-        monkeypatch.setitem(app.COMMANDS, "try", "adfs_test_command")
+        monkeypatch.setitem(sys.modules, "adfs_test_command", SimpleNamespace(attempt=run))
+        monkeypatch.setitem(app.COMMANDS, "attempt", "adfs_test_command")
 
     return add
 
 
 def test_our_errors_are_one_line_unless_debugging(add_command, capsys: pytest.CaptureFixture[str]) -> None:
     add_command(InputError("sigma must be positive,\n  got -1"))
-    assert main(["try"]) == 2
+    assert main(["attempt"]) == 2
     assert capsys.readouterr().err == "adfs: sigma must be positive, got -1\n"
-    assert main(["--debug", "try"]) == 2
+    assert main(["--debug", "attempt"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
     assert err.endswith("\nadfs: sigma must be positive, got -1\n")
@@ -121,16 +121,16 @@ def test_our_errors_are_one_line_unless_debugging(add_command, capsys: pytest.Ca
 def test_other_errors_go_through(add_command) -> None:
     add_command(ZeroDivisionError("a defect"))
     with pytest.raises(ZeroDivisionError, match="a defect"):
-        main(["try"])
+        main(["attempt"])
 
 
 def test_a_command_that_succeeds_and_one_that_is_interrupted(
     add_command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_command(None)
-    assert main(["try"]) == 0
+    assert main(["attempt"]) == 0
     add_command(KeyboardInterrupt())
-    assert main(["try"]) == 130
+    assert main(["attempt"]) == 130
     assert capsys.readouterr().err.strip() == "adfs: interrupted"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 __all__ = ["AdfsError", "FileError", "InputError", "new_name", "unknown_name"]
 
@@ -20,6 +21,9 @@ _RENAMED = {
 
 class AdfsError(Exception):
     """Base class of the errors that this package raises."""
+
+    #: The exit code of a command that fails with this error.
+    exit_code: ClassVar[int] = 2
 
 
 class InputError(AdfsError, ValueError):
@@ -63,6 +67,8 @@ class InputError(AdfsError, ValueError):
 
 class FileError(AdfsError, OSError):
     """A file could not be written or read, for a reason of the disk rather than of the request."""
+
+    exit_code = 3
 
 
 def new_name(name: object, known: Iterable[str]) -> str | None:

@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_diabetes, load_iris
 from sklearn.linear_model import LogisticRegression, Ridge
+from typer.main import get_command
 
 import adfs
 from adfs.cli import app, main
@@ -303,10 +304,14 @@ def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 @pytest.mark.parametrize("command", app.COMMANDS)
-def test_every_command_has_an_example_in_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_an_example_and_every_option_a_help(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"adfs {command} " in text.partition("Options:")[2]
+    described = get_command(app.build({})).commands[command]
+    assert [parameter.name for parameter in described.params if not parameter.help] == []
 
 
 def test_options_of_fit_have_the_defaults_of_the_estimators() -> None:

@@ -1,21 +1,22 @@
 """The ``adfs`` program: its commands, its exit codes, how errors are printed and signals are handled.
 
-A command is a function ``run`` in a module of this package, whose docstring is the command's help, an
-``EXAMPLES`` text for the end of the help, and one line in `COMMANDS`. A module may hold other commands under
-their own names, such as ``score`` with ``SCORE_EXAMPLES``. Heavy imports (numpy, numba) belong inside the
-functions, because all command modules are imported whenever ``adfs`` starts.
+A command is a function of a module of this package and one line in `COMMANDS`. Its docstring is its help; the
+examples in it are printed after the options. Heavy imports (numpy, numba) belong inside the functions,
+because all command modules are imported whenever ``adfs`` starts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, TextIO
@@ -23,22 +24,22 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from adfs._version import __version__
-from adfs.cli.options import flatten, show_losses
+from adfs.cli.options import flatten
 from adfs.errors import AdfsError
 from adfs.launching import wait_for_rank_0
 
-#: Command name -> the module whose ``run`` it is, or ``module:function``; in the order of ``adfs --help``.
+#: Command -> its module, in the order of ``adfs --help``; the function has the name of the command.
 COMMANDS: dict[str, str] = {
     "fit": "adfs.cli.fit_command",
     "predict": "adfs.cli.predict",
-    "score": "adfs.cli.predict:score",
+    "score": "adfs.cli.predict",
     "simulate": "adfs.cli.simulate",
-    "rates": "adfs.cli.simulate:rates",
+    "rates": "adfs.cli.simulate",
     "plan": "adfs.cli.plan",
     "compare": "adfs.cli.compare",
-    "reproduce": "adfs.cli.compare:reproduce",
-    "report": "adfs.cli.compare:report",
-    "net-bench": "adfs.cli.plan:net_bench",
+    "reproduce": "adfs.cli.compare",
+    "report": "adfs.cli.compare",
+    "net-bench": "adfs.cli.plan",
 }
 
 #: Exit codes: the tolerance was not reached; the request cannot be used; a file or standard output failed;
@@ -48,31 +49,10 @@ NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130
 # Options that had another name before version 0.3.
 _RENAMED_OPTIONS = {"--algorithm": "--method", "--graph": "--network", "--graph-seed": "--network-seed"}
 
-_EXAMPLES = """\b
-Examples:
-  adfs fit train.svm.bz2 --loss logistic -C 1 --out model.json
-  adfs predict model.json test.svm.bz2 > labels.txt
-  adfs score model.json test.svm.bz2
-  adfs rates train.svm --nodes 9 --network grid:3x3 --tau 5
-
-\b
-Exit codes: 0 done, 1 the tolerance was not reached (results are written all the same),
-2 something given cannot be used, 3 a file or standard output failed (a full disk), 130 interrupted,
-143 told to end (SIGTERM).
-"""
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"adfs {__version__}")
-        raise typer.Exit
-
 
 def _root(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; anywhere on the line.")
     ] = False,
@@ -80,32 +60,44 @@ def _root(
     """Fit linear models on data spread over a network, each with a certified error, and study the methods.
 
     Results go to standard output or to files, progress and errors to standard error.
+
+    Exit codes: 0 done, 1 the tolerance was not reached (results are written all the same), 2 something given
+    cannot be used, 3 a file or standard output failed (a full disk), 130 interrupted, 143 told to end
+    (SIGTERM).
+
+    Examples
+    --------
+    adfs fit train.svm.bz2 --loss logistic -C 1 --out model.json
+    adfs predict model.json test.svm.bz2 > labels.txt
+    adfs score model.json test.svm.bz2
+    adfs rates train.svm --nodes 9 --network grid:3x3 --tau 5
     """
-    del version, debug  # `main` handles --debug itself, because it may stand anywhere
+    del debug  # `main` handles it, because it may stand anywhere
+    if version:
+        typer.echo(f"adfs {__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-def build() -> typer.Typer:
-    """Assemble the application from `COMMANDS`; `main` runs it."""
+def build(helps: Mapping[str, str]) -> typer.Typer:
+    """Assemble the application from `COMMANDS`; ``helps`` replace the help of options."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     app = typer.Typer(
-        name="adfs",
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings=settings,
-        epilog=_EXAMPLES,
+        name="adfs", pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=settings
     )
-    app.callback(invoke_without_command=True, epilog=_EXAMPLES)(_root)
-    # Typer reads the options of each command from its signature.
+    app.callback(invoke_without_command=True, **_help_of(_root))(_root)
     for name, module in COMMANDS.items():
-        place, _, function = module.partition(":")
-        commands = import_module(place)
-        examples = getattr(commands, f"{function.upper()}_EXAMPLES" if function else "EXAMPLES", None)
-        app.command(name, epilog=examples, context_settings=settings)(
-            flatten(getattr(commands, function or "run"))
-        )
+        command = getattr(import_module(module), name.replace("-", "_"))
+        # Typer reads the options of each command from its signature.
+        app.command(name, context_settings=settings, **_help_of(command))(flatten(command, helps))
     return app
+
+
+def _help_of(command: Callable[..., Any]) -> dict[str, Any]:
+    """Return the parts of a docstring that stand before and after the options in the help."""
+    before, _, examples = inspect.cleandoc(command.__doc__ or "").partition("\n\nExamples\n--------\n")
+    return {"help": before, "epilog": "\b\nExamples:\n" + textwrap.indent(examples, "  ")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,18 +141,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str], debug: bool) -> int:
     """Run a command and return its exit code; an error is printed as one sentence."""
+    helps = {}
     if {"-h", "--help"} & set(given[1:]):
-        show_losses()
+        # The help names all losses. Importing them takes a second, which other calls do not need.
+        from adfs.problem.losses import describe_losses
+
+        helps["loss"] = describe_losses()
     try:
-        code = build()(args=given, prog_name="adfs", standalone_mode=False)
+        code = build(helps)(args=given, prog_name="adfs", standalone_mode=False)
     except (AdfsError, typer.TyperException) as error:
         if debug:
             traceback.print_exception(error)
-        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        message = _current_option(message) or message
+        if isinstance(error, typer.TyperException):
+            message, code = _current_option(error.format_message()), BAD_REQUEST
+        else:
+            message, code = str(error), error.exit_code
         wait_for_rank_0()
         _say(message)
-        return FILE_TROUBLE if isinstance(error, OSError) else BAD_REQUEST
+        return code
     except OSError as error:
         if error.errno is None:  # not a file, but a library that cannot be loaded, for instance
             raise
@@ -178,12 +176,13 @@ def _run(given: list[str], debug: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _current_option(message: str) -> str | None:
-    """Return the sentence for an option that was renamed in version 0.3, None for other messages."""
+def _current_option(message: str) -> str:
+    """Return another sentence for an option that was renamed in version 0.3; other messages are unchanged."""
     # Typer gives no other access to the name of the option.
     match = re.match(r"No such option: (--[a-z-]+)", message)
-    option = _RENAMED_OPTIONS.get(match[1]) if match else None
-    return f"the option {match[1]} is called {option} since version 0.3" if match and option else None
+    if match is None or match[1] not in _RENAMED_OPTIONS:
+        return message
+    return f"the option {match[1]} is called {_RENAMED_OPTIONS[match[1]]} since version 0.3"
 
 
 @contextlib.contextmanager

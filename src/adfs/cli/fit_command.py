@@ -11,28 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adfs.cli import options
+from adfs.errors import InputError
+from adfs.files import check_outputs, write_whole
+from adfs.launching import launch_of, launched_by_mpi
 
 if TYPE_CHECKING:
     from adfs.cli.fit_files import FitRequest, Fitted
     from adfs.files import JsonObject
 
-EXAMPLES = """\b
-Examples:
-  adfs fit a9a.bz2 --loss logistic -C 1 --out model.json
-  adfs fit houses.csv --label price --loss squared --alpha 10 --out model.json
-  adfs fit train.svm --nodes 16 --network torus --parameters tuned --tau 50 --out model.json
-  adfs fit site-1.svm site-2.svm site-3.svm --network path --out model.json
-  mpiexec -n 4 adfs fit 'shard-{rank}.svm' --network cycle --out model.json
-  adfs fit claims.csv --label paid --loss squared --offset expected --summary --out model.json
-  adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
-  adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
 
-Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted (Ctrl-C), 143 that it
-was told to end (SIGTERM): the model is written in all three cases, and contains the outcome.
-"""
-
-
-def run(
+def fit(
     files: Annotated[
         list[str],
         typer.Argument(help="One file, split over --nodes; or several files, one per node.", metavar="FILE"),
@@ -41,29 +29,36 @@ def run(
     model: options.ModelOptions,
     search: options.SearchOptions,
     reading: options.FitFileOptions,
-    nodes: options.NodeOptions,
+    nodes: options.FitNodeOptions,
     limits: options.FitRunOptions,
-    imports: options.Imports = None,
 ) -> int:
     """Fit a linear model to a certified error.
 
     Files are LIBSVM text (plain, gz, bz2, xz), .npz (X and y, or a CSR matrix and y), CSV or parquet with a
-    label column.
-    """
-    from adfs.launching import launched_by_mpi
+    label column. Exit code 1 means that the tolerance was not reached, 130 that the fit was interrupted
+    (Ctrl-C), 143 that it was told to end (SIGTERM): the model is written in all three cases, and contains
+    the outcome.
 
+    Examples
+    --------
+    adfs fit a9a.bz2 --loss logistic -C 1 --out model.json
+    adfs fit houses.csv --label price --loss squared --alpha 10 --out model.json
+    adfs fit train.svm --nodes 16 --network torus --parameters tuned --tau 50 --out model.json
+    adfs fit site-1.svm site-2.svm site-3.svm --network path --out model.json
+    mpiexec -n 4 adfs fit 'shard-{rank}.svm' --network cycle --out model.json
+    adfs fit claims.csv --label paid --loss squared --offset expected --summary --out model.json
+    adfs fit train.csv --label kind --standardize --cv 5 --C-grid 0.01,0.1,1 --out model.json
+    adfs fit big.svm --checkpoint run.ckpt --resume --max-seconds 3600 --out model.json
+    """
     over_mpi = launched_by_mpi()
     _check_combinations(output, model, search, limits, over_mpi)
     _check_files(files, output, limits, over_mpi)
-    options.check_positive(model, "tol", "max_iter")
-    options.check_positive(limits, "seconds", "checkpoint_every")
-    options.check_positive(nodes, "deadline")
 
     # The heavy modules are imported after the checks, so that a wrong option is reported at once.
     from adfs.cli.app import TERMINATED
     from adfs.cli.fit_files import FitRequest, fit_files
 
-    options.load_imports(imports)
+    options.load_imports(output.imports)
     # These two are texts on the command line.
     tau, grid = _tau(model.tau, over_mpi), _grid(model.loss, search)
     request = FitRequest(tuple(files), model, reading, nodes, limits, tau, search.cv, grid)
@@ -94,8 +89,6 @@ def _check_combinations(
     over_mpi: bool,
 ) -> None:
     """Raise if an option needs another one that is missing."""
-    from adfs.errors import InputError
-
     # Each sentence names the option that is missing.
     if limits.resume and limits.checkpoint is None:
         raise InputError("--resume needs the --checkpoint to resume from")
@@ -118,10 +111,6 @@ def _check_files(
     files: list[str], output: options.FitOutputOptions, limits: options.FitRunOptions, over_mpi: bool
 ) -> None:
     """Raise unless the outputs can be written, and none of them is one of the files."""
-    from adfs.errors import InputError
-    from adfs.files import check_outputs
-    from adfs.launching import launch_of
-
     outputs = {"--out": output.out, "--history": output.history, "--timeline": output.timeline}
     if over_mpi:
         # One name may stand for the files of all ranks; a checkpoint is a folder with one file per rank.
@@ -146,8 +135,6 @@ def file_names(files: Sequence[str], n_nodes: int | None, n_ranks: int) -> list[
     >>> file_names(["shard-{rank}.svm"], None, 2)
     ['shard-0.svm', 'shard-1.svm']
     """
-    from adfs.errors import InputError
-
     # Several files are the nodes, in the order of the command line.
     if len(files) > 1:
         if n_nodes not in (None, len(files)):
@@ -175,8 +162,6 @@ def file_names(files: Sequence[str], n_nodes: int | None, n_ranks: int) -> list[
 
 def _grid(loss: str, search: options.SearchOptions) -> tuple[float, ...]:
     """Return the weights of the penalty that cross-validation tries, empty for its default grid."""
-    from adfs.errors import InputError
-
     # The grid of the other task is an error, as -C for a regression is.
     given = options.penalty_weight(loss, search.C_grid, search.alpha_grid, ("--C-grid", "--alpha-grid"))
     option = "--C-grid" if search.C_grid is not None else "--alpha-grid"
@@ -192,8 +177,6 @@ def _grid(loss: str, search: options.SearchOptions) -> tuple[float, ...]:
 
 def _tau(text: str | None, over_mpi: bool) -> float | str | None:
     """Return τ as a number, or the request to measure it."""
-    from adfs.errors import InputError
-
     if text is None:
         return None
     if text == "measure":
@@ -211,8 +194,6 @@ def _tau(text: str | None, over_mpi: bool) -> float | str | None:
 
 def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> None:
     """Write the model and the history, and print the tables."""
-    from adfs.files import write_whole
-
     # The files first: a full disk is reported before the tables are printed.
     if output.history is not None:
         write_whole(output.history, fitted.history.to_csv(index=False))

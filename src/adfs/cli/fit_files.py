@@ -22,9 +22,9 @@ from adfs.cli.app import INTERRUPTED, TERMINATED, handling_sigterm, sigterm_as_c
 from adfs.cli.fit_command import file_names
 from adfs.cli.options import (
     FitFileOptions,
+    FitNodeOptions,
     FitRunOptions,
     ModelOptions,
-    NodeOptions,
     all_ranks,
     option_names,
     penalty_weight,
@@ -57,7 +57,7 @@ class FitRequest:
     files: tuple[str, ...]
     model: ModelOptions = field(default_factory=ModelOptions)
     reading: FitFileOptions = field(default_factory=FitFileOptions)
-    nodes: NodeOptions = field(default_factory=NodeOptions)
+    nodes: FitNodeOptions = field(default_factory=FitNodeOptions)
     limits: FitRunOptions = field(default_factory=FitRunOptions)
     tau: float | str | None = None
     cv: int | None = None

@@ -1,7 +1,7 @@
 """The options of the commands, in records, and the helper that makes commands out of functions of records.
 
-A field of a record is an option: its annotation has the option's name and help, its default is the option's
-default, and its name is the name of the parameter that the option sets. Nothing heavy is imported here.
+A field of a record is an option. The docstring of the record has the help of the option, the name of the
+field is the parameter that it sets, and the field's default is its default. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -10,146 +10,100 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from adfs.errors import InputError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from mpi4py import MPI
 
 
-def option(default: Any, *names: str, help: str, min: int | None = None) -> Any:  # noqa: A002
-    """Return a field of a record that is an option of a command."""
-    return dataclasses.field(default=default, metadata={"option": typer.Option(*names, help=help, min=min)})
+def option(default: Any, *names: str, least: int | None = None, positive: bool = False) -> Any:
+    """Return a field of a record with names of its own, or with a check of its value.
+
+    Without ``names`` the option has the name of the field: ``--max-passes`` for ``max_passes``.
+    """
+    return dataclasses.field(default=default, metadata={"names": names, "least": least, "positive": positive})
 
 
 # --------------------------------------------------------------------------- options of several commands
 
-# Samples.
-Data = Annotated[
-    str,
-    typer.Argument(
-        help="A file; sklearn:breast_cancer, digits, …; or synthetic:900x10 (samples x features)."
-    ),
-]
-Form = Annotated[
-    str, typer.Option("--format", help="auto (by the file's ending), libsvm, npz, csv or parquet.")
-]
-Label = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        help="Label column of CSV and parquet: a name, or a number counted from 0 (or from the end, -1).",
-    ),
-]
-Weight = Annotated[str | None, typer.Option("--weight", help="Column of sample weights of CSV and parquet.")]
-OffsetOfModel = Annotated[
-    str | None,
-    typer.Option("--offset", help="Column of the offsets, if its name differs from the training data."),
-]
-NoOffset = Annotated[
-    bool, typer.Option("--no-offset", help="Leave out the offset that the model was fitted with.")
-]
-IgnoreExtra = Annotated[
-    bool, typer.Option("--ignore-extra-features", help="Leave out features that the model does not know.")
-]
-# Problem and network.
-Loss = Annotated[
-    str,
-    typer.Option(
-        "--loss",
-        help="A registered loss by name.",  # `show_losses` puts their names here
-    ),
-]
-Network = Annotated[
-    str,
-    typer.Option(
-        "--network", help="How the nodes are linked: cycle, torus, grid:3x3, …, or a file of edges."
-    ),
-]
-Nodes = Annotated[
-    int | None, typer.Option("--nodes", min=1, help="Number of nodes that share the samples (default 1).")
-]
-Partition = Annotated[
-    str | None, typer.Option("--partition", help="contiguous (the default), random or label.")
-]
-# Method and run.
-Parameters = Annotated[
-    str | None, typer.Option("--parameters", help="tuned (the default), paper or adaptive.")
-]
-Schedule = Annotated[str, typer.Option("--schedule", help="iid (the paper's) or poisson.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        "--max-seconds", help="Stop after so many seconds of running, including those before a --resume."
-    ),
-]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option("--checkpoint", help="Save the state of the run here every minute and at the end."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint if it exists.")]
-# Output.
-History = Annotated[
-    Path | None, typer.Option("--history", help="Write the recorded gaps, work and times here, as CSV.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Progress = Annotated[
-    bool | None,
-    typer.Option(
-        "--progress/--no-progress", help="Progress on standard error; by default on a terminal only."
-    ),
-]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option("--import", help="A module or .py file that registers methods or losses; may be repeated."),
-]
-Deadline = Annotated[
-    float, typer.Option("--deadline", help="Over MPI: give up when a rank is silent for so many seconds.")
-]
-
-
-def show_losses() -> None:
-    """Put the registered losses into the help of --loss; for help only, as importing them takes a second."""
-    from adfs.problem.losses import describe_losses
-
-    Loss.__metadata__[0].help = describe_losses()  # type: ignore[attr-defined]
-
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How a file is read; the fields of `adfs.data.ReadOptions`."""
+    """How a file is read; the fields of `adfs.data.ReadOptions`.
 
-    form: Form = "auto"
-    label: Label = None
-    n_features: int | None = option(None, "--n-features", help="Number of features of LIBSVM text.", min=1)
-    index_base: int | None = option(
-        None, "--index-base", help="First index of LIBSVM text, 0 or 1; 1 unless an index 0 appears."
-    )
+    form: auto (by the file's ending), libsvm, npz, csv or parquet.
+    label: Label column of CSV and parquet: a name, or a number counted from 0 (or from the end, -1).
+    n_features: Number of features of LIBSVM text.
+    index_base: First index of LIBSVM text, 0 or 1; 1 unless an index 0 appears.
+    """
+
+    form: str = option("auto", "--format")
+    label: str | None = None
+    n_features: int | None = option(None, least=1)
+    index_base: int | None = None
 
 
 @dataclass(frozen=True)
 class WeightedFileOptions(FileOptions):
-    """The same for commands that know sample weights."""
+    """The same for commands that know sample weights.
 
-    weight: Weight = None
+    weight: Column of sample weights of CSV and parquet.
+    """
+
+    weight: str | None = None
 
 
 @dataclass(frozen=True)
-class ProblemOptions:
-    """The problem and the network of a simulation."""
+class NodeOptions:
+    """The nodes and their network.
 
-    n_nodes: Nodes = None
-    network: Network = "cycle"
-    partition: Partition = None
-    loss: Loss = "logistic"
-    sigma: float = option(1.0, "--sigma", help="σ_i, the strong convexity at every node.")
-    seed: Seed = 0
+    n_nodes: Number of nodes that share the samples (default 1).
+    network: How the nodes are linked: cycle, torus, grid:3x3, …, or a file of edges.
+    partition: contiguous (the default), random or label.
+    """
+
+    n_nodes: int | None = option(None, "--nodes", least=1)
+    network: str = "cycle"
+    partition: str | None = None
+
+
+@dataclass(frozen=True)
+class ProblemOptions(NodeOptions):
+    """The problem and the network of a simulation.
+
+    loss: A registered loss by name.
+    sigma: σ_i, the strong convexity at every node.
+    seed: Same seed, same bits.
+    """
+
+    loss: str = "logistic"
+    sigma: float = option(1.0, positive=True)
+    seed: int = option(0, least=0)
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """The time, the checkpoints and the progress of a run; fields of `adfs.runtimes.RunOptions`.
+
+    seconds: Stop after so many seconds of running, including those before a --resume.
+    checkpoint: Save the state of the run here every minute and at the end.
+    resume: Continue from the checkpoint if it exists.
+    progress: Progress on standard error; by default on a terminal only.
+    """
+
+    seconds: float | None = option(None, "--max-seconds", positive=True)
+    checkpoint: Path | None = None
+    resume: bool = False
+    progress: bool | None = option(None, "--progress/--no-progress")
 
 
 # --------------------------------------------------------------------------- options of adfs fit
@@ -157,123 +111,133 @@ class ProblemOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The parameters of the estimators, by their names."""
+    """The parameters of the estimators, by their names.
+
+    loss: A registered loss by name.
+    C: Classification: minimise C Σ w·loss + ½‖θ‖² (default 1).
+    alpha: Regression: minimise Σ w·loss + (alpha/2)‖θ‖², as Ridge (default 1).
+    penalty: l2, or elasticnet with --l1-ratio.
+    l1_ratio: Share of the l1 norm in the penalty, below 1 (elastic net).
+    fit_intercept: Learn an intercept, which is not penalised.
+    intercept_scaling: Penalise the intercept as liblinear does: it is the coefficient of a column of this
+        value.
+    standardize: Scale the columns first; the coefficients are for the original columns.
+    inference: Print coefficients with standard errors, z, P>|z| and intervals.
+    class_weight: balanced, or nothing.
+    multi_class: auto, ovr, or multinomial.
+    delta: Of the huber loss.
+    quantile: Of the quantile losses.
+    width: Of the smoothed losses.
+    epsilon: Of the epsilon_insensitive loss.
+    method: auto (the method with the least predicted work), adfs, adfs-block, newton, lbfgs, qning, msda, …;
+        interior-point or ns-adfs for losses that are not smooth.
+    parameters: tuned (the default), paper or adaptive.
+    tau: Time of a message, one sample's computation taking 1, for tuned parameters; over MPI also: measure.
+    schedule: iid (the paper's) or poisson.
+    tol: Stop at this certified relative duality gap.
+    max_iter: Stop after so many passes over the data.
+    """
 
     # The objective.
-    loss: Loss = "logistic"
-    C: float | None = option(None, "-C", help="Classification: minimise C Σ w·loss + ½‖θ‖² (default 1).")
-    alpha: float | None = option(
-        None, "--alpha", help="Regression: minimise Σ w·loss + (alpha/2)‖θ‖², as Ridge (default 1)."
-    )
+    loss: str = "logistic"
+    C: float | None = option(None, "-C")
+    alpha: float | None = None
     # The penalty and the intercept.
-    penalty: str = option("l2", "--penalty", help="l2, or elasticnet with --l1-ratio.")
-    l1_ratio: float = option(
-        0.0, "--l1-ratio", help="Share of the l1 norm in the penalty, below 1 (elastic net)."
-    )
-    fit_intercept: bool = option(
-        True, "--intercept/--no-intercept", help="Learn an intercept, which is not penalised."
-    )
-    intercept_scaling: float | None = option(
-        None,
-        "--intercept-scaling",
-        help="Penalise the intercept as liblinear does: it is the coefficient of a column of this value.",
-    )
+    penalty: str = "l2"
+    l1_ratio: float = 0.0
+    fit_intercept: bool = option(True, "--intercept/--no-intercept")
+    intercept_scaling: float | None = None
     # Data and inference.
-    standardize: bool = option(
-        False, "--standardize", help="Scale the columns first; the coefficients are for the original columns."
-    )
-    inference: bool = option(
-        False, "--summary", help="Print coefficients with standard errors, z, P>|z| and intervals."
-    )
-    class_weight: str | None = option(None, "--class-weight", help="balanced, or nothing.")
-    multi_class: str = option("auto", "--multi-class", help="auto, ovr, or multinomial.")
+    standardize: bool = False
+    inference: bool = option(False, "--summary")
+    class_weight: str | None = None
+    multi_class: str = "auto"
     # Constants of losses.
-    delta: float = option(1.0, "--delta", help="Of the huber loss.")
-    quantile: float = option(0.5, "--quantile", help="Of the quantile losses.")
-    width: float = option(0.5, "--width", help="Of the smoothed losses.")
-    epsilon: float = option(0.1, "--epsilon", help="Of the epsilon_insensitive loss.")
+    delta: float = 1.0
+    quantile: float = 0.5
+    width: float = 0.5
+    epsilon: float = 0.1
     # The method and where it stops.
-    method: str = option(
-        "auto",
-        "--method",
-        help="auto (the method with the least predicted work), adfs, adfs-block, newton, lbfgs, qning, "
-        "msda, …; interior-point or ns-adfs for losses that are not smooth.",
-    )
-    parameters: Parameters = None
-    tau: str | None = option(
-        None,
-        "--tau",
-        help="Time of a message, one sample's computation taking 1, for tuned parameters; "
-        "over MPI also: measure.",
-    )
-    schedule: Schedule = "iid"
-    tol: float = option(1e-6, "--tol", help="Stop at this certified relative duality gap.")
-    max_iter: float = option(10_000.0, "--max-passes", help="Stop after so many passes over the data.")
+    method: str = "auto"
+    parameters: str | None = None
+    tau: str | None = None
+    schedule: str = "iid"
+    tol: float = option(1e-6, positive=True)
+    max_iter: float = option(10_000.0, "--max-passes", positive=True)
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Cross-validation over the weight of the penalty."""
+    """Cross-validation over the weight of the penalty.
 
-    cv: int | None = option(
-        None, "--cv", help="Choose -C or --alpha with so many folds, drawn inside each node's rows.", min=2
-    )
-    C_grid: str | None = option(None, "--C-grid", help="With --cv: the values of C to try, 0.01,0.1,1.")
-    alpha_grid: str | None = option(None, "--alpha-grid", help="With --cv: the values of alpha to try.")
+    cv: Choose -C or --alpha with so many folds, drawn inside each node's rows.
+    C_grid: With --cv: the values of C to try, 0.01,0.1,1.
+    alpha_grid: With --cv: the values of alpha to try.
+    """
+
+    cv: int | None = option(None, least=2)
+    C_grid: str | None = None
+    alpha_grid: str | None = None
 
 
 @dataclass(frozen=True)
 class FitFileOptions(WeightedFileOptions):
-    """How the files of a fit are read; the fields of `adfs.data.ReadOptions`."""
+    """How the files of a fit are read; the fields of `adfs.data.ReadOptions`.
 
-    offset: str | None = option(
-        None, "--offset", help="Column of CSV and parquet that is added to xᵀθ + b, as log exposure."
-    )
+    offset: Column of CSV and parquet that is added to xᵀθ + b, as log exposure.
+    """
 
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """The nodes of a fit, and the processes that hold them."""
-
-    n_nodes: Nodes = None
-    network: Network = "cycle"
-    partition: Partition = None
-    deadline: Deadline = 60.0
+    offset: str | None = None
 
 
 @dataclass(frozen=True)
-class FitRunOptions:
-    """Options of the run itself; the fields of `adfs.runtimes.RunOptions`."""
+class FitNodeOptions(NodeOptions):
+    """The nodes of a fit, and the processes that hold them.
 
-    seconds: Seconds = None
-    checkpoint: Checkpoint = None
-    checkpoint_every: float = option(60.0, "--checkpoint-every", help="Seconds between two checkpoints.")
-    resume: Resume = False
-    seed: Seed = 0
-    progress: Progress = None
+    deadline: Over MPI: give up when a rank is silent for so many seconds.
+    """
+
+    deadline: float = option(60.0, positive=True)
+
+
+@dataclass(frozen=True)
+class FitRunOptions(RunLimits):
+    """Options of the run itself; the fields of `adfs.runtimes.RunOptions`.
+
+    checkpoint_every: Seconds between two checkpoints.
+    seed: Same seed, same bits.
+    """
+
+    checkpoint_every: float = option(60.0, positive=True)
+    seed: int = option(0, least=0)
 
 
 @dataclass(frozen=True)
 class FitOutputOptions:
-    """The results of a fit, besides the model."""
+    """The results of a fit, besides the model.
 
-    out: Path | None = option(None, "--out", "-o", help="File of the model; by default standard output.")
-    history: History = None
-    timeline: Path | None = option(
-        None, "--timeline", help="Over MPI: draw who waited for whom here (PNG, PDF or SVG)."
-    )
-    robust: bool = option(
-        False, "--robust", help="With --summary: sandwich standard errors (HC0), valid if the model is wrong."
-    )
-    as_json: Json = False
+    out: File of the model; by default standard output.
+    history: Write the recorded gaps, work and times here, as CSV.
+    timeline: Over MPI: draw who waited for whom here (PNG, PDF or SVG).
+    robust: With --summary: sandwich standard errors (HC0), valid if the model is wrong.
+    as_json: Print one JSON object.
+    imports: A module or .py file that registers methods or losses; may be repeated.
+    """
+
+    out: Path | None = option(None, "--out", "-o")
+    history: Path | None = None
+    timeline: Path | None = None
+    robust: bool = False
+    as_json: bool = option(False, "--json")
+    imports: list[str] | None = option(None, "--import")
 
 
 # --------------------------------------------------------------------------- records and commands
 
-_FIT_RECORDS = (ModelOptions, SearchOptions, FitFileOptions, NodeOptions, FitRunOptions, FitOutputOptions)
+_FIT_RECORDS = (ModelOptions, SearchOptions, FitFileOptions, FitNodeOptions, FitRunOptions, FitOutputOptions)
 
 
-def option_names(*records: type) -> dict[str, str]:
+def option_names(*records: Any) -> dict[str, str]:
     """Return the option that sets each field of the records, those of ``adfs fit`` by default.
 
     Examples
@@ -282,63 +246,65 @@ def option_names(*records: type) -> dict[str, str]:
     >>> names["max_iter"], names["inference"], names["fit_intercept"]
     ('--max-passes', '--summary', '--intercept')
     """
-    fields = [entry for record in records or _FIT_RECORDS for entry in _parameters(record)]
-    return {entry.name: entry.annotation.__metadata__[0].default.partition("/")[0] for entry in fields}
+    fields = [entry for record in records or _FIT_RECORDS for entry in dataclasses.fields(record)]
+    return {entry.name: _names(entry)[0].partition("/")[0] for entry in fields}
 
 
-def _parameters(record: Any) -> list[inspect.Parameter]:
-    """Return the fields of a record as parameters of a function."""
-    hints = get_type_hints(record, include_extras=True)
-    parameters = []
+def _names(entry: dataclasses.Field[Any]) -> tuple[str, ...]:
+    return entry.metadata.get("names") or ("--" + entry.name.replace("_", "-"),)
+
+
+def _parameters(record: Any, helps: Mapping[str, str]) -> list[inspect.Parameter]:
+    """Return the fields of a record as parameters of a function; ``helps`` replace those of the docstring."""
+    # A help is one line of the docstring, name: text, or several with the others indented.
+    texts: dict[str, str] = {}
+    for kind in reversed(record.__mro__):
+        found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
+        texts |= {name: " ".join(text.split()) for name, text in found}
+    texts |= helps
+    hints, parameters = get_type_hints(record), []
     for entry in dataclasses.fields(record):
-        hint = hints[entry.name]
-        if "option" in entry.metadata:
-            hint = Annotated[hint, entry.metadata["option"]]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(entry.name, kind, default=entry.default, annotation=hint))
+        help_text, least = texts.get(entry.name), entry.metadata.get("least")
+        hint: Any = hints[entry.name]
+        parameter = inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=entry.default,
+            annotation=Annotated[hint, typer.Option(*_names(entry), help=help_text, min=least)],
+        )
+        parameters.append(parameter)
     return parameters
 
 
-def flatten(command: Callable[..., Any]) -> Callable[..., Any]:
+def flatten(command: Callable[..., Any], helps: Mapping[str, str]) -> Callable[..., Any]:
     """Return a command with the fields of its records as parameters, as Typer takes it."""
     # Typer sees the fields; the command gets the records, built from the values of their fields.
     parameters: list[inspect.Parameter] = []
-    records: dict[str, tuple[Any, list[str]]] = {}
+    records: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        record = parameter.annotation
-        if not dataclasses.is_dataclass(record):
+        if dataclasses.is_dataclass(parameter.annotation):
+            records[parameter.name] = parameter.annotation
+            parameters += _parameters(parameter.annotation, helps)
+        else:
             # Typer passes everything by name, so the order of parameters with and without defaults is free.
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        fields = _parameters(record)
-        parameters += fields
-        records[parameter.name] = record, [field.name for field in fields]
 
     @functools.wraps(command)
     def flat(**given: Any) -> Any:
-        made = {
-            name: record(**{field: given.pop(field) for field in fields})
-            for name, (record, fields) in records.items()
-        }
+        made = {}
+        for name, record in records.items():
+            for entry in dataclasses.fields(record):
+                value = given[entry.name]
+                if entry.metadata.get("positive") and value is not None and not value > 0.0:
+                    raise InputError(f"{option_names(record)[entry.name]} must be above 0, got {value:g}")
+            made[name] = record(**{entry.name: given.pop(entry.name) for entry in dataclasses.fields(record)})
         return command(**given, **made)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return flat
 
 
-# --------------------------------------------------------------------------- checks and helpers
-
-
-def check_positive(record: Any, *fields: str) -> None:
-    """Raise unless these fields of a record are above 0; None, which means not given, passes."""
-    from adfs.errors import InputError
-
-    # The error names the option, not the field.
-    names = option_names(type(record))
-    for field in fields:
-        value = getattr(record, field)
-        if value is not None and not value > 0.0:
-            raise InputError(f"{names[field]} must be above 0, got {value:g}")
+# --------------------------------------------------------------------------- helpers of commands
 
 
 def load_imports(names: list[str] | None) -> None:
@@ -351,8 +317,6 @@ def load_imports(names: list[str] | None) -> None:
 
 def check_figure(option: str, path: Path | None) -> None:
     """Raise unless the name of a figure's file has a suffix that can be drawn."""
-    from adfs.errors import InputError
-
     if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{option} draws PNG, PDF or SVG, and {path} ends in none of .png, .pdf, .svg")
 
@@ -373,7 +337,6 @@ def all_ranks(deadline: float = 60.0) -> Iterator[MPI.Intracomm]:
 
     A rank that does not start or end within ``deadline`` seconds ends the launch.
     """
-    from adfs.errors import InputError
     from adfs.launching import load_mpi
     from adfs.runtimes.mpi.links import check_file_limit
 
@@ -400,7 +363,6 @@ def penalty_weight(
     loss: str, C: Given | None, alpha: Given | None, names: tuple[str, str] = ("-C", "--alpha")
 ) -> Given | None:
     """Return the value of the option that the loss takes: the first for classes, the second for numbers."""
-    from adfs.errors import InputError
     from adfs.problem.losses import LOSSES
 
     # C is for losses of classes, alpha for losses of numbers.

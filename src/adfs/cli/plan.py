@@ -12,118 +12,135 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adfs.cli import options
-from adfs.cli.options import option
+from adfs.cli.options import WeightedFileOptions, option
+from adfs.errors import InputError
+from adfs.files import check_outputs
+from adfs.launching import launched_by_mpi
 
 if TYPE_CHECKING:
     from adfs.planning import Facts, Plan
     from adfs.problem import Problem
 
-EXAMPLES = """\b
-Examples:
-  adfs plan train.svm -C 1 --nodes 1,4,16 --network grid --network cycle --tau 20
-  adfs plan --samples 1000000 --features 50 --kappa-s 1e5 --kappa-b 1e3 --nodes 16,64 --tau 100
-  adfs plan sklearn:breast_cancer --measure --out plan.html
-  mpiexec -n 4 adfs plan train.svm --measure --nodes 4 --json
-
-\b
-Time 1 is the computation of one sample; with --measure there are seconds too, and under mpiexec the time
-of a message between these ranks is measured instead of given.
-"""
-
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """The sizes and condition numbers of a plan without data, in the order of `adfs.planning.Facts`."""
+    """The sizes and condition numbers of a plan without data, in the order of `adfs.planning.Facts`.
 
-    samples: int | None = option(None, "--samples", help="Without data: N of all nodes.", min=1)
-    features: int | None = option(None, "--features", help="Without data: d.", min=1)
-    kappa_s: float | None = option(
-        None, "--kappa-s", help="Without data: Σ L_j/Σσ, the stochastic condition number."
-    )
-    kappa_b: float | None = option(None, "--kappa-b", help="Without data: the batch condition number.")
+    samples: Without data: N of all nodes.
+    features: Without data: d.
+    kappa_s: Without data: Σ L_j/Σσ, the stochastic condition number.
+    kappa_b: Without data: the batch condition number.
+    """
+
+    samples: int | None = option(None, least=1)
+    features: int | None = option(None, least=1)
+    kappa_s: float | None = None
+    kappa_b: float | None = None
 
 
 @dataclass(frozen=True)
 class ObjectiveOptions:
-    """The objective, as in ``adfs fit``, and the gap to reach."""
+    """The objective, as in ``adfs fit``, and the gap to reach.
 
-    loss: options.Loss = "logistic"
-    C: float | None = option(None, "-C", help="Classification, as in adfs fit (default 1).")
-    alpha: float | None = option(None, "--alpha", help="Regression, as in adfs fit (default 1).")
-    tol: float = option(1e-6, "--tol", help="The certified relative gap to reach.")
+    loss: A registered loss by name.
+    C: Classification, as in adfs fit (default 1).
+    alpha: Regression, as in adfs fit (default 1).
+    tol: The certified relative gap to reach.
+    """
+
+    loss: str = "logistic"
+    C: float | None = option(None, "-C", positive=True)
+    alpha: float | None = option(None, positive=True)
+    tol: float = option(1e-6, positive=True)
 
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """The settings that a plan compares."""
+    """The settings that a plan compares.
 
-    nodes: str | None = option(
-        None,
-        "--nodes",
-        help="Numbers of nodes to compare, with commas (1 to 64, as long as each has 100 rows).",
-    )
-    network: list[str] | None = option(
-        None, "--network", help="A network to compare; may be repeated (cycle, grid, torus, exponential)."
-    )
-    method: list[str] | None = option(None, "--method", help="A method to compare; may be repeated (all).")
-    tau: float | None = option(
-        None, "--tau", help="Time of a message, one sample's computation taking 1 (5)."
-    )
-    law: str = option("exponential", "--law", help="Distribution of the delays: exponential or fixed.")
-    measure: bool = option(
-        False, "--measure", help="Measure the seconds of a sample and, under mpiexec, of a message too."
-    )
+    nodes: Numbers of nodes to compare, with commas (1 to 64, as long as each has 100 rows).
+    network: A network to compare; may be repeated (cycle, grid, torus, exponential).
+    method: A method to compare; may be repeated (all).
+    tau: Time of a message, one sample's computation taking 1 (5).
+    law: Distribution of the delays: exponential or fixed.
+    measure: Measure the seconds of a sample and, under mpiexec, of a message too.
+    seed: Same seed, same bits.
+    """
+
+    nodes: str | None = None
+    network: list[str] | None = None
+    method: list[str] | None = None
+    tau: float | None = None
+    law: str = "exponential"
+    measure: bool = False
+    seed: int = option(0, least=0)
 
 
-def run(
+@dataclass(frozen=True)
+class PlanOutputOptions:
+    """The page, the figure and the form of the table.
+
+    out: Write a page with all results here (HTML).
+    figure: Draw time against nodes into this file (PNG, PDF or SVG).
+    as_json: Print one JSON object.
+    """
+
+    out: Path | None = option(None, "--out", "-o")
+    figure: Path | None = None
+    as_json: bool = option(False, "--json")
+
+
+def plan(
     choices: ChoiceOptions,
     sizes: SizeOptions,
     objective: ObjectiveOptions,
-    reading: options.WeightedFileOptions,
+    reading: WeightedFileOptions,
+    output: PlanOutputOptions,
     data: Annotated[
         str | None,
         typer.Argument(
             help="A file; sklearn:breast_cancer, …; synthetic:900x10; or leave it out and give sizes."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a page with all results here (HTML).")
-    ] = None,
-    figure: Annotated[
-        Path | None,
-        typer.Option("--figure", help="Draw time against nodes into this file (PNG, PDF or SVG)."),
-    ] = None,
-    seed: options.Seed = 0,
-    as_json: options.Json = False,
-) -> int:
+) -> None:
     """Say which method, how many nodes and which network to run, and how long it will take.
 
     The times of all methods are predicted on one idealised clock, from the rates of the theory and from
-    factors that were observed in runs.
-    """
-    from adfs.files import check_outputs
-    from adfs.launching import launched_by_mpi
+    factors that were observed in runs. Time 1 is the computation of one sample; with --measure there are
+    seconds too, and under mpiexec the time of a message between these ranks is measured instead of given.
 
+    Examples
+    --------
+    adfs plan train.svm -C 1 --nodes 1,4,16 --network grid --network cycle --tau 20
+    adfs plan --samples 1000000 --features 50 --kappa-s 1e5 --kappa-b 1e3 --nodes 16,64 --tau 100
+    adfs plan sklearn:breast_cancer --measure --out plan.html
+    mpiexec -n 4 adfs plan train.svm --measure --nodes 4 --json
+    """
     # Everything that can be checked is checked before the data are read.
-    check_outputs({"DATA": data} if data else {}, {"--out": out, "--figure": figure})
-    options.check_positive(objective, "C", "alpha", "tol")
-    options.check_figure("--figure", figure)
+    check_outputs({"DATA": data}, {"--out": output.out, "--figure": output.figure})
+    options.check_figure("--figure", output.figure)
     over_mpi = launched_by_mpi()
-    _check_measuring(choices, over_mpi)
+    if over_mpi and not choices.measure:
+        raise InputError(
+            "a plan is made by one process; under mpiexec it measures the network: add --measure"
+        )
+    if over_mpi and choices.tau is not None:
+        raise InputError("under mpiexec --measure measures tau: leave out --tau")
     counts = None if choices.nodes is None else _counts(choices.nodes)
 
-    from adfs.planning import GRAPHS, plan
+    from adfs.planning import GRAPHS
+    from adfs.planning import plan as make_plan
     from adfs.runtimes.delays import DEFAULT_TAU
 
     # A problem with data, or only its sizes.
-    source = _source(data, sizes, objective, reading, seed)
+    source = _source(data, sizes, objective, reading, choices.seed)
     step, tau = _measure(source, choices.measure, over_mpi)
     if step is not None and math.isnan(step):  # another rank than 0
-        return 0
+        return
     # A measured τ, a given one, or the default.
     if tau is None:
         tau = DEFAULT_TAU if choices.tau is None else choices.tau
-    result = plan(
+    result = make_plan(
         source,
         nodes=counts,
         network=choices.network or GRAPHS,
@@ -132,34 +149,19 @@ def run(
         methods=choices.method or None,
         law=choices.law,
         seconds_per_sample=step,
-        seed=seed,
+        seed=choices.seed,
     )
-    if out is not None:
-        result.save_page(out)
-    if figure is not None:
-        options.save_figure(figure, result.plot())
-    if as_json:
+    if output.out is not None:
+        result.save_page(output.out)
+    if output.figure is not None:
+        options.save_figure(output.figure, result.plot())
+    if output.as_json:
         print(result.to_json(), end="")
     else:
         _show(result)
-    return 0
-
-
-def _check_measuring(choices: ChoiceOptions, over_mpi: bool) -> None:
-    """Raise if several processes are to plan without measuring, or measure a τ that is given."""
-    from adfs.errors import InputError
-
-    if over_mpi and not choices.measure:
-        raise InputError(
-            "a plan is made by one process; under mpiexec it measures the network: add --measure"
-        )
-    if over_mpi and choices.tau is not None:
-        raise InputError("under mpiexec --measure measures tau: leave out --tau")
 
 
 def _counts(text: str) -> list[int]:
-    from adfs.errors import InputError
-
     # A wrong word becomes 0, which the next check reports.
     try:
         counts = [int(word) for word in text.split(",")]
@@ -174,12 +176,11 @@ def _source(
     data: str | None,
     sizes: SizeOptions,
     objective: ObjectiveOptions,
-    reading: options.FileOptions,
+    reading: WeightedFileOptions,
     seed: int,
 ) -> Problem | Facts:
     """Return the problem of the data, or the facts that were given instead."""
     from adfs.cli.simulate import make_setting
-    from adfs.errors import InputError
     from adfs.planning import Facts
 
     # Sizes are given if and only if there are no data.
@@ -252,39 +253,35 @@ def _show(result: Plan) -> None:
         print(sentence)
 
 
-NET_BENCH_EXAMPLES = """\b
-Examples:
-  mpiexec -n 2 adfs net-bench
-  mpiexec -n 4 --hostfile hosts adfs net-bench --numbers 124 --entries 14
-
-\b
-tau is what `adfs fit --tau` and `adfs.Parameters.tuned(tau=…)` take.
-"""
-
-
 @dataclass(frozen=True)
 class BenchOptions:
-    """The messages and the local step that ``adfs net-bench`` measures."""
+    """The messages and the local step that ``adfs net-bench`` measures.
 
-    numbers: list[int] | None = option(
-        None, "--numbers", "-d", help="Numbers in a message (the dimension); may be repeated."
-    )
-    entries: int | None = option(
-        None, "--entries", help="Non-zeros per row, for the local step; dense by default."
-    )
-    deadline: float = option(60.0, "--deadline", help="Seconds to wait for another rank.")
+    numbers: Numbers in a message (the dimension); may be repeated.
+    entries: Non-zeros per row, for the local step; dense by default.
+    deadline: Seconds to wait for another rank.
+    as_json: Print one JSON object.
+    """
+
+    numbers: list[int] | None = option(None, "--numbers", "-d")
+    entries: int | None = option(None, positive=True)
+    deadline: float = option(60.0, positive=True)
+    as_json: bool = option(False, "--json")
 
 
-def net_bench(bench: BenchOptions, as_json: options.Json = False) -> int:
+def net_bench(bench: BenchOptions) -> None:
     """Measure exchanges between MPI ranks and the time of a local step, and print their ratio tau.
 
-    Run it with the launcher, the ranks and the hosts of the run that it is for.
+    Run it with the launcher, the ranks and the hosts of the run that it is for. `adfs fit --tau` and
+    `adfs.Parameters.tuned(tau=…)` take tau.
+
+    Examples
+    --------
+    mpiexec -n 2 adfs net-bench
+    mpiexec -n 4 --hostfile hosts adfs net-bench --numbers 124 --entries 14
     """
-    from adfs.errors import InputError
-    from adfs.launching import launched_by_mpi
     from adfs.runtimes.netbench import WIDTHS, bench_network
 
-    options.check_positive(bench, "deadline", "entries")
     if min(bench.numbers or [1]) < 1:
         raise InputError(f"--numbers must be above 0, got {min(bench.numbers or [1])}")
     if not launched_by_mpi():
@@ -297,13 +294,12 @@ def net_bench(bench: BenchOptions, as_json: options.Json = False) -> int:
         rank = world.Get_rank()
         measured = bench_network(world, widths, entries=bench.entries, deadline=bench.deadline)
     if rank != 0:
-        return 0
+        return
     table = measured.table()
-    if as_json:
+    if bench.as_json:
         figures = {"latency": measured.latency, "bandwidth": measured.bandwidth}
         print(json.dumps({"hosts": measured.hosts} | figures | {"rows": table.to_dict("records")}))
-        return 0
+        return
     print(f"{len(measured.hosts)} ranks on {len(set(measured.hosts))} hosts, {len(measured.pairs)} pairs")
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     print(f"latency {1e6 * measured.latency:.1f} µs, bandwidth {measured.bandwidth / 1e6:.3g} MB/s one way")
-    return 0

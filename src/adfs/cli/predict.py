@@ -4,158 +4,173 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adfs.cli import options
+from adfs.cli.options import option
+from adfs.errors import InputError
+from adfs.files import check_outputs, write_whole
 
 if TYPE_CHECKING:
-    from adfs.data import LinearModel, ReadOptions, Table
-
-EXAMPLES = """\b
-Examples:
-  adfs predict model.json test.svm.bz2 > labels.txt
-  adfs predict model.json test.csv --proba --out probabilities.csv
-"""
+    from adfs.data import LinearModel, Table
 
 
-def run(
+@dataclass(frozen=True)
+class SampleOptions:
+    """How a file is read for a model.
+
+    form: auto (by the file's ending), libsvm, npz, csv or parquet.
+    label: Label column of CSV and parquet: a name, or a number counted from 0 (or from the end, -1).
+    offset: Column of the offsets, if its name differs from the training data.
+    no_offset: Leave out the offset that the model was fitted with.
+    ignore_extra: Leave out features that the model does not know.
+    as_json: Print one JSON object.
+    """
+
+    form: str = option("auto", "--format")
+    label: str | None = None
+    offset: str | None = None
+    no_offset: bool = False
+    ignore_extra: bool = option(False, "--ignore-extra-features")
+    as_json: bool = option(False, "--json")
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """What is predicted, and where it goes.
+
+    out: Write here instead of standard output.
+    proba: Probabilities of the classes, as CSV; logistic loss only.
+    decision: The values xᵀθ + b instead of classes or means.
+    """
+
+    out: Path | None = option(None, "--out", "-o")
+    proba: bool = False
+    decision: bool = False
+
+
+def predict(
     model: Annotated[Path, typer.Argument(help="A model that adfs fit wrote.")],
     file: Annotated[
         str, typer.Argument(help="Samples, in any format of adfs fit; labels are not looked at.")
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write here instead of standard output.")
-    ] = None,
-    proba: Annotated[
-        bool, typer.Option("--proba", help="Probabilities of the classes, as CSV; logistic loss only.")
-    ] = False,
-    decision: Annotated[
-        bool, typer.Option("--decision", help="The values xᵀθ + b instead of classes or means.")
-    ] = False,
-    form: options.Form = "auto",
-    label: options.Label = None,
-    offset: options.OffsetOfModel = None,
-    no_offset: options.NoOffset = False,
-    ignore_extra: options.IgnoreExtra = False,
-    as_json: options.Json = False,
+    output: PredictionOptions,
+    samples: SampleOptions,
 ) -> None:
-    """Predict, one line per sample."""
-    from adfs.data import LinearModel, ReadOptions
-    from adfs.errors import InputError
-    from adfs.files import check_outputs, write_whole
+    """Predict, one line per sample.
 
-    if proba and decision:
+    Examples
+    --------
+    adfs predict model.json test.svm.bz2 > labels.txt
+    adfs predict model.json test.csv --proba --out probabilities.csv
+    """
+    if output.proba and output.decision:
         raise InputError("--proba and --decision are two different outputs: take one")
-    check_outputs({"MODEL": model, "FILE": file}, {"--out": out})
-    fitted = LinearModel.load(model)
-    read = ReadOptions(form, label, offset=offset, labels_needed=False)
-    table = read_for(fitted, file, read, ignore_extra=ignore_extra, no_offset=no_offset)
+    check_outputs({"MODEL": model, "FILE": file}, {"--out": output.out})
+    fitted, table = read_for(model, file, samples, labels_needed=False)
+    # Several columns have the classes as their heads.
     header: list[object] = []
-    if proba:
+    if output.proba:
         values, header = fitted.proba(table.X, table.offset), list(fitted.classes or [])
-    elif decision:
+    elif output.decision:
         values = fitted.decision(table.X, table.offset)
         header = list(fitted.classes or []) if values.ndim == 2 else []
     else:
         values = fitted.predict(table.X, table.offset)
-    if as_json:
+    if samples.as_json:
         text = json.dumps({"columns": header or None, "predictions": values.tolist()}) + "\n"
     else:
-        rows = [header, *values.tolist()] if header else values.tolist()
-        text = "".join(_line(row) for row in rows)
-    if out is None:
+        rows = values.tolist() if values.ndim == 2 else values[:, None].tolist()
+        text = "".join(",".join(map(str, row)) + "\n" for row in ([header, *rows] if header else rows))
+    if output.out is None:
         sys.stdout.write(text)
     else:
-        write_whole(out, text)
-
-
-def _line(row: object) -> str:
-    return ",".join(str(value) for value in row) + "\n" if isinstance(row, list) else f"{row}\n"
+        write_whole(output.out, text)
 
 
 def read_for(
-    model: LinearModel, file: str, asked: ReadOptions, *, ignore_extra: bool, no_offset: bool
-) -> Table:
-    """Read a file for a model: the features in the model's order, the label and the offset by their names.
+    path: Path, file: str, samples: SampleOptions, *, weight: str | None = None, labels_needed: bool = True
+) -> tuple[LinearModel, Table]:
+    """Return a model, and a file's samples for it: features in the model's order, label and offset by name.
 
-    The options in ``asked`` override the names that the model has stored.
+    Options override the names that the model has stored.
     """
-    from dataclasses import replace
+    from adfs.data import LinearModel, ReadOptions, align, read_table
 
-    from adfs.data import align, read_table
-    from adfs.errors import InputError
-
-    if no_offset and asked.offset is not None:
+    model = LinearModel.load(path)
+    if samples.no_offset and samples.offset is not None:
         raise InputError("--offset and --no-offset contradict each other: take one")
-    label = asked.label if asked.label is not None else model.label
-    shift = asked.offset if asked.offset is not None else model.offset
-    table = read_table(file, replace(asked, label=label, offset=shift, offset_needed=False))
-    if no_offset:
+    label = samples.label if samples.label is not None else model.label
+    offset = samples.offset if samples.offset is not None else model.offset
+    read = ReadOptions(samples.form, label, weight, offset=offset)
+    table = read_table(file, replace(read, labels_needed=labels_needed, offset_needed=False))
+    if samples.no_offset:
         table = replace(table, offset=None)
-    elif shift is not None and table.offset is None:
-        known = "" if asked.offset is not None else ", which the model was fitted with"
+    elif offset is not None and table.offset is None:
+        known = "" if samples.offset is not None else ", which the model was fitted with"
         raise InputError(
-            f"{file} has no column {shift!r} of offsets{known}; add it, name another one with --offset, "
+            f"{file} has no column {offset!r} of offsets{known}; add it, name another one with --offset, "
             "or predict without it by --no-offset"
         )
+    # Columns are found by their names if both have names.
     if table.feature_names is not None and model.feature_names is not None:
         places = {name: place for place, name in enumerate(table.feature_names)}
         missing = [name for name in model.feature_names if name not in places]
         if missing:
             raise InputError(f"{file} has no column {missing[0]!r}, which the model wants")
         extra = set(places) - set(model.feature_names)
-        if extra and not ignore_extra:
+        if extra and not samples.ignore_extra:
             raise InputError(
                 f"{file} has a column {min(extra)!r} that the model does not know; name the label with "
                 "--label, or leave such columns out with --ignore-extra-features"
             )
         order = [places[name] for name in model.feature_names]
         table = replace(table, X=table.X[:, order], feature_names=model.feature_names)
-    return align(
+    (table,) = align(
         [table],
         n_features=model.n_features,
         index_base=model.index_base,
-        ignore_extra=ignore_extra,
+        ignore_extra=samples.ignore_extra,
         remedy="leave out those that the model does not know with --ignore-extra-features",
-    )[0]
+    )
+    return model, table
 
 
-SCORE_EXAMPLES = """\b
-Examples:
-  adfs score model.json test.svm.bz2
-  adfs score model.json test.csv --label price --json
-"""
+@dataclass(frozen=True)
+class WeightOptions:
+    """The weights of a score.
+
+    weight: Column of sample weights of CSV and parquet.
+    """
+
+    weight: str | None = None
 
 
 def score(
     model: Annotated[Path, typer.Argument(help="A model that adfs fit wrote.")],
     file: Annotated[str, typer.Argument(help="Samples with labels, in any format of adfs fit.")],
-    form: options.Form = "auto",
-    label: options.Label = None,
-    weight: options.Weight = None,
-    offset: options.OffsetOfModel = None,
-    no_offset: options.NoOffset = False,
-    ignore_extra: options.IgnoreExtra = False,
-    as_json: options.Json = False,
+    samples: SampleOptions,
+    weighting: WeightOptions,
 ) -> None:
     """Score a model on samples with labels.
 
     The score is the share of right classes, R² for a regression, D² for the losses poisson and gamma.
+
+    Examples
+    --------
+    adfs score model.json test.svm.bz2
+    adfs score model.json test.csv --label price --json
     """
     import numpy as np
 
-    from adfs.data import LinearModel, ReadOptions
-    from adfs.errors import InputError
     from adfs.prediction import accuracy, explained_share
     from adfs.problem import LOSSES, get_loss
     from adfs.problem.losses import check_labels
 
-    fitted = LinearModel.load(model)
-    read = ReadOptions(form, label, weight, offset=offset)
-    table = read_for(fitted, file, read, ignore_extra=ignore_extra, no_offset=no_offset)
+    fitted, table = read_for(model, file, samples, weight=weighting.weight)
     assert table.y is not None
     predicted = fitted.predict(table.X, table.offset)
     if (table.y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
@@ -171,7 +186,7 @@ def score(
         check_labels(loss, table.y, file)
         metric = loss.score.lower().replace("²", "2")
         value = explained_share(loss.unit_deviances, table.y, predicted, weights)
-    if as_json:
+    if samples.as_json:
         print(json.dumps({"metric": metric, "score": value, "n_samples": table.n_samples}))
     else:
         print(f"{metric} {value:.6f} ({table.n_samples} samples)")

@@ -11,78 +11,96 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adfs.cli import options
-from adfs.cli.options import option
+from adfs.cli.options import FileOptions, ProblemOptions, RunLimits, option
+from adfs.errors import InputError
+from adfs.files import check_outputs, write_whole
 
 if TYPE_CHECKING:
     from adfs.network import Network
     from adfs.problem import Problem
     from adfs.theory import Parameters
 
-EXAMPLES = """\b
-Examples:
-  adfs simulate synthetic:900x10 --nodes 9 --network grid:3x3 --tol 1e-8
-  adfs simulate sklearn:breast_cancer --method msda --nodes 16 --network torus --max-passes 500
-  adfs simulate train.svm --nodes 9 --network grid:3x3 --out run.npz --history run.csv
-"""
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A file; sklearn:breast_cancer, digits, …; or synthetic:900x10 (samples x features)."
+    ),
+]
 
 
 @dataclass(frozen=True)
-class LimitOptions:
-    """Where a simulation ends, and its checkpoints; the parameters of `adfs.simulate`."""
+class LimitOptions(RunLimits):
+    """Where a simulation ends, and its checkpoints; the parameters of `adfs.simulate`.
 
-    tol: float | None = option(None, "--tol", help="Stop at this certified relative duality gap.")
-    max_passes: float | None = option(
-        None, "--max-passes", help="Stop after so many passes over the data (100 without --tol)."
-    )
-    seconds: options.Seconds = None
-    checkpoint: options.Checkpoint = None
-    resume: options.Resume = False
-    progress: options.Progress = None
+    tol: Stop at this certified relative duality gap.
+    max_passes: Stop after so many passes over the data (100 without --tol).
+    """
+
+    tol: float | None = option(None, positive=True)
+    max_passes: float | None = option(None, positive=True)
 
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The method of a simulation; the parameters of `adfs.simulate`."""
+    """The method of a simulation; the parameters of `adfs.simulate`.
 
-    method: str = option("adfs", "--method", help="adfs, ns-adfs, adfs-block, msda, …")
-    parameters: options.Parameters = None
-    tau: float | None = option(
-        None, "--tau", help="Time of a message, one sample's computation taking 1; for tuned parameters."
-    )
-    schedule: options.Schedule = "iid"
+    method: adfs, ns-adfs, adfs-block, msda, …
+    parameters: tuned (the default), paper or adaptive.
+    tau: Time of a message, one sample's computation taking 1; for tuned parameters.
+    schedule: iid (the paper's) or poisson.
+    """
+
+    method: str = "adfs"
+    parameters: str | None = None
+    tau: float | None = None
+    schedule: str = "iid"
 
 
-def run(
-    data: options.Data,
+@dataclass(frozen=True)
+class OutputOptions:
+    """The results of a simulation.
+
+    out: Save the run here; adfs.Run.load reads it.
+    history: Write the recorded gaps, work and times here, as CSV.
+    as_json: Print one JSON object.
+    """
+
+    out: Path | None = option(None, "--out", "-o")
+    history: Path | None = None
+    as_json: bool = option(False, "--json")
+
+
+def simulate(
+    data: Data,
     method: MethodOptions,
-    setting: options.ProblemOptions,
+    setting: ProblemOptions,
     limits: LimitOptions,
-    reading: options.FileOptions,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Save the run here; adfs.Run.load reads it.")
-    ] = None,
-    history: options.History = None,
-    as_json: options.Json = False,
+    reading: FileOptions,
+    output: OutputOptions,
 ) -> int:
-    """Run one method once on a simulated network."""
+    """Run one method once on a simulated network.
+
+    Examples
+    --------
+    adfs simulate synthetic:900x10 --nodes 9 --network grid:3x3 --tol 1e-8
+    adfs simulate sklearn:breast_cancer --method msda --nodes 16 --network torus --max-passes 500
+    adfs simulate train.svm --nodes 9 --network grid:3x3 --out run.npz --history run.csv
+    """
+    outputs = {"--out": output.out, "--history": output.history, "--checkpoint": limits.checkpoint}
+    check_outputs({"DATA": data}, outputs)
+
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
-    from adfs.files import check_outputs, write_whole
-
-    check_outputs({"DATA": data}, {"--out": out, "--history": history, "--checkpoint": limits.checkpoint})
-    options.check_positive(setting, "sigma")
-    options.check_positive(limits, "tol", "max_passes", "seconds")
-
-    from adfs.runtimes import Outcome, simulate
+    from adfs.runtimes import Outcome
+    from adfs.runtimes import simulate as run_simulation
 
     problem, network = make_setting(data, reading, setting)
     # The records have the names of the parameters of `simulate`.
     settings = asdict(method) | asdict(limits) | {"seed": setting.seed}
-    result = simulate(settings.pop("method"), problem, network, **settings)
-    if history is not None:
-        write_whole(history, result.frame.to_csv(index=False))
-    if out is not None:
-        result.save(out)
+    result = run_simulation(settings.pop("method"), problem, network, **settings)
+    if output.history is not None:
+        write_whole(output.history, result.frame.to_csv(index=False))
+    if output.out is not None:
+        result.save(output.out)
     # The summary is printed as text or as JSON.
     last = result.frame.iloc[-1]
     summary = {
@@ -97,7 +115,7 @@ def run(
         "seconds": result.seconds,
         "seed": setting.seed,
     }
-    if as_json:
+    if output.as_json:
         print(json.dumps(summary))
     else:
         for name, value in summary.items():
@@ -113,13 +131,10 @@ def run(
     return 0
 
 
-def make_setting(
-    data: str, reading: options.FileOptions, setting: options.ProblemOptions
-) -> tuple[Problem, Network]:
+def make_setting(data: str, reading: FileOptions, setting: ProblemOptions) -> tuple[Problem, Network]:
     """Return the problem and the network of a command; two classes become −1 and +1."""
     from adfs.data import ReadOptions, read_source
     from adfs.data.table import labels_for
-    from adfs.errors import InputError
     from adfs.network import Network
     from adfs.network.inputs import is_graph_file
     from adfs.problem import Problem, get_loss
@@ -146,41 +161,42 @@ def make_setting(
     return problem, network
 
 
-RATES_EXAMPLES = """\b
-Examples:
-  adfs rates sklearn:breast_cancer --nodes 9 --network grid:3x3 --tau 5
-  adfs rates train.svm --nodes 16 --network torus --sigma 0.1 --tau 50 --json
-"""
+@dataclass(frozen=True)
+class RateOptions:
+    """The parameters whose rates are printed.
+
+    parameters: tuned or paper.
+    tau: Time of a message, one sample's computation taking 1 (5).
+    as_json: Print one JSON object.
+    """
+
+    parameters: str = "tuned"
+    tau: float | None = None
+    as_json: bool = option(False, "--json")
 
 
-def rates(
-    data: options.Data,
-    setting: options.ProblemOptions,
-    reading: options.FileOptions,
-    parameters: Annotated[str, typer.Option("--parameters", help="tuned or paper.")] = "tuned",
-    tau: Annotated[
-        float | None, typer.Option("--tau", help="Time of a message, one sample's computation taking 1 (5).")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+def rates(data: Data, setting: ProblemOptions, reading: FileOptions, options: RateOptions) -> None:
     """Print what theory predicts for a problem and a network.
 
     Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
-    """
-    options.check_positive(setting, "sigma")
 
+    Examples
+    --------
+    adfs rates sklearn:breast_cancer --nodes 9 --network grid:3x3 --tau 5
+    adfs rates train.svm --nodes 16 --network torus --sigma 0.1 --tau 50 --json
+    """
     from adfs.algorithms import get_method
     from adfs.runtimes.delays import DEFAULT_TAU
     from adfs.theory import summarize, table1
 
-    tau = DEFAULT_TAU if tau is None else tau
+    tau = DEFAULT_TAU if options.tau is None else options.tau
     problem, network = make_setting(data, reading, setting)
     get_method("adfs").check(problem, {})
-    chosen = get_method("adfs").parameters(problem, network, choice=parameters, tau=tau)
+    chosen = get_method("adfs").parameters(problem, network, choice=options.parameters, tau=tau)
     # The paper's table and our own facts use the same τ.
     table, facts = table1(summarize(problem), network, tau), _rate_facts(problem, network, chosen, tau)
     name = network.name or setting.network
-    if as_json:
+    if options.as_json:
         # JSON has no infinity.
         finite = {key: value if math.isfinite(value) else None for key, value, _ in facts}
         rows = {str(key): float(row["time"]) for key, row in table.iterrows()}

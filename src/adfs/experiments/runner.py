@@ -47,6 +47,8 @@ _ORIGIN = "# from "
 class RunsInterruptedError(AdfsError):
     """The runs were interrupted; finished ones are kept, and the same call continues from there."""
 
+    exit_code = 130  # as for Ctrl-C in a shell
+
 
 # --------------------------------------------------------------------------- one run
 
