@@ -132,9 +132,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         sys.stdout, sys.stderr = printed  # Typer has wrapped them in that case
     # A full disk shows only when the output is flushed.
-    trouble = _flush(sys.stdout)
-    if trouble is not None:
-        _say(f"cannot write to standard output: {trouble.strerror}")
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # its reader has closed it
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        _say(f"cannot write to standard output: {error.strerror}")
         code = FILE_TROUBLE
     return code
 
@@ -149,28 +154,23 @@ def _run(given: list[str], debug: bool) -> int:
         helps["loss"] = describe_losses()
     try:
         code = build(helps)(args=given, prog_name="adfs", standalone_mode=False)
-    except (AdfsError, typer.TyperException) as error:
-        if debug:
-            traceback.print_exception(error)
-        if isinstance(error, typer.TyperException):
-            message, code = _current_option(error.format_message()), BAD_REQUEST
-        else:
-            message, code = str(error), error.exit_code
-        wait_for_rank_0()
-        _say(message)
-        return code
-    except OSError as error:
-        if error.errno is None:  # not a file, but a library that cannot be loaded, for instance
-            raise
-        if debug:
-            traceback.print_exception(error)
-        wait_for_rank_0()
-        # The error has a name only if opening the file failed; otherwise it is most likely standard output.
-        where = error.filename or "standard output or a file that was open"
-        _say(f"reading or writing failed: {where}: {error.strerror}")
-        return FILE_TROUBLE
     except typer.Abort:
         code = INTERRUPTED
+    except (AdfsError, typer.TyperException, OSError) as error:
+        if isinstance(error, AdfsError):
+            message, code = str(error), error.exit_code
+        elif isinstance(error, typer.TyperException):
+            message, code = _current_option(error.format_message()), BAD_REQUEST
+        elif error.errno is None:  # not a file, but a library that cannot be loaded, for instance
+            raise
+        else:
+            # The error has a name only if opening a file failed; otherwise it is most likely the output.
+            where = error.filename or "standard output or a file that was open"
+            message, code = f"reading or writing failed: {where}: {error.strerror}", FILE_TROUBLE
+        if debug:
+            traceback.print_exception(error)
+        wait_for_rank_0()
+        _say(message)
     if code in (INTERRUPTED, TERMINATED):
         _say("interrupted" if code == INTERRUPTED else "told to end (SIGTERM)")
     return code if isinstance(code, int) else 0
@@ -228,23 +228,9 @@ def _say(message: str) -> None:
         _discard(sys.stderr)
 
 
-def _flush(stream: TextIO | None) -> OSError | None:
-    """Flush a stream; return the error if that fails, except for a pipe that its reader has closed."""
-    try:
-        if stream is not None:
-            stream.flush()
-    except BrokenPipeError:
-        _discard(stream)
-    except OSError as error:
-        _discard(stream)
-        return error
-    return None
-
-
-def _discard(stream: TextIO | None) -> None:
+def _discard(stream: TextIO) -> None:
     """Discard the unwritten rest of a stream, because Python would report it at exit."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        if stream is not None:
-            os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
