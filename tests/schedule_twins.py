@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from adfs.schedule import AliasTables, Schedule
+import numpy as np
+
+from adfs.schedule import AliasTables, RoundWindow, Schedule
 from adfs.schedule.poisson import CELL_MEAN, COUNT_THRESHOLDS
 
 LOW = 0xFFFFFFFF
@@ -24,8 +26,15 @@ def draws(seed: int, index: int, actor: int, last: int) -> tuple[int, int]:
     return w0 << 32 | w1, w2 << 32 | w3
 
 
-def draw_row(tables: AliasTables, node: int, draw: int) -> int:
-    k = tables.node_ids.tolist().index(node)
+def row_of(schedule: Schedule, actor: int, draw: int) -> int:
+    """The row that an actor draws, −1 for an edge and without tables."""
+    if actor >= schedule.n_nodes or schedule.samples is None:
+        return -1
+    return draw_row(schedule.samples, schedule.samples.node_ids.tolist().index(actor), draw)
+
+
+def draw_row(tables: AliasTables | RoundWindow, k: int, draw: int) -> int:
+    """Draw a row of the k-th node of the tables."""
     first, last = int(tables.node_starts[k]), int(tables.node_starts[k + 1])
     product = draw * (last - first)
     column, position = product >> 64, product >> 32 & LOW
@@ -46,15 +55,16 @@ def clock_events(schedule: Schedule, actor: int, stop: float) -> list[tuple[floa
         for k in range(count):
             position, row = draws(schedule.seed, cell, actor, 3 << 24 | k)
             time = (cell + (position >> 11) * 2.0**-53) * width
-            compute = actor < schedule.n_nodes and schedule.samples is not None
-            events.append((time, actor, draw_row(schedule.samples, actor, row) if compute else -1))
+            events.append((time, actor, row_of(schedule, actor, row)))
         cell += 1
     return [event for event in events if 0.0 < event[0] <= stop]
 
 
 def poisson_events(schedule: Schedule, start: float, stop: float) -> list[tuple[float, int, int]]:
     """All events of all clocks, in the order of their times."""
-    events = [event for actor in range(schedule.n_actors) for event in clock_events(schedule, actor, stop)]
+    events = [
+        event for actor in range(schedule.probability.size) for event in clock_events(schedule, actor, stop)
+    ]
     return sorted(event for event in events if event[0] > start)
 
 
@@ -69,6 +79,18 @@ def iid_events(
         column, position = product >> 64, product & (2**64 - 1)
         threshold, alias = table[column]
         actor = column if position < threshold else alias
-        compute = actor < schedule.n_nodes and schedule.samples is not None
-        events.append((float(t + 1), actor, draw_row(schedule.samples, actor, row) if compute else -1))
+        events.append((float(t + 1), actor, row_of(schedule, actor, row)))
     return events
+
+
+def coin(window: RoundWindow, t: int) -> float:
+    """The uniform number in [0, 1) that all nodes share in round t; below p it is gossip."""
+    return float(draws(int(window.key), t, 0, 4 << 24)[0] >> 11) * 2.0**-53
+
+
+def round_samples(window: RoundWindow, t: int) -> np.ndarray:
+    """The row that each node draws in round t, −1 for a node without any; shape (k,)."""
+    rows = np.full(window.node_starts.size - 1, -1)
+    for place, name in zip(window.places.tolist(), window.names.tolist(), strict=True):
+        rows[place] = draw_row(window, place, draws(int(window.key), t, name, 5 << 24)[0])
+    return rows

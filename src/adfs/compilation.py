@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import llvmlite
@@ -29,7 +29,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, sigutils
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import FunctionCache
+from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 from numba.extending import intrinsic
@@ -119,67 +120,44 @@ _PACKAGE = Path(__file__).parent
 # A type that these packages define is fixed by their versions, which are part of every entry's name.
 _KNOWN_PACKAGES = frozenset({_PACKAGE.name, "builtins", "numba", "numpy"})
 _FOLDERS_KEPT = 12
+# The files that kernels are made from: this one, and those that mention it. They import its decorators, or
+# say in a comment that kernels use their constants. A test checks that kernels take nothing from other files.
+_FILES = [path for path in sorted(_PACKAGE.rglob("*.py")) if path.is_file()]
+_SOURCES = [path for path in _FILES if b"adfs.compilation" in path.read_bytes()]
 
 
-def _file_times() -> list[tuple[int, int]] | None:
+def _file_times() -> list[tuple[int, int]]:
     """Return times and sizes of all sources; they change when a source is edited."""
-    try:
-        return [(status.st_mtime_ns, status.st_size) for status in map(os.stat, _SOURCES)]
-    except OSError:  # a source was removed
-        return None
+    return [(status.st_mtime_ns, status.st_size) for status in map(os.stat, _SOURCES)]
 
 
-def _kernel_sources() -> list[Path]:
-    """Return the files that kernels are made from: this one, and those that mention it.
-
-    They import its decorators, or say in a comment that kernels use their constants. A test checks that
-    kernels take nothing from other files of the package.
-    """
-    files = sorted(path for path in _PACKAGE.rglob("*.py") if path.is_file())
-    return [path for path in files if path == Path(__file__) or b"adfs.compilation" in path.read_bytes()]
-
-
-_SOURCES = _kernel_sources()
 _FILE_TIMES_AT_IMPORT = _file_times()
 
 
 @functools.cache
 def _folder() -> Path | None:
-    """Return the cache folder of these sources, which need not exist; None where sources cannot be read."""
+    """Make the cache folder of these sources; None where there cannot be one that is safe."""
     root = Path(AppDirs("adfs", appauthor=False).user_cache_dir) / "kernels"
     if numba.config.CACHE_DIR:
         root = Path(numba.config.CACHE_DIR).absolute() / "adfs-kernels"
-    stamp = hashlib.sha256()
-    try:
-        for path in _SOURCES:
-            stamp.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
-            stamp.update(hashlib.sha256(path.read_bytes()).digest())
-    except OSError:
-        return None
     # A package inside an archive has no source files; a user without a home has no absolute folder.
     if not _SOURCES or not root.is_absolute():
         return None
+    stamp = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in _SOURCES))
     folder = root / f"{stamp.hexdigest()[:16]}-numba{numba.__version__}"
     with suppress(OSError):
-        os.utime(folder)  # the time of its last use
-    return folder
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder of these sources; the folders that were unused for longest make room for it."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not folder.exists():
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Another user who can write to the folder could have us execute any machine code.
+        status = root.stat()
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+            return None
         folder.mkdir(mode=0o700, exist_ok=True)
-        by_age = sorted(folder.parent.glob("*-numba*"), key=lambda path: path.stat().st_mtime)
-        for path in by_age[:-_FOLDERS_KEPT]:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _refuse_shared(root: Path) -> None:
-    """Raise an OSError for a folder that another user can write to: its machine code would be executed."""
-    status = root.stat()
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-        raise PermissionError(f"{root} can be written to by others")
+        with suppress(OSError):
+            os.utime(folder)  # the time of its last use
+            for unused in sorted(root.glob("*-numba*"), key=os.path.getmtime)[:-_FOLDERS_KEPT]:
+                shutil.rmtree(unused, ignore_errors=True)
+        return folder
+    return None
 
 
 def _python_objects(value: Any, visited: set[Any]) -> Iterator[Any]:
@@ -196,26 +174,16 @@ def _python_objects(value: Any, visited: set[Any]) -> Iterator[Any]:
         yield from _python_objects([type(value), vars(value)], visited)
 
 
-class _Results(CompileResultCacheImpl):  # type: ignore[misc]
-    """Turns numba's compiled functions into bytes and back."""
-
-    def __init__(self, function: FunctionType) -> None:
-        # Only for numba's warnings. Its own constructor would choose a folder beside the source file.
-        self._lineno = function.__code__.co_firstlineno
-        self._locator = SimpleNamespace(_py_file=function.__code__.co_filename)
-
-
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     """numba's disk cache of one function, with one file per signature instead of an index.
 
     numba reads its index, adds a line and writes it back: when two ranks do so together, one may later find
     the other's machine code under its own signature. Here the name of a file is the hash of its key, and a
-    file appears when it is complete.
+    file appears when it is complete. numba's constructor would choose a folder beside the source file.
     """
 
     def __init__(self, function: FunctionType, folder: Path) -> None:
-        self._py_func, self._folder, self._impl = function, folder, _Results(function)
-        self._cache_path = str(folder)
+        self._py_func, self._folder, self._cache_path = function, folder, str(folder)
         self.enable()
 
     def flush(self) -> None:
@@ -227,35 +195,27 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         path = self._entry(sig, target_context.codegen())
-        if path is None or not self._enabled:
-            return None
-        _refuse_shared(self._folder.parent)
-        content = path.read_bytes()
+        content = b"" if path is None else path.read_bytes()
         # A wrong bit in machine code would end the process: after a full disk or a crash, compile again.
         if hashlib.sha256(content[32:]).digest() != content[:32]:
             return None
-        return self._impl.rebuild(target_context, pickle.loads(content[32:]))
+        return CompileResult._rebuild(target_context, *pickle.loads(content[32:]))
 
     def _save_overload(self, sig: Any, data: Any) -> None:
         path = self._entry(sig, data.codegen)
-        if path is None or not self._enabled or not self._impl.check_cachable(data):
-            return
-        _make_folder(self._folder)
-        _refuse_shared(self._folder.parent)
-        body = dumps(self._impl.reduce(data))
-        write_whole(path, hashlib.sha256(body).digest() + body)
+        # Dynamic globals, such as pointers, belong to this process.
+        if path is not None and not data.library.has_dynamic_globals:
+            body = dumps(data._reduce())
+            write_whole(path, hashlib.sha256(body).digest() + body)
 
     def _entry(self, sig: Any, codegen: Any) -> Path | None:
         """Return the file of a signature, or None when its machine code must not be kept."""
         signature = sigutils.normalize_signature(sig)
         objects = list(_python_objects(signature, set()))
         # A function in a signature has an address in its name, which no other process finds again.
-        known = all(
-            isinstance(item, type) and item.__module__.partition(".")[0] in _KNOWN_PACKAGES
-            for item in objects
-        )
+        origins = {item.__module__.partition(".")[0] if isinstance(item, type) else "" for item in objects}
         # After an edit this process runs a mixture of the old sources and the new.
-        if not known or _file_times() != _FILE_TIMES_AT_IMPORT:
+        if not self._enabled or not origins <= _KNOWN_PACKAGES or _file_times() != _FILE_TIMES_AT_IMPORT:
             return None
         key = (
             self._index_key(signature, codegen),  # holds the processor and the function's byte code

@@ -26,6 +26,7 @@ from baseline_cases import gossip_here
 from literal_methods import LiteralBlockAdfs
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
+from schedule_twins import coin, round_samples
 
 LOSSES = ["logistic", "squared_hinge", "smoothed_hinge", "huber", "smoothed_quantile"]
 # Each kind of kernel takes seconds to compile: the other losses have the same prox, and are soaked.
@@ -118,8 +119,8 @@ def test_block_adfs_in_boxes_is_its_twin(loss: str) -> None:
     twin = LiteralBlockAdfs(view, network, parameters)
     state = twin.start()._replace(x=centers, v=centers, dual_x=duals, dual_v=duals)
     for t in range(1500):
-        gossiping = process.draws.coin(t) < parameters.p_comm
-        state = twin.step(state, None if gossiping else process.draws.samples(t))
+        gossiping = coin(process.parts.window, t) < parameters.p_comm
+        state = twin.step(state, None if gossiping else round_samples(process.parts.window, t))
     assert relative(process.primal() * problem.sigma[:, None], state.x) < 1e-12
     assert relative(process.dual(), state.dual_x) < 1e-12
 

@@ -17,6 +17,7 @@ from literal_methods import (
     literal_msda,
     literal_point_saga,
 )
+from schedule_twins import round_samples
 
 INEXACT = 1e-8  # dual gradients are solved to a part of the distance moved
 
@@ -83,7 +84,7 @@ def test_esdacd_counts_the_samples_of_both_ends_and_needs_two_nodes():
 def test_dsba(loss):
     problem, network = make_case(5, n=4, m=6, loss=loss)
     process = start("dsba", problem, network)
-    draws = [process.draws.samples(t) for t in range(200)]
+    draws = [round_samples(process.parts.window, t) for t in range(200)]
     close(
         drive(process, 200).primal(),
         literal_dsba(problem, network, setting_of("dsba", problem, network).parameters, draws),

@@ -14,6 +14,7 @@ from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Pa
 from baseline_cases import gossip_here
 from literal_methods import LiteralBlockAdfs, VelocityNsAdfs
 from loss_cases import ONE_OUTPUT, few_of
+from schedule_twins import coin, round_samples
 
 EVENTS = 10_000
 SMOOTH = [name for name in ONE_OUTPUT if LOSSES[name]().smooth]
@@ -157,8 +158,9 @@ def test_ns_adfs_is_its_twin(loss: str, schedule: str, n: int) -> None:
 
 def count_rounds(process, network: Network, parameters: BlockParameters, rounds: int) -> Work:
     """What block ADFS must have done, from the coins and draws alone."""
-    gossiping = [process.draws.coin(t) < parameters.p_comm for t in range(rounds)]
-    samples = sum(np.count_nonzero(process.draws.samples(t) >= 0) for t in range(rounds) if not gossiping[t])
+    gossiping = [coin(process.parts.window, t) < parameters.p_comm for t in range(rounds)]
+    drawing = np.count_nonzero(round_samples(process.parts.window, 0) >= 0)
+    samples = drawing * (rounds - sum(gossiping))
     messages = 2 * network.n_edges * sum(gossiping)
     return Work(samples, messages, messages * process.message_shape[1])
 
@@ -181,8 +183,8 @@ def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
     twin = LiteralBlockAdfs(problem, network, parameters)
     state = twin.start()
     for t in range(2000):
-        gossiping = processes[0].draws.coin(t) < parameters.p_comm
-        state = twin.step(state, None if gossiping else processes[0].draws.samples(t))
+        gossiping = coin(processes[0].parts.window, t) < parameters.p_comm
+        state = twin.step(state, None if gossiping else round_samples(processes[0].parts.window, t))
     assert relative(processes[0].primal("x") * problem.sigma[:, None], state.x) < 1e-12
     assert relative(processes[0].primal("v") * problem.sigma[:, None], state.v) < 1e-12
     assert np.array_equal(processes[0].primal(), processes[1].primal())

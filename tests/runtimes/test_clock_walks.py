@@ -15,7 +15,7 @@ from adfs.runtimes.delays import Delays, Straggler
 from adfs.schedule import make_schedule
 from adfs.theory import BlockParameters, Parameters, summarize
 from baseline_cases import make_case, start
-from schedule_twins import draws
+from schedule_twins import coin, draws
 
 FIXED = {"law": "fixed"}
 
@@ -95,7 +95,7 @@ def test_block_adfs_computes_or_gossips_as_its_coins_say():
     problem, network = make_case()
     parameters = BlockParameters.tuned(problem, network)
     process = start("adfs-block", problem, network, seed=4)
-    gossips = np.array([process.draws.coin(t) < parameters.p_comm for t in range(200)])
+    gossips = np.array([coin(process.parts.window, t) < parameters.p_comm for t in range(200)])
     found = retime("adfs-block", parameters, problem, network, Delays(tau=3.0, **FIXED), [200], seed=4)
     assert found.latest[0] == 3.0 * gossips.sum() + (~gossips).sum()
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adfs.errors import InputError
-from adfs.schedule import AliasTables, iid, make_schedule, poisson
+from adfs.schedule import AliasTables, make_schedule, poisson
+from adfs.schedule import events as iid
 from adfs.schedule.sampling import build_actor_table
 from schedule_twins import iid_events, poisson_events
 

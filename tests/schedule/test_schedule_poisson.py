@@ -43,7 +43,7 @@ def test_times_between_events_are_exponential():
     events = schedule.block(0, 60_000)
     merged = np.sort(events.time)
     assert stats.kstest(np.diff(merged), "expon").pvalue > 1e-3
-    for actor in range(schedule.n_actors):
+    for actor in range(schedule.probability.size):
         gaps = np.diff(events.time[events.actor == actor]) * schedule.probability[actor]
         assert stats.kstest(gaps, "expon").pvalue > 1e-3
         # Memory would show here: a cell is about this long.
@@ -70,9 +70,9 @@ def test_counts_in_disjoint_windows_are_poisson_and_independent(length):
 def test_clocks_are_independent():
     schedule = ring(4, seed=2)
     events = schedule.block(0, 80_000)
-    number = np.zeros((schedule.n_actors, 8000), dtype=int)
+    number = np.zeros((schedule.probability.size, 8000), dtype=int)
     np.add.at(number, (events.actor, np.ceil(events.time / 10).astype(int) - 1), 1)
-    correlation = np.corrcoef(number) - np.eye(schedule.n_actors)
+    correlation = np.corrcoef(number) - np.eye(schedule.probability.size)
     assert np.abs(correlation).max() < 4.5 / np.sqrt(8000)
 
 
@@ -157,7 +157,7 @@ def test_a_stream_that_runs_out_of_room_begins_again_with_more(monkeypatch, node
 
 def test_too_little_room_is_noticed():
     schedule = ring(50)
-    everyone = np.ones(schedule.n_actors, dtype=bool)
+    everyone = np.ones(schedule.probability.size, dtype=bool)
     found = schedule._windows(0.0, 40_000.0, everyone, slack=0.2)
     times = np.concatenate([events.time.copy() for _, events in found])
     assert sorted(times.tolist()) == sorted(schedule.block(0, 40_000).time.tolist())
@@ -203,7 +203,7 @@ def test_a_stream_needs_some_two_hundred_bytes_per_clock():
         pass
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 250 * schedule.n_actors
+    assert peak < 250 * schedule.probability.size
 
 
 def test_streams_by_turns_do_not_share_events(monkeypatch):

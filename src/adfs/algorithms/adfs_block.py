@@ -30,7 +30,7 @@ from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.penalties import shrunk
-from adfs.schedule import AliasTables, RoundDraws, RoundWindow
+from adfs.schedule import AliasTables, RoundWindow, round_window
 from adfs.schedule.sampling import draw_rounds
 from adfs.theory import BlockParameters, NodeSizes
 
@@ -134,14 +134,13 @@ class AdfsBlockProcess(CenterProcess, RoundProcess):
         )
         tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
         # A round of samples draws one sample at every node that has any.
-        self.draws = RoundDraws(setting.seed, tables)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
         rho, p_comm = parameters.contraction, parameters.p_comm
         # Without gossip (a single node) its constants are never used.
         mixing = rho / p_comm if p_comm > 0.0 else 0.0
         adfs = adfs_parts(problem, self.constants)
         step = rho / (parameters.dual_curvature * p_comm) if p_comm > 0.0 else 0.0
-        self.parts: BlockParts = BlockParts(adfs, self.draws.window(p_comm), step, mixing)
+        self.parts: BlockParts = BlockParts(adfs, round_window(setting.seed, tables, p_comm), step, mixing)
         self.state = adfs.state
 
     def count(self, rounds: int, products: int) -> None:

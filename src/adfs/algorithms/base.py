@@ -25,7 +25,7 @@ from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum, Loss
-from adfs.schedule import AliasTables, Events, Schedule, make_schedule
+from adfs.schedule import SCHEDULES, AliasTables, Events, Schedule
 from adfs.theory import Facts, NodeSizes, NodeSummary
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ class EventProcess(Process):
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
         self.ends, self.slot = network.ends, block_slots(network, block)
-        self.schedule: Schedule = make_schedule(
-            setting.schedule,
+        self.schedule: Schedule = SCHEDULES[setting.schedule](
             seed=setting.seed,
             edges=network.ends,
             node_probability=parameters.node_probability,

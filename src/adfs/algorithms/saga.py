@@ -25,7 +25,7 @@ from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.schedule import AliasTables, RoundDraws, RoundWindow
+from adfs.schedule import AliasTables, RoundWindow, round_window
 from adfs.schedule.sampling import draw_rounds
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters, PointSagaParameters
@@ -326,12 +326,10 @@ class DsbaProcess(RoundProcess):
         tables = AliasTables.build(
             problem.active.astype(np.float64), problem.node_starts, node_ids=setting.block
         )
-        self.draws = RoundDraws(setting.seed, tables)
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
         beta = self.samples.loss.beta
-        self.parts = DsbaParts(
-            self.samples, problem.sigma, sizes, beta, self.step, self.draws.window(0.0), self.state
-        )
+        window = round_window(setting.seed, tables)
+        self.parts = DsbaParts(self.samples, problem.sigma, sizes, beta, self.step, window, self.state)
 
     def primal(self, read: str = "x") -> np.ndarray:
         return self.state.now.copy()

@@ -41,7 +41,7 @@ from adfs.runtimes.delays import (
 )
 from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
-from adfs.schedule.philox import seed_key, stage_seed
+from adfs.schedule.philox import stage_seed
 from adfs.schedule.sampling import round_coin
 from adfs.theory import NodeSizes, node_sizes, tree_depth
 
@@ -234,7 +234,7 @@ class Clock:
         seed, network = stage_seed(self._seed, self.stage), self.network
         # The same draws as those of the run: a stage has a seed of its own.
         self._effort = self._method.effort(parameters, sizes, network)
-        self._coins = seed_key(seed)
+        self._coins = np.uint64(seed)
         self._schedule: Schedule | None = None
         if isinstance(self._effort, EventEffort):
             self._schedule = make_schedule(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.schedule.philox import Domain, check_seed, philox, seed_key
+from adfs.schedule.philox import Domain, check_seed, philox
 
 #: τ where nobody gives one: the time of a message in the paper's experiments.
 DEFAULT_TAU = 5.0
@@ -164,7 +164,7 @@ class Delays:
             for values, value in zip(slow, (one.factor, one.share, one.period), strict=True):
                 values[one.node] = value
         return Pace(
-            seed_key(seed if self.seed is None else self.seed),
+            np.uint64(seed if self.seed is None else self.seed),
             self.law == "exponential",
             self.batch == "scaled",
             self.blocking,

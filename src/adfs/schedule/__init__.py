@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adfs.errors import unknown_name
-from adfs.schedule.events import Events, Schedule, frame
-from adfs.schedule.iid import IidSchedule
+from adfs.schedule.events import Events, IidSchedule, Schedule, frame
 from adfs.schedule.poisson import PoissonSchedule
-from adfs.schedule.sampling import AliasTables, RoundDraws, RoundWindow, draw_rounds
+from adfs.schedule.sampling import AliasTables, RoundWindow, draw_rounds, round_window
 
 __all__ = [
     "SCHEDULES",
@@ -22,12 +21,12 @@ __all__ = [
     "Events",
     "IidSchedule",
     "PoissonSchedule",
-    "RoundDraws",
     "RoundWindow",
     "Schedule",
     "draw_rounds",
     "frame",
     "make_schedule",
+    "round_window",
 ]
 
 #: The schedules by the names that users write.
@@ -66,10 +65,5 @@ def make_schedule(
     if kind not in SCHEDULES:
         raise unknown_name("schedule", kind, SCHEDULES)
     return SCHEDULES[kind](
-        seed=seed,
-        n_nodes=n_nodes,
-        edges=np.asarray(edges),
-        node_probability=np.asarray(node_probability, dtype=np.float64),
-        edge_probability=np.asarray(edge_probability, dtype=np.float64),
-        samples=samples,
+        seed, n_nodes, np.asarray(edges), np.asarray(node_probability), np.asarray(edge_probability), samples
     )

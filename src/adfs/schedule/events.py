@@ -1,24 +1,31 @@
-"""The interface of schedules, and the events that they yield."""
+"""Events, the interface of schedules, and the paper's schedule."""
 
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from adfs.compilation import compiled, prefetch
 from adfs.errors import InputError
-from adfs.schedule.philox import check_seed
-from adfs.schedule.sampling import AliasTables, frozen
+from adfs.schedule.philox import Domain, check_seed, draw_pairs
+from adfs.schedule.sampling import AliasTables, build_actor_table, draw_column, draw_sample, frozen
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: The least number of events of a window, about, so that the cost of a call is spread over many.
 LEAST_EVENTS = 8192
+_DOMAIN = np.uint64(Domain.IID_EVENT)
+#: Draws that are made together, few enough to stay in the fastest cache.
+_CHUNK = 512
+#: The most draws of a window, however few of them concern the nodes that were asked for.
+_MOST_DRAWS = 2**20
 
 
 class Events(NamedTuple):
@@ -66,6 +73,8 @@ class Schedule(abc.ABC):
     """
 
     kind: ClassVar[str]
+    #: Whether every event happens at a whole number.
+    whole_times: ClassVar[bool]
 
     seed: int
     n_nodes: int
@@ -73,15 +82,20 @@ class Schedule(abc.ABC):
     node_probability: NDArray[np.float64]
     edge_probability: NDArray[np.float64]
     samples: AliasTables | None = None
+    #: The probabilities of all actors, nodes first: (n_actors,).
+    probability: NDArray[np.float64] = field(init=False)
+    #: What compiled loops draw rows from: the number of each node's table, the starts of the tables, and
+    #: their entries. A node without a table never draws and gets the number 0.
+    tables: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]] = field(init=False)
 
     def __post_init__(self) -> None:
         # Arrays are checked and copied once here: compiled loops trust them.
-        n = int(self.n_nodes)
+        n, samples = int(self.n_nodes), self.samples
         edges = np.asarray(self.edges).reshape(-1, 2)
         if edges.size and edges.dtype.kind not in "iu":
             raise InputError(f"edges must be pairs of node numbers, but they are of type {edges.dtype}")
-        nodes = frozen(np.asarray(self.node_probability, dtype=np.float64))
-        links = frozen(np.asarray(self.edge_probability, dtype=np.float64))
+        nodes = np.asarray(self.node_probability, dtype=np.float64)
+        links = np.asarray(self.edge_probability, dtype=np.float64)
         if n < 1:
             raise InputError(f"a schedule needs at least one node, but n_nodes is {n}")
         if n + len(edges) > 2**31 - 1:
@@ -95,35 +109,35 @@ class Schedule(abc.ABC):
                 f"node_probability must have shape ({n},) and edge_probability ({len(edges)},), "
                 f"but they have {nodes.shape} and {links.shape}"
             )
+        probability = frozen(np.concatenate([nodes, links]))
         total = float(nodes.sum() + links.sum())
         # Compared in this direction, so that nan fails too.
-        if not (min(nodes.min(), links.min(initial=0.0)) >= 0.0 and abs(total - 1.0) <= 1e-9):
+        if not (probability.min() >= 0.0 and abs(total - 1.0) <= 1e-9):
             raise InputError(f"probabilities must not be negative and must sum to 1, but sum to {total!r}")
-        _check_tables(self.samples, nodes)
+        table_of = np.zeros(n, dtype=np.int32)
+        tables = table_of, frozen(np.zeros(2, dtype=np.int64)), frozen(np.zeros(0, dtype=np.uint64))
+        if samples is not None:
+            ids = samples.node_ids
+            if ids.size and ids.max() >= n:
+                raise InputError(f"the sampling tables name node {ids.max()}, but there are {n} nodes")
+            empty = ids[~samples.drawable & (nodes[ids] > 0.0)]
+            if empty.size:
+                raise InputError(
+                    f"node {empty[0]} has a positive probability of computing but no row of positive weight: "
+                    "give it probability 0, or rows"
+                )
+            table_of[ids] = np.arange(ids.size)
+            tables = table_of, frozen(samples.node_starts), frozen(samples.packed)
         # The fields of a frozen dataclass are set past its own `__setattr__`.
-        for field, value in (
-            ("seed", check_seed(self.seed)),
-            ("n_nodes", n),
-            ("edges", frozen(edges.astype(np.int32, copy=False))),
-            ("node_probability", nodes),
-            ("edge_probability", links),
-        ):
-            object.__setattr__(self, field, value)
-
-    @property
-    def n_edges(self) -> int:
-        """Number of communication edges."""
-        return len(self.edges)
-
-    @property
-    def n_actors(self) -> int:
-        """Number of nodes and edges together."""
-        return self.n_nodes + self.n_edges
-
-    @property
-    def probability(self) -> NDArray[np.float64]:
-        """The probabilities of all actors, nodes first: (n_actors,)."""
-        return np.concatenate([self.node_probability, self.edge_probability])
+        self.__dict__.update(
+            seed=check_seed(self.seed),
+            n_nodes=n,
+            edges=frozen(edges.astype(np.int32, copy=False)),
+            node_probability=probability[:n],
+            edge_probability=probability[n:],
+            probability=probability,
+            tables=tables,
+        )
 
     def block(self, start: float, stop: float, nodes: ArrayLike | None = None) -> Events:
         """Return all the events with start < time ≤ stop.
@@ -138,7 +152,8 @@ class Schedule(abc.ABC):
         if np.isinf(stop):
             raise InputError("a block must end: give a finite stop, or use windows")
         # Windows share their memory, and each overwrites the one before.
-        return joined([copied(events) for _, events in self.windows(start, stop, nodes)])
+        blocks = [[array.copy() for array in events] for _, events in self.windows(start, stop, nodes)]
+        return Events(*map(np.concatenate, zip(empty_events(0), *blocks, strict=True)))
 
     def windows(
         self, start: float, stop: float, nodes: ArrayLike | None = None
@@ -156,23 +171,18 @@ class Schedule(abc.ABC):
         events : Events
             Possibly none; the next window overwrites them.
         """
-        start, stop = self._check_range(start, stop)
-        return self._windows(start, stop, self._wanted(nodes))
-
-    @abc.abstractmethod
-    def _windows(
-        self, start: float, stop: float, wanted: NDArray[np.bool_]
-    ) -> Iterator[tuple[float, Events]]:
-        """Yield the windows of the actors that are wanted."""
-
-    def _check_range(self, start: float, stop: float) -> tuple[float, float]:
         start, stop = float(start), float(stop)
         if not 0.0 <= start <= stop or np.isinf(start):
             raise InputError(f"a range of time needs 0 <= start <= stop, but is {start!r} to {stop!r}")
-        return start, stop
-
-    def _wanted(self, nodes: ArrayLike | None) -> NDArray[np.bool_]:
-        """Flag the actors in which one of the nodes takes part; refuse nodes that lack their table."""
+        if start > 2.0**52:  # from here on doubles are whole numbers
+            raise InputError(
+                f"a schedule can be asked up to time 2**52, beyond which the times of events coincide, "
+                f"but the range is {start!r} to {stop!r}"
+            )
+        if self.whole_times and not (start.is_integer() and (np.isinf(stop) or stop.is_integer())):
+            raise InputError(
+                f"the {self.kind} schedule has whole times, but the range is {start!r} to {stop!r}"
+            )
         # The nodes that were asked for; an edge is wanted when one of its ends is.
         chosen = np.ones(self.n_nodes, dtype=np.bool_)
         if nodes is not None:
@@ -194,19 +204,13 @@ class Schedule(abc.ABC):
                     f"this schedule has no sampling table for node {missing[0]} "
                     f"(and {missing.size - 1} more): ask for the events of the process's own nodes"
                 )
-        return np.concatenate([chosen, chosen[self.edges].any(axis=1)])
+        return self._windows(start, stop, np.concatenate([chosen, chosen[self.edges].any(axis=1)]))
 
-    def _tables_by_node(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the number of each node's table, the starts of the tables, and their entries.
-
-        Table k is the entries from ``begin[k]`` to ``begin[k + 1]``. A node without a table never draws and
-        gets the number 0. Without any tables there are no entries.
-        """
-        table_of = np.zeros(self.n_nodes, dtype=np.int32)
-        if self.samples is None:
-            return table_of, frozen(np.zeros(2, dtype=np.int64)), frozen(np.zeros(0, dtype=np.uint64))
-        table_of[self.samples.node_ids] = np.arange(self.samples.node_ids.size)
-        return table_of, frozen(self.samples.node_starts), frozen(self.samples.packed)
+    @abc.abstractmethod
+    def _windows(
+        self, start: float, stop: float, wanted: NDArray[np.bool_]
+    ) -> Iterator[tuple[float, Events]]:
+        """Yield the windows of the actors that are wanted."""
 
 
 def empty_events(events: int) -> Events:
@@ -214,35 +218,115 @@ def empty_events(events: int) -> Events:
     return Events(np.empty(events), np.empty(events, dtype=np.int32), np.empty(events, dtype=np.int32))
 
 
-def first_events(events: Events, count: int) -> Events:
-    """Return the first events, in the same memory."""
-    return Events(events.time[:count], events.actor[:count], events.sample[:count])
+@compiled
+def _iid_events(
+    first: int,
+    last: int,
+    key: np.uint64,
+    table: NDArray[np.uint64],
+    wanted: NDArray[np.bool_],
+    tables: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]],
+    out: Events,
+) -> int:
+    """Write the events t = first, …, last − 1 whose actor is wanted, and return their number.
+
+    An empty `wanted` stands for all. `tables` are those of `Schedule`; `out` must be long
+    enough for last − first events. The work goes chunk by chunk, and each chunk goes through several short
+    loops without branches; each loop prefetches the memory that the next one reads.
+    """
+    table_of, begin, packed = tables
+    out_time, out_actor, out_sample = out
+    everything = wanted.shape[0] == 0
+    columns = np.uint64(table.shape[0])
+    n_nodes = table_of.shape[0]
+    draw = np.empty(_CHUNK, np.uint64)
+    row_draw = np.empty(_CHUNK, np.uint64)
+    column = np.empty(_CHUNK, np.int64)
+    chosen = np.empty(_CHUNK, np.int64)
+    written = 0
+    for t in range(first, last, _CHUNK):
+        m = min(_CHUNK, last - t)
+        # Two draws per event: the first one chooses the actor, the second one the row of a computation.
+        for i in range(m):
+            draw[i] = np.uint64(t + i)
+            row_draw[i] = np.uint64(0)
+        draw_pairs(m, _DOMAIN, key, draw, row_draw)
+        for i in range(m):
+            where, draw[i] = draw_column(draw[i], columns)
+            column[i] = np.int64(where)
+            prefetch(table, 2 * column[i])
+        # Take the column's own actor or its alias, and keep the event if that actor is wanted.
+        base = written
+        for i in range(m):
+            chosen_column = column[i]
+            alias = np.int64(table[chosen_column, 1])
+            # A product instead of a condition: the processor would mispredict every second branch.
+            actor = alias + (chosen_column - alias) * np.int64(draw[i] < table[chosen_column, 0])
+            out_time[written] = np.float64(t + i + 1)
+            out_actor[written] = actor
+            row_draw[written - base] = row_draw[i]
+            written += 1 if everything else int(wanted[actor])
+        if packed.shape[0] == 0:
+            out_sample[base:written] = -1
+            continue
+        # Find each event's table of rows, then the column of its draw, then the row.
+        for i in range(written - base):
+            actor = np.int64(out_actor[base + i])
+            # A communication draws from the first table, and its draw is not used.
+            chosen[i] = np.int64(table_of[min(actor, n_nodes - 1)]) * np.int64(actor < n_nodes)
+            prefetch(begin, chosen[i])
+        for i in range(written - base):
+            low = begin[chosen[i]]
+            where, _ = draw_column(row_draw[i], np.uint64(begin[chosen[i] + 1] - low))
+            prefetch(packed, low + np.int64(where))
+        for i in range(written - base):
+            row = draw_sample(row_draw[i], packed, begin, np.uint64(chosen[i]))
+            out_sample[base + i] = (row + 1) * np.int64(out_actor[base + i] < n_nodes) - 1
+    return written
 
 
-def copied(events: Events) -> Events:
-    """Return a copy of the events."""
-    return Events(events.time.copy(), events.actor.copy(), events.sample.copy())
+@dataclass(frozen=True, eq=False)
+class IidSchedule(Schedule):
+    """The paper's shared schedule: T independent draws from p; event t happens at time t + 1.
 
+    Draw t is a function of (seed, t), so any process can compute any draw. A process that wants only its
+    own nodes' events must still go through all draws (here some nanoseconds each); `PoissonSchedule` does
+    not have to.
 
-def joined(blocks: list[Events]) -> Events:
-    """Return all events of some blocks, in order, as one block."""
-    return Events(*(np.concatenate(arrays) for arrays in zip(empty_events(0), *blocks, strict=True)))
+    Examples
+    --------
+    >>> schedule = IidSchedule(
+    ...     seed=0, n_nodes=2, edges=[[0, 1]], node_probability=[0.25, 0.25], edge_probability=[0.5]
+    ... )
+    >>> schedule.block(0, 4).time
+    array([1., 2., 3., 4.])
+    """
 
+    kind: ClassVar[str] = "iid"
+    whole_times: ClassVar[bool] = True
 
-def _check_tables(samples: AliasTables | None, node_probability: NDArray[np.float64]) -> None:
-    if samples is None:
-        return
-    ids = samples.node_ids
-    if ids.size and ids.max() >= node_probability.size:
-        raise InputError(
-            f"the sampling tables name node {ids.max()}, but there are {node_probability.size} nodes"
-        )
-    empty = ids[~samples.drawable & (node_probability[ids] > 0.0)]
-    if empty.size:
-        raise InputError(
-            f"node {empty[0]} has a positive probability of computing but no row of positive weight: "
-            "give it probability 0, or rows"
-        )
+    @functools.cached_property
+    def _actor_table(self) -> NDArray[np.uint64]:
+        return build_actor_table(self.probability)
+
+    def _windows(
+        self, start: float, stop: float, wanted: NDArray[np.bool_]
+    ) -> Iterator[tuple[float, Events]]:
+        share = float(self.probability[wanted].sum())
+        if share == 0.0:
+            yield stop, empty_events(0)
+            return
+        # With few wanted nodes a window goes through more draws, so that it holds enough events.
+        mask, length = wanted, int(min(LEAST_EVENTS / share, _MOST_DRAWS))
+        if wanted.all():
+            mask, length = wanted[:0], LEAST_EVENTS
+        first, key = int(start), np.uint64(self.seed)
+        out = empty_events(int(min(length, stop - start)))
+        while first < stop:
+            last = int(min(first + length, stop))
+            count = _iid_events(first, last, key, self._actor_table, mask, self.tables, out)
+            yield float(last), Events(out.time[:count], out.actor[:count], out.sample[:count])
+            first = last
 
 
 def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) -> pd.DataFrame:
@@ -265,14 +349,14 @@ def frame(schedule: Schedule, first: int = 100, nodes: ArrayLike | None = None) 
     import pandas as pd
 
     n = schedule.n_nodes
-    blocks: list[Events] = []
+    blocks = [empty_events(0)]
     # Windows do not overlap in time, so that the first of them hold the first events.
     for _, events in schedule.windows(0, np.inf, nodes):
         order = np.lexsort((events.actor, events.time))  # at one time nodes go before edges
         blocks.append(Events(events.time[order], events.actor[order], events.sample[order]))
         if sum(block.time.size for block in blocks) >= first:
             break
-    time, actor, sample = first_events(joined(blocks), first)
+    time, actor, sample = (np.concatenate(arrays)[:first] for arrays in zip(*blocks, strict=True))
     # A computation has one node, an exchange the two ends of its edge.
     exchange = actor >= n
     ends = np.column_stack([actor, np.full(actor.size, -1)]).astype(np.int64)

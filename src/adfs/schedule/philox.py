@@ -109,19 +109,15 @@ def check_seed(seed: object) -> int:
     return int(seed)
 
 
-def seed_key(seed: int) -> np.uint64:
-    """Return a checked seed as the key of the compiled functions: its low 32 bits are the first word."""
-    return np.uint64(check_seed(seed))
-
-
-def stage_seed(seed: int, phase: int) -> int:
-    """Return the seed of a phase of a run: a hash of both, and for phase 0 the run's own.
+def stage_seed(seed: int, stage: int) -> int:
+    """Return the seed of a stage of a run: a hash of both, and for stage 0 the run's own.
 
     Examples
     --------
     >>> stage_seed(7, 0), stage_seed(7, 1) == stage_seed(8, 0)
     (7, False)
     """
-    if phase == 0:
-        return check_seed(seed)
-    return int.from_bytes(hashlib.sha256(f"seed {int(seed)}, phase {phase}".encode()).digest()[:8], "little")
+    if stage == 0:
+        return seed
+    # The word in the text stays as it was: it decides the bits of recorded runs.
+    return int.from_bytes(hashlib.sha256(f"seed {int(seed)}, phase {stage}".encode()).digest()[:8], "little")

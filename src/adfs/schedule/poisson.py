@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adfs.compilation import compiled, inlined, kernel, prefetch
-from adfs.errors import InputError
-from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events, first_events
-from adfs.schedule.philox import Domain, draw_pairs, seed_key
+from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events
+from adfs.schedule.philox import Domain, draw_pairs
 from adfs.schedule.sampling import draw_sample
 
 CELL_MEAN = 2.0
@@ -77,7 +76,7 @@ class _Clocks(NamedTuple):
     run : (nodes, 2) int32
         Working memory: the range of a node's computations that were not yielded yet.
     table_of, table_begin, packed
-        See `Schedule._tables_by_node`; `table_of` is of these nodes.
+        See `Schedule.tables`; `table_of` is of these nodes.
     """
 
     key: np.uint64
@@ -268,24 +267,16 @@ class PoissonSchedule(Schedule):
     """
 
     kind: ClassVar[str] = "poisson"
-
-    def _check_range(self, start: float, stop: float) -> tuple[float, float]:
-        start, stop = super()._check_range(start, stop)
-        if start > 2.0**52:  # from here on doubles are whole numbers
-            raise InputError(
-                f"a Poisson schedule can be asked up to time 2**52, beyond which the times of events "
-                f"coincide, but the range is {start!r} to {stop!r}"
-            )
-        return start, stop
+    whole_times: ClassVar[bool] = False
 
     def _clocks(self, start: float, actors: NDArray[np.int32]) -> _Clocks:
         width = CELL_MEAN / self.probability[actors]
         nodes, edges = np.split(actors, [np.searchsorted(actors, self.n_nodes)])
         place = np.full(self.n_nodes, -1, dtype=np.int32)
         place[nodes] = np.arange(nodes.size)
-        table_of, table_begin, packed = self._tables_by_node()
+        table_of, table_begin, packed = self.tables
         return _Clocks(
-            key=seed_key(self.seed),
+            key=np.uint64(self.seed),
             start=np.float64(start),
             actor=actors,
             width=width,
@@ -328,8 +319,8 @@ class PoissonSchedule(Schedule):
             if number > out.time.size:
                 out = empty_events(int(1.1 * number))
             kept = _merge(clocks, upper, drawn[:count], computations, exchanges, out)
-            if actors.size < self.n_actors:
+            if actors.size < wanted.size:
                 out.actor[:number] = actors[out.actor[:number]]
-            yield upper, first_events(out, number)
+            yield upper, Events(out.time[:number], out.actor[:number], out.sample[:number])
             drawn, waiting = waiting, drawn
             lower = upper

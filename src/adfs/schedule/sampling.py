@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import InputError
-from adfs.schedule.philox import Domain, draw_pairs, philox, seed_key
+from adfs.schedule.philox import Domain, draw_pairs, philox
 
 T = TypeVar("T", bound=np.generic)
 
@@ -142,42 +142,49 @@ def _vose(
 
 @compiled
 def _build_rows(
-    weights: NDArray[np.float64],
-    node_starts: NDArray[np.int64],
-    packed: NDArray[np.uint64],
-    drawable: NDArray[np.bool_],
-) -> None:
-    """Build one table per node into `packed`; `drawable` says which nodes have a positive weight."""
+    weights: NDArray[np.float64], node_starts: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return one table per node, packed as in `AliasTables`, and which nodes have a positive weight."""
+    packed = np.zeros(weights.shape[0], np.uint64)
+    drawable = np.empty(node_starts.shape[0] - 1, np.bool_)
     longest = 0
-    for k in range(node_starts.shape[0] - 1):
+    for k in range(drawable.shape[0]):
         longest = max(longest, node_starts[k + 1] - node_starts[k])
     mass = np.empty(longest, np.int64)
     threshold = np.empty(longest, np.int64)
     alias = np.empty(longest, np.int64)
     stack = np.empty(longest, np.int32)
-    for k in range(node_starts.shape[0] - 1):
+    for k in range(drawable.shape[0]):
         first, m = node_starts[k], node_starts[k + 1] - node_starts[k]
         drawable[k] = _integer_masses(weights[first : first + m], _ROW_BITS, mass[:m])
         if drawable[k]:
             _vose(mass[:m], _ROW_BITS, stack[:m], threshold[:m], alias[:m])
             for i in range(m):
                 packed[first + i] = (np.uint64(threshold[i]) << _32) | np.uint64(alias[i])
-        else:
-            packed[first : first + m] = 0
+    return packed, drawable
 
 
 @compiled
-def _build_actors(weights: NDArray[np.float64], bits: int, table: NDArray[np.uint64]) -> None:
-    """Build one table over all actors, with a word for the threshold and a word for the alias."""
-    m = weights.shape[0]
+def build_actor_table(probability: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """Build the alias table over all actors, with thresholds as fine as 64-bit integers allow.
+
+    Row by row a column's threshold in units of 2**-64, and its alias: (n_actors, 2) uint64.
+    """
+    m = probability.shape[0]
+    # The masses sum to m · 2**bits, which must stay below 2**63.
+    bits = 63
+    while m >> (63 - bits) > 0:
+        bits -= 1
     mass = np.empty(m, np.int64)
-    _integer_masses(weights, bits, mass)
+    _integer_masses(probability, bits, mass)
     threshold = np.empty(m, np.int64)
     alias = np.empty(m, np.int64)
     _vose(mass, bits, np.empty(m, np.int32), threshold, alias)
+    table = np.empty((m, 2), np.uint64)
     for i in range(m):
         table[i, 0] = np.uint64(threshold[i]) << np.uint64(64 - bits)
         table[i, 1] = np.uint64(alias[i])
+    return table
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,23 +245,9 @@ class AliasTables:
         ids = np.arange(k) if node_ids is None else np.ascontiguousarray(node_ids, dtype=np.int64)
         if ids.shape != (k,) or np.unique(ids).size != k or (k and ids.min() < 0):
             raise InputError(f"node_ids must be {k} different node numbers, one for each pair of node_starts")
-        packed = np.empty(row_weights.size, dtype=np.uint64)
-        drawable = np.empty(k, dtype=np.bool_)
-        _build_rows(row_weights, bounds, packed, drawable)
+        packed, drawable = _build_rows(row_weights, bounds)
         packed.flags.writeable = drawable.flags.writeable = False  # new arrays, which `frozen` would copy
         return cls(packed, frozen(bounds), frozen(ids), drawable)
-
-
-def build_actor_table(probability: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Build the alias table over all actors, with thresholds as fine as 64-bit integers allow.
-
-    Row by row a column's threshold in units of 2**-64, and its alias: (n_actors, 2) uint64.
-    """
-    # The masses sum to n_actors · 2**bits, which must stay below 2**63.
-    bits = 63 - int(probability.size).bit_length()
-    table = np.empty((probability.size, 2), dtype=np.uint64)
-    _build_actors(np.ascontiguousarray(probability, dtype=np.float64), bits, table)
-    return table
 
 
 # --------------------------------------------------------------------------- methods in rounds
@@ -341,57 +334,36 @@ def draw_rounds(window: RoundWindow, first: int) -> None:
         )
 
 
-class RoundDraws:
-    """The random choices of round t, a function of (seed, t) and of (seed, node, t) alone.
+def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> RoundWindow:
+    """Return a window for rounds of about two thousand samples, to be filled by `draw_rounds`.
+
+    The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
 
     Parameters
     ----------
     seed : int
-    samples : AliasTables
+    tables : AliasTables
         The tables of the nodes that a process holds.
-
-    Examples
-    --------
-    >>> draws = RoundDraws(0, AliasTables.build([1.0, 1.0, 1.0], [0, 2, 3]))
-    >>> 0.0 <= draws.coin(5) < 1.0, draws.samples(5)[1]
-    (True, np.int64(2))
+    p_gossip : float
+        The probability of a round of gossip.
     """
-
-    def __init__(self, seed: int, samples: AliasTables) -> None:
-        self._key = seed_key(seed)
-        self._tables = samples
-
-    def coin(self, t: int) -> float:
-        """Return the uniform number in [0, 1) that all nodes share in round t; below p it is gossip."""
-        return round_coin(self._key, np.uint64(t))
-
-    def samples(self, t: int) -> NDArray[np.int64]:
-        """Return the row that each node draws in round t, −1 for a node without any; shape (k,)."""
-        window = self.window(0.0, rounds=1)
-        draw_rounds(window, t)
-        out = np.full(self._tables.node_ids.size, -1, dtype=np.int64)
-        out[window.nodes] = window.samples
-        return out
-
-    def window(self, p_gossip: float, rounds: int | None = None) -> RoundWindow:
-        """Return an empty window of some rounds, by default of about two thousand samples."""
-        tables = self._tables
-        # Nodes without a positive weight never draw.
-        places = np.flatnonzero(tables.drawable)
-        w = max(1, _WINDOW // max(1, places.size)) if rounds is None else rounds
-        return RoundWindow(
-            key=self._key,
-            p_gossip=float(p_gossip),
-            packed=tables.packed,
-            node_starts=tables.node_starts,
-            places=places,
-            names=tables.node_ids[places].astype(np.uint64),
-            bounds=np.zeros(2, dtype=np.int64),
-            gossips=np.zeros(w, dtype=np.bool_),
-            starts=np.zeros(w + 1, dtype=np.int64),
-            nodes=np.zeros(w * places.size, dtype=np.int32),
-            actors=np.zeros(w * places.size, dtype=np.int32),
-            samples=np.zeros(w * places.size, dtype=np.int64),
-            counters=np.zeros(w * max(1, places.size), dtype=np.uint64),
-            bits=np.zeros(w * max(1, places.size), dtype=np.uint64),
-        )
+    # Nodes without a positive weight never draw.
+    places = np.flatnonzero(tables.drawable)
+    rounds = max(1, _WINDOW // max(1, places.size))
+    draws = rounds * places.size
+    return RoundWindow(
+        key=np.uint64(seed),
+        p_gossip=float(p_gossip),
+        packed=tables.packed,
+        node_starts=tables.node_starts,
+        places=places,
+        names=tables.node_ids[places].astype(np.uint64),
+        bounds=np.zeros(2, dtype=np.int64),
+        gossips=np.zeros(rounds, dtype=np.bool_),
+        starts=np.zeros(rounds + 1, dtype=np.int64),
+        nodes=np.zeros(draws, dtype=np.int32),
+        actors=np.zeros(draws, dtype=np.int32),
+        samples=np.zeros(draws, dtype=np.int64),
+        counters=np.zeros(max(draws, rounds), dtype=np.uint64),
+        bits=np.zeros(max(draws, rounds), dtype=np.uint64),
+    )
