@@ -16,9 +16,9 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from adfs.errors import AdfsError
-from adfs.estimators.intercepts import _InterceptFit, best_constants
-from adfs.estimators.pipeline import ModelSpec, fit_model
-from adfs.estimators.solver import LocalData, Solver, append_column, column_scales
+from adfs.estimators.intercepts import InterceptFit
+from adfs.estimators.pipeline import fit_model
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, append_column, column_scales
 from adfs.problem import Loss, Multinomial
 from adfs.problem.losses import LOSSES, get_loss
 from adfs.runtimes import OneProcess, RunOptions
@@ -141,7 +141,8 @@ def reference(loss: Loss, method: str, intercept: bool, given: Attack) -> Refere
     if given.standardize:
         rows = local(given, nodes_of(method, given))
         spread = column_scales(rows, solver_for(method, given), center=True, scale=True).spread
-    return Reference(loss, given.X, given.y, given.weights, offset, spec.ridge, spec.l1, True, spread)
+    ridge, l1 = spec.penalty_weight * (1.0 - spec.l1_ratio), spec.penalty_weight * spec.l1_ratio
+    return Reference(loss, given.X, given.y, given.weights, offset, ridge, l1, True, spread)
 
 
 def cases() -> list[tuple[Loss, str, bool]]:
@@ -196,10 +197,9 @@ def test_the_gap_of_the_best_constant_model_counts_the_rounding_of_its_objective
     """A fit that does not converge may return it, with the lower bound that another point has proved."""
     rng, n = np.random.default_rng(0), 30
     X, y = rng.standard_normal((n, 2)), 1e8 + rng.standard_normal(n)
-    data = LocalData(append_column(X, 1.0), y, np.ones(n), np.array([0, n]))
+    data = LocalData(append_column(X, 1.0), y, np.ones(n), np.array([0, n]), free_column=1.0)
     given = Attack(X, y, np.ones(n), None, 1.0, 0.0, 1, 1e-30, False)
-    loss, solver = get_loss("absolute"), solver_for("ns-adfs", given)
-    fit = _InterceptFit(data, loss, (1.0, 0.0), y, solver, 1.0, best_constants(data, loss, y, solver))
+    fit = InterceptFit(data, ModelSpec(get_loss("absolute")), solver_for("ns-adfs", given))
     # The bound is F of the same model as computed: all that is left of the gap is rounding, of n margins.
     other = Certificate(np.zeros(3), 0.0, fit.at_zero, np.inf)
     assert fit.constant(other).absolute_gap >= n * np.spacing(1e8) / 2.0

@@ -66,7 +66,7 @@ def test_numbers_that_are_not_finite_have_no_standard_errors() -> None:
     assert len(told) == 1
     assert np.isfinite(model.coef_).all()  # the best point on the way, not where the steps ran away to
     ready = model._prepare(OneProcess(), (X, y, None, None), None, None)
-    found = infer(ready.data, get_loss("squared"), y, np.full(11, np.nan), np.zeros(11), ready.solver)
+    found = infer(ready.data, get_loss("squared"), np.full(11, np.nan), np.zeros(11), ready.solver)
     assert np.isnan(found.errors(robust=True)).all()
 
 

@@ -187,7 +187,7 @@ def _estimator(request: FitRequest) -> Estimator:
     estimator.set_params(**{name: value for name, value in given.items() if name in known})
     # Wrong values are reported here, by their options: later, processes exchange only the text of an error.
     try:
-        estimator._spec(estimator._loss())
+        estimator._spec()
     except InputError as error:
         raise InputError(error.with_options(option_names())) from None
     return estimator
@@ -363,7 +363,7 @@ def _results(
         label=request.reading.label,
         training=summary,
     )
-    return Fitted(written, model.history, model.outcome, summary, account, estimator)
+    return Fitted(written, estimator.history_, model.outcome, summary, account, estimator)
 
 
 def _summary(request: FitRequest, model: FittedModel, n_samples: int, offset: str | None) -> JsonObject:

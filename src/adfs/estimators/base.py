@@ -12,13 +12,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from adfs.errors import InputError, new_name, unknown_name
-from adfs.estimators.checks import check_alike, check_penalty, count_nodes, positive, read_offset
-from adfs.estimators.inference import Summary, summary_of
-from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
-from adfs.estimators.solver import LocalData, Solver
+from adfs.estimators.checks import check_alike, count_nodes, is_number, positive, read_offset
+from adfs.estimators.inference import Inference, Summary, summary_of
+from adfs.estimators.pipeline import FittedModel, Start, fit_model
+from adfs.estimators.solver import LocalData, ModelSpec, Solver
 from adfs.network import Network
 from adfs.prediction import decision_values
 from adfs.problem import LOSSES, Loss, get_loss, split
@@ -50,6 +51,10 @@ _INFERRED = (
     "intercept_standard_error_",
     "dispersion_",
 )
+
+
+#: Fits on one node share their network, and what was computed of it.
+_ONE_NODE = Network("path:1")
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
     width: float = 0.5
     tol: float = 1e-6
     max_iter: float = 10_000
-    n_nodes: int | str | None = None
+    n_nodes: int | None = None
     network: Any = "cycle"
     partition: Any = "contiguous"
     method: str = "auto"
@@ -105,7 +110,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def __new__(cls, *args: Any, **parameters: Any) -> Self:
         """Refuse a parameter's name from before version 0.3 in a sentence with the new name."""
-        _refuse_old_names(cls, parameters)
+        if not parameters.keys() <= cls.__dataclass_fields__.keys():
+            _refuse_old_names(cls, parameters)
         made: Self = super().__new__(cls)
         return made
 
@@ -136,16 +142,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         -------
         self
         """
-        self._warn(self._fit(X, y, sample_weight, offset), interrupt=True)
+        self._report(self._fit(X, y, sample_weight, offset))
         return self
 
     @abstractmethod
-    def _spec(self, loss: Loss) -> ModelSpec:
-        """Return the description of the model, after checking the parameters of this class."""
-
-    @abstractmethod
-    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        """Return rows, targets and weights, checked as scikit-learn checks them."""
+    def _weights(self, loss: Loss) -> dict[str, Any]:
+        """Return the fields of `ModelSpec` that the parameters of this class determine, after a check."""
 
     @abstractmethod
     def _take(self, model: FittedModel) -> None:
@@ -170,14 +172,14 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             # Processes that disagree stop here, before they wait for each other.
             check_alike(cluster, self, X)
             ready = self._prepare(cluster, (X, y, sample_weight, offset), options, nodes)
-            spec, data = ready.spec, ready.data
-            # Dual variables of an earlier fit are usable for data of the same shape and classes only.
-            key: tuple[Any, ...] = (data.X.shape, spec.loss.name, spec.intercept, spec.softmax)
-            if self.warm_start and spec.classifies:
-                key += tuple(np.unique(data.y).tolist())
-            model = fit_model(data, spec, ready.solver, self._warm_start(cluster, key, ready.order))
+            start = self._warm_start(cluster, ready) if self.warm_start else None
+            model = fit_model(ready.data, ready.spec, ready.solver, start)
             self._set_fitted(model)
-            self._save_warm(key, ready.order, model, spec.balance)
+            self._last: tuple[Any, Start] | None = None
+            if self.warm_start and model.end is not None:
+                places = np.argsort(ready.order)  # the inverse permutation
+                end = replace(model.end, duals=[values[places] for values in model.end.duals])
+                self._last = _shape_of(ready), end
         return model
 
     def _prepare(
@@ -190,33 +192,75 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Check the parameters and the ``given`` rows, targets, weights and offsets; split the rows."""
         X, y, sample_weight, offset = given
 
-        def check() -> tuple[ModelSpec, Any, np.ndarray, np.ndarray, np.ndarray | None]:
-            spec = self._spec(self._loss())
-            rows, targets, weights = self._read_data(X, y, sample_weight)
-            self._single = rows.dtype == np.float32  # solved in double precision all the same
-            if not spec.classifies:
+        def check() -> tuple[ModelSpec, LocalData, int]:
+            spec, regression = self._spec(), self._task == "regression"
+            rows, targets = validate_data(self, X, y, **READ_OPTIONS, y_numeric=regression)
+            if regression:
+                targets = np.asarray(targets, dtype=np.float64)
                 check_labels(spec.loss, targets, "y")
+            else:
+                check_classification_targets(targets)
+            weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
             shift = read_offset(offset, len(targets), spec.loss)
-            return spec, rows.astype(np.float64, copy=False), targets, weights, shift
+            if self.n_nodes is not None:
+                check_count(self.n_nodes)
+            self._single = rows.dtype == np.float32  # solved in double precision all the same
+            rows = rows.astype(np.float64, copy=False)
+            seed = options.seed if options else check_random_state(self.random_state).randint(2**31 - 1)
+            return spec, LocalData(rows, targets, weights, np.array([0]), shift), int(seed)
 
         # An error in one process becomes an error in all of them.
-        spec, rows, targets, weights, shift = cluster.attempt("to check the data", check)
-        shifted = cluster.allgather(shift is not None)
+        spec, data, seed = cluster.attempt("to check the data", check)
+        count = None if self.n_nodes is None else int(self.n_nodes)
+        cards = cluster.allgather([data.offset is not None, seed, count])
+        shifted, seeds, counts = zip(*cards, strict=True)
         if any(shifted) and not all(shifted):
             raise RefusalError("some processes have an offset and others have none; give all of them one")
-        seed = self._seed(cluster, options)
-        count, solver = self._solver(cluster, options, seed, nodes)
-        self.network_ = solver.network
-        parts = cluster.attempt("to split the data", lambda: split(self.partition, targets, count, seed=seed))
-        data = _local_data(LocalData(rows, targets, weights, np.array([0]), shift), parts)
-        return Prepared(spec, data, np.concatenate(parts), solver)
+        seed = seeds[0]  # the processes may have different ones if the seed is random
+
+        def arrange() -> tuple[Network, list[np.ndarray]]:
+            # The network may determine the number of nodes, if one process holds all of them.
+            asked = None if counts == (None,) else sum(1 if each is None else each for each in counts)
+            total = count_nodes(asked, self.network, seed)
+            own = total if len(counts) == 1 else counts[cluster.rank] or 1
+            parts = split(self.partition, data.y, own, seed=seed)
+            if total == 1:
+                return _ONE_NODE, parts
+            known = isinstance(self.network, Network)
+            return self.network if known else Network(self.network, n_nodes=total, seed=seed), parts
+
+        network, parts = cluster.attempt("to split the data", arrange)
+        self.network_, placement = numbered(cluster, len(parts), nodes, network)
+        # The parameters of the estimator override the options of the run.
+        chosen = replace(
+            options or RunOptions(progress=bool(self.verbose)),
+            seed=seed,
+            tol=float(self.tol),
+            max_passes=float(self.max_iter),
+            parameters=self.parameters,
+            tau=self.tau,
+            schedule=self.schedule,
+        )
+        tell_placement(cluster, placement, chosen.progress)
+        n_jobs = getattr(self, "n_jobs", None)
+        solver = Solver(cluster, self.network_, placement, chosen, self.method, n_jobs, chosen.checkpoint)
+        order = np.concatenate(parts)
+        starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+        # Rows that are in the order of the nodes already are not copied.
+        if np.array_equal(order, np.arange(order.size)):
+            return Prepared(spec, replace(data, node_starts=starts), order, solver)
+        return Prepared(spec, data.take(order, starts), order, solver)
 
     def _set_fitted(self, model: FittedModel) -> None:
         """Set all fitted attributes; single precision in gives single precision out."""
         self.coef_: Any = model.coef
         self.intercept_: Any = model.intercept
         self._take(model)
-        self._take_inference(model)
+        self._inference = model.inference
+        for name in _INFERRED:  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if model.inference is not None:
+            self._take_inference(model.inference, model.coef.shape[1])
         if self._single:
             self.coef_ = self.coef_.astype(np.float32)
             if isinstance(self.intercept_, np.ndarray):
@@ -233,19 +277,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
         return pd.DataFrame(self._recorded)
 
-    def _take_inference(self, model: FittedModel) -> None:
-        """Set the standard errors, or remove those of an earlier fit."""
-        self._inference = model.inference
-        for name in _INFERRED:
-            self.__dict__.pop(name, None)
-        if model.inference is None:
-            return
-        shape, width = self.coef_.shape, model.coef.shape[1]
+    def _take_inference(self, models: Sequence[Inference], width: int) -> None:
+        """Set the standard errors of models with ``width`` coefficients each."""
+        shape = self.coef_.shape
 
         def of_coef(values: Iterable[np.ndarray]) -> np.ndarray:
             return np.array([line[:width] for line in values]).reshape(shape)
 
-        models = model.inference
         self.standard_errors_ = of_coef(each.errors() for each in models)
         self.robust_standard_errors_ = of_coef(each.errors(robust=True) for each in models)
         self.z_values_ = of_coef(each.z_values() for each in models)
@@ -309,110 +347,86 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         coef = self.coef_ if self.coef_.ndim == 2 else self.coef_[None, :]
         return decision_values(X, coef, self.intercept_, offset)
 
+    def _spec(self) -> ModelSpec:
+        """Return the description of the model, after a check of the parameters."""
+        if self.penalty not in ("l2", "elasticnet"):
+            raise InputError(
+                "{penalty} is not available: ADFS needs a strongly convex penalty at every node; "
+                "use 'l2', or 'elasticnet' with {l1_ratio}",
+                penalty=self.penalty,
+                l1_ratio=None,
+            )
+        if self.l1_ratio == 1.0:
+            raise InputError(
+                "{l1_ratio} leaves no strong convexity, which ADFS needs at every node; take 0.99 or less",
+                l1_ratio=1,
+            )
+        if not is_number(self.l1_ratio) or not 0.0 <= self.l1_ratio < 1.0:
+            raise InputError(
+                f"{{l1_ratio}} must be at least 0 and below 1, got {self.l1_ratio!r}", l1_ratio=None
+            )
+        for name in ("tol", "max_iter", "intercept_scaling"):
+            if getattr(self, name) is not None:
+                positive(getattr(self, name), name)
+        loss = self._loss()
+        return ModelSpec(
+            loss=loss,
+            l1_ratio=float(self.l1_ratio),
+            free_intercept=bool(self.fit_intercept) and self.intercept_scaling is None,
+            intercept_column=self.intercept_scaling if self.fit_intercept else None,
+            standardize=bool(self.standardize),
+            inference=bool(self.inference),
+            **self._weights(loss),
+        )
+
     def _loss(self) -> Loss:
-        """Return the loss with its parameters, after checking the parameters that both tasks have."""
-        check_penalty(self.penalty, self.l1_ratio)
-        positive(self.tol, "tol")
-        positive(self.max_iter, "max_iter")
-        if self.intercept_scaling is not None:
-            positive(self.intercept_scaling, "intercept_scaling")
-        if isinstance(self.loss, Loss):
-            chosen = self.loss
-        else:
-            if self.loss not in LOSSES:
+        """Return the loss with its parameters."""
+        chosen = self.loss
+        if not isinstance(chosen, Loss):
+            if chosen not in LOSSES:
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
-                raise unknown_name(f"{self._task} loss", self.loss, known)
+                raise unknown_name(f"{self._task} loss", chosen, known)
             # Parameters of the loss that are parameters of the estimator; a loss may have others.
-            taken = set(LOSSES[self.loss].parameters()) & set(self._loss_parameters)
-            chosen = get_loss(self.loss, **{name: float(getattr(self, name)) for name in taken})
+            taken = set(LOSSES[chosen].parameters()) & set(self._loss_parameters)
+            chosen = get_loss(chosen, **{name: float(getattr(self, name)) for name in taken})
         if chosen.task != self._task:
             other = "ADFSRegressor" if self._task == "classification" else "ADFSClassifier"
             raise InputError(f"loss={self.loss!r} is for {chosen.task}: use {other}")
         return chosen
 
-    def _seed(self, cluster: Cluster, options: RunOptions | None) -> int:
-        """Return the seed of the run; that of process 0 if the seed is random."""
-        if options is not None:
-            return options.seed
-
-        def draw() -> int:
-            return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-        return cluster.bcast(cluster.attempt("to agree on the seed", draw))
-
-    def _solver(
-        self,
-        cluster: Cluster,
-        options: RunOptions | None,
-        seed: int,
-        nodes: Sequence[int] | None,
-    ) -> tuple[int, Solver]:
-        """Return the number of nodes of this process, and the solver of problems on all nodes."""
-        why = "to build the network"
-        if cluster.size == 1:  # a network with a size of its own determines the number of nodes
-            count = total = count_nodes(self.n_nodes, self.network, seed)
-        else:
-            count = cluster.attempt(why, lambda: check_count(1 if self.n_nodes is None else self.n_nodes))
-            total = sum(cluster.allgather(count))
-            total = cluster.attempt(why, lambda: count_nodes(total, self.network, seed))
-        network = cluster.attempt(why, lambda: _network(self.network, total, seed))
-        network, placement = numbered(cluster, count, nodes, network)
-        # The parameters of the estimator override the options of the run.
-        base = RunOptions(progress=bool(self.verbose)) if options is None else options
-        chosen = replace(
-            base,
-            seed=seed,
-            tol=float(self.tol),
-            max_passes=float(self.max_iter),
-            parameters=self.parameters,
-            tau=self.tau,
-            schedule=self.schedule,
-        )
-        tell_placement(cluster, placement, chosen.progress)
-        n_jobs = getattr(self, "n_jobs", None)
-        return count, Solver(
-            cluster, network, placement, chosen, self.method, n_jobs, part_of=chosen.checkpoint
-        )
-
-    def _warn(self, model: FittedModel, interrupt: bool) -> None:
+    def _report(self, model: FittedModel) -> None:
         """Warn if the gap was not reached; pass an interrupt on."""
-        if interrupt and model.outcome is Outcome.STOPPED:
-            raise KeyboardInterrupt
         if model.outcome is Outcome.CONVERGED:
             return
+        if model.outcome is Outcome.STOPPED:
+            raise KeyboardInterrupt
         if model.outcome is Outcome.DIVERGED:  # its gap says nothing
-            advice = "standardise the features, or penalise more"
-            message = f"{type(self).__name__} diverged after {model.passes:.3g} passes: {advice}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=3)
-            return
-        warnings.warn(
-            f"{type(self).__name__} stopped at a relative duality gap of {model.gap:.1e} after "
-            f"{model.passes:.0f} passes, above tol={self.tol:g}: standardise the features, "
-            "or raise max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+            ended = f"diverged after {model.passes:.3g} passes: standardise the features, or penalise more"
+        else:
+            ended = (
+                f"stopped at a relative duality gap of {model.gap:.1e} after {model.passes:.0f} passes, "
+                f"above tol={self.tol:g}: standardise the features, or raise max_iter or tol"
+            )
+        warnings.warn(f"{type(self).__name__} {ended}", ConvergenceWarning, stacklevel=3)
 
-    def _warm_start(self, cluster: Cluster, key: tuple[Any, ...], order: np.ndarray) -> Start | None:
+    def _warm_start(self, cluster: Cluster, ready: Prepared) -> Start | None:
         """Return the end of the last fit, if every process had data of the same shape then."""
+        last: tuple[Any, Start] | None = getattr(self, "_last", None)
+        alike = last is not None and last[0] == _shape_of(ready)
         # All processes start from the last fit, or none of them does.
-        mine = self.warm_start and getattr(self, "_warm_key", None) == key
         cluster.activity = "to start from the last fit"
-        if not all(cluster.allgather(mine)):
+        if not all(cluster.allgather(alike)) or last is None:
             return None
-        saved: Start = self._warm_saved
-        return replace(saved, duals=[values[order] for values in saved.duals])
+        end = last[1]
+        return replace(end, duals=[values[ready.order] for values in end.duals])
 
-    def _save_warm(self, key: tuple[Any, ...], order: np.ndarray, model: FittedModel, balance: float) -> None:
-        """Keep a start of the next fit, with the dual variables in the order of the given rows."""
-        kept = [values for values in model.duals if values is not None]
-        if not self.warm_start or len(kept) < len(model.duals):
-            self.__dict__.pop("_warm_key", None)
-            self.__dict__.pop("_warm_saved", None)
-            return
-        places = np.argsort(order)  # the inverse permutation
-        duals = [values[places] for values in kept]
-        self._warm_key, self._warm_saved = key, Start(duals, model.coef, model.intercept, balance)
+
+def _shape_of(ready: Prepared) -> tuple[Any, ...]:
+    """Return what must be the same in two fits for the second to start from the end of the first."""
+    spec, data = ready.spec, ready.data
+    classes = np.unique(data.y).tolist() if spec.loss.task == "classification" else []
+    intercept = spec.free_intercept, spec.intercept_column is None
+    return data.X.shape, spec.loss.name, *intercept, spec.softmax, *classes
 
 
 def _plain(label: object) -> str:
@@ -427,20 +441,3 @@ def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> 
         current = None if name in known else new_name(name, known)
         if current is not None:
             raise TypeError(f"{cls.__name__}: the parameter {name!r} is called {current!r} since version 0.3")
-
-
-def _network(network: Any, n_nodes: int, seed: int) -> Network:
-    """Return the network with a name, or of a user's own graph."""
-    if n_nodes == 1:
-        return Network("path:1")
-    return network if isinstance(network, Network) else Network(network, n_nodes=n_nodes, seed=seed)
-
-
-def _local_data(data: LocalData, parts: list[np.ndarray]) -> LocalData:
-    """Return the rows node after node; rows that are in this order already are not copied."""
-    order = np.concatenate(parts)
-    node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
-    if np.array_equal(order, np.arange(order.size)):
-        return replace(data, node_starts=node_starts)
-    shift = None if data.offset is None else data.offset[order]
-    return LocalData(data.X[order], data.y[order], data.weights[order], node_starts, shift)

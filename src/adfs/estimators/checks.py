@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, _get_feature_names
+from sklearn.utils.validation import _get_feature_names
 
 from adfs._version import __version__
 from adfs.errors import InputError
@@ -33,16 +33,9 @@ def is_number(value: Any) -> bool:
 
 def positive(value: Any, name: str) -> float:
     """Return a parameter as a number, checked to be finite and above 0."""
-    if not is_number(value):
-        raise InputError(f"{{{name}}} must be a number above 0, got {value!r}", **{name: None})
-    if not (np.isfinite(value) and value > 0.0):
+    if not (is_number(value) and np.isfinite(value) and value > 0.0):
         raise InputError(f"{{{name}}} must be finite and above 0, got {value!r}", **{name: None})
     return float(value)
-
-
-def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
-    """Return one weight per row."""
-    return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
 
 
 def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
@@ -60,28 +53,6 @@ def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
             f"{loss.name!r}, whose means it multiplies by its exponential; give the logarithm of the exposure"
         )
     return values
-
-
-def check_penalty(penalty: str, l1_ratio: Any) -> None:
-    """Raise unless the penalty is strongly convex."""
-    if penalty not in ("l2", "elasticnet"):
-        raise InputError(
-            "{penalty} is not available: ADFS needs a strongly convex penalty at every node; "
-            "use 'l2', or 'elasticnet' with {l1_ratio}",
-            penalty=penalty,
-            l1_ratio=None,
-        )
-    if not is_number(l1_ratio):
-        raise InputError(
-            f"{{l1_ratio}} must be a number of at least 0 and below 1, got {l1_ratio!r}", l1_ratio=None
-        )
-    if l1_ratio == 1.0:
-        raise InputError(
-            "{l1_ratio} leaves no strong convexity, which ADFS needs at every node; take 0.99 or less",
-            l1_ratio=1,
-        )
-    if not 0.0 <= l1_ratio < 1.0:
-        raise InputError(f"{{l1_ratio}} must be at least 0 and below 1, got {l1_ratio!r}", l1_ratio=None)
 
 
 def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:

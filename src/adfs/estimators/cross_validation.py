@@ -17,8 +17,8 @@ from adfs.errors import InputError
 from adfs.estimators.base import LinearEstimator, Prepared
 from adfs.estimators.checks import check_alike, positive
 from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
-from adfs.estimators.pipeline import FittedModel, ModelSpec, Start, fit_model
-from adfs.estimators.solver import LocalData, Solver, row_products
+from adfs.estimators.pipeline import FittedModel, Start, fit_model
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, row_products
 from adfs.prediction import accuracy, explained_share, predicted_classes
 from adfs.runtimes import OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
@@ -72,7 +72,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
                 ConvergenceWarning,
                 stacklevel=2,
             )
-        self.best_estimator_._warn(model, interrupt=True)
+        self.best_estimator_._report(model)
         return self
 
     def _base(self) -> Kind:
@@ -166,7 +166,11 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
 
     def _path(self, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits) -> list[tuple[float, float]]:
         """Return the score on one fold and the passes of each weight; a fit starts from the one before."""
-        train, test = (_rows_where(ready.data, chosen) for chosen in fold)
+        counts = (np.concatenate([[0], np.cumsum(chosen)]) for chosen in fold)
+        train, test = (
+            ready.data.take(chosen, count[ready.data.node_starts].astype(np.int64))
+            for chosen, count in zip(fold, counts, strict=True)
+        )
         plain, results = replace(ready.spec, inference=False), {}
         start: Start | None = None
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
@@ -174,10 +178,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
-            # Some methods have no dual variables, and the next fit starts at 0.
-            duals = [values for values in model.duals if values is not None]
-            complete = len(duals) == len(model.duals)
-            start = Start(duals, model.coef, model.intercept, spec.balance) if complete else None
+            start = model.end
             results[value] = _score(model, test, spec, ready.solver), model.passes
         return [results[value] for value in grid]
 
@@ -313,12 +314,8 @@ class _Fits:
 
     def fit(self, data: LocalData, spec: ModelSpec, start: Start | None) -> FittedModel:
         """Make the next fit."""
-        share = self.solver.options.seconds
-        if share is not None:
-            own = max(share - self.seconds, 0.0) / (self.count - self.done)
-            self.solver.cluster.activity = "to share the time"
-            share = self.solver.cluster.bcast(own)  # by the clock of process 0
-        model = fit_model(data, spec, self.solver.numbered(self.done, share), start)
+        part = self.solver.part(self.done, self.seconds, self.count - self.done)
+        model = fit_model(data, spec, part, start)
         self.seconds += model.seconds
         self.done += 1
         self.unfinished += model.outcome is not Outcome.CONVERGED
@@ -351,7 +348,7 @@ def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
     spans = list(zip(data.node_starts[:-1], data.node_starts[1:], strict=True))
     groups = []
     for first, last in spans:
-        labels = data.y[first:last] if ready.spec.classifies else np.zeros(last - first)
+        labels = data.y[first:last] if ready.spec.loss.task == "classification" else np.zeros(last - first)
         groups.append([first + np.flatnonzero(labels == label) for label in np.unique(labels)])
     # Some pieces are one row longer. They go to the folds in turn, over the nodes of all processes in order,
     # so that the folds have the same size and do not depend on the processes.
@@ -370,19 +367,12 @@ def _folds_inside(ready: Prepared, count: int) -> list[Fold]:
     return [(fold != number, fold == number) for number in range(count)]
 
 
-def _rows_where(data: LocalData, chosen: np.ndarray) -> LocalData:
-    """Return some of each node's rows."""
-    cuts = np.concatenate([[0], np.cumsum(chosen)])[data.node_starts]
-    shift = None if data.offset is None else data.offset[chosen]
-    return LocalData(data.X[chosen], data.y[chosen], data.weights[chosen], cuts.astype(np.int64), shift)
-
-
 def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: Solver) -> None:
     """Raise if a fold has no row to test, or no row of a class to train on.
 
     Warn of a class that a fold does not test.
     """
-    labels = data.y if spec.classifies else np.zeros(len(data.y))
+    labels = data.y if spec.loss.task == "classification" else np.zeros(len(data.y))
     cards = [[np.unique(labels[rows]).tolist() for rows in fold] for fold in folds]
     own = [len(labels), np.unique(labels).tolist(), cards]
     solver.cluster.activity = "to make the folds"
@@ -397,7 +387,7 @@ def _check_folds(data: LocalData, folds: list[Fold], spec: ModelSpec, solver: So
             untested.setdefault(label, []).append(number)
         missing = sorted(everything - kept, key=str)
         if missing:
-            what = f"no row of class {missing[0]}" if spec.classifies else "no row"
+            what = f"no row of class {missing[0]}" if spec.loss.task == "classification" else "no row"
             raise RefusalError(
                 f"fold {number} of cv leaves {what} to train on (n_samples={sum(counts)}): give fewer folds, "
                 "or more rows"

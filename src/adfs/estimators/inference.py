@@ -16,7 +16,7 @@ import scipy.linalg
 from scipy.special import ndtr, ndtri
 
 from adfs.errors import InputError
-from adfs.estimators.solver import LocalData, Solver, append_column, row_products
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, append_column, row_products
 from adfs.problem import LOSSES, Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.samples import gram_matrices, labels_of, rows_of
@@ -30,18 +30,18 @@ _NO_INFORMATION = 1e-12  # an eigenvalue of the scaled information that passes f
 _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
 
-def check_inference(loss: Loss, softmax: bool, l1_ratio: float = 0.0) -> None:
+def check_inference(spec: ModelSpec) -> None:
     """Raise unless there are standard errors for such a model, in every process alike."""
-    if l1_ratio > 0.0:
+    if spec.l1_ratio > 0.0:
         raise RefusalError(
             "{inference} needs {l1_ratio}: coefficients that an l1 term sets to 0 have no standard errors",
             inference=True,
             l1_ratio=0,
         )
-    if not loss.standard_errors:
+    if not spec.loss.standard_errors:
         known = ", ".join(name for name, other in LOSSES.items() if other.standard_errors)
-        raise RefusalError(f"the loss {loss.name!r} has no standard errors: they are for {known}")
-    if softmax:
+        raise RefusalError(f"the loss {spec.loss.name!r} has no standard errors: they are for {known}")
+    if spec.softmax:
         raise RefusalError(
             "softmax models (multinomial, or more than two classes) have no standard errors: "
             "with {inference} use {multi_class}",
@@ -108,18 +108,15 @@ class Inference:
         }
 
 
-def infer(
-    data: LocalData, loss: Loss, y: np.ndarray, theta: np.ndarray, penalty: np.ndarray, solver: Solver
-) -> Inference:
+def infer(data: LocalData, loss: Loss, theta: np.ndarray, penalty: np.ndarray, solver: Solver) -> Inference:
     """Return how certain a fitted model is; every process of the cluster calls it together.
 
     Parameters
     ----------
     data : LocalData
-        With the samples' own weights, and the columns that ``theta`` is for.
+        With labels or targets as the loss takes them, the samples' own weights, and the columns that
+        ``theta`` is for.
     loss : Loss
-    y : ndarray of shape (N,)
-        Labels or targets as the loss takes them.
     theta : ndarray of shape (m,)
         The coefficients, and the intercept where there is one.
     penalty : ndarray of shape (m,)
@@ -129,7 +126,7 @@ def infer(
     X = data.X if theta.size == data.X.shape[1] else append_column(data.X, 1.0)
     X, weights = as_rows(X), data.weights
     with np.errstate(over="ignore", invalid="ignore"):  # a fit that diverged
-        margins, labels = row_products(X, theta, data.node_starts), labels_of(loss, y, data.offset)
+        margins, labels = row_products(X, theta, data.node_starts), labels_of(loss, data.y, data.offset)
         bends = weights * loss_curvatures(loss, margins, labels)
         squares = weights * loss_derivatives(loss, margins, labels) ** 2
         observed, scores = (_gram(X, values, data, solver) for values in (bends, squares))

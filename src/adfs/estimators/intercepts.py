@@ -12,8 +12,8 @@ before the dual value is computed. Gaps are relative to F of the best constant m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ import scipy.sparse as sp
 
 from adfs.algorithms.base import Process, get_method
 from adfs.algorithms.round_process import PrimalProcess
-from adfs.estimators.solver import LocalData, Solver, joined_frames, penalised
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, joined_frames, penalised
 from adfs.problem import FiniteSum, Loss, Problem
 from adfs.problem.evaluation import dual_rooms, weighted_row_sums
 from adfs.problem.gaps import close_gap
-from adfs.problem.samples import rows_of
+from adfs.problem.samples import rows_of, sparse
 from adfs.problem.views import common_margin
 from adfs.runtimes import Outcome, Run
-from adfs.runtimes.certificates import AllNodes, Certificate, Certifier, promised_gap
+from adfs.runtimes.certificates import AllNodes, Certificate, promised_gap
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 60
@@ -39,33 +39,29 @@ _ACCURACY, _MOST_TRIALS = 0.01, 100  # of F of the best constant model
 _EPS = float(np.finfo(np.float64).eps)
 
 
-def takes_free_column(solver: Solver) -> bool:
-    """Return whether the solver's method accepts a column without a penalty."""
-    return get_method(solver.method).unpenalised_columns
-
-
-def column_value(data: LocalData, loss: Loss, alpha: float, y: np.ndarray, solver: Solver) -> float:
+def column_value(data: LocalData, spec: ModelSpec, solver: Solver) -> float:
     """Return the entry of the intercept's column, for rows that do not have this column yet.
 
     A dual method sees a penalised intercept. The column is as long as a typical row, so that the problem is
     hardly harder to solve, and so long that the penalty is well below the curvature of the data.
     """
-    total, targets = solver.totals([data.weights, data.weights * y], data.node_starts)
-    if takes_free_column(solver) or not total > 0.0:
+    if get_method(solver.method).unpenalised_columns:
         return 1.0
-    squares = data.X.multiply(data.X).sum(axis=1) if data.sparse else np.einsum("jk,jk->j", data.X, data.X)
-    (typical,) = solver.totals([data.weights * np.ravel(squares)], data.node_starts)
-    least = 10.0 * alpha / (loss.typical_curvature(targets / total) or 1.0)
+    X, weights = data.X, data.weights
+    squares = X.multiply(X).sum(axis=1) if sparse(X) else np.einsum("jk,jk->j", X, X)
+    sums = [weights, weights * data.y, weights * np.ravel(squares)]
+    total, targets, typical = solver.totals(sums, data.node_starts)
+    if not total > 0.0:
+        return 1.0
+    ridge = spec.penalty_weight * (1.0 - spec.l1_ratio)
+    least = 10.0 * ridge / (spec.loss.typical_curvature(targets / total) or 1.0)
     return math.sqrt(max(typical, least) / total)
 
 
 def solve_with_intercept(
     data: LocalData,
-    loss: Loss,
-    weights: tuple[float, float],
-    y: np.ndarray,
+    spec: ModelSpec,
     solver: Solver,
-    scale: float,
     start: np.ndarray | None,
     center: np.ndarray | None = None,
 ) -> Run:
@@ -75,14 +71,8 @@ def solve_with_intercept(
     ----------
     data : LocalData
         The weights are those of the objective; the last column is the intercept's.
-    loss : Loss
-    weights : tuple
-        α and λ.
-    y : ndarray of shape (N,)
-        The labels as the loss takes them.
+    spec : ModelSpec
     solver : Solver
-    scale : float
-        The entry of the intercept's column: `column_value`.
     start : ndarray of shape (N,) or (N, K), optional
         Dual variables to start from.
     center : ndarray of shape (K,), optional
@@ -94,139 +84,148 @@ def solve_with_intercept(
         All rounds together, certified for this problem. ``coef`` (K·(p + 1),) and ``theta`` have the
         intercept of each output after its coefficients.
     """
-    levels = best_constants(data, loss, y, solver)
-    fit = _InterceptFit(data, loss, weights, y, solver, scale, levels)
-    center = levels if center is None else center
-    if takes_free_column(solver) or fit.exact:  # an exact constant model is certified at the start
-        run = solver.solve(fit.problem(center), start, fit.certifier(center))
-        return replace(
-            run, coef=fit.with_intercepts(run.coef, center), theta=fit.with_intercepts(run.theta, center)
-        )
-    return _proximal_rounds(fit, start, center)
+    fit = InterceptFit(data, spec, solver)
+    if center is not None:
+        fit.move(center)
+    if not (fit.unpenalised or fit.exact):  # an exact constant model is certified at the start
+        return _proximal_rounds(fit, start)
+    run = solver.solve(fit.problem, start, fit)
+    return replace(run, coef=fit.with_intercepts(run.coef), theta=fit.with_intercepts(run.theta))
 
 
-def _proximal_rounds(fit: _InterceptFit, start: np.ndarray | None, center: np.ndarray) -> Run:
+def _proximal_rounds(fit: InterceptFit, start: np.ndarray | None) -> Run:
     """Solve problems whose intercept is penalised around the intercept of the problem before."""
-    solver, loss, tol = fit.solver, fit.plain.loss, fit.tol
+    solver, loss, tol = fit.solver, fit.problem.loss, fit.tol
     round_tol = max(_FIRST_KINKED if loss.curvature_type == "kinks" else _FIRST_SMOOTH, 0.5 * tol)
     left = solver.options.max_passes
     runs: list[Run] = []
     best: Certificate | None = None
     while True:
-        problem, around = fit.problem(center), center
-        part = solver.part(runs) if runs else solver
+        part = solver.part(len(runs), sum(run.seconds for run in runs)) if runs else solver
         limits = replace(part.options, tol=round_tol, max_passes=left)
-        run = replace(part, options=limits).solve(problem, start)
+        run = replace(part, options=limits).solve(fit.problem, start)
         runs.append(run)
+        theta = fit.with_intercepts(run.theta)
         if not np.isfinite(run.coef).all():
             break
-        nodes = AllNodes(solver.cluster, solver.placement, problem)
-        duals = problem.slopes(run.coef) if run.dual is None else run.dual
-        found = fit.certify(nodes, run.coef, duals, around, move=run.dual is not None)
+        nodes = AllNodes(solver.cluster, solver.placement, fit.problem)
+        duals = fit.problem.slopes(run.coef) if run.dual is None else run.dual
+        found = fit.certify(nodes, run.coef, duals, move=run.dual is not None)
         # Below twice the best gap so far only rounding differs, and the later point is the better one.
         if best is None or found.gap < 2.0 * best.gap:
-            best = found._replace(theta=fit.with_intercepts(found.theta, around))
+            best = found._replace(theta=fit.with_intercepts(found.theta))
         passes = float(run.columns["passes"][-1])
         at_rest = passes == 0.0 and round_tol <= _SMALLEST_SHARE * tol  # rounding allows nothing more
         if best.gap <= tol or at_rest or run.outcome is not Outcome.CONVERGED or len(runs) == _MOST_ROUNDS:
             break
         # A round is solved a little better than its intercept is known.
         round_tol = max(_SMALLEST_SHARE * tol, min(0.25 * round_tol, max(0.2 * tol, 1e-3 * found.gap)))
-        center = fit.with_intercepts(run.coef, around).reshape(fit.outputs, -1)[:, -1]
-        if loss.several_outputs:  # a number added to all intercepts changes nothing: their mean stays 0
-            center = center - center.mean()
+        center = fit.with_intercepts(run.coef).reshape(loss.n_outputs, -1)[:, -1]
+        # A number added to the intercepts of all classes changes nothing: their mean stays 0.
+        fit.move(center - center.mean() if loss.several_outputs else center)
         # Dual variables that sum to 0 represent exactly the new centre.
         start = None if run.dual is None else found.duals
         left = None if left is None else max(left - passes, 1.0)
-    return fit.joined(runs, best, fit.with_intercepts(runs[-1].theta, around))
+    whole = replace(run, theta=theta, seconds=sum(each.seconds for each in runs))
+    if best is None:
+        return replace(whole, columns=joined_frames(runs, run.gap))
+    if best.gap > tol and best.value > fit.at_zero:
+        best = fit.constant(best)
+    outcome = Outcome.CONVERGED if best.gap <= tol else Outcome.OUT_OF_BUDGET
+    if run.outcome is Outcome.STOPPED or (best.gap > tol and run.outcome is Outcome.DIVERGED):
+        outcome = run.outcome  # a user who stops a run stops the fit
+    return replace(
+        whole,
+        coef=best.theta,
+        gap=best.gap,
+        absolute_gap=best.absolute_gap,
+        outcome=outcome,
+        columns=joined_frames(runs, best.gap),
+        dual=None if run.dual is None else best.duals,
+    )
 
 
-class _InterceptFit:
-    """The problem around any intercepts, its certificate, and the scale of its gaps.
+class InterceptFit:
+    """The problem around some intercepts, its certificate, and the scale of its gaps.
 
     Attributes
     ----------
-    plain : Problem
-        The problem without a shift of the margins.
+    center : ndarray of shape (K,)
+        The intercepts that stand for 0 in the last column of ``problem``.
     levels : ndarray of shape (K,)
-        Intercepts of the best constant model.
+        Intercepts of the best constant model, the first ``center``.
     at_zero : float
         F of the best constant model, 1 where that is nothing but rounding (``exact``).
+    unpenalised : bool
+        Whether the method takes a column without a penalty.
     """
 
-    def __init__(
-        self,
-        data: LocalData,
-        loss: Loss,
-        weights: tuple[float, float],
-        y: np.ndarray,
-        solver: Solver,
-        scale: float,
-        levels: np.ndarray,
-    ) -> None:
-        columns = np.ones((loss.n_outputs, data.X.shape[1]))
-        columns[:, -1] = 0.0
-        self.columns = columns.ravel()
-        plain = penalised(data, loss, weights, y, solver, self.columns)
-        self.plain = plain.with_ridge_columns(self.columns) if takes_free_column(solver) else plain
-        self.solver, self.scale, self.levels, self.outputs = solver, scale, levels, loss.n_outputs
-        self.tol = solver.options.tol or 0.0
-        self.offset, self.means = data.offset, np.zeros(1) if data.means is None else data.means
+    def __init__(self, data: LocalData, spec: ModelSpec, solver: Solver) -> None:
+        self.solver, self.tol, loss = solver, solver.options.tol or 0.0, spec.loss
+        self.data, self.scale, self.outputs = data, data.free_column or 1.0, loss.n_outputs
+        self.means = np.zeros(1) if data.means is None else data.means
         largest = 0.0 if data.offset is None else float(np.abs(data.offset).max(initial=0.0))
         solver.cluster.activity = "to sum up the data"
         self._largest_offset = max(solver.cluster.allgather(largest))
-        nodes = AllNodes(solver.cluster, solver.placement, self.problem(levels))
-        zero, duals = np.zeros(plain.n_features), np.zeros((plain.n_samples, *plain.dual_shape))
-        slack = self._slack(zero.reshape(self.outputs, -1), levels, levels)
-        constant = close_gap(
-            nodes.collect(nodes.problem.gap_parts(duals, zero, slack)), zero, None, nodes.total_sigma
-        )
+        columns = np.ones((loss.n_outputs, data.X.shape[1]))
+        columns[:, -1] = 0.0
+        self.columns = columns.ravel()
+        self.center = self.levels = best_constants(data, loss, solver)
+        problem = penalised(replace(data, offset=self._offset()), spec, solver.network.n_nodes, self.columns)
+        self.unpenalised = get_method(solver.method).unpenalised_columns
+        self.problem = problem.with_ridge_columns(self.columns) if self.unpenalised else problem
+        nodes = AllNodes(solver.cluster, solver.placement, self.problem)
+        zero, duals = np.zeros(problem.n_features), np.zeros((problem.n_samples, *problem.dual_shape))
+        parts = self.problem.gap_parts(duals, zero, self._slack(zero.reshape(self.outputs, -1), self.levels))
+        constant = close_gap(nodes.collect(parts), zero, None, nodes.total_sigma)
         self.exact = constant.value <= constant.rounding
         self.at_zero = 1.0 if self.exact else constant.value
         self._rounding_at_zero = constant.rounding
         # How far the best intercept may be from the levels: the size of typical margins or residuals.
-        squares = np.zeros_like(y)
+        squares = np.zeros_like(data.y)
         if loss.translates:
-            squares = (y - levels[0] - (0.0 if data.offset is None else data.offset)) ** 2
+            squares = (data.y - self.levels[0] - (0.0 if data.offset is None else data.offset)) ** 2
         weight, square = solver.totals([data.weights, data.weights * squares], data.node_starts)
         square = max(2.0 * constant.value, square)
         self._radius = 1.0 + (math.sqrt(square / weight) if weight > 0.0 else 0.0)
 
-    def problem(self, center: np.ndarray) -> Problem:
-        """Return the problem whose last column has the intercepts less ``center`` (K,)."""
-        shape = (self.plain.n_samples, *self.plain.dual_shape)
-        shift = np.broadcast_to(center if self.plain.dual_shape else center[0], shape)
-        return self.plain.with_offset(shift if self.offset is None else shift + self.offset)
+    def _offset(self) -> np.ndarray:
+        """Return the offsets of the margins that have the centre in them, (N,) or (N, K)."""
+        several = self.outputs > 1
+        shape = (self.data.y.size, self.outputs) if several else (self.data.y.size,)
+        shift = np.broadcast_to(self.center if several else self.center[0], shape)
+        return shift if self.data.offset is None else shift + self.data.offset
 
-    def with_intercepts(self, points: np.ndarray, center: np.ndarray) -> np.ndarray:
-        """Return points (…, K·(p + 1)) of the problem around ``center`` with the intercepts themselves."""
+    def move(self, center: np.ndarray) -> None:
+        """Put the problem around other intercepts (K,)."""
+        self.center = center
+        self.problem = self.problem.with_offset(self._offset())
+
+    def with_intercepts(self, points: np.ndarray) -> np.ndarray:
+        """Return points (…, K·(p + 1)) of the problem with the intercepts themselves in the last column."""
         out = points.reshape(*points.shape[:-1], self.outputs, -1).copy()
-        out[..., -1] = center + self.scale * out[..., -1]
+        out[..., -1] = self.center + self.scale * out[..., -1]
         return out.reshape(points.shape)
 
-    def certifier(self, center: np.ndarray) -> Certifier:
-        """Return the function that certifies a run on the problem around ``center``."""
-
-        def certify(
-            process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
-        ) -> Certificate:
-            if isinstance(process, PrimalProcess) and enough is not None and not process.exhausted:
-                # A full certificate takes a pass. The gradient says when it is worth it.
-                promised = promised_gap(process, nodes, self.columns) / self.at_zero
-                if promised > enough:
-                    value = process.value if process.point.any() else nodes.value_at_zero
-                    return Certificate(process.point, value, nodes.dual_at_zero, promised)
-            theta, duals = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
-            if duals is None:
-                duals = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
-            return self.certify(nodes, theta, duals, center)
-
-        return certify
+    def __call__(
+        self, process: Process, nodes: AllNodes, *, enough: float | None = None, lower: float = -np.inf
+    ) -> Certificate:
+        """Certify a run on the problem; see `adfs.runtimes.certificates.Certifier`."""
+        if isinstance(process, PrimalProcess) and enough is not None and not process.exhausted:
+            # A full certificate takes a pass. The gradient says when it is worth it.
+            promised = promised_gap(process, nodes, self.columns) / self.at_zero
+            if promised > enough:
+                value = process.value if process.point.any() else nodes.value_at_zero
+                return Certificate(process.point, value, nodes.dual_at_zero, promised)
+        theta, duals = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
+        if duals is None:
+            duals = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)
+        return self.certify(nodes, theta, duals)
 
     def certify(
-        self, nodes: AllNodes, theta: np.ndarray, duals: np.ndarray, center: np.ndarray, *, move: bool = False
+        self, nodes: AllNodes, theta: np.ndarray, duals: np.ndarray, *, move: bool = False
     ) -> Certificate:
-        """Certify θ (K·(p + 1),) of the problem around ``center``, for the problem without the penalty.
+        """Certify θ (K·(p + 1),) of the problem, for the problem without a penalty of the intercepts.
 
         With ``move`` the coefficients become those that the dual variables represent. For dual variables
         with the sum 0, F − D is the sum of wℓ(u) + wℓ*(s/w) − us over the samples and
@@ -239,28 +238,30 @@ class _InterceptFit:
         point = theta.reshape(self.outputs, -1).copy()
         if move:
             point[:, :-1] = nodes.penalty.minimizer(total).reshape(self.outputs, -1)[:, :-1]
-        intercepts = center + self.scale * point[:, -1]
-        slack = self._slack(point, center, intercepts)
-        parts = nodes.collect(problem.gap_parts(duals, point.ravel(), slack))
+        intercepts = self.center + self.scale * point[:, -1]
+        parts = nodes.collect(problem.gap_parts(duals, point.ravel(), self._slack(point, intercepts)))
         bare = self.columns * point.ravel()
         residual, *l1 = nodes.penalty.apart(total, bare)
         value, _, gap, rounding = close_gap(parts, bare, self.columns * residual, nodes.total_sigma, *l1)
-        # The rest of the sum of the dual variables counts as far as the best intercept may be away.
-        gap += float(_rest_of_sums(problem, duals, nodes) @ (self._radius + np.abs(intercepts - self.levels)))
+        # The sums of the dual variables are 0 up to rounding, of each node's sum too. What is left counts as
+        # far as the best intercept may be away.
+        sums = nodes.collect(_node_sums(problem, duals.reshape(problem.n_samples, -1)))
+        rest = [abs(math.fsum(column)) + _EPS * math.fsum(np.abs(column)) for column in sums.T]
+        gap += float(np.array(rest) @ (self._radius + np.abs(intercepts - self.levels)))
         return Certificate(
             point.ravel(), value, value - gap - rounding, gap / self.at_zero, duals, absolute_gap=gap
         )
 
-    def _slack(self, point: np.ndarray, center: np.ndarray, intercepts: np.ndarray) -> float:
+    def _slack(self, point: np.ndarray, intercepts: np.ndarray) -> float:
         """Return a bound of the rounding of margins by the intercepts that the fit returns.
 
         A returned intercept is the centre plus the last entry of θ, less the coefficients times the means of
         the columns; the centre is also added to the offsets.
         """
-        sizes = 1.5 * np.abs(intercepts) + 2.0 * np.abs(intercepts - center)
+        sizes = 1.5 * np.abs(intercepts) + 2.0 * np.abs(intercepts - self.center)
         sizes += point.shape[1] * (np.abs(point[:, :-1]) * np.abs(self.means)).sum(axis=1)
         if self._largest_offset > 0.0:
-            sizes += np.abs(center) + self._largest_offset
+            sizes += np.abs(self.center) + self._largest_offset
         return _EPS * float(np.sqrt(sizes @ sizes))
 
     def constant(self, other: Certificate) -> Certificate:
@@ -272,41 +273,19 @@ class _InterceptFit:
             theta=point.ravel(), value=self.at_zero, gap=gap / self.at_zero, absolute_gap=gap
         )
 
-    def joined(self, runs: Sequence[Run], best: Certificate | None, theta: np.ndarray) -> Run:
-        """Return one run of all rounds, at the best certified point, or the better constant model."""
-        last = runs[-1]
-        whole = replace(last, theta=theta, seconds=sum(run.seconds for run in runs))
-        if best is None:
-            return replace(whole, columns=joined_frames(runs, last.gap))
-        if best.gap > self.tol and best.value > self.at_zero:
-            best = self.constant(best)
-        outcome = last.outcome
-        if outcome is not Outcome.STOPPED:  # a user who stops a run stops the fit
-            ended = Outcome.OUT_OF_BUDGET if outcome is Outcome.CONVERGED else outcome
-            outcome = Outcome.CONVERGED if best.gap <= self.tol else ended
-        return replace(
-            whole,
-            coef=best.theta,
-            gap=best.gap,
-            absolute_gap=best.absolute_gap,
-            outcome=outcome,
-            columns=joined_frames(runs, best.gap),
-            dual=None if last.dual is None else best.duals,
-        )
-
 
 # --------------------------------------------------------------------------- the best constant model
 
 
-def best_constants(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -> np.ndarray:
+def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
     """Return the intercepts (K,) of the best model without coefficients; its F is within 1 % of the least."""
-    offset = data.offset
+    y, offset = data.y, data.offset
     if loss.link == "log":
         parts = loss.level_parts(y, np.zeros_like(y) if offset is None else offset)
         over, under = solver.totals([data.weights * part for part in parts], data.node_starts)
         return np.array([solver.cluster.attempt("to check the data", lambda: common_margin(over, under))])
     ones: Any = np.ones((y.size, 1))
-    column = sp.csr_array(ones) if data.sparse else ones
+    column = sp.csr_array(ones) if sparse(data.X) else ones
     problem = Problem.stacked(column, y, data.weights, data.node_starts, loss, 1.0, offset)
     nodes = AllNodes(solver.cluster, solver.placement, problem)
     if loss.several_outputs:
@@ -316,41 +295,39 @@ def best_constants(data: LocalData, loss: Loss, y: np.ndarray, solver: Solver) -
         targets = data.weights * (y if offset is None else y - offset)
         total, over = solver.totals([data.weights, targets], data.node_starts)
         start = float(over / total) if total > 0.0 else 0.0
+    return np.array([_best_level(problem, nodes, start)])
 
-    def evaluate(level: float) -> tuple[float, float, float]:
+
+def _best_level(problem: Problem, nodes: AllNodes, start: float) -> float:
+    """Return a number at which F, a convex function of one number, is within 1 % of its least value.
+
+    The tangents on both sides of the minimiser meet below the least value.
+    """
+    level, step = start, 0.0
+    # Value, argument and slope: of the least value so far, and of the nearest points on both sides.
+    best = below = above = (math.inf, start, 0.0)
+    for trial in range(_MOST_TRIALS):
         point = np.array([level])
         sums = np.column_stack([problem.loss_sums(point), problem.row_sums(problem.slopes(point))])
-        value, slope = nodes.add(sums)
-        return level, float(value), float(slope)
-
-    return np.array([_minimise_scalar(evaluate, start)])
-
-
-def _minimise_scalar(evaluate: Callable[[float], tuple[float, float, float]], start: float) -> float:
-    """Return an argument at which a convex function of one number is within 1 % of its least value.
-
-    ``evaluate`` returns the argument, the value and the slope there. The tangents on both sides of the
-    minimiser meet below the least value.
-    """
-    best = below = above = here = evaluate(start)
-    step = (abs(here[1]) or 1.0) / abs(here[2]) if here[2] != 0.0 else 0.0  # to where the tangent is 0
-    for _ in range(_MOST_TRIALS):
-        level, _, slope = here
+        value, slope = (float(total) for total in nodes.add(sums))
+        here = value, level, slope
+        best = min(best, here)
         if slope == 0.0 or not math.isfinite(slope):
             break
+        if trial == 0:
+            below = above = here
+            step = (abs(value) or 1.0) / abs(slope)  # to where the tangent is 0
         below, above = (here, above) if slope < 0.0 else (below, here)
         if below[2] * above[2] > 0.0:  # no second side yet
             level -= math.copysign(step, slope)
             step *= 2.0
-        else:
-            width = above[0] - below[0]
-            meet = (above[1] - above[2] * width - below[1]) / (below[2] - above[2])
-            if best[1] - (below[1] + below[2] * meet) <= _ACCURACY * best[1]:
-                break
-            level = below[0] + min(max(meet, 0.1 * width), 0.9 * width)
-        here = evaluate(level)
-        best = min(best, here, key=lambda point: point[1])
-    return best[0]
+            continue
+        width = above[1] - below[1]
+        meet = (above[0] - above[2] * width - below[0]) / (below[2] - above[2])
+        if best[0] - (below[0] + below[2] * meet) <= _ACCURACY * best[0]:
+            break
+        level = below[1] + min(max(meet, 0.1 * width), 0.9 * width)
+    return best[1]
 
 
 def _best_class_levels(problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
@@ -376,44 +353,31 @@ def _best_class_levels(problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
 
 
 def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
-    """Return dual variables in their domains with the sum 0 over all nodes (up to rounding), near the given.
+    """Return dual variables (N,) or (N, K) with the sum 0 over all nodes, up to rounding.
 
-    Parameters
-    ----------
-    problem : FiniteSum
-    duals : ndarray of shape (N,) or (N, K)
-        In their domains.
-    nodes : AllNodes
+    They are in their domains, as the given ones must be, and near them: each moves in proportion to its
+    distance from the nearer end of its domain.
     """
-    balance = _balanced_classes if problem.dual_shape else _balanced
-    return problem.clip_to_domain(balance(problem, duals, nodes))
+    if problem.dual_shape:
+        return problem.clip_to_domain(_balanced_classes(problem, duals, nodes))
+    duals = np.where(problem.weights > 0.0, duals, 0.0)
+    distance = dual_rooms(problem.loss, problem.labels, problem.weights, duals)
+    columns = np.column_stack([duals, distance, np.maximum(duals, 0.0), np.minimum(duals, 0.0)])
+    total, space, above, below = nodes.add(_node_sums(problem, columns))
+    if abs(total) < space:
+        duals = duals - (total / space) * distance
+    # The sum is too far from 0 for that: the heavier side is scaled down. Every domain contains 0.
+    elif above > -below:
+        duals = np.where(duals > 0.0, duals * (-below / above), duals)
+    elif below < 0.0:
+        duals = np.where(duals < 0.0, duals * (above / -below), duals)
+    return problem.clip_to_domain(duals)
 
 
 def _node_sums(problem: FiniteSum, columns: np.ndarray) -> np.ndarray:
     """Return each node's sums of columns (N, k), right to rounding; shape (n, k)."""
     ones = rows_of(np.ones((problem.n_samples, 1)))
     return weighted_row_sums(ones, problem.node_starts, np.ascontiguousarray(columns), columns.shape[1])
-
-
-def _rest_of_sums(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
-    """Return how far the sums of dual variables (N,) or (N, K) over all nodes can be from 0; (K,)."""
-    sums = nodes.collect(_node_sums(problem, duals.reshape(problem.n_samples, -1)))
-    # Each node's sum is right to its own rounding.
-    return np.array([abs(math.fsum(column)) + _EPS * math.fsum(np.abs(column)) for column in sums.T])
-
-
-def _balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarray:
-    """Move each dual variable in proportion to its distance from the nearer end of its domain."""
-    duals = np.where(problem.weights > 0.0, duals, 0.0)
-    distance = dual_rooms(problem.loss, problem.labels, problem.weights, duals)
-    columns = np.column_stack([duals, distance, np.maximum(duals, 0.0), np.minimum(duals, 0.0)])
-    total, space, above, below = nodes.add(_node_sums(problem, columns))
-    if abs(total) < space:
-        return np.asarray(duals - (total / space) * distance)
-    # The sum is too far from 0 for that: the heavier side is scaled down. Every domain contains 0.
-    if above > -below:
-        return np.where(duals > 0.0, duals * (-below / above), duals)
-    return np.where(duals < 0.0, duals * (above / -below), duals) if below < 0.0 else duals
 
 
 def _class_sums(
@@ -434,7 +398,7 @@ def _balanced_classes(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) ->
     weights, classes = problem.weights[:, None], duals.shape[1]
     share, truth, true, predicted = _class_sums(problem, duals, nodes)
     # K × K numbers per node: the curvature of the intercepts.
-    cuts = zip(problem.node_starts[:-1], problem.node_starts[1:], strict=True)
+    cuts = pairwise(problem.node_starts)
     with single_threaded:
         products = [((weights[a:b] * share[a:b]).T @ share[a:b]).ravel() for a, b in cuts]
     curvature = np.diag(predicted) - nodes.add(np.array(products)).reshape(classes, classes)

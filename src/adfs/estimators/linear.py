@@ -10,13 +10,12 @@ import scipy.sparse as sp
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError
-from adfs.estimators.base import READ_OPTIONS, LinearEstimator
-from adfs.estimators.checks import check_weights, positive
-from adfs.estimators.pipeline import FittedModel, ModelSpec
+from adfs.estimators.base import LinearEstimator
+from adfs.estimators.checks import positive
+from adfs.estimators.pipeline import FittedModel
 from adfs.prediction import explained_share, predicted_classes, probabilities
 from adfs.problem import LOSSES, Loss
 from adfs.problem.losses import check_labels
@@ -85,7 +84,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         How the nodes are linked; see `adfs.Network`, and `adfs.plan` for a recommendation.
     partition : str or list of index arrays
         ``"contiguous"``, ``"random"``, ``"label"``, or the rows of each node.
-    algorithm : str
+    method : str
         ``"auto"``, or any method's name. Auto is what the planner predicts to be the least work of
         ``"adfs"``, ``"adfs-block"``, ``"newton"`` (few features, or badly scaled ones), ``"lbfgs"`` (few
         samples per node and many features) and ``"qning"`` (one node); ``"adfs"`` where ``parameters``,
@@ -154,7 +153,7 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     _task = "classification"
     _loss_parameters = ("width",)
 
-    def _spec(self, loss: Loss) -> ModelSpec:
+    def _weights(self, loss: Loss) -> dict[str, Any]:
         if self.multi_class not in _MULTI_CLASS:
             raise InputError(
                 f"{{multi_class}} must be auto, ovr or multinomial, got {self.multi_class!r}",
@@ -169,22 +168,8 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
                     multi_class=self.multi_class,
                 )
             softmax = False
-        return ModelSpec(
-            loss=loss,
-            data_weight=positive(self.C, "C") * loss.sklearn_factor,
-            intercept=bool(self.fit_intercept),
-            intercept_scaling=self.intercept_scaling,
-            standardize=bool(self.standardize),
-            l1_ratio=float(self.l1_ratio),
-            inference=bool(self.inference),
-            class_weight=self.class_weight,
-            softmax=softmax,
-        )
-
-    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, **READ_OPTIONS)
-        check_classification_targets(y)
-        return X, np.asarray(y), check_weights(sample_weight, X)
+        data_weight = positive(self.C, "C") * loss.sklearn_factor
+        return {"data_weight": data_weight, "class_weight": self.class_weight, "softmax": softmax}
 
     def _take(self, model: FittedModel) -> None:
         assert model.classes is not None
@@ -267,7 +252,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         As for `ADFSClassifier`; standard errors are there for the squared, Huber, Poisson and Gamma losses.
     delta, quantile, width, epsilon : float
         Constants of the losses above.
-    tol, max_iter, n_nodes, network, partition, algorithm, parameters, tau, schedule, cluster
+    tol, max_iter, n_nodes, network, partition, method, parameters, tau, schedule, cluster
         As for `ADFSClassifier`.
     random_state, warm_start, verbose
         As for `ADFSClassifier`.
@@ -311,20 +296,8 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     _task = "regression"
     _loss_parameters = ("delta", "quantile", "width", "epsilon")
 
-    def _spec(self, loss: Loss) -> ModelSpec:
-        return ModelSpec(
-            loss=loss,
-            penalty_weight=positive(self.alpha, "alpha"),
-            intercept=bool(self.fit_intercept),
-            intercept_scaling=self.intercept_scaling,
-            standardize=bool(self.standardize),
-            l1_ratio=float(self.l1_ratio),
-            inference=bool(self.inference),
-        )
-
-    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, **READ_OPTIONS, y_numeric=True)
-        return X, np.asarray(y, dtype=np.float64), check_weights(sample_weight, X)
+    def _weights(self, loss: Loss) -> dict[str, Any]:
+        return {"penalty_weight": positive(self.alpha, "alpha")}
 
     def _take(self, model: FittedModel) -> None:
         self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
@@ -335,8 +308,7 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         For the losses ``"poisson"`` and ``"gamma"`` the mean, the exponential of that.
         """
-        margins = self._margins(X, offset)
-        return self._loss().mean(margins)
+        return self._loss().mean(self._margins(X, offset))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Return R², or D² (the share of the deviance explained) for ``"poisson"`` and ``"gamma"``."""
@@ -345,4 +317,5 @@ class ADFSRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         # D² is undefined for targets outside the domain of the loss.
         check_consistent_length(predicted, targets)
         check_labels(loss, targets, "y")
-        return explained_share(loss.unit_deviances, targets, predicted, check_weights(sample_weight, X))
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return explained_share(loss.unit_deviances, targets, predicted, weights)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.shards import as_rows
-from adfs.runtimes import Cluster, Outcome, Run, RunOptions, run_method
+from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.run import gather_summary
@@ -44,6 +44,8 @@ class LocalData:
         Added to the margins, of each model where there are K.
     means : ndarray of shape (p,), or None
         The centres that were subtracted from the columns, in units of their spreads.
+    free_column : float or None
+        The entry of the last column, if it is that of an intercept without a penalty.
     """
 
     X: Any
@@ -52,11 +54,52 @@ class LocalData:
     node_starts: np.ndarray
     offset: np.ndarray | None = None
     means: np.ndarray | None = None
+    free_column: float | None = None
 
-    @property
-    def sparse(self) -> bool:
-        """Whether the rows are stored as CSR."""
-        return bool(sp.issparse(self.X))
+    def take(self, rows: np.ndarray, node_starts: np.ndarray) -> LocalData:
+        """Return some of the rows: their numbers, or a mask."""
+        offset = None if self.offset is None else self.offset[rows]
+        return LocalData(self.X[rows], self.y[rows], self.weights[rows], node_starts, offset)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The description of a model.
+
+    Attributes
+    ----------
+    loss : Loss
+    data_weight : float
+        Factor of the samples' weights in the objective: C, or 1.
+    penalty_weight : float
+        Factor of the penalty: 1, or alpha.
+    l1_ratio : float
+        Share of ‖θ‖₁ in the penalty; the rest is ½‖θ‖².
+    free_intercept : bool
+        Whether there is an intercept without a penalty.
+    intercept_column : float or None
+        The entry of the column of a penalised intercept.
+    standardize : bool
+        Whether columns are scaled to a standard deviation of 1 before the fit. Coefficients are those of the
+        original columns.
+    class_weight : mapping, "balanced" or None
+        Factors of the classes' sample weights.
+    softmax : bool or None
+        One model of all classes instead of one per class; None: if there are more than two classes.
+    inference : bool
+        Whether standard errors are wanted.
+    """
+
+    loss: Loss
+    data_weight: float = 1.0
+    penalty_weight: float = 1.0
+    l1_ratio: float = 0.0
+    free_intercept: bool = True
+    intercept_column: float | None = None
+    standardize: bool = False
+    class_weight: Any = None
+    softmax: bool | None = False
+    inference: bool = False
 
 
 class Replacement(NamedTuple):
@@ -120,60 +163,28 @@ class Solver:
             run.details["reason"] = self.reason
         return run
 
-    def limited(self) -> Solver:
-        """Return the solver that ends where the replacement takes over."""
-        if self.replacement is None or not self.replacement.passes < (self.options.max_passes or math.inf):
-            return replace(self, replacement=None)
-        return replace(self, options=replace(self.options, max_passes=self.replacement.passes))
-
-    def after(self, run: Run) -> Solver | None:
-        """Return the solver that goes on where a run of `limited` ended; None if the run was not cut off.
-
-        That is decided by passes alone, so that it is the same on every machine and after a resume.
-        """
-        used, limit = float(run.columns["passes"][-1]), self.options.max_passes
-        if self.limited().replacement is None or run.outcome is not Outcome.OUT_OF_BUDGET:
-            return None
-        assert self.replacement is not None
-        if used < 0.9 * self.replacement.passes:  # it ended for another reason
-            return None
-        left, seconds = None if limit is None else max(limit - used, 1.0), self.options.seconds
-        if seconds is not None:
-            self.cluster.activity = "to share the time"
-            seconds = self.cluster.bcast(max(seconds - run.seconds, 0.0))
-        reason = (
-            f"{self.method} was chosen ({self.reason}) and had not converged after {used:.0f} passes, "
-            f"so {self.replacement.method} went on"
-        )
-        other = replace(self, method=self.replacement.method, reason=reason, replacement=None)
-        parameters = self.replacement.parameters
-        other = replace(other, options=replace(other.options, max_passes=left, parameters=parameters))
-        return other.numbered("replaced", seconds)
-
-    def choose(
-        self, data: LocalData, loss: Loss, weights: tuple[float, float], y: np.ndarray, intercept: bool
-    ) -> Solver:
-        """Return the solver with ``"auto"`` replaced by the cheapest method for the problem of `penalised`.
+    def choose(self, data: LocalData, spec: ModelSpec) -> Solver:
+        """Return the solver with ``"auto"`` replaced by the cheapest method for a problem.
 
         Every process makes the same choice: rank 0 decides.
         """
-        options, cluster = self.options, self.cluster
-        problem = penalised(data, loss, weights, y, self)
+        options, cluster, loss = self.options, self.cluster, spec.loss
+        problem = penalised(data, spec, self.network.n_nodes)
         summary = gather_summary(cluster, self.placement, problem)
         if not summary.n_active.any():
             return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
         spread = self._spread(problem) if not loss.smooth else 1.0
         cluster.activity = "to choose a method"
-        cards = cluster.allgather([data.X.nnz if data.sparse else 0, data.X.shape[0]])
-        stored, counts = zip(*cards, strict=True)
+        entries = [data.X.nnz if sparse(data.X) else data.X.size, data.X.shape[0]]
+        stored, counts = zip(*cluster.allgather(entries), strict=True)
 
         def chosen() -> list[Any]:
             facts = Facts.of_summary(
                 summary,
                 data.X.shape[1] * loss.n_outputs,
-                entries_per_row=sum(stored) / sum(counts) if data.sparse else None,
-                l1=weights[1] > 0.0,
-                intercept=intercept,
+                entries_per_row=sum(stored) / sum(counts) if sparse(data.X) else None,
+                l1=spec.l1_ratio > 0.0,
+                intercept=spec.free_intercept,
                 spread=spread,
                 **loss_facts(loss),
             )
@@ -181,14 +192,15 @@ class Solver:
                 first = next(iter(METHODS.values()))
                 raise InputError(f"no method can solve this problem: {first.name} {first.obstacle(problem)}")
             tol = min(0.5, 1e-6 if options.tol is None else options.tol)
-            return list(choose(facts, self.network, tol, lambda method: self._suits(method, problem)))
+            return list(choose(facts, self.network, tol, partial(self._suits, problem)))
 
         name, reason, limit, other = cluster.bcast(cluster.attempt("to choose a method", chosen))
-        given = options.parameters
-        options = replace(options, parameters=get_method(name).parameters_for(loss, given))
+        parameters = get_method(name).parameters_for(loss, options.parameters)
         replacement = None
         if other is not None:
-            replacement = Replacement(other, get_method(other).parameters_for(loss, given), limit)
+            given = get_method(other).parameters_for(loss, options.parameters)
+            replacement = Replacement(other, given, limit)
+        options = replace(options, parameters=parameters)
         return replace(self, method=name, options=options, reason=reason, replacement=replacement)
 
     def _spread(self, problem: Problem) -> float:
@@ -198,23 +210,21 @@ class Solver:
         squares, value, sigma = self.add(np.stack([rows, at_zero, problem.sigma], axis=1))
         return float(squares / (value * sigma)) if value > 0.0 else 1.0
 
-    def _suits(self, method: Method, problem: Problem) -> bool:
+    def _suits(self, problem: Problem, method: Method) -> bool:
         """Whether a method can use the parameters, the τ and the schedule that were given, and the loss."""
         options = self.options
         asked = options.parameters is not None or options.tau is not None or options.schedule != "iid"
         return (method.kind == "events" or not asked) and not method.obstacle(problem)
 
-    def part(self, before: Sequence[Run]) -> Solver:
-        """Return the solver of the next of several problems: its own checkpoint, and the time left."""
-        left = self.options.seconds
-        if left is not None:  # by the clock of process 0, so that all processes agree
-            self.cluster.activity = "to share the time"
-            left = self.cluster.bcast(max(left - sum(run.seconds for run in before), 0.0))
-        return self.numbered(len(before), left)
+    def part(self, number: int | str, used: float, shares: int = 1) -> Solver:
+        """Return the solver of one of several problems: a checkpoint of its own, and a share of the time.
 
-    def numbered(self, number: int | str, seconds: float | None) -> Solver:
-        """Return the solver of one of several problems, with a checkpoint of its own."""
-        path = self.options.checkpoint
+        ``used`` are the seconds of the problems before, and the rest is divided by ``shares``.
+        """
+        seconds, path = self.options.seconds, self.options.checkpoint
+        if seconds is not None:  # by the clock of process 0, so that all processes agree
+            self.cluster.activity = "to share the time"
+            seconds = self.cluster.bcast(max(seconds - used, 0.0) / shares)
         own_path = None if path is None else Path(path).with_name(f"{Path(path).name}.{number}")
         options = replace(self.options, checkpoint=own_path, seconds=seconds)
         return replace(self, options=options, later_part=self.later_part or number != 0)
@@ -230,28 +240,22 @@ class Solver:
         return self.add(np.stack([node_sums(column, node_starts) for column in own], axis=1))
 
 
-def penalised(
-    data: LocalData,
-    loss: Loss,
-    weights: tuple[float, float],
-    y: np.ndarray,
-    solver: Solver,
-    columns: np.ndarray | None = None,
-) -> Problem:
-    """Return the problem of some rows with targets y; ``weights`` are the factors of ½‖θ‖² and Σ c_k|θ_k|.
+def penalised(data: LocalData, spec: ModelSpec, n_nodes: int, columns: np.ndarray | None = None) -> Problem:
+    """Return the problem of this process's rows in a network of ``n_nodes``.
 
-    ``columns`` has c (d,), 1 when left out.
+    ``columns`` (d,) has 0 for columns that the ℓ1 term leaves out, 1 for the others.
     """
     # Every node has the same share of the penalty.
-    ridge, l1 = (weight / solver.network.n_nodes for weight in weights)
-    problem = Problem.stacked(data.X, y, data.weights, data.node_starts, loss, ridge, data.offset)
+    ridge = spec.penalty_weight * (1.0 - spec.l1_ratio) / n_nodes
+    problem = Problem.stacked(data.X, data.y, data.weights, data.node_starts, spec.loss, ridge, data.offset)
+    l1 = spec.penalty_weight * spec.l1_ratio / n_nodes
     return problem.with_l1(l1, columns) if l1 > 0.0 else problem
 
 
 def append_column(X: Any, value: float) -> Any:
     """Return X with one more column that holds a value everywhere; sparse stays sparse."""
     column: Any = np.full((X.shape[0], 1), value)
-    if not sp.issparse(X):
+    if not sparse(X):
         return np.hstack([X, column])
     stacked: Any = sp.hstack
     return stacked([X, column], format="csr")
@@ -259,7 +263,7 @@ def append_column(X: Any, value: float) -> Any:
 
 def row_products(X: Any, coef: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return X @ coef, node by node: the rounding of BLAS depends on the number of rows."""
-    if sp.issparse(X):
+    if sparse(X):
         return np.asarray(X @ coef)
     return np.concatenate([X[a:b] @ coef for a, b in pairwise(node_starts)])
 
@@ -289,30 +293,18 @@ class Columns:
     center: np.ndarray | None = None
     spread: np.ndarray | None = None
 
-    @property
-    def means(self) -> np.ndarray | None:
-        """The centres in units of the spreads: the means of the scaled columns."""
-        return self.center if self.center is None or self.spread is None else self.center / self.spread
-
-    def apply(self, X: Any) -> Any:
-        """Return the rows with columns centred and scaled; rows that need neither are not copied."""
+    def apply(self, data: LocalData) -> LocalData:
+        """Return the data with columns centred and scaled; rows that need neither are not copied."""
+        X, means = data.X, self.center
         if self.center is not None:
             X = X - self.center
-        if self.spread is None:
-            return X
-        if sparse(X):
-            return sp.csr_array((X.data / self.spread[X.indices], X.indices, X.indptr), shape=X.shape)
-        return X / self.spread
-
-    def undo(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients (…, p) and intercepts (…) for the columns as they were."""
         if self.spread is not None:
-            coef = coef / self.spread
-        return coef, intercept if self.center is None else intercept - coef @ self.center
-
-    def intercepts(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        """Return the intercepts (…) for the centred columns, from a model of the columns as they were."""
-        return intercept if self.center is None else intercept + coef @ self.center
+            means = None if self.center is None else self.center / self.spread
+            if sparse(X):
+                X = sp.csr_array((X.data / self.spread[X.indices], X.indices, X.indptr), shape=X.shape)
+            else:
+                X = X / self.spread
+        return replace(data, X=X, means=means)
 
 
 def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool) -> Columns:
@@ -320,25 +312,29 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
 
     Only dense rows are centred: sparse rows would become dense. Constant columns are not scaled.
     """
-    center = center and not data.sparse
+    X, starts = as_rows(data.X), data.node_starts
+    center = center and not sparse(X)
     if not (center or scale):
         return Columns()
-    total = solver.totals([data.weights], data.node_starts)[0]
+    weights = np.ascontiguousarray(data.weights)[:, None]
+
+    def column_sums(rows: Any) -> np.ndarray:
+        return solver.add(weighted_row_sums(rows_of(rows), starts, weights, X.shape[1]))
+
+    (total,) = solver.totals([data.weights], starts)
     if not total > 0.0:
         return Columns()
-    X = as_rows(data.X)
-    means = _column_sums(X, data.weights, data, solver) / total
+    means = column_sums(X) / total
     if not scale:
         return Columns(means)
     # Squares of distances from the mean: squares less the squared mean would lose digits.
     if sparse(X):  # the entries that are stored, and those that are 0
         parts = (X.indices, X.indptr)
-        away = sp.csr_array(((X.data - means[X.indices]) ** 2, *parts), shape=X.shape)
-        there = sp.csr_array((np.ones(X.nnz), *parts), shape=X.shape)
-        squares = _column_sums(away, data.weights, data, solver)
-        squares += (total - _column_sums(there, data.weights, data, solver)) * means**2
+        squares = column_sums(sp.csr_array(((X.data - means[X.indices]) ** 2, *parts), shape=X.shape))
+        there = column_sums(sp.csr_array((np.ones(X.nnz), *parts), shape=X.shape))
+        squares += (total - there) * means**2
     else:
-        squares = _column_sums((X - means) ** 2, data.weights, data, solver)
+        squares = column_sums((X - means) ** 2)
     rows = sum(solver.cluster.allgather(int(X.shape[0])))
     variance = np.maximum(squares / total, 0.0)
     # A mean of N numbers is right to about N roundings: a smaller spread is no spread.
@@ -346,9 +342,3 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
     constant = variance <= (rounding * np.abs(means)) ** 2
     spread = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
     return Columns(means if center else None, spread)
-
-
-def _column_sums(X: Any, weights: np.ndarray, data: LocalData, solver: Solver) -> np.ndarray:
-    """Return the weighted sum of each column over the rows of all processes, shape (p,)."""
-    weights = np.ascontiguousarray(weights, dtype=np.float64)[:, None]
-    return solver.add(weighted_row_sums(rows_of(X), data.node_starts, weights, X.shape[1]))
