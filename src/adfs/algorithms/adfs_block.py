@@ -6,6 +6,7 @@ The tests hold it to a literal twin.
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from adfs.algorithms.adfs_kernels import (
     node_constants,
 )
 from adfs.algorithms.base import Method, Setting, block_slots, register_method
-from adfs.algorithms.costs import RoundEffort
+from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
 from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import inlined, kernel
@@ -32,7 +33,7 @@ from adfs.problem.evaluation import sampling_weights
 from adfs.problem.penalties import shrunk
 from adfs.schedule import AliasTables, RoundWindow, round_window
 from adfs.schedule.sampling import draw_rounds
-from adfs.theory import BlockParameters, NodeSizes
+from adfs.theory import BlockParameters, Facts, NodeSizes
 
 
 class BlockParts(NamedTuple):
@@ -176,12 +177,18 @@ class AdfsBlock(Method[BlockParameters]):
     stages = "adaptive"
 
     record, process = BlockParameters, AdfsBlockProcess
-    choices = MappingProxyType(
-        dict.fromkeys(
-            ("tuned", "adaptive", "adaptive-safe"),
-            lambda problem, network, tau: BlockParameters.tuned(problem, network, tau=tau),
-        )
-    )
+    choices = MappingProxyType(dict.fromkeys(("tuned", "adaptive", "adaptive-safe"), BlockParameters.tuned))
+
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
+        # As for ADFS, but all nodes wait for the one with the most work, and all of them gossip at once.
+        if not facts.smooth:
+            return UNKNOWN
+        n, samples, gossips = network.n_nodes, float(facts.root_sums(network.n_nodes).max()), 0.0
+        if n > 1:
+            samples, gossips = inverse_rate(samples, 1.0 / network.gamma, facts.batch_kappa(n), tau)
+        factor = self.observed_factor * math.log(1.0 / tol)
+        messages = factor * gossips * 2.0 * network.n_edges
+        return dual_cost(facts, factor * (samples + gossips), factor * samples * n, messages)
 
     def effort(self, parameters: BlockParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_probability=parameters.p_comm)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
-from adfs.algorithms.costs import Cost, EventEffort, RoundEffort, gradient_work, predicted_cost, with_width
+from adfs.algorithms.costs import Cost, EventEffort, RoundEffort, predicted_cost
 from adfs.algorithms.method_kernels import EventKernels, Parts
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.problem import FiniteSum, Loss
 from adfs.schedule import SCHEDULES, AliasTables, Events, Schedule
-from adfs.theory import Facts, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes, NodeSummary, NoParameters
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -96,13 +96,17 @@ class Process(ABC):
     certify_iterate : bool
         Whether certificates are of the nodes' mean iterate. By default they are of θ(s), the point that
         belongs to the dual variables s.
+    can_be_placed : bool
+        Whether this kind of process can start at a dual point.
     """
 
     certify_iterate: ClassVar[bool] = False
+    can_be_placed: ClassVar[bool] = False
+    position: float = 0.0
+    work: Work = Work(0, 0, 0)
 
-    def __init__(self) -> None:
-        self.position = 0.0
-        self.work = Work(0, 0, 0)
+    def __init_subclass__(cls) -> None:
+        cls.can_be_placed = cls.place is not Process.place
 
     @abstractmethod
     def primal(self, read: str = "x") -> np.ndarray:
@@ -123,11 +127,6 @@ class Process(ABC):
             Together with the rows times the duals they must sum to 0 over all nodes.
         """
         return False
-
-    @property
-    def can_be_placed(self) -> bool:
-        """Whether this kind of process can start at a dual point."""
-        return type(self).place is not Process.place
 
     @property
     def exhausted(self) -> bool:
@@ -161,7 +160,6 @@ class EventProcess(Process):
     parts: Parts = ()
 
     def __init__(self, setting: Setting, row_weights: np.ndarray) -> None:
-        super().__init__()
         # A message is one vector; a node draws its samples by the weights of its rows.
         network, parameters, block = setting.network, setting.parameters, setting.block
         self.message_length = setting.problem.n_features
@@ -186,24 +184,22 @@ class EventProcess(Process):
         messages = self.work.messages + 2 * exchanges
         self.work = Work(self.work.computations + computations, messages, messages * self.message_length)
 
-    def _own_kernels(self) -> EventKernels:
-        if self.kernels is None:
-            raise NotImplementedError(f"{type(self).__name__} needs `kernels`, or all of its own functions")
-        return self.kernels
-
     def run(self, events: Events, first: int, last: int) -> int:
         """Execute events first … last − 1; stop before one with a node of another block; return its index."""
-        return self._own_kernels().run(self.parts, *events, first, last)
+        assert self.kernels is not None, "a process without kernels has its own `run`"
+        return self.kernels.run(self.parts, *events, first, last)
 
     def outgoing(self, edge: int, time: float) -> np.ndarray:
         """Return the message of the block's end of an edge at a communication, shape (message_length,)."""
+        assert self.kernels is not None, "a process without kernels has its own `outgoing`"
         out = np.empty(self.message_length)
-        self._own_kernels().outgoing(self.parts, self.end(edge), time, out)
+        self.kernels.outgoing(self.parts, self.end(edge), time, out)
         return out
 
     def incoming(self, edge: int, time: float, own: np.ndarray, message: np.ndarray) -> None:
         """Finish that communication at the block's end, from the messages that it sent and received."""
-        self._own_kernels().incoming(self.parts, edge, self.end(edge), time, own, message)
+        assert self.kernels is not None, "a process without kernels has its own `incoming`"
+        self.kernels.incoming(self.parts, edge, self.end(edge), time, own, message)
 
 
 def block_slots(network: Network, block: np.ndarray) -> np.ndarray:
@@ -223,8 +219,10 @@ class Method(ABC, Generic[P]):
         The name in tables and figures; that of the method when left out.
     kind : str
         ``"events"``, ``"rounds"``, or ``"single"`` for methods that run on one machine with all the data.
-    needs_smooth : bool
-        Whether it needs a smooth loss.
+    needs_smooth, needs_curvature : bool
+        Whether it needs a smooth loss; one whose curvature changes continuously.
+    most_features : float
+        The largest number d of features that it takes.
     needs_sums : bool
         Whether its rounds take sums over all nodes, for which all nodes wait.
     invariant_to_units : bool
@@ -242,14 +240,14 @@ class Method(ABC, Generic[P]):
         Whether a node solves a problem of its own in each step, which the idealised clock counts as one pass.
     observed_factor : float
         Events (or rounds) × contraction that divide the certified gap by e in runs; theory promises 1.
-    by_gradients : bool
-        Whether a pass computes the gradient of every row, instead of one sample after another.
     baseline : bool
         Whether it is there to compare others with; messages do not propose it.
     checks_every_round : bool
         Whether a check after a round costs no pass, and its rounds end where rounding does.
     reference_order : float
         Its place in the order in which `Problem.optimum` tries methods; infinite: never.
+    refines : bool
+        Whether a run improves its constants by sums over all nodes.
     stages : str
         The name of the rule that decides about the stages of a run; without one a run has one stage. The
         rules are in `adfs.stages`.
@@ -268,6 +266,8 @@ class Method(ABC, Generic[P]):
     label: ClassVar[str]
     kind: ClassVar[str]
     needs_smooth: ClassVar[bool] = True
+    needs_curvature: ClassVar[bool] = False
+    most_features: ClassVar[float] = math.inf
     needs_sums: ClassVar[bool] = False
     invariant_to_units: ClassVar[bool] = False
     primal: ClassVar[bool] = False
@@ -280,14 +280,16 @@ class Method(ABC, Generic[P]):
     needs_network: ClassVar[bool] = False
     solves_locally: ClassVar[bool] = False
     observed_factor: ClassVar[float] = 1.0
-    by_gradients: ClassVar[bool] = False
     baseline: ClassVar[bool] = False
     checks_every_round: ClassVar[bool] = False
     reference_order: ClassVar[float] = math.inf
+    refines: ClassVar[bool] = False
     stages: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
-    record: type[P]
-    choices: Mapping[str, Callable[[Source, Network, float], P]]
+    record: ClassVar[type[Any]] = NoParameters
+    choices: ClassVar[Mapping[str, Callable[[Source, Network, float], Any]]] = MappingProxyType(
+        {"theory": lambda problem, network, tau: NoParameters()}
+    )
     process: ClassVar[Callable[..., Process]]
 
     def __init_subclass__(cls) -> None:
@@ -305,12 +307,13 @@ class Method(ABC, Generic[P]):
     ) -> P:
         """Return the method's constants: the set of that name (None: the first), or the record given."""
         if isinstance(choice, self.record):
-            return choice
+            return choice  # type: ignore[no-any-return]
         # None stands for the first set, which is the method's default.
         name = next(iter(self.choices)) if choice is None else choice
         if not isinstance(name, str) or name not in self.choices:
             raise unknown_name("choice of parameters", choice, self.choices)
-        return self.choices[name](problem, network, math.nan if tau is None else float(tau))
+        constants: P = self.choices[name](problem, network, math.nan if tau is None else float(tau))
+        return constants
 
     def parameters_for(self, loss: Loss, given: object) -> object:
         """Return the choice of parameters for a fit with a loss, where the user gave none."""
@@ -327,12 +330,15 @@ class Method(ABC, Generic[P]):
         return passes if acting is None else passes * float(sizes.n_samples.sum()) / float(acting.sum())
 
     def adapt(self, parameters: P, options: Options) -> P:
-        """Return the constants with the method's own options put in; a run calls it once."""
+        """Return the constants with the method's own options put in; a run calls it if there are any."""
         return parameters
 
     def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
-        """Return named constants improved by sums over all nodes (``total`` of a `Gossip`); called once."""
-        return parameters
+        """Return named constants improved by sums over all nodes (``total`` of a `Gossip`).
+
+        A run calls it once, if the method ``refines`` its constants.
+        """
+        raise NotImplementedError
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return the work of an event or a round, for the clock."""
@@ -350,38 +356,29 @@ class Method(ABC, Generic[P]):
             return False
         if (facts.n_outputs > 1 and not self.several_outputs) or (facts.l1 and not self.l1):
             return False
+        if facts.n_features > self.most_features or (self.needs_curvature and not facts.curved):
+            return False
         if facts.unbounded:
             return self.unbounded_curvature
         # The rate of a method for kinked losses is far worse than that of a smooth one.
         return self.needs_smooth == facts.smooth
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
-        """Return the predicted computations and messages to a certified relative gap of ``tol``."""
+        """Return the predicted computations and messages to a certified relative gap of ``tol``.
+
+        By default the ``contraction`` of the constants decides, times ``observed_factor``. A method that
+        ``"auto"`` may choose has a formula of its own.
+        """
         return predicted_cost(self, facts, network, tol, tau)
-
-    def planned_parameters(self, facts: Facts, summary: NodeSummary, network: Network, tau: float) -> P:
-        """Return the constants of a run, from what is known without the data."""
-        constants: P = with_width(self.parameters(summary, network, tau=tau), facts)
-        return constants
-
-    def predicted_position(self, parameters: P, facts: Facts, summary: NodeSummary, tol: float) -> float:
-        """Return the events or rounds to a certified relative gap of ``tol``; infinite if nothing tells."""
-        contraction = float(getattr(parameters, "contraction", 0.0))
-        if not (facts.smooth and contraction > 0.0):
-            return math.inf
-        return float(max(1, math.ceil(self.observed_factor * math.log(1.0 / tol) / contraction)))
-
-    def row_work(self, facts: Facts) -> float:
-        """Return what a row costs per pass, in steps of ADFS."""
-        return gradient_work(facts) if self.by_gradients else 1.0
-
-    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
-        """Return the work besides the passes, in steps of ADFS."""
-        return 0.0
 
     def obstacle(self, problem: FiniteSum) -> str:
         """Return why the method cannot run on a problem, as the rest of a sentence; empty if it can."""
         loss = problem.loss_name
+        if problem.n_features > self.most_features:
+            return (
+                f"forms a matrix of {problem.n_features} × {problem.n_features} numbers here, and takes at "
+                f"most {self.most_features} features"
+            )
         if not problem.linear and not self.general_terms:
             return "takes linear models (adfs.Problem) and no general terms"
         if problem.n_outputs > 1 and not self.several_outputs:
@@ -396,8 +393,8 @@ class Method(ABC, Generic[P]):
             return f"needs a smooth loss and {loss!r} is not (smoothed_hinge, huber, smoothed_quantile are)"
         return ""
 
-    def check(self, problem: FiniteSum, options: Options) -> None:
-        """Raise :class:`InputError` unless the method can run on a problem with these options."""
+    def check(self, problem: FiniteSum) -> None:
+        """Raise :class:`InputError` unless the method can run on a problem."""
         if problem.l1 is not None and not (problem.smooth or problem.assumes_curvature):
             raise InputError(
                 f"an l1 term (elastic net) needs a smooth loss and {problem.loss_name!r} is not; use a "
@@ -409,7 +406,6 @@ class Method(ABC, Generic[P]):
             others = [other for other in METHODS.values() if not (other.baseline or other.obstacle(problem))]
             names = [f"{one.name!r}{' (one machine)' if one.kind == 'single' else ''}" for one in others]
             raise InputError(f"method {self.name!r} {obstacle}; use {' or '.join(names)}")
-        self.check_options(options)
 
     def check_options(self, options: Iterable[str], also: Sequence[str] = ()) -> None:
         """Raise :class:`InputError` unless the method has these options; ``also`` may have been meant."""

@@ -5,7 +5,6 @@ The planner prints these numbers, and ``method="auto"`` takes the cheapest metho
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adfs.network import Network
-from adfs.theory import Facts, NodeSummary
+from adfs.theory import Facts
+from adfs.theory.parameters import best_split
 
 if TYPE_CHECKING:
     from adfs.algorithms.base import Method
@@ -102,69 +102,68 @@ class RoundEffort:
 UNKNOWN = Cost(math.inf, math.inf, math.inf, math.inf)
 
 
-def _entries(facts: Facts) -> float:
-    """Return the numbers that a row stores."""
-    dense = facts.n_features / facts.n_outputs
-    return dense if facts.entries_per_row is None else facts.entries_per_row
-
-
 def _step(facts: Facts) -> float:
-    return facts.n_outputs * (_STEP_ENTRY * _entries(facts) + _STEP)
+    return facts.n_outputs * (_STEP_ENTRY * facts.row_entries + _STEP)
 
 
 def gradient_work(facts: Facts) -> float:
     """Return what one row of a gradient costs, a step of ADFS taking 1."""
-    return facts.n_outputs * (2.0 * _entries(facts) + _GRADIENT_ROW) / _step(facts)
+    return facts.n_outputs * (2.0 * facts.row_entries + _GRADIENT_ROW) / _step(facts)
 
 
 def matrix_work(facts: Facts, n_nodes: int) -> float:
     """Return what a d × d matrix of second derivatives costs, summed over n nodes and factored."""
-    entries, width = _entries(facts), facts.n_features / facts.n_outputs
+    entries, width = facts.row_entries, facts.n_features / facts.n_outputs
     speed = MATRIX_SPEED if facts.entries_per_row is None else 1.0
     products = 0.5 * facts.n_samples * entries * (entries + 1.0) / speed
     return (products + n_nodes * width**2 + width**3 / (3.0 * MATRIX_SPEED)) / _step(facts)
 
 
-def _messages(effort: EventEffort | RoundEffort, constants: Any, network: Network) -> float:
-    """Return the messages per event or round."""
-    if isinstance(effort, EventEffort):
-        return 2.0 * float(getattr(constants, "edge_probability", np.zeros(1)).sum())
-    chance = 1.0 if effort.gossip_probability is None else effort.gossip_probability
-    # A sum over all nodes goes up and down a spanning tree.
-    sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
-    return 2.0 * network.n_edges * effort.exchanges * chance + sums
+def network_links(network: Network) -> float:
+    """Return 2Σμ_e²(n − 1)/λ_2, on which the communications of ADFS depend; for at least two nodes.
+
+    The resistances R_e of a network sum to n − 1, so Σ√(2μ_e²R_e) is at most √(2Σμ_e²(n − 1)): equal if all
+    edges are alike.
+    """
+    weight = float(network.weights.sum())
+    return 2.0 * weight * (network.n_nodes - 1.0) / network.algebraic_connectivity
+
+
+def inverse_rate(samples: float, links: float, kappa: float, delay: float) -> tuple[float, float]:
+    """Return S/√r and √(links(1 + κ/(1 − r))), which sum to 1/ρ, for the split r that suits a delay."""
+    split = best_split(delay * math.sqrt(0.5 * links * (1.0 + 2.0 * kappa)) / samples)
+    return samples / math.sqrt(split), math.sqrt(links * (1.0 + kappa / (1.0 - split)))
+
+
+def dual_cost(facts: Facts, position: float, computations: float, messages: float = 0.0) -> Cost:
+    """Return the cost of a dual method, which finds an unpenalised intercept in several rounds."""
+    rounds = INTERCEPT_ROUNDS if facts.intercept else 1.0
+    passes = computations / facts.n_samples
+    return Cost(position, rounds * passes, rounds * computations, rounds * messages)
 
 
 def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, tau: float) -> Cost:
-    """Return the cost of a method from its constants, its effort and its predicted position."""
-    # Without a bound of the curvature only primal methods have a cost that is known.
-    if method.needs_smooth and not (facts.smooth or method.primal):
-        return UNKNOWN
+    """Return the cost of a method from the contraction and the effort that its constants give."""
     summary = facts.summary(network.n_nodes)
-    constants = method.planned_parameters(facts, summary, network, tau)
-    position = method.predicted_position(constants, facts, summary, tol)
-    if not math.isfinite(position):
+    constants: Any = method.parameters(summary, network, tau=tau)
+    contraction = float(getattr(constants, "contraction", 0.0))
+    if not contraction > 0.0:
         return UNKNOWN
+    position = float(max(1, math.ceil(method.observed_factor * math.log(1.0 / tol) / contraction)))
     # The first pass of some methods fills a table before their first event: two passes have events.
     passes = position / method.position_of(constants, summary, 2.0) * 2.0
-    # Dual methods find an unpenalised intercept in several rounds; others take it as a column.
-    rounds = INTERCEPT_ROUNDS if facts.intercept and not method.unpenalised_columns else 1.0
-    messages = position * _messages(method.effort(constants, summary, network), constants, network)
-    work = passes * facts.n_samples * method.row_work(facts) + method.extra_work(facts, position, network)
-    return Cost(position, rounds * passes, rounds * work, rounds * messages)
+    # The messages of an event, or those of a round: its exchanges, and a sum that goes up and down a tree.
+    effort = method.effort(constants, summary, network)
+    if isinstance(effort, EventEffort):
+        messages = 2.0 * float(getattr(constants, "edge_probability", np.zeros(1)).sum())
+    else:
+        sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
+        messages = 2.0 * network.n_edges * effort.exchanges + sums
+    return Cost(position, passes, passes * facts.n_samples, position * messages)
 
 
-def with_width(constants: Any, facts: Facts) -> Any:
-    """Return constants with the number of features put in, where they have a place for it."""
-    if any(field.name == "n_features" for field in dataclasses.fields(constants)):
-        return dataclasses.replace(constants, n_features=facts.n_features)
-    return constants
-
-
-def position_after_local_solves(
-    promised: float, first: float, facts: Facts, summary: NodeSummary, tol: float
-) -> float:
-    """Return the position of a method whose nodes first solve their own problem, until ``first``.
+def after_local_solves(promised: Cost, first: float, facts: Facts, n_nodes: int, tol: float) -> Cost:
+    """Return the cost of a method whose nodes first solve their own problem, until position ``first``.
 
     The mean of the local solutions is nearer to the optimum with more rows per node, fewer directions and
     more penalty; theory's promise then counts from there.
@@ -172,7 +171,8 @@ def position_after_local_solves(
     start = 1.0
     if facts.kappa_b > 1.0:
         effective = facts.kappa_s / (facts.kappa_b - 1.0)
-        rows = facts.n_samples / summary.n_nodes
+        rows = facts.n_samples / n_nodes
         start = min(1.0, effective**2 * facts.kappa_b / (4.0 * rows**2))
     left = max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
-    return first + math.ceil(promised * left)
+    position = first + math.ceil(promised.position * left)
+    return Cost(*(position / promised.position * number for number in promised))

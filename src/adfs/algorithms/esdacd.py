@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, Setting, register_method
-from adfs.algorithms.costs import EventEffort, position_after_local_solves
+from adfs.algorithms.costs import Cost, EventEffort, after_local_solves
 from adfs.algorithms.dual_gradient import (
     DualSolver,
     dual_gradient,
@@ -20,7 +20,7 @@ from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import Facts, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes
 from adfs.theory.baselines import EsdacdParameters
 
 
@@ -209,12 +209,10 @@ class Esdacd(Method[EsdacdParameters]):
         counts = sizes.n_samples.astype(np.float64)
         return passes * float(counts.sum()) / float(parameters.node_activity @ counts)
 
-    def predicted_position(
-        self, parameters: EsdacdParameters, facts: Facts, summary: NodeSummary, tol: float
-    ) -> float:
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # Every node has solved its own problem once after about as many events as there are nodes.
-        promised = super().predicted_position(parameters, facts, summary, tol)
-        return position_after_local_solves(promised, float(summary.n_nodes), facts, summary, tol)
+        n, promised = network.n_nodes, super().cost(facts, network, tol, tau)
+        return after_local_solves(promised, float(n), facts, n, tol)
 
     def effort(self, parameters: EsdacdParameters, sizes: NodeSizes, network: Network) -> EventEffort:
         return EventEffort(np.asarray(sizes.n_samples, dtype=np.int64))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from adfs.algorithms.base import Method, Setting, register_method, theory_choice
-from adfs.algorithms.costs import RoundEffort
+from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
 from adfs.algorithms.method_kernels import RoundKernels, extrapolate, node_gradients, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.samples import row_column, row_entry, row_span
-from adfs.theory import Facts, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes
 from adfs.theory.baselines import AgdParameters, ExtraParameters, largest_eigenvalue
 
 
@@ -104,10 +105,10 @@ class Agd(Method[AgdParameters]):
 
     name: ClassVar[str] = "agd"
     observed_factor = 0.3
-    by_gradients = True
     label: ClassVar[str] = "AGD"
     kind: ClassVar[str] = "single"
     baseline = True
+    refines = True
 
     record, process = AgdParameters, AgdProcess
     choices = theory_choice(AgdParameters)
@@ -129,12 +130,11 @@ class Agd(Method[AgdParameters]):
         largest = largest_eigenvalue(product, problem.n_features)
         return parameters.with_smoothness(largest + parameters.curvature)
 
-    def planned_parameters(
-        self, facts: Facts, summary: NodeSummary, network: Network, tau: float
-    ) -> AgdParameters:
-        # As `refine` does it, with the smoothness that the facts have.
-        parameters = super().planned_parameters(facts, summary, network, tau)
-        return parameters.with_smoothness(float(summary.sigma.sum()) * facts.kappa_b)
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
+        # The run takes the smoothness of the whole objective, as `refine` does it.
+        rounds = self.observed_factor * math.log(1.0 / tol) * math.sqrt(facts.kappa_b)
+        work = rounds * facts.n_samples * gradient_work(facts)
+        return Cost(rounds, rounds, work, rounds * 2.0 * (network.n_nodes - 1))
 
     def effort(self, parameters: AgdParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
@@ -242,7 +242,6 @@ class Extra(Method[ExtraParameters]):
     label = "EXTRA"
     needs_network = True
     observed_factor = 0.13
-    by_gradients = True
     kind = "rounds"
     baseline = True
 

@@ -9,11 +9,12 @@ numbers: the sum over the nodes of XᵀD⁻¹X, as in Newton's method.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Setting, register_method, theory_choice
+from adfs.algorithms.base import Setting, register_method
 from adfs.algorithms.newton import HessianMethod, HessianRounds, row_margins
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
@@ -21,7 +22,7 @@ from adfs.problem import FiniteSum
 from adfs.problem.evaluation import loss_domains, node_sums
 from adfs.problem.losses import Loss, conjugate
 from adfs.problem.samples import Labels, label_at, label_rows
-from adfs.theory.baselines import InteriorPointParameters
+from adfs.theory import NoParameters
 
 _SHARE = 0.995  # of the way to the first bound that a step meets
 _SHORTEST, _SMALLEST = 1e-10, 1e-200  # steps and distances below which only rounding is left
@@ -146,7 +147,7 @@ class InteriorPointProcess(HessianRounds):
 
     certify_iterate = True
 
-    def __init__(self, setting: Setting[InteriorPointParameters]) -> None:
+    def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
         problem, pieces = setting.problem, quadratic_pieces(setting.problem)
         assert pieces is not None, "`check` has refused other losses"
@@ -165,6 +166,7 @@ class InteriorPointProcess(HessianRounds):
         self.low, self.high = spread(pieces.low), spread(pieces.high)
         # Start in the middle between the bounds, at θ = 0.
         half = np.where(self.present, 0.5 * (self.high - self.low), 1.0)
+        self.ridge = np.asarray(problem.sigma[:, None] * problem.ridge_mask)
         self.theta, self.margins = np.zeros(problem.n_features), np.zeros(problem.n_samples)
         self.walls = np.stack([half, half, np.zeros(shape), np.zeros(shape)])
         self.state = np.zeros(2)
@@ -277,7 +279,7 @@ class InteriorPointProcess(HessianRounds):
         return gossip.least(at.longest_step(direction))
 
 
-class InteriorPoint(HessianMethod[InteriorPointParameters]):
+class InteriorPoint(HessianMethod):
     """Interior points: Mehrotra's predictor and corrector on the dual, for kinked losses and few features.
 
     Problem
@@ -300,8 +302,17 @@ class InteriorPoint(HessianMethod[InteriorPointParameters]):
     needs_smooth = False
     reference_order = 2
 
-    record, process = InteriorPointParameters, InteriorPointProcess
-    choices = theory_choice(InteriorPointParameters)
+    # The sums are those of the matrix, two solutions and two step lengths.
+    sums_per_round = 5
+    passes_per_round = _PASSES
+    # A pass goes once through the d entries of a row.
+    effort_per_pass = 0.5
+
+    process = InteriorPointProcess
+
+    def rounds_to(self, tol: float) -> float:
+        # A few, then seven for four digits.
+        return 3.5 + 1.75 * math.log10(1.0 / tol)
 
     def obstacle(self, problem: FiniteSum) -> str:
         trouble = super().obstacle(problem)

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, register_method, theory_choice
-from adfs.algorithms.costs import RoundEffort
+from adfs.algorithms.base import Method, Setting, register_method
+from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
 from adfs.algorithms.method_kernels import inner_product
 from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel
@@ -18,7 +18,7 @@ from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins, fill_table, read_table, table_strides
 from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
-from adfs.theory import Facts, LbfgsParameters, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 
 MEMORY = 20  # steps whose changes of the gradient are kept
 _ARMIJO = 1e-4  # the share of the predicted decrease of F that a step must reach
@@ -86,6 +86,8 @@ class DescentProcess(PrimalProcess, RoundProcess):
     numbers : ndarray of shape (5,)
         F at θ; whether it and the gradient are known; whether rounding prevents any further progress; the
         smallest ‖∇F‖² so far; the steps since then in which rounding hid the change of F.
+    ridge : ndarray of shape (k, d)
+        σ_i in every column, 0 in columns without a penalty.
     quasi_newton : bool
         Whether directions come from gradients alone. Their steps must then also change the slope along the
         direction enough (Wolfe's condition), which Newton's steps do anyway.
@@ -97,6 +99,7 @@ class DescentProcess(PrimalProcess, RoundProcess):
         super().__init__(setting)
         d = self.problem.n_features
         self.point, self.gradient = np.zeros(d), np.zeros(d)
+        self.ridge = np.asarray(self.problem.sigma[:, None] * self.problem.ridge_mask)
         self.numbers = np.array([0.0, 0.0, 0.0, np.inf, 0.0])
         # Working memory of the evaluations.
         self._evaluations = 0
@@ -115,23 +118,22 @@ class DescentProcess(PrimalProcess, RoundProcess):
 
     def round(self, gossip: Gossip) -> None:
         self._evaluations = 0
-        if not self.numbers[_KNOWN]:
+        first = not self.numbers[_KNOWN]
+        if first:
             self.numbers[_VALUE], self.gradient[:] = self.evaluate(gossip, self.point)
             self.numbers[_KNOWN] = 1.0
-            self.begin(gossip)
-        elif not self.exhausted:
-            self.step(gossip)
-        else:  # a pass of the budget, without any effect
-            self._count_pass()
+        if not self.exhausted:
+            self.step(gossip, first)
+        # Each evaluation is a pass. A round of an exhausted run is a pass of the budget, without any effect.
+        passes = max(1, self._evaluations)
+        computations = self.work.computations + passes * self.samples_per_round
+        self.work = self.work._replace(computations=computations)
         # A quasi-Newton method is as far as it has evaluated F; most steps take one evaluation.
-        self.position += max(1.0, self._evaluations) if self.quasi_newton else 1.0
-
-    def begin(self, gossip: Gossip) -> None:
-        """Finish the first round, once F and its gradient are known at the start."""
+        self.position += passes if self.quasi_newton else 1.0
 
     @abstractmethod
-    def step(self, gossip: Gossip) -> None:
-        """Do one round: find a direction, and search along it."""
+    def step(self, gossip: Gossip, first: bool) -> None:
+        """Do one round: find a direction, and search along it; ``first`` says that it is the first round."""
 
     def evaluate(self, gossip: Gossip, point: np.ndarray) -> tuple[float, np.ndarray]:
         """Return F and ∇F at a point, summed over the nodes of all processes."""
@@ -139,7 +141,6 @@ class DescentProcess(PrimalProcess, RoundProcess):
         node_values(self.samples, self.ridge, point, *self._room, out)
         total = np.asarray(gossip.total(out))
         self._evaluations += 1
-        self._count_pass()
         return float(total[-1]), np.ascontiguousarray(total[:-1])
 
     def search(self, gossip: Gossip, move: np.ndarray, most_trials: int = MOST_TRIALS) -> bool:
@@ -187,9 +188,6 @@ class DescentProcess(PrimalProcess, RoundProcess):
                 parabola = -0.5 * length * length * slope / excess if known else 0.0
                 length = min(max(parabola, 0.01 * length), 0.5 * length)
         return False
-
-    def _count_pass(self) -> None:
-        self.work = self.work._replace(computations=self.work.computations + self.samples_per_round)
 
     def stop(self) -> None:
         """Note that rounding prevents any further progress."""
@@ -292,7 +290,7 @@ class LbfgsProcess(DescentProcess):
         The inverse of the diagonal of the largest Hessian: the inverse Hessian before there are pairs.
     """
 
-    def __init__(self, setting: Setting[LbfgsParameters]) -> None:
+    def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
         self.pairs = CurvaturePairs(MEMORY, self.problem.n_features)
         self.diagonal = np.ones(self.problem.n_features)
@@ -300,19 +298,19 @@ class LbfgsProcess(DescentProcess):
     def arrays(self) -> dict[str, np.ndarray]:
         return super().arrays() | self.pairs.arrays() | {"diagonal": self.diagonal}
 
-    def begin(self, gossip: Gossip) -> None:
-        # One more sum over the nodes, once per run.
-        out = self.ridge.copy()
-        _add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
-        diagonal = gossip.total(out)
-        # An unpenalised column of zeros has no curvature.
-        self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)
-        self._count_gradient()
-
-    def step(self, gossip: Gossip) -> None:
+    def step(self, gossip: Gossip, first: bool) -> None:
+        # F and its gradient go up a tree to the root, and down again.
+        self.count_sum(self.point.size + 1, self.point.size + 1)
+        if first:
+            # One more sum over the nodes, once per run.
+            out = self.ridge.copy()
+            _add_diagonals(self.samples, float(self.samples.loss.beta), self.problem.n_outputs, out)
+            diagonal = gossip.total(out)
+            # An unpenalised column of zeros has no curvature.
+            self.diagonal[:] = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)
+            return
         # The pair needs the point and the gradient before the step.
         point, gradient = self.point.copy(), self.gradient.copy()
-        self._count_gradient()
         while not self.search(gossip, self.pairs.multiply(-gradient, self.diagonal)):
             # The pairs may lead nowhere. Without any, the direction is as good as rounding permits.
             if not len(self.pairs):
@@ -321,11 +319,8 @@ class LbfgsProcess(DescentProcess):
             self.pairs.clear()
         self.pairs.add(self.point - point, self.gradient - gradient)
 
-    def _count_gradient(self) -> None:
-        self.count_sum(self.point.size + 1, self.point.size + 1)
 
-
-class Lbfgs(Method[LbfgsParameters]):
+class Lbfgs(Method[NoParameters]):
     """L-BFGS: quasi-Newton steps from the last 20 gradients, summed over the nodes; for many features.
 
     Problem
@@ -344,7 +339,6 @@ class Lbfgs(Method[LbfgsParameters]):
     name = "lbfgs"
     label = "L-BFGS"
     warm_starts = True
-    by_gradients = True
     kind: ClassVar[str] = "rounds"
     needs_sums = True
     primal = True
@@ -353,21 +347,20 @@ class Lbfgs(Method[LbfgsParameters]):
     checks_every_round = True
     reference_order = 3
 
-    record, process = LbfgsParameters, LbfgsProcess
-    choices = theory_choice(LbfgsParameters)
+    process = LbfgsProcess
 
-    def predicted_position(
-        self, parameters: LbfgsParameters, facts: Facts, summary: NodeSummary, tol: float
-    ) -> float:
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # Scaled to a diagonal of ones, the Hessian has λ_max at most the entries of a row, and its penalty is
         # about 1/(1 + κ_s/d) in the mean column. Rounds lie between the root of the condition number and its
         # logarithm: with a cube root predictions were within a factor of three of ten runs.
         entries = facts.n_features if facts.entries_per_row is None else facts.entries_per_row
         condition = min(facts.kappa_b, entries * (1.0 + facts.kappa_s / facts.n_features))
-        return 0.3 * math.log(1.0 / tol) * math.cbrt(condition)
+        rounds = 0.3 * math.log(1.0 / tol) * math.cbrt(condition)
+        work = rounds * facts.n_samples * gradient_work(facts)
+        return Cost(rounds, rounds, work, rounds * 2.0 * (network.n_nodes - 1))
 
-    def effort(self, parameters: LbfgsParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
-        return RoundEffort(sizes.n_samples, exchanges=0, hops=parameters.hops)
+    def effort(self, parameters: NoParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
+        return RoundEffort(sizes.n_samples, exchanges=0, hops=2 * tree_depth(network))
 
 
 register_method(Lbfgs())

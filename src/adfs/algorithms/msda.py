@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.algorithms.base import Method, Options, Setting, register_method
-from adfs.algorithms.costs import RoundEffort, position_after_local_solves
+from adfs.algorithms.costs import Cost, RoundEffort, after_local_solves
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import RoundKernels, register_kernels
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.theory import Facts, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes
 from adfs.theory.baselines import MsdaParameters
 
 
@@ -168,12 +168,9 @@ class Msda(Method[MsdaParameters]):
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
 
-    def predicted_position(
-        self, parameters: MsdaParameters, facts: Facts, summary: NodeSummary, tol: float
-    ) -> float:
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # Every node has solved its own problem once after a round.
-        promised = super().predicted_position(parameters, facts, summary, tol)
-        return position_after_local_solves(promised, 1.0, facts, summary, tol)
+        return after_local_solves(super().cost(facts, network, tol, tau), 1.0, facts, network.n_nodes, tol)
 
     def effort(self, parameters: MsdaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=parameters.rounds if network.n_nodes > 1 else 0)

@@ -6,27 +6,25 @@ and CSR copies of the same rows give the same bits, and so does any split over p
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import lapack
 
-from adfs.algorithms.base import Method, Setting, register_method, theory_choice
-from adfs.algorithms.costs import RoundEffort, matrix_work
+from adfs.algorithms.base import Method, Setting, register_method
+from adfs.algorithms.costs import Cost, RoundEffort, gradient_work, matrix_work
 from adfs.algorithms.lbfgs import FEW_TRIALS, DescentProcess
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
-from adfs.problem import FiniteSum, Samples, get_loss
+from adfs.problem import Samples, get_loss
 from adfs.problem.evaluation import loss_curvatures, loss_slopes
 from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
-from adfs.theory import Facts, NewtonParameters, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 from adfs.threads import single_threaded
 
-MOST_FEATURES = 5000
 _BAND_NUMBERS = 2**22  # in the bands of all nodes' Hessians that are summed at once
 _FIRST_RIDGE = 1e-14  # relative to a diagonal of ones; a hundred times more after each failure
 _TILE = 256  # columns of a Hessian, and samples added to them at once, that stay in the caches
@@ -193,9 +191,14 @@ def newton_move(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 
 class HessianRounds(RoundProcess):
-    """Rounds in which a matrix of d × d numbers is summed over the nodes, and one process solves with it."""
+    """Rounds in which a matrix of d × d numbers is summed over the nodes, and one process solves with it.
 
-    def __init__(self, setting: Setting[NewtonParameters]) -> None:
+    ``ridge`` (k, d) has σ_i in every column, 0 in columns without a penalty.
+    """
+
+    ridge: np.ndarray
+
+    def __init__(self, setting: Setting[NoParameters]) -> None:
         super().__init__(setting)
         n, d = setting.network.n_nodes, self.problem.n_features
         # The process of node 0 solves for all: the last digits of another machine may differ.
@@ -231,10 +234,7 @@ class NewtonProcess(DescentProcess, HessianRounds):
 
     quasi_newton = False
 
-    def begin(self, gossip: Gossip) -> None:
-        self.step(gossip)
-
-    def step(self, gossip: Gossip) -> None:
+    def step(self, gossip: Gossip, first: bool) -> None:
         samples, beta = self.samples, float(self.samples.loss.beta)
         # The curvatures wℓ'' at θ: one pass over the rows, little beside the Hessian.
         margins = np.empty(samples.weights.size)
@@ -273,11 +273,16 @@ class NewtonProcess(DescentProcess, HessianRounds):
         return self.solve(gossip, self.sum_hessian(gossip, curvatures), self.gradient)
 
 
-Constants = TypeVar("Constants", bound=NewtonParameters)
+class HessianMethod(Method[NoParameters]):
+    """A method in rounds that sum a matrix of d × d numbers over the nodes.
 
-
-class HessianMethod(Method[Constants]):
-    """A method in rounds that sum a matrix of d × d numbers over the nodes."""
+    Attributes
+    ----------
+    sums_per_round : int
+        Sums over all nodes, one after another. (A rejected step takes another one, which is not counted.)
+    passes_per_round, effort_per_pass : float
+        How often a round goes through the rows, apart from the matrix, and what a row costs each time.
+    """
 
     kind: ClassVar[str] = "rounds"
     needs_sums = True
@@ -285,44 +290,34 @@ class HessianMethod(Method[Constants]):
     primal = True
     unpenalised_columns = True
     warm_starts = True
-    by_gradients = True
     checks_every_round = True
+    most_features = 5000
+    sums_per_round: ClassVar[int] = 1
+    passes_per_round: ClassVar[float] = 1.0
+    effort_per_pass: ClassVar[float] = 1.0
 
-    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
-        return super().can_solve(facts, n_nodes) and facts.n_features <= MOST_FEATURES
+    @abstractmethod
+    def rounds_to(self, tol: float) -> float:
+        """Return the expected number of rounds to a relative error."""
 
-    def extra_work(self, facts: Facts, position: float, network: Network) -> float:
-        return position * matrix_work(facts, network.n_nodes)
-
-    def predicted_position(
-        self, parameters: Constants, facts: Facts, summary: NodeSummary, tol: float
-    ) -> float:
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # One Newton step solves a quadratic problem.
-        return 1.0 if facts.quadratic else parameters.rounds_to(tol)
+        rounds = 1.0 if facts.quadratic else self.rounds_to(tol)
+        passes = rounds * self.passes_per_round
+        work = passes * facts.n_samples * gradient_work(facts) + rounds * matrix_work(facts, network.n_nodes)
+        return Cost(rounds, passes, work, rounds * 2.0 * (network.n_nodes - 1))
 
-    def obstacle(self, problem: FiniteSum) -> str:
-        if problem.n_features > MOST_FEATURES:
-            return (
-                f"forms a matrix of {problem.n_features} × {problem.n_features} numbers here, and takes at "
-                f"most {MOST_FEATURES} features"
-            )
-        return super().obstacle(problem)
+    def position_of(self, parameters: NoParameters, sizes: NodeSizes, passes: float) -> float:
+        return passes / self.passes_per_round
 
-    def refine(
-        self, parameters: Constants, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
-    ) -> Constants:
-        """Put in d, which the summary of the nodes does not have."""
-        return dataclasses.replace(parameters, n_features=problem.n_features)
-
-    def position_of(self, parameters: Constants, sizes: NodeSizes, passes: float) -> float:
-        return passes / parameters.passes_per_round
-
-    def effort(self, parameters: Constants, sizes: NodeSizes, network: Network) -> RoundEffort:
-        samples = np.ceil(parameters.row_effort * sizes.n_samples).astype(np.int64)
-        return RoundEffort(samples, exchanges=0, hops=parameters.hops)
+    def effort(self, parameters: NoParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
+        # A sample's step goes through d entries twice; the d(d + 1)/2 products of a row cost (d + 1)/2.
+        row = 0.5 * (sizes.n_features + 1.0) + self.effort_per_pass * self.passes_per_round
+        samples = np.ceil(row * sizes.n_samples).astype(np.int64)
+        return RoundEffort(samples, exchanges=0, hops=2 * self.sums_per_round * tree_depth(network))
 
 
-class Newton(HessianMethod[NewtonParameters]):
+class Newton(HessianMethod):
     """Newton: damped Newton steps, every node summing the Hessian of its own samples.
 
     Problem
@@ -339,8 +334,11 @@ class Newton(HessianMethod[NewtonParameters]):
     unbounded_curvature = True
     reference_order = 1
 
-    record, process = NewtonParameters, NewtonProcess
-    choices = theory_choice(NewtonParameters)
+    process = NewtonProcess
+
+    def rounds_to(self, tol: float) -> float:
+        # A few damped steps; then the number of correct digits doubles.
+        return 3.0 + math.log2(1.0 + math.log(1.0 / tol))
 
 
 register_method(Newton())

@@ -14,13 +14,14 @@ import numpy as np
 from adfs.algorithms.adfs import AdfsProcess, CenterProcess
 from adfs.algorithms.adfs_kernels import compute, exchange, run_events
 from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
+from adfs.algorithms.costs import Cost, dual_cost, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import FiniteSum, Loss, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
-from adfs.theory import Facts, NodeSummary, NonSmoothParameters, Parameters
+from adfs.theory import Facts, NonSmoothParameters, Parameters
 
 
 class NsState(NamedTuple):
@@ -247,9 +248,9 @@ class NsAdfs(Method[Any]):
     # Theory offers one choice for this method; "tuned" is what people ask of every other.
     choices = MappingProxyType(
         {
-            "paper": lambda problem, network, tau: NonSmoothParameters.paper(problem, network),
-            "tuned": lambda problem, network, tau: NonSmoothParameters.paper(problem, network),
-            "smoothing": lambda problem, network, tau: Parameters.tuned(problem, network, tau=tau),
+            "paper": NonSmoothParameters.paper,
+            "tuned": NonSmoothParameters.paper,
+            "smoothing": Parameters.tuned,
         }
     )
 
@@ -260,11 +261,19 @@ class NsAdfs(Method[Any]):
     def start(self, setting: Setting[Any]) -> NsAdfsProcess | AdfsProcess:
         return AdfsProcess(setting) if isinstance(setting.parameters, Parameters) else NsAdfsProcess(setting)
 
-    def predicted_position(self, parameters: Any, facts: Facts, summary: NodeSummary, tol: float) -> float:
-        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t); ‖λ*‖² is about Σ s²‖x‖²/μ², and Δ_0 is 1.
-        size = facts.spread * float(summary.sigma.sum()) / float(parameters.virtual_weight.max())
-        promised = math.sqrt((2.0 * parameters.step_bound * size + parameters.offset**2) / tol)
-        return float(max(1, math.ceil(self.observed_factor * promised)))
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
+        # Theorem 3: the gap is at most (‖λ*‖² + 2A_0Δ_0)/(2A_t) with A_t = (t + t0)²/(4S²); ‖λ*‖² is about
+        # Σ s²‖x‖²/μ², Δ_0 is 1, and ``bound`` is S²Σσ/μ² for the paper's probabilities.
+        n, count, p_comm = network.n_nodes, float(facts.n_samples), 0.0
+        if n > 1:
+            links, most = network_links(network), count / n
+            p_comm = min(0.5, 1.0 / (1.0 + n * math.sqrt(most / links)))
+            bound = n * max((count / (1.0 - p_comm)) ** 2, (1.0 + most) * links / p_comm**2)
+        else:
+            bound = count**2
+        offset = 2.0 * count / (1.0 - p_comm)
+        position = self.observed_factor * math.sqrt((2.0 * bound * facts.spread + offset**2) / tol)
+        return dual_cost(facts, position, (1.0 - p_comm) * position, 2.0 * p_comm * position)
 
 
 register_method(NsAdfs())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 
 from adfs.algorithms.base import Method, Setting, get_method, register_method, theory_choice
-from adfs.algorithms.costs import RoundEffort
+from adfs.algorithms.costs import Cost, RoundEffort, dual_cost
 from adfs.algorithms.lbfgs import CurvaturePairs
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_row, inner_product, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess
@@ -16,7 +15,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.theory import Facts, NodeSizes, NodeSummary
+from adfs.theory import Facts, NodeSizes
 from adfs.theory.baselines import QningParameters
 
 # A gradient of the envelope that is so many times its smallest so far comes from inner solutions that are
@@ -25,8 +24,6 @@ from adfs.theory.baselines import QningParameters
 _WORSE = 100.0
 _FLAT = 1e-12  # pairs with less curvature than this, relative to their lengths, are noise
 _STEPS, _SMALLEST, _PASSES_PER_STEP, _PASSES_SINCE = range(4)
-
-_ONE_NODE = Network("path:1")
 
 
 @kernel
@@ -155,20 +152,16 @@ class Qning(Method[QningParameters]):
     label = "QNing"
     warm_starts = True
     kind = "single"
+    needs_curvature = True
 
     record, process = QningParameters, QningProcess
     choices = theory_choice(QningParameters)
 
-    def can_solve(self, facts: Facts, n_nodes: int) -> bool:
-        return super().can_solve(facts, n_nodes) and facts.curved
-
-    def predicted_position(
-        self, parameters: QningParameters, facts: Facts, summary: NodeSummary, tol: float
-    ) -> float:
+    def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # Trials took half of the passes of ADFS where these are few, and a tenth where they are many.
-        alone = dataclasses.replace(facts, intercept=False)  # its rounds are counted once, for QNing
-        passes = get_method("adfs").cost(alone, _ONE_NODE, tol).passes
-        return min(0.5 * passes, 10.0 + 0.1 * passes)
+        passes = get_method("adfs").cost(facts, network, tol).position / facts.n_samples
+        passes = min(0.5 * passes, 10.0 + 0.1 * passes)
+        return dual_cost(facts, passes, passes * facts.n_samples)
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0)

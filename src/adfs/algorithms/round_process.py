@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from functools import cache, cached_property
+from functools import cache
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -64,7 +64,6 @@ class RoundProcess(Process):
     sums: ClassVar[bool] = False
 
     def __init__(self, setting: Setting, gossip_matrix: sp.csr_array | None = None) -> None:
-        super().__init__()
         self.problem, self.samples = setting.problem, setting.problem.samples
         self.message_shape = (self.problem.n_nodes, self.problem.n_features)
         self.samples_per_round = int(self.problem.n_samples)
@@ -77,11 +76,6 @@ class RoundProcess(Process):
             self.gossip_matrix = sp.csr_array(gossip_matrix)
             neighbours = np.diff(self.gossip_matrix.indptr) - (self.gossip_matrix.diagonal() != 0.0)
             self.messages_per_product = int(neighbours[setting.block].sum())
-
-    @cached_property
-    def ridge(self) -> np.ndarray:
-        """σ_i in every column, 0 in columns without a penalty; shape (k, d)."""
-        return np.asarray(self.problem.sigma[:, None] * self.problem.ridge_mask)
 
     def count(self, rounds: int, products: int) -> None:
         """Add to the work done."""

@@ -191,7 +191,7 @@ def rates(data: Data, setting: ProblemOptions, reading: FileOptions, options: Ra
 
     tau = DEFAULT_TAU if options.tau is None else options.tau
     problem, network = make_setting(data, reading, setting)
-    get_method("adfs").check(problem, {})
+    get_method("adfs").check(problem)
     chosen = get_method("adfs").parameters(problem, network, choice=options.parameters, tau=tau)
     # The paper's table and our own facts use the same τ.
     table, facts = table1(summarize(problem), network, tau), _rate_facts(problem, network, chosen, tau)
@@ -219,19 +219,25 @@ def _rate_facts(
     problem: Problem, network: Network, chosen: Parameters, tau: float
 ) -> list[tuple[str, float, str]]:
     """Return the name, the value and the description of each rate; without one it is for ``--json`` only."""
-    from adfs.algorithms import get_method
+    from adfs.algorithms import RoundEffort, get_method
     from adfs.planning import Facts
-    from adfs.theory import LbfgsParameters, NewtonParameters, summarize, theorem4_step_time
+    from adfs.theory import node_sizes, theorem4_step_time
 
-    summary, events = summarize(problem), 1.0 / chosen.contraction
-    # A round waits for the node with the most samples.
-    largest = float(summary.n_samples.max())
-    newton, lbfgs = NewtonParameters.theory(problem, network), LbfgsParameters.theory(problem, network)
-    # Newton and L-BFGS do not converge linearly: rounds to a fixed error replace the rate.
-    lbfgs_rounds = get_method("lbfgs").cost(Facts.of(problem), network, 1e-8).position
+    events = 1.0 / chosen.contraction
     passes = events * chosen.p_comp / problem.n_samples
     time = events * theorem4_step_time(chosen, network, tau).nu
-    newton_round, lbfgs_round = newton.row_effort * largest + newton.hops * tau, largest + lbfgs.hops * tau
+    # Newton and L-BFGS do not converge linearly: rounds to a fixed error replace the rate. A round waits for
+    # the node with the most work, and for a sum over all nodes.
+    facts, sizes = Facts.of(problem), node_sizes(problem)
+    rounds: list[tuple[str, float, str]] = []
+    for method in (get_method("newton"), get_method("lbfgs")):
+        effort = method.effort(None, sizes, network)
+        assert isinstance(effort, RoundEffort)
+        count = method.cost(facts, network, 1e-8).position
+        title = f"{method.label} (not linear): rounds to plan for an error of 1e-8"
+        rounds.append((f"{method.name}_rounds_to_1e-8", count, title))
+        time_of_one = float(effort.samples.max()) + effort.hops * tau
+        rounds.append((f"{method.name}_time_of_a_round", time_of_one, "idealised time of one of them"))
     return [
         ("n_nodes", problem.n_nodes, "nodes, n"),
         ("n_samples", problem.n_samples, "samples of all nodes, nm"),
@@ -246,16 +252,5 @@ def _rate_facts(
         ("passes_to_divide_by_e", passes, "passes over the data in them"),
         ("messages_to_divide_by_e", 2.0 * events * chosen.p_comm, "messages in them"),
         ("time_to_divide_by_e_at_most", time, "idealised time of them, at most (Theorem 4)"),
-        (
-            "newton_rounds_to_1e-8",
-            NewtonParameters.rounds_to(1e-8),
-            "Newton (not linear): rounds to plan for an error of 1e-8",
-        ),
-        ("newton_time_of_a_round", newton_round, "idealised time of one of them"),
-        (
-            "lbfgs_rounds_to_1e-8",
-            lbfgs_rounds,
-            "L-BFGS (not linear): rounds to plan for an error of 1e-8",
-        ),
-        ("lbfgs_time_of_a_round", lbfgs_round, "idealised time of one of them"),
+        *rounds,
     ]

@@ -106,7 +106,8 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
 def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: float) -> Any:
     """Return the parameters of a method on a problem for a τ."""
     method, options = get_method(entry.method), dict(entry.options)
-    method.check(problem, options)
+    method.check_options(options)
+    method.check(problem)
     # Methods of one machine get all the data and no network.
     if method.kind == "single":
         problem, network = problem.merged(), Network("path:1")

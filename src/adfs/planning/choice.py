@@ -65,14 +65,15 @@ def choose(
         raise InputError("no method can solve this problem with these parameters: leave them out")
     # One number per method: computations and messages, in units of one sample's step.
     costs = {method.name: method.cost(facts, network, tol) for method in able}
-    order = sorted(costs, key=lambda name: costs[name].work(facts))
+    work = {name: cost.work(facts) for name, cost in costs.items()}
+    order = sorted(work, key=work.__getitem__)
     best, second = order[0], order[1] if len(order) > 1 else None
-    work, passes = costs[best].work(facts), costs[best].passes
+    passes = costs[best].passes
     if second is None:
         return Choice(best, "no other method can solve this problem", float("inf"), None)
     if passes == float("inf"):
         return Choice(best, "the curvature of the loss has no bound, so no cost is known", passes, None)
-    ratio = costs[second].work(facts) / work
+    ratio = work[second] / work[best]
     other = f"{number(ratio)} times the work" if ratio < float("inf") else "no cost is known"
     reason = f"{number(passes)} passes are predicted, and {other} for {second}"
     # Problems on which second derivatives take many rounds are harder still for every other method.

@@ -82,7 +82,7 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
     method, tau = METHODS[name], float(np.mean(delays.tau))
     cost = method.cost(facts, network, tol, tau)
     summary = facts.summary(network.n_nodes)
-    constants = method.planned_parameters(facts, summary, network, tau)
+    constants = method.parameters(summary, network, tau=tau)
     # The clock runs for the first events or rounds, and the rest is extrapolated.
     clock = Clock(method, constants, summary, network, delays)
     effort = method.effort(constants, summary, network)

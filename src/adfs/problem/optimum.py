@@ -66,7 +66,7 @@ def find_optimum(problem: FiniteSum, tol: float) -> Optimum:
             break
         # What a method can solve is its own knowledge.
         try:
-            method.check(solved, {})
+            method.check(solved)
         except InputError as refusal:
             refusals.append(refusal)
             continue

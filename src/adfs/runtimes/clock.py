@@ -209,7 +209,9 @@ class Clock:
         # One machine has all samples and no messages.
         if single:
             network = Network("path:1")
-            sizes = NodeSizes(sizes.n_samples.sum(keepdims=True), sizes.n_active.sum(keepdims=True))
+            sizes = NodeSizes(
+                sizes.n_samples.sum(keepdims=True), sizes.n_active.sum(keepdims=True), sizes.n_features[:1]
+            )
         if sizes.n_nodes != network.n_nodes:
             raise InputError(
                 f"the problem has {sizes.n_nodes} nodes and the network {network.n_nodes}; "

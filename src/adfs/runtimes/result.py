@@ -233,7 +233,8 @@ class History:
                 }
             )
             arrays |= {f"{number}/{name}": value for name, value in found.items()}
-            arrays |= {f"{number}/sizes": np.stack([stage.sizes.n_samples, stage.sizes.n_active])}
+            sizes = stage.sizes
+            arrays[f"{number}/sizes"] = np.stack([sizes.n_samples, sizes.n_active, sizes.n_features])
         return entries, arrays
 
     @classmethod

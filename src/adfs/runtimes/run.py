@@ -139,7 +139,7 @@ def run_method(
         spread = placement or Placement.whole(net)
         if not any(team.allgather(bool(problem.active.any()))):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
-        team.attempt("at the start", partial(chosen.check, problem, own))
+        team.attempt("at the start", partial(chosen.check, problem))
         # A fit of several runs locks the place of their checkpoints itself.
         path = options.checkpoint if part_of is None else None
         with nullcontext() if path is None else used_by_one_run(team, path):

@@ -388,9 +388,11 @@ class Stages:
         why, method = "to compute the parameters", self.method
         compute = partial(method.parameters, summary, self.network, choice=choice, tau=tau)
         found = self.cluster.attempt(why, compute)
-        if choice is None or isinstance(choice, str):
+        if method.refines and (choice is None or isinstance(choice, str)):
             found = method.refine(found, self.problem, self.nodes.add)
-        adapted = self.cluster.attempt(why, partial(method.adapt, found, self._method_options))
+        adapted = found
+        if self._method_options:
+            adapted = self.cluster.attempt(why, partial(method.adapt, found, self._method_options))
         if dataclasses.is_dataclass(adapted) and not isinstance(adapted, type):
             shared: dict[str, object] = {}
             for item in dataclasses.fields(adapted):

@@ -237,7 +237,7 @@ def theorem4_table(
         # A problem with one sample per node: only the probabilities matter to a clock.
         one = np.ones(n)
         count = np.ones(n, dtype=np.int64)
-        summary = NodeSummary(count, count, one, one, one, one, one)
+        summary = NodeSummary(count, count, count, one, one, one, one, one)
         paper = Parameters.paper(summary, network)
         for share in p_comm:
             # A clock reads nothing but the probabilities; the contraction is put where any of them allow it.

@@ -5,9 +5,8 @@ from adfs.theory.baselines import (
     DsbaParameters,
     EsdacdParameters,
     ExtraParameters,
-    LbfgsParameters,
     MsdaParameters,
-    NewtonParameters,
+    NoParameters,
     PointSagaParameters,
 )
 from adfs.theory.network_constants import dual_curvature, dual_curvature_of_split, tree_depth
@@ -32,9 +31,8 @@ __all__ = [
     "EsdacdParameters",
     "ExtraParameters",
     "Facts",
-    "LbfgsParameters",
     "MsdaParameters",
-    "NewtonParameters",
+    "NoParameters",
     "NodeSizes",
     "NodeSummary",
     "NonSmoothParameters",

@@ -10,14 +10,14 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, second_eigenpair
-from adfs.theory.network_constants import edge_roots, inverse_sigma, sum_at_nodes, tree_depth
+from adfs.theory.network_constants import edge_roots, inverse_sigma, sum_at_nodes
 from adfs.theory.problem_summary import NodeSummary, Source, check_smooth, summarize, summarize_on
 from adfs.theory.records import ParameterRecord, shown
 from adfs.threads import single_threaded
@@ -323,99 +323,9 @@ class AgdParameters(ParameterRecord):
         return cls(1.0 / root, 1.0 / largest, (root - 1.0) / (root + 1.0), curvature, largest, hops)
 
 
-@dataclass(frozen=True, eq=False)
-class LbfgsParameters(ParameterRecord):
-    """L-BFGS with sums over the nodes: it has no constants except the cost of its rounds.
-
-    ``contraction`` is 1/√k for k = ΣM_i/Σσ_i, the rate of accelerated gradient descent. It is no guarantee
-    and serves for planning: L-BFGS is faster in practice, and the proven rate is much slower. ``hops`` is the
-    number of consecutive messages of a round's sum, up and down the lowest breadth-first tree.
-    """
-
-    _title: ClassVar[str] = "Parameters of L-BFGS"
-    contraction: float = field(metadata=shown("contraction, for planning", "1/√k"))
-    hops: int = field(metadata=shown("messages of a sum", "2·depth"))
-
-    @classmethod
-    def theory(cls, problem: Source, network: Network) -> LbfgsParameters:
-        """Return the cost of the rounds."""
-        summary = summarize_on(network, problem)
-        condition = float(node_smoothness(summary).sum()) / float(summary.sigma.sum())
-        return cls(1.0 / math.sqrt(condition), 2 * tree_depth(network))
-
-
-@dataclass(frozen=True, eq=False)
-class NewtonParameters(ParameterRecord):
-    """Newton's method with sums over the nodes: it has no constants except the cost of its rounds.
-
-    Its convergence is not linear: after some damped steps, whose number is not known in advance, each step
-    doubles the number of correct digits. ``contraction`` ½ per round is a placeholder and no guarantee; use
-    `rounds_to` for planning.
-
-    ``hops`` is the number of consecutive messages of a round's sum, up and down the lowest breadth-first
-    tree: F, ∇F and the Hessian go up together and the direction comes down. (A rejected step takes another
-    sum, which is not counted.) ``n_features`` is 0 if it is not known. ``sums_per_round`` is the number of
-    sums; ``passes_per_round`` the number of times that a round goes through the rows, apart from the matrix;
-    ``effort_per_pass`` the cost of one of them per row.
-    """
-
-    _title: ClassVar[str] = "Parameters of Newton's method"
-    contraction: float = field(metadata=shown("contraction, a stand-in", ""))
-    n_features: int = field(metadata=shown("features", "d"))
-    hops: int = field(metadata=shown("messages of a round's sums", "2·depth each"))
-    sums_per_round: ClassVar[int] = 1
-    passes_per_round: ClassVar[float] = 1.0
-    effort_per_pass: ClassVar[float] = 1.0
-
-    @classmethod
-    def theory(cls, problem: Source, network: Network) -> Self:
-        """Return the cost of the rounds, also for losses whose curvature has no bound."""
-        summarize_on(network, problem, smooth=False)
-        return cls(0.5, getattr(problem, "n_features", 0), 2 * cls.sums_per_round * tree_depth(network))
-
-    @property
-    def row_effort(self) -> float:
-        """The cost of a row per round in units of one sample's step, which goes through d entries twice.
-
-        The d(d + 1)/2 products of a row in the Hessian cost (d + 1)/2.
-        """
-        return 0.5 * (self.n_features + 1.0) + self.effort_per_pass * self.passes_per_round
-
-    @staticmethod
-    def rounds_to(tol: float) -> float:
-        """Return the expected number of rounds to a relative error: a few, then the digits double.
-
-        Examples
-        --------
-        >>> round(NewtonParameters.rounds_to(1e-8), 1)
-        7.3
-        """
-        return 3.0 + math.log2(1.0 + math.log(1.0 / tol))
-
-
-@dataclass(frozen=True, eq=False)
-class InteriorPointParameters(NewtonParameters):
-    """The interior-point method with sums over the nodes: `NewtonParameters` with more sums per round.
-
-    A round has five consecutive sums (the matrix, two solutions, two step lengths). It goes through the rows
-    six times apart from the matrix, each time once through the d entries: half of a sample's step.
-    """
-
-    _title: ClassVar[str] = "Parameters of interior points"
-    sums_per_round: ClassVar[int] = 5
-    passes_per_round: ClassVar[float] = 6.0
-    effort_per_pass: ClassVar[float] = 0.5
-
-    @staticmethod
-    def rounds_to(tol: float) -> float:
-        """Return the expected number of rounds to a relative error: a few, then seven for four digits.
-
-        Examples
-        --------
-        >>> InteriorPointParameters.rounds_to(1e-6)
-        14.0
-        """
-        return 3.5 + 1.75 * math.log10(1.0 / tol)
+@dataclass(frozen=True)
+class NoParameters:
+    """The record of methods without constants: Newton's method, interior points and L-BFGS."""
 
 
 @single_threaded

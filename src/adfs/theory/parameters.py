@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -34,15 +33,9 @@ def check_split(r: float) -> None:
         raise InputError(f"the split r must lie strictly between 0 and 1, got {r!r}")
 
 
-def _best_split(cost_ratio: float) -> float:
-    """Return the r up to 1/2 that minimises a/√r + b/√(1 − r), where ``cost_ratio`` is b/a; 1/2 for nan."""
-    if math.isnan(cost_ratio):
-        return 0.5
+def best_split(cost_ratio: float) -> float:
+    """Return the r up to 1/2 that minimises a/√r + b/√(1 − r), where ``cost_ratio`` is b/a."""
     return min(0.5, 1.0 / (1.0 + math.pow(cost_ratio, 2.0 / 3.0)))
-
-
-def _curvature_of_split(network: Network, summary: NodeSummary, split: float) -> float:
-    return dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
 
 
 def smoothness_limit(sigma: np.ndarray, network: Network, *, r: float = 0.5) -> np.ndarray:
@@ -67,25 +60,15 @@ def smoothness_limit(sigma: np.ndarray, network: Network, *, r: float = 0.5) -> 
 # --------------------------------------------------------------------------- ADFS
 
 
-def _largest_contraction(numbers: Mapping[str, Any]) -> float:
-    """Return √σ_A · min_e p_e/k_e over communication edges and virtual edges, from fields by name."""
-    holding = numbers["root_sums"] > 0.0
-    # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value per node.
-    virtual_roots = numbers["root_sums"][holding] * np.sqrt(numbers["virtual_weight"][holding])
-    roots = np.sqrt(numbers["edge_weights"] * numbers["edge_resistance"] * numbers["edge_inverse_sigma"])
-    rates = [numbers["node_probability"][holding] / virtual_roots, numbers["edge_probability"] / roots]
-    return math.sqrt(numbers["dual_curvature"]) * float(np.min(np.concatenate(rates)))
-
-
 @dataclass(frozen=True, eq=False)
 class Parameters(EventParameters):
     """The parameters of ADFS for one problem on one network, a few numbers per node and per edge.
 
-    ``contraction`` is ρ, ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of communication edges,
-    ``virtual_weight`` the α_i with μ_ij² = α_i L_ij on virtual edges, ``edge_probability`` p_e,
-    ``node_probability`` p_i = Σ_j p_ij, ``edge_resistance`` R_e (or an upper bound of it),
-    ``edge_inverse_sigma`` 1/σ_i + 1/σ_j, ``sigma`` σ_i and ``root_sums`` S_i = Σ_j √(1 + L_ij/σ_i). The
-    constants of a sample follow from these: p_ij = p_i √(1 + L_ij/σ_i)/S_i.
+    ``contraction`` is ρ (nan: the largest valid one), ``dual_curvature`` σ_A, ``edge_weights`` the μ_e² of
+    communication edges, ``virtual_weight`` the α_i with μ_ij² = α_i L_ij on virtual edges,
+    ``edge_probability`` p_e, ``node_probability`` p_i = Σ_j p_ij, ``edge_resistance`` R_e (or an upper bound
+    of it), ``edge_inverse_sigma`` 1/σ_i + 1/σ_j, ``sigma`` σ_i and ``root_sums`` S_i = Σ_j √(1 + L_ij/σ_i).
+    The constants of a sample follow from these: p_ij = p_i √(1 + L_ij/σ_i)/S_i.
 
     Build it with :meth:`paper` or :meth:`tuned`.
 
@@ -120,14 +103,17 @@ class Parameters(EventParameters):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if math.isnan(self.contraction):
+            object.__setattr__(self, "contraction", self.largest_contraction)
         super().__post_init__()
         if not self.dual_curvature > 0.0:
             self._refuse(f"the dual curvature σ_A must be above 0, got {self.dual_curvature!r}")
         # A smaller ρ is valid too; the factor allows for rounding.
-        if self.contraction > self.largest_contraction * (1.0 + 1e-9):
+        largest = self.largest_contraction
+        if self.contraction > largest * (1.0 + 1e-9):
             self._refuse(
-                f"the contraction {self.contraction:.6g} is above √σ_A·min p/k = "
-                f"{self.largest_contraction:.6g}, up to which the theory holds"
+                f"the contraction {self.contraction:.6g} is above √σ_A·min p/k = {largest:.6g}, "
+                "up to which the theory holds"
             )
 
     @property
@@ -138,7 +124,12 @@ class Parameters(EventParameters):
     @property
     def largest_contraction(self) -> float:
         """√σ_A · min_e p_e/k_e over all edges, k_e = √(μ_e² R_e (Σ_i⁻¹ + Σ_j⁻¹)): Theorem 2's limit for ρ."""
-        return _largest_contraction(vars(self))
+        holding = self.root_sums > 0.0
+        # On a virtual edge k = √(α_i(1 + L/σ_i)) and p = p_i√(1 + L/σ_i)/S_i: one value per node.
+        virtual_roots = self.root_sums[holding] * np.sqrt(self.virtual_weight[holding])
+        roots = np.sqrt(self.edge_weights * self.edge_resistance * self.edge_inverse_sigma)
+        rates = [self.node_probability[holding] / virtual_roots, self.edge_probability / roots]
+        return math.sqrt(self.dual_curvature) * float(np.min(np.concatenate(rates)))
 
     def sample_weights(self, problem: FiniteSum) -> np.ndarray:
         """Return √(1 + L_ij/σ_i), to which p_ij is proportional in a node; 0 on inactive rows; shape (N,)."""
@@ -161,7 +152,7 @@ class Parameters(EventParameters):
         return np.asarray(self.contraction * self.edge_resistance / self.edge_probability)
 
     @classmethod
-    def paper(cls, problem: Source, network: Network, *, tau: float = math.nan) -> Parameters:
+    def paper(cls, problem: Source, network: Network, tau: float = math.nan) -> Parameters:
         """Return Theorem 5's choice with its errata; σ_A is computed to about eight digits, from below.
 
         α_i = λ_min⁺(Lap)/(σ_max(1 + κ_i)); every node computes equally often, samples in proportion to
@@ -190,7 +181,7 @@ class Parameters(EventParameters):
 
     @classmethod
     def tuned(
-        cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
+        cls, problem: Source, network: Network, tau: float = math.nan, *, r: float | None = None
     ) -> Parameters:
         """Return better parameters than Theorem 5's: σ_A from batch condition numbers, best probabilities.
 
@@ -210,8 +201,11 @@ class Parameters(EventParameters):
         if network.n_nodes == 1:
             return cls._of_one_node("tuned", summary, network)
         roots = edge_roots(network, summary.sigma)
-        split = r if r is not None else _best_split(_cost_ratio(summary, network, roots, tau))
-        curvature = _curvature_of_split(network, summary, split) * _rounding_of_sums(summary)
+        split = 0.5 if r is None else r
+        if r is None and not math.isnan(tau):
+            split = best_split(_cost_ratio(summary, network, roots, tau))
+        curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
+        curvature *= _rounding_of_sums(summary)
         # 1/ρ = S_tot/√r + G/√σ_A: each kind of event gets a probability in proportion to its term.
         comp = float(summary.root_sums.sum()) / math.sqrt(split)
         comm = float(roots.sum()) / math.sqrt(curvature)
@@ -255,21 +249,19 @@ class Parameters(EventParameters):
     ) -> Parameters:
         """Add the constants of the network and of the nodes, and take the largest valid contraction."""
         resistances = network.resistances
-        numbers = chosen | {
-            "root_sums": summary.root_sums,
-            "edge_weights": network.weights,
-            "edge_resistance": resistances.values,
-            "edge_inverse_sigma": inverse_sigma(network, summary.sigma),
-        }
         note = f"edge resistances are {resistances.method} values, not exact ones"
         return cls(
             kind=kind,
-            contraction=_largest_contraction(numbers),
+            contraction=math.nan,
             split=split,
             sigma=summary.sigma,
+            root_sums=summary.root_sums,
+            edge_weights=network.weights,
+            edge_resistance=resistances.values,
+            edge_inverse_sigma=inverse_sigma(network, summary.sigma),
             tau=tau,
             notes=() if resistances.exact else (note,),
-            **numbers,
+            **chosen,
         )
 
 
@@ -279,10 +271,8 @@ def _rounding_of_sums(summary: NodeSummary) -> float:
 
 
 def _cost_ratio(summary: NodeSummary, network: Network, roots: np.ndarray, tau: float) -> float:
-    """Return τ_eff·b/a for the model a/√r + τ_eff·b/√(1 − r) of the time per digit; nan without τ."""
-    if math.isnan(tau):
-        return math.nan
-    curvature = _curvature_of_split(network, summary, 0.5)
+    """Return τ_eff·b/a for the model a/√r + τ_eff·b/√(1 − r) of the time per digit."""
+    curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, 0.5)
     # a and b of the model, with b such that the model is exact at r = 1/2.
     per_sample = float(summary.root_sums.sum()) / network.n_nodes
     per_message = float(roots.sum()) / network.n_nodes * math.sqrt(0.5 / curvature)
@@ -350,10 +340,11 @@ class NonSmoothParameters(EventParameters):
         return np.asarray(self.virtual_weight[problem.node_of_row])
 
     @classmethod
-    def paper(cls, problem: Source, network: Network) -> NonSmoothParameters:
+    def paper(cls, problem: Source, network: Network, tau: float = math.nan) -> NonSmoothParameters:
         """Return the paper's choice: μ_ij² = λ_min⁺(Lap)/(1 + m) and p_comm = min(1/2, 1/(1 + √(mγ̃))).
 
-        Edges are equally likely, and so are samples; m is the largest number of samples per node.
+        Edges are equally likely, and so are samples; m is the largest number of samples per node. They do not
+        depend on τ.
         """
         summary = summarize_on(network, problem, smooth=False)
         active, resistance = summary.n_active, network.resistances.values
@@ -406,7 +397,7 @@ class BlockParameters(ParameterRecord):
 
     @classmethod
     def tuned(
-        cls, problem: Source, network: Network, *, tau: float = math.nan, r: float | None = None
+        cls, problem: Source, network: Network, tau: float = math.nan, *, r: float | None = None
     ) -> BlockParameters:
         """Return the parameters for a split r, chosen from ``tau`` as for ADFS unless it is given."""
         summary = summarize_on(network, problem, smooth=False)
@@ -415,13 +406,13 @@ class BlockParameters(ParameterRecord):
             return cls(rate, 1.0, math.nan, 0.0, summary.sigma, summary.root_sums, 1.0, tau)
         largest = float(summary.root_sums.max())
         spread = largest_scaled_laplacian(network, summary.sigma)
-        split = r
+        split = 0.5 if r is None else r
         # The same model of the time as for ADFS; all nodes gossip at once, so the degree does not matter.
-        if split is None:
-            half = math.nan if math.isnan(tau) else _curvature_of_split(network, summary, 0.5)
-            split = _best_split(tau * math.sqrt(0.5 * spread / half) / largest)
+        if r is None and not math.isnan(tau):
+            half = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, 0.5)
+            split = best_split(tau * math.sqrt(0.5 * spread / half) / largest)
         check_split(split)
-        curvature = _curvature_of_split(network, summary, split)
+        curvature = dual_curvature_of_split(network, summary.sigma, summary.batch_kappa, split)
         # The two terms of 1/ρ: the slowest node's computations, and the gossip rounds.
         computing, gossiping = largest / math.sqrt(split), math.sqrt(spread / curvature)
         rho = 1.0 / (computing + gossiping)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -29,10 +29,13 @@ class NodeSizes:
         m_i.
     n_active : ndarray of shape (n,)
         The number of samples whose loss is not constant.
+    n_features : ndarray of shape (n,)
+        d, the same at every node.
     """
 
     n_samples: np.ndarray
     n_active: np.ndarray
+    n_features: np.ndarray
 
     @property
     def n_nodes(self) -> int:
@@ -97,7 +100,8 @@ def node_sizes(problem: FiniteSum | NodeSizes) -> NodeSizes:
         return problem
     # The rows of a node are contiguous: node i has the rows from starts[i] to starts[i + 1].
     starts = problem.node_starts
-    return NodeSizes(np.diff(starts), node_sums(problem.active, starts).astype(np.int64))
+    active = node_sums(problem.active, starts).astype(np.int64)
+    return NodeSizes(np.diff(starts), active, np.full(active.size, problem.n_features))
 
 
 def summarize(problem: Source, *, whole: bool = True) -> NodeSummary:
@@ -210,6 +214,13 @@ class Facts:
     known_summary : NodeSummary, optional
         The summary of the nodes that hold the samples now.
 
+    Attributes
+    ----------
+    smooth : bool
+        Whether the loss is smooth.
+    row_entries : float
+        The numbers that a row stores.
+
     Examples
     --------
     >>> facts = Facts(n_samples=10_000, n_features=20, kappa_s=4000.0, kappa_b=300.0)
@@ -231,6 +242,8 @@ class Facts:
     l1: bool = False
     intercept: bool = False
     known_summary: NodeSummary | None = None
+    smooth: bool = field(init=False)
+    row_entries: float = field(init=False)
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_features"):
@@ -246,11 +259,11 @@ class Facts:
                 f"kappa_b is at most 1 + kappa_s (λ_max is at most the trace), got {self.kappa_b:g} "
                 f"and {self.kappa_s:g}"
             )
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the loss is smooth."""
-        return math.isfinite(self.kappa_s)
+        # The class is frozen, so these go around its own assignment.
+        object.__setattr__(self, "smooth", math.isfinite(self.kappa_s))
+        dense = self.n_features / self.n_outputs
+        entries = dense if self.entries_per_row is None else self.entries_per_row
+        object.__setattr__(self, "row_entries", entries)
 
     @classmethod
     def of(cls, problem: FiniteSum) -> Facts:
@@ -291,9 +304,7 @@ class Facts:
         kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
         # λ_max of a sum is at most the sum of the nodes' λ_max, and at most the trace.
         batch = kappa_s
-        if summary.n_nodes == 1:
-            summary = summary.with_other(batch_kappa=summary.kappa)
-        elif smooth:
+        if smooth and summary.n_nodes > 1:
             batch = min(kappa_s, float(summary.batch_kappa @ summary.sigma) / total)
         return cls(
             n_samples=int(summary.n_samples.sum()),
@@ -304,12 +315,29 @@ class Facts:
             **known,
         )
 
+    def root_sums(self, n_nodes: int) -> np.ndarray:
+        """Return Σ_j √(1 + L_j/σ_i) of each of n nodes, shape (n,)."""
+        if self.known_summary is not None and self.known_summary.n_nodes == n_nodes:
+            return self.known_summary.root_sums
+        # Every node has about the same mean root as all samples together, for σ_i = Σσ/n.
+        each = self.kappa_s / self.n_samples if self.smoothness is None else self.smoothness
+        return self._counts(n_nodes) * float(np.mean(np.sqrt(1.0 + n_nodes * each)))
+
+    def _counts(self, n_nodes: int) -> np.ndarray:
+        """Return the numbers of samples of n nodes that share them evenly, shape (n,)."""
+        if not 1 <= n_nodes <= self.n_samples:
+            raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
+        # The first nodes have one sample more if n does not divide N.
+        return self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
+
     def batch_kappa(self, n_nodes: int) -> float:
         """Return an estimate of λ_max(βX_iᵀW_iX_i)/σ_i for one of n nodes.
 
         Few rows have a larger λ_max in proportion than many: (1 + √(e/m))² times the limit for many rows,
         with e = trace/λ_max the effective dimension.
         """
+        if self.known_summary is not None and self.known_summary.n_nodes == n_nodes > 1:
+            return float(self.known_summary.batch_kappa.mean())
         of_all_rows = self.kappa_b - 1.0
         if not self.smooth or of_all_rows <= 0.0:
             return max(0.0, of_all_rows)
@@ -326,22 +354,15 @@ class Facts:
         """
         if self.known_summary is not None and self.known_summary.n_nodes == n_nodes:
             return self.known_summary
-        if not 1 <= n_nodes <= self.n_samples:
-            raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
-        # The first nodes have one sample more if n does not divide N.
-        counts = self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
-        ones = np.ones(n_nodes)
-        smoothness = self.smoothness
-        if smoothness is None:
-            smoothness = np.array([self.kappa_s / self.n_samples])
-        # Every node has about the same mean root as all samples together, for σ_i = 1/n.
-        roots = float(np.mean(np.sqrt(1.0 + n_nodes * smoothness)))
+        counts, ones = self._counts(n_nodes), np.ones(n_nodes)
+        largest = self.kappa_s / self.n_samples if self.smoothness is None else float(self.smoothness.max())
         return NodeSummary(
             n_samples=counts,
             n_active=counts,
+            n_features=np.full(n_nodes, self.n_features),
             sigma=ones / n_nodes,
             kappa=self.kappa_s * n_nodes * (counts / self.n_samples),
             batch_kappa=self.batch_kappa(n_nodes) * ones,
-            root_sums=counts * roots,
-            largest_smoothness=float(smoothness.max()) * ones,
+            root_sums=self.root_sums(n_nodes),
+            largest_smoothness=largest * ones,
         )

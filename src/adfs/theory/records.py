@@ -37,13 +37,14 @@ class ParameterRecord(ABC):
     properties in ``_derived``.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     _title: ClassVar[str]
     _derived: ClassVar[dict[str, tuple[str, str]]] = {}
     contraction: float
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for one in self._fields():
+        for one in dataclasses.fields(self):
             value = getattr(self, one.name)
             # Annotations are strings here. A copy keeps the caller's array writable.
             if one.type == "np.ndarray":
@@ -58,10 +59,6 @@ class ParameterRecord(ABC):
             elif isinstance(value, float | int) and value < 0:
                 self._refuse(f"{one.name} must be at least 0, got {value!r}")
 
-    @classmethod
-    def _fields(cls) -> tuple[dataclasses.Field[Any], ...]:
-        return dataclasses.fields(cls)  # type: ignore[arg-type]
-
     def _refuse(self, sentence: str) -> None:
         raise InputError(f"{self._title}: {sentence}")
 
@@ -74,7 +71,9 @@ class ParameterRecord(ABC):
         return -2.0 * math.atanh(self.contraction) if self.contraction < 1.0 else -1e5
 
     def __str__(self) -> str:
-        names = {one.name: one.metadata["shown"] for one in self._fields() if one.metadata} | self._derived
+        names = {
+            one.name: one.metadata["shown"] for one in dataclasses.fields(self) if one.metadata
+        } | self._derived
         values = [(*labels, getattr(self, name)) for name, labels in names.items()]
         # Leave out the numbers that do not apply.
         rows = [row for row in values if not (isinstance(row[2], float) and math.isnan(row[2]))]
@@ -108,7 +107,7 @@ class EventParameters(ParameterRecord):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [one.name for one in self._fields() if one.type == "np.ndarray"]
+        names = [one.name for one in dataclasses.fields(self) if one.type == "np.ndarray"]
         for kind, size in (("nodes", self.sigma.size), ("edges", self.edge_weights.size)):
             alike = [name for name in names if name.startswith("edge_") == (kind == "edges")]
             if any(getattr(self, name).size != size for name in alike):
