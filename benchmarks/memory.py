@@ -36,7 +36,7 @@ def peak():
     return found
 
 peak()  # compiles, and imports what is imported late
-data = sum(array.nbytes for array in problem.rows) + problem.y.nbytes + problem.weights.nbytes
+data = sum(array.nbytes for array in problem.samples.rows) + problem.y.nbytes + problem.weights.nbytes
 print(json.dumps({"N": problem.n_samples, "n": n, "d": problem.n_features, "data": data, "peak": peak(),
                   "clocks": n + network.n_edges}))
 """

@@ -15,7 +15,7 @@ from adfs.problem import Problem
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.losses import Loss, derivative
 from adfs.problem.losses import value as loss_value
-from adfs.problem.samples import Label, label_at
+from adfs.problem.samples import Label, label_at, labels_of
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters
 from adfs.theory.baselines import (
     AgdParameters,
@@ -197,7 +197,7 @@ def literal_extra(problem: Problem, network: Network, parameters: ExtraParameter
         found = []
         for shard, sigma, theta in zip(problem.shards, problem.sigma, x, strict=True):
             slopes = shard.weights * loss_derivatives(
-                problem.loss, shard.X @ theta, shard.labels(problem.loss)
+                problem.loss, shard.X @ theta, labels_of(problem.loss, shard.y, shard.offset)
             )
             found.append(shard.X.T @ slopes + sigma * theta)
         return np.array(found)
@@ -269,7 +269,7 @@ def literal_point_saga(problem: Problem, parameters: PointSagaParameters, sample
 def literal_dual_gradient(problem: Problem, node: int, point: np.ndarray) -> np.ndarray:
     """Return ∇f_i*(x) to rounding, shape (d,): Newton's method in NumPy, the twin of the kernel."""
     shard = problem.shards[node]
-    rows, y, w = shard.X, shard.labels(problem.loss), shard.weights
+    rows, y, w = shard.X, labels_of(problem.loss, shard.y, shard.offset), shard.weights
     X = rows.toarray() if problem.sparse else rows
     sigma, theta = problem.sigma[node], point / problem.sigma[node]
 

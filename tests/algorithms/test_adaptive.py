@@ -392,7 +392,8 @@ def test_boxes_follow_the_intercepts_centre(monkeypatch: pytest.MonkeyPatch) -> 
         view = stage.problem
         assert isinstance(view, BoxedProblem)
         optimum = view.whole.optimum(1e-14)
-        shift = view.whole.labels.shift  # type: ignore[union-attr]
+        shift = view.whole.offset
+        assert shift is not None
         margins = view.X @ optimum.theta + shift
         slack = np.sqrt(
             2.0 * optimum.gap * view.whole.value_at_zero / view.total_sigma * view.row_norms_squared

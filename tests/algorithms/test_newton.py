@@ -46,7 +46,7 @@ def test_hessians_in_bands_and_tiles(sparse):
     theta, margins, head = rng.standard_normal(d), np.empty(n), np.empty((2, d + 1))
     ridge = np.tile(problem.sigma[:, None], d)
     node_values(problem.samples, ridge, theta, np.empty(1), np.empty((2, d)), head)
-    row_margins(problem.rows, theta, margins)
+    row_margins(problem.samples.rows, theta, margins)
     curvatures = problem.weights * loss_curvatures(problem.loss, margins, problem.labels)
     np.testing.assert_allclose(head.sum(axis=0)[:d], problem.gradient(theta), rtol=1e-12, atol=1e-12)
     assert head.sum(axis=0)[d] == pytest.approx(problem.objective(theta), rel=1e-13)

@@ -158,7 +158,7 @@ def cases() -> list[tuple[Loss, str, bool]]:
         loss: Loss = Multinomial(3) if name == "multinomial" else get_loss(name)
         for method, kind in METHODS.items():
             fits = kind.several_outputs or not loss.several_outputs
-            if loss.assumes_curvature:
+            if loss.curvature_type == "unbounded":
                 fits &= kind.unbounded_curvature
             elif kind.needs_smooth:
                 fits &= loss.smooth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ class ExpectileConstants(NamedTuple):
 
 @register_loss
 class Expectile(ExpectileConstants, Loss):
-    __slots__ = ()
     name, task = "expectile", "regression"
     label = "an expectile of numbers (level)"
     translates = True
@@ -30,30 +29,24 @@ class Expectile(ExpectileConstants, Loss):
     def beta(self) -> float:
         return max(self.level, 1 - self.level)
 
-    @staticmethod
-    def value(loss: Any, u: float, b: float) -> float:
-        return float(0.5 * (loss.level if u < b else 1 - loss.level) * (u - b) ** 2)
+    def value(self, u: float, b: float) -> float:
+        return float(0.5 * (self.level if u < b else 1 - self.level) * (u - b) ** 2)
 
-    @staticmethod
-    def derivative(loss: Any, u: float, b: float) -> float:
-        return float((loss.level if u < b else 1 - loss.level) * (u - b))
+    def derivative(self, u: float, b: float) -> float:
+        return float((self.level if u < b else 1 - self.level) * (u - b))
 
-    @staticmethod
-    def curvature(loss: Any, u: float, b: float) -> float:
-        return float(loss.level if u < b else 1 - loss.level)
+    def curvature(self, u: float, b: float) -> float:
+        return float(self.level if u < b else 1 - self.level)
 
-    @staticmethod
-    def conjugate(loss: Any, s: float, b: float) -> float:
-        return float(b * s + 0.5 * s * s / (loss.level if s < 0 else 1 - loss.level))
+    def conjugate(self, s: float, b: float) -> float:
+        return float(b * s + 0.5 * s * s / (self.level if s < 0 else 1 - self.level))
 
-    @staticmethod
-    def domain(loss: Any, b: float) -> tuple[float, float]:
+    def domain(self, b: float) -> tuple[float, float]:
         return -math.inf, math.inf
 
-    @staticmethod
-    def dual_prox(loss: Any, zeta: float, h: float, b: float, start: float) -> float:
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
         s = zeta - h * b
-        bend = 1 / (loss.level if s < 0 else 1 - loss.level) - 1 / max(loss.level, 1 - loss.level)
+        bend = 1 / (self.level if s < 0 else 1 - self.level) - 1 / max(self.level, 1 - self.level)
         return float(s / (1 + h * bend))
 
 
@@ -65,5 +58,4 @@ class NeedyConstants(NamedTuple):
 class Needy(NeedyConstants, Loss):
     """One that cannot be made from its name."""
 
-    __slots__ = ()
     name, task = "needy", "regression"

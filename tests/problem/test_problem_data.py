@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from adfs.problem import Problem, Samples, evaluation, split
+from adfs.problem import Problem, Samples, evaluation, gaps, split
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.samples import DenseRows, Rows, SparseRows, row_column, row_entry, row_span, rows_of
 from adfs.problem.shards import as_rows
@@ -50,7 +50,7 @@ def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
 
     def sums(rows: Rows) -> list[bytes]:
         arrays = [
-            evaluation.row_norms_squared(rows, 40),
+            *gaps.scan_rows(rows, weights, node_starts),
             evaluation.loss_slopes(Samples(loss, rows, y, weights, node_starts), theta),
             evaluation.loss_sums(Samples(loss, rows, y, weights, node_starts), theta),
             evaluation.weighted_row_sums(rows, node_starts, s, 7),

@@ -30,7 +30,7 @@ from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem.evaluation import sampling_weights
-from adfs.problem.penalties import shrunk
+from adfs.problem.gaps import shrunk
 from adfs.schedule import AliasTables, RoundWindow, round_window
 from adfs.schedule.sampling import draw_rounds
 from adfs.theory import BlockParameters, Facts, NodeSizes

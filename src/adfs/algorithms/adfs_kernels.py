@@ -24,9 +24,9 @@ from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_late
 from adfs.compilation import compiled, fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
+from adfs.problem.gaps import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.losses import outputs
-from adfs.problem.penalties import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.samples import (
     Rows,
     add_shift,

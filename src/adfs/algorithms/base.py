@@ -373,7 +373,7 @@ class Method(ABC, Generic[P]):
 
     def obstacle(self, problem: FiniteSum) -> str:
         """Return why the method cannot run on a problem, as the rest of a sentence; empty if it can."""
-        loss = problem.loss_name
+        loss = problem.loss.name
         if problem.n_features > self.most_features:
             return (
                 f"forms a matrix of {problem.n_features} × {problem.n_features} numbers here, and takes at "
@@ -397,7 +397,7 @@ class Method(ABC, Generic[P]):
         """Raise :class:`InputError` unless the method can run on a problem."""
         if problem.l1 is not None and not (problem.smooth or problem.assumes_curvature):
             raise InputError(
-                f"an l1 term (elastic net) needs a smooth loss and {problem.loss_name!r} is not; use a "
+                f"an l1 term (elastic net) needs a smooth loss and {problem.loss.name!r} is not; use a "
                 "smoothed one (smoothed_hinge, huber, smoothed_quantile), or no l1 term"
             )
         obstacle = self.obstacle(problem)

@@ -320,7 +320,7 @@ class InteriorPoint(HessianMethod):
             return trouble
         return (
             "is for losses made of lines and parabolas with bounded slopes (hinge, absolute, quantile …) "
-            f"and {problem.loss_name!r} is not"
+            f"and {problem.loss.name!r} is not"
         )
 
 

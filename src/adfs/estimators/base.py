@@ -23,8 +23,8 @@ from adfs.estimators.solver import LocalData, ModelSpec, Solver
 from adfs.network import Network
 from adfs.prediction import decision_values
 from adfs.problem import LOSSES, Loss, get_loss, split
-from adfs.problem.finite_sum import check_count
 from adfs.problem.losses import check_labels
+from adfs.problem.shards import check_count
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered

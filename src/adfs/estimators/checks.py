@@ -17,7 +17,7 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import Loss
-from adfs.problem.finite_sum import check_count
+from adfs.problem.shards import check_count
 from adfs.runtimes import Cluster
 from adfs.runtimes.options import describe
 

@@ -247,9 +247,9 @@ def penalised(data: LocalData, spec: ModelSpec, n_nodes: int, columns: np.ndarra
     """
     # Every node has the same share of the penalty.
     ridge = spec.penalty_weight * (1.0 - spec.l1_ratio) / n_nodes
-    problem = Problem.stacked(data.X, data.y, data.weights, data.node_starts, spec.loss, ridge, data.offset)
     l1 = spec.penalty_weight * spec.l1_ratio / n_nodes
-    return problem.with_l1(l1, columns) if l1 > 0.0 else problem
+    rows = data.X, data.y, data.weights, data.node_starts
+    return Problem.stacked(*rows, spec.loss, ridge, data.offset, l1, columns)
 
 
 def append_column(X: Any, value: float) -> Any:

@@ -25,7 +25,6 @@ from adfs.problem.losses import (
     value,
     write_slope,
 )
-from adfs.problem.penalties import WholePenalty
 from adfs.problem.samples import (
     Labels,
     Rows,
@@ -57,41 +56,20 @@ def finish_sum(total: float, carry: float) -> float:
     return total + carry if math.isfinite(total) else total
 
 
-@compiled
-def row_norms_squared(rows: Rows, n_rows: int) -> np.ndarray:
-    """Return q = ‖x‖² of each row, shape (n_rows,)."""
-    out = np.empty(n_rows)
-    for j in range(n_rows):
-        start, stop = row_span(rows, j)
-        total = 0.0
-        for k in range(start, stop):
-            entry = row_entry(rows, j, k)
-            total += entry * entry
-        out[j] = total
-    return out
-
-
-@compiled
 def node_sums(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the sum of each node's values, row after row, shape (n,)."""
-    out = np.zeros(node_starts.size - 1)
-    for i in range(out.size):
-        for j in range(node_starts[i], node_starts[i + 1]):
-            out[i] += values[j]
-    return out
+    # `bincount` adds in the order of the rows.
+    node = np.repeat(np.arange(node_starts.size - 1), np.diff(node_starts))
+    return np.bincount(node, weights=values, minlength=node_starts.size - 1)
 
 
-@compiled
 def node_maxima(values: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     """Return the largest of each node's values and 0, shape (n,)."""
     out = np.zeros(node_starts.size - 1)
-    for i in range(out.size):
-        for j in range(node_starts[i], node_starts[i + 1]):
-            out[i] = max(out[i], values[j])
+    np.maximum.at(out, np.repeat(np.arange(out.size), np.diff(node_starts)), values)
     return out
 
 
-@compiled
 def sampling_weights(
     smoothness: np.ndarray, active: np.ndarray, node_starts: np.ndarray, sigma: np.ndarray
 ) -> np.ndarray:
@@ -99,12 +77,8 @@ def sampling_weights(
 
     Where L is infinite (the loss is not smooth) the draw is uniform over the active rows.
     """
-    out = np.zeros(smoothness.size)
-    for i in range(node_starts.size - 1):
-        for j in range(node_starts[i], node_starts[i + 1]):
-            if active[j]:
-                out[j] = math.sqrt(1.0 + smoothness[j] / sigma[i]) if smoothness[j] < np.inf else 1.0
-    return out
+    roots = np.sqrt(1.0 + smoothness / np.repeat(sigma, np.diff(node_starts)))
+    return np.where(active, np.where(np.isfinite(smoothness), roots, 1.0), 0.0)
 
 
 # θ and sums of rows are laid out output by output. For sparse rows with several outputs the loops below use
@@ -254,15 +228,6 @@ def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
         for k in range(values.shape[1]):
             out[k] += values[i, k]
     return out
-
-
-def add_squares(loss_sums: np.ndarray, penalty: WholePenalty, points: np.ndarray) -> np.ndarray:
-    """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
-    squares = np.einsum("kd,kd->k", penalty.ridge_part(points), points)
-    found = sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * penalty.sigma * squares
-    if penalty.l1 is not None:
-        found += [penalty.sizes(point) for point in points]
-    return np.asarray(found)
 
 
 @compiled

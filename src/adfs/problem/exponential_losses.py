@@ -36,9 +36,8 @@ class LogisticEquation(NamedTuple):
     c: float
     r: float
 
-    @staticmethod
-    def evaluate(equation: LogisticEquation, t: float) -> tuple[float, float, float, float, float]:
-        c, r = equation.c, equation.r
+    def evaluate(self, t: float) -> tuple[float, float, float, float, float]:
+        c, r = self.c, self.r
         small = math.exp(-abs(t))
         ratio = 1.0 / (1.0 + small)
         p = small * ratio if t >= 0.0 else ratio
@@ -46,9 +45,8 @@ class LogisticEquation(NamedTuple):
         rounding = 2.0 * _ROUNDING * (abs(t) + abs(c) * p + abs(r))
         return p, spread, t - c * p - r, 1.0 + c * spread, rounding
 
-    @staticmethod
-    def last_step(equation: LogisticEquation, p: float, spread: float, slope: float, step: float) -> float:
-        error = _HALF_THIRD_ORDER * abs(equation.c) * step * step
+    def last_step(self, p: float, spread: float, slope: float, step: float) -> float:
+        error = _HALF_THIRD_ORDER * abs(self.c) * step * step
         if error <= _ROUNDING * slope and 0.0 < abs(step) < _LAST_LOGISTIC_STEP:
             return _moved(p, spread, step)
         return -1.0
@@ -60,15 +58,13 @@ class ExponentialEquation(NamedTuple):
     c: float
     r: float
 
-    @staticmethod
-    def evaluate(equation: ExponentialEquation, u: float) -> tuple[float, float, float, float, float]:
+    def evaluate(self, u: float) -> tuple[float, float, float, float, float]:
         m = math.exp(u)
-        bent = equation.c * m
-        rounding = _ROUNDING * (abs(u) + abs(bent) + abs(equation.r))
-        return m, bent, u + bent - equation.r, 1.0 + bent, rounding
+        bent = self.c * m
+        rounding = _ROUNDING * (abs(u) + abs(bent) + abs(self.r))
+        return m, bent, u + bent - self.r, 1.0 + bent, rounding
 
-    @staticmethod
-    def last_step(equation: ExponentialEquation, m: float, bent: float, slope: float, step: float) -> float:
+    def last_step(self, m: float, bent: float, slope: float, step: float) -> float:
         if not 0.0 < abs(step) < _LAST_EXPONENTIAL_STEP:
             return -1.0
         # The step to the second order, and the exponential's own series along it.
@@ -244,13 +240,9 @@ compiled_by_class(slope_at_root)
 class ExponentialLoss(Loss):
     """A loss whose prox solves a scalar equation: a subclass defines `slope_at_root`."""
 
-    __slots__ = ()
     likelihood = standard_errors = True
 
-    @staticmethod
-    def prox_in_box(
-        loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends
-    ) -> float:
+    def prox_in_box(self, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
         # In terms of the margin the derivative is u + cℓ'(u) − ζ/h, which rises along the box.
         inverse = 1.0 / h
         c, target = inverse - 1.0 / beta, zeta * inverse
@@ -258,7 +250,7 @@ class ExponentialLoss(Loss):
             return ends[2]
         if ends[1] + c * ends[3] <= target:
             return ends[3]
-        return clip(slope_at_root(loss, target, c, b, start, ends), ends[2], ends[3])
+        return clip(slope_at_root(self, target, c, b, start, ends), ends[2], ends[3])
 
 
 # --------------------------------------------------------------------------- losses with a log link
@@ -299,82 +291,70 @@ compiled_by_class(form)
 class LogLinkLoss(ExponentialLoss):
     """eᵗ − count·t less its least value, half the unit deviance, at t = turn·u + constant; β is infinite."""
 
-    __slots__ = ()
     task = "regression"
     link = "log"
     score = "D²"
     curvature_type = "unbounded"
     beta = math.inf
 
-    @staticmethod
-    def value(loss: Loss, u: float, b: float) -> float:
+    def value(self, u: float, b: float) -> float:
         # eᵗ − count·t less its value at t = log count.
-        turn, constant, count = form(loss, b)
+        turn, constant, count = form(self, b)
         t = turn * u + constant
         if count == 0.0:
             return _exp(t)
         t -= math.log(count)
         return count * (math.expm1(t) - t) if t < 700.0 else math.inf
 
-    @staticmethod
-    def derivative(loss: Loss, u: float, b: float) -> float:
-        turn, constant, count = form(loss, b)
+    def derivative(self, u: float, b: float) -> float:
+        turn, constant, count = form(self, b)
         return turn * (_exp(turn * u + constant) - count)
 
-    @staticmethod
-    def curvature(loss: Loss, u: float, b: float) -> float:
-        turn, constant, _ = form(loss, b)
+    def curvature(self, u: float, b: float) -> float:
+        turn, constant, _ = form(self, b)
         return _exp(turn * u + constant)
 
-    @staticmethod
-    def conjugate(loss: Loss, s: float, b: float) -> float:
-        turn, constant, count = form(loss, b)
+    def conjugate(self, s: float, b: float) -> float:
+        turn, constant, count = form(self, b)
         a = turn * s + count
         if a < 0.0:
             return math.inf
         entropy = (a * math.log(a) if a > 0.0 else 0.0) - (count * math.log(count) if count > 0.0 else 0.0)
         return entropy - turn * s * (1.0 + constant)
 
-    @staticmethod
-    def divergence(loss: Loss, u: float, s: float, b: float) -> float:
+    def divergence(self, u: float, s: float, b: float) -> float:
         # Of the means turn·s + count and eᵗ.
-        turn, constant, count = form(loss, b)
+        turn, constant, count = form(self, b)
         t = turn * u + constant
         a, m = turn * s + count, _exp(t)
         return entropy_part(a, m, a - m, t) if a >= 0.0 else math.inf
 
-    @staticmethod
-    def domain(loss: Loss, b: float) -> tuple[float, float]:
-        turn, _, count = form(loss, b)
+    def domain(self, b: float) -> tuple[float, float]:
+        turn, _, count = form(self, b)
         return (-count, math.inf) if turn > 0.0 else (-math.inf, count)
 
-    @staticmethod
-    def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
-        turn, constant, count = form(loss, b)
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
+        turn, constant, count = form(self, b)
         inverse = 1.0 / h
         r = (turn * zeta + count) * inverse + constant
         return turn * (exponential_root(r, inverse, turn * start + constant) - count)
 
-    @staticmethod
-    def slope_at_root(loss: Loss, target: float, c: float, b: float, start: float, ends: Ends) -> float:
-        turn, constant, count = form(loss, b)
+    def slope_at_root(self, target: float, c: float, b: float, start: float, ends: Ends) -> float:
+        turn, constant, count = form(self, b)
         r = turn * target + constant + c * count
         return turn * (exponential_root(r, c, turn * start + constant) - count)
 
-    @staticmethod
-    def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
-        turn, constant, _ = form(loss, b)
+    def curvature_over(self, low: float, high: float, b: float) -> float:
+        turn, constant, _ = form(self, b)
         return _exp(turn * (high if turn > 0.0 else low) + constant)
 
-    @staticmethod
-    def flatter(loss: Loss, beta: float, b: float) -> tuple[float, float]:
-        turn, constant, _ = form(loss, b)
+    def flatter(self, beta: float, b: float) -> tuple[float, float]:
+        turn, constant, _ = form(self, b)
         end = turn * (math.log(beta) - constant)
         return (-math.inf, end) if turn > 0.0 else (end, math.inf)
 
-    @staticmethod
-    def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
-        turn, constant, count = form(loss, b)
+    def margins_of(self, low: float, high: float, b: float) -> tuple[float, float]:
+        turn, constant, count = form(self, b)
         # ℓ' = turn·(eᵗ − count): solved for t, and then for u.
         first, last = turn * low + count, turn * high + count
         at_first = math.log(first) if first > 0.0 else -math.inf
@@ -386,13 +366,11 @@ class LogLinkLoss(ExponentialLoss):
 class Poisson(NamedTuple("PoissonParameters", []), LogLinkLoss):
     """Poisson loss eᵘ − bu less its least value, for counts b ≥ 0."""
 
-    __slots__ = ()
     name = "poisson"
     label = "counts, the logarithm of whose mean is linear"
     wanted_targets = "counts of at least 0"
 
-    @staticmethod
-    def form(loss: Loss, b: float) -> Form:
+    def form(self, b: float) -> Form:
         return 1.0, 0.0, b
 
     def valid_targets(self, y: np.ndarray) -> np.ndarray:
@@ -415,15 +393,13 @@ class Poisson(NamedTuple("PoissonParameters", []), LogLinkLoss):
 class Gamma(NamedTuple("GammaParameters", []), LogLinkLoss):
     """Gamma loss u + be⁻ᵘ less its least value, for amounts b > 0: a count of 1 at the margin log b − u."""
 
-    __slots__ = ()
     name = "gamma"
     label = "positive amounts, the logarithm of whose mean is linear"
     wanted_targets = "targets above 0"
     dispersed = True
     expected_curvature = 1.0
 
-    @staticmethod
-    def form(loss: Loss, b: float) -> Form:
+    def form(self, b: float) -> Form:
         return -1.0, math.log(b), 1.0
 
     def valid_targets(self, y: np.ndarray) -> np.ndarray:

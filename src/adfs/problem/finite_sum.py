@@ -1,53 +1,55 @@
-"""What everything outside this folder sees of a problem, whatever its terms are."""
+"""What everything outside this folder sees of a problem, and its reference optimum."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import add_squares, node_sums, squared_norm
-from adfs.problem.gaps import Gap, close_gap
+from adfs.problem.evaluation import node_sums, squared_norm
+from adfs.problem.gaps import ElasticNet, Gap, Penalty, Ridge, WholePenalty, close_gap
 from adfs.problem.losses import Loss
-from adfs.problem.optimum import Optimum, find_optimum
-from adfs.problem.penalties import ElasticNet, Penalty, Ridge, WholePenalty, one_per_node
 from adfs.problem.samples import Labels, Matrix, Samples
 from adfs.problem.shards import Shard
+from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
+    from adfs.algorithms.base import Method
     from adfs.problem.terms import Term
 
 Sum = TypeVar("Sum", bound="FiniteSum")
 
-#: The ends of what doubles hold with all their digits.
-SMALLEST, LARGEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max)
+_MOST_STEPS = 10**9  # steps on single samples by a method that takes many passes to the reference optimum
 
 
-def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
-    """Return σ_i as one positive number per node, shape (n,)."""
-    values = one_per_node("sigma", sigma, n_nodes)
-    if not np.all(np.isfinite(values)) or np.any(values <= 0.0):
-        bad = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
-        raise InputError(f"sigma must be finite and above 0 at every node, node {bad} has {values[bad]:g}")
-    # Quotients by σ_i, and the sum of all σ_i, must be doubles with all their digits.
-    if values.min() < SMALLEST or values.max() > LARGEST / n_nodes:
-        bad = int(np.argmin(values) if values.min() < SMALLEST else np.argmax(values))
-        raise InputError(
-            f"sigma must be between {SMALLEST:.1e} and {LARGEST:.1e} in all, node {bad} has {values[bad]:g}; "
-            "scale the whole problem"
-        )
-    return values
+class Optimum(NamedTuple):
+    """A minimiser and its certificate.
 
+    Attributes
+    ----------
+    theta : ndarray of shape (d,)
+        The minimiser.
+    value : float
+        F(theta).
+    gap : float
+        (F(theta) − D(dual))/F(0), at least (F(theta) − F*)/F(0); not divided where F(0) = 0.
+    dual : ndarray of shape (N, *dual_shape)
+        The dual variables that certify it.
+    method : str
+        The name of the method that found it; empty where no sample depends on θ.
+    """
 
-def check_count(n_nodes: object) -> int:
-    """Return the number of nodes, checked to be a whole number of at least 1."""
-    if isinstance(n_nodes, bool) or not isinstance(n_nodes, int | np.integer) or n_nodes < 1:
-        raise InputError(f"n_nodes must be a whole number of at least 1, got {n_nodes!r}")
-    return int(n_nodes)
+    theta: np.ndarray
+    value: float
+    gap: float
+    dual: np.ndarray
+    method: str
 
 
 class FiniteSum(ABC):
@@ -59,8 +61,8 @@ class FiniteSum(ABC):
 
     Attributes
     ----------
-    n_samples, n_features, n_outputs : int
-        N, the number of terms of all nodes together; d, the dimension of θ; K, the margins of a sample.
+    n_nodes, n_samples, n_features, n_outputs : int
+        n; N, the number of terms of all nodes together; d, the dimension of θ; K, the margins of a sample.
     node_starts : ndarray of shape (n_nodes + 1,)
         Node i holds the terms ``node_starts[i]:node_starts[i + 1]``.
     sigma : ndarray of shape (n_nodes,)
@@ -68,28 +70,38 @@ class FiniteSum(ABC):
     l1 : ndarray of shape (n_nodes,), or None
         λ_i, where every node has a term λ_i‖θ‖₁ too.
     l1_columns : ndarray of shape (d,), or None
-        Which entries of θ that term counts, and how much; all alike when None.
+        Which entries of θ that term counts, and how much; None without such a term.
     ridge_columns : ndarray of shape (d,), or None
         Which entries of θ the nodes' ℓ2 terms count, 1 or 0; all when None.
     dual_shape : tuple of int
         The shape of one term's dual variable.
+    active : ndarray of shape (N,), bool
+        Which terms are more than a constant.
     loss : Loss
         The loss of the samples; one named ``"general"``, which offers nothing, for terms with their own prox.
     smooth, certifiable : bool
         Whether all terms have Lipschitz gradients, and whether all have conjugates, without which there is no
         duality gap.
+    assumes_curvature : bool
+        Whether terms have a curvature without a bound, so that a run assumes one for each of them.
     linear : bool
-        Whether the terms are losses of linear functions of θ. The methods under "samples of linear models"
-        raise :class:`InputError` on other terms, whose dual steps must also stay below L: see
-        `with_smoothness_above`.
+        Whether the terms are losses of linear functions of θ. Other terms have none of the attributes below,
+        and their dual steps must stay below L: see `with_smoothness_above`.
     sparse : bool
         Whether the rows are stored as CSR.
     entries_per_row : float or None
         The mean number of non-zeros per row, None where rows are dense.
-    X, y, weights, offset
-        The samples of a linear model, node after node.
+    X, y, weights, offset, data
+        The samples of a linear model, node after node; ``data`` has all four.
+    labels, samples
+        Labels with the offsets of the margins, and all samples, in the form that kernels take.
+    row_norms_squared : ndarray of shape (N,)
+        q_ij = ‖x_ij‖².
+    margin_scales : ndarray of shape (n_nodes, 5)
+        Scales that bound the rounding of the margins, see `gaps.scan_rows`.
     """
 
+    n_nodes: int
     n_samples: int
     n_features: int
     n_outputs: int = 1
@@ -99,8 +111,10 @@ class FiniteSum(ABC):
     l1_columns: np.ndarray | None = None
     ridge_columns: np.ndarray | None = None
     dual_shape: tuple[int, ...]
+    active: np.ndarray
     loss: Loss
     smooth: bool
+    assumes_curvature: bool = False
     certifiable: bool = True
     linear: bool = True
     sparse: bool = False
@@ -109,23 +123,13 @@ class FiniteSum(ABC):
     y: np.ndarray
     weights: np.ndarray
     offset: np.ndarray | None = None
+    data: Shard
+    labels: Labels
+    samples: Samples
+    row_norms_squared: np.ndarray
+    margin_scales: np.ndarray
 
     # ------------------------------------------------------------------ sizes and constants
-
-    @property
-    def loss_name(self) -> str:
-        """The name of the loss."""
-        return self.loss.name
-
-    @property
-    def assumes_curvature(self) -> bool:
-        """Whether terms have a curvature without a bound, so that a run assumes one for each of them."""
-        return self.loss.assumes_curvature
-
-    @property
-    def n_nodes(self) -> int:
-        """n, the number of nodes."""
-        return int(self.node_starts.size - 1)
 
     @property
     def node_of_row(self) -> np.ndarray:
@@ -134,15 +138,10 @@ class FiniteSum(ABC):
 
     @property
     @abstractmethod
-    def active(self) -> np.ndarray:
-        """Which terms are more than a constant; shape (N,), bool."""
-
-    @property
-    @abstractmethod
     def smoothness(self) -> np.ndarray:
         """L_ij or anything above, 0 on constants; ``inf`` on terms that are not smooth; shape (N,)."""
 
-    @cached_property
+    @property
     def kappa(self) -> np.ndarray:
         """κ_i = Σ_j L_ij/σ_i, shape (n,)."""
         # Row after row: the same bits for a node wherever it stands among others.
@@ -171,9 +170,9 @@ class FiniteSum(ABC):
     @property
     def penalty(self) -> Penalty:
         """The nodes' own terms as kernels take them, apart from σ_i."""
-        if self.l1 is None:
+        if self.l1 is None or self.l1_columns is None:
             return Ridge()
-        return ElasticNet(self.l1, np.ones(self.n_features) if self.l1_columns is None else self.l1_columns)
+        return ElasticNet(self.l1, self.l1_columns)
 
     @property
     def ridge_mask(self) -> np.ndarray:
@@ -187,11 +186,10 @@ class FiniteSum(ABC):
 
     def penalty_of(self, total_sigma: float, total_l1: float | None) -> WholePenalty:
         """Return the sum of the own terms of nodes with these sums of σ_i and λ_i."""
-        if total_l1 is None:
+        if total_l1 is None or self.l1_columns is None:
             return WholePenalty(total_sigma, ridge_columns=self.ridge_columns)
         # Σ_i λ_i c_k, column by column.
-        columns = np.ones(self.n_features) if self.l1_columns is None else self.l1_columns
-        return WholePenalty(total_sigma, total_l1 * columns, total_l1, self.ridge_columns)
+        return WholePenalty(total_sigma, total_l1 * self.l1_columns, total_l1, self.ridge_columns)
 
     @cached_property
     def value_at_zero(self) -> float:
@@ -208,7 +206,7 @@ class FiniteSum(ABC):
         if theta.ndim == 1:
             squares = 0.5 * self.total_sigma * squared_norm(self.whole_penalty.ridge_part(theta))
             return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
-        return add_squares(sums, self.whole_penalty, theta)
+        return self.whole_penalty.objectives(sums, theta)
 
     @abstractmethod
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
@@ -281,46 +279,9 @@ class FiniteSum(ABC):
 
     # ------------------------------------------------------------------ samples of linear models
 
-    def _no_rows(self) -> InputError:
-        return InputError("general terms have no rows: only linear models (adfs.Problem) have samples")
-
-    @property
-    def data(self) -> Shard:
-        """The samples of all nodes, one after the other."""
-        raise self._no_rows()
-
-    @property
-    def samples(self) -> Samples:
-        """The samples in the form that kernels take."""
-        raise self._no_rows()
-
-    @property
-    def labels(self) -> Labels:
-        """The labels or targets in the form that kernels take, with the offsets of the margins."""
-        raise self._no_rows()
-
-    @property
-    def row_index(self) -> np.ndarray:
-        """Where each row stood in the X that was given, shape (N,)."""
-        raise self._no_rows()
-
-    @property
-    def row_norms_squared(self) -> np.ndarray:
-        """q_ij = ‖x_ij‖², shape (N,)."""
-        raise self._no_rows()
-
-    @property
-    def margin_scales(self) -> np.ndarray:
-        """The scales that bound the rounding of the margins, see `gaps.margin_scales`; shape (n, 5)."""
-        raise self._no_rows()
-
     def margins_at(self, theta: np.ndarray) -> np.ndarray:
         """Return the margins x_ijᵀθ with their offsets, as the loss takes them; shape (N,)."""
-        raise self._no_rows()
-
-    def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Return ∇²F(θ) of a model with one output, dense, shape (d, d)."""
-        raise self._no_rows()
+        raise NotImplementedError("for linear models")
 
     def with_sparse_rows(self: Sum) -> Sum:
         """Return the same problem with its rows stored as CSR; terms without rows stay as they are."""
@@ -348,6 +309,13 @@ class FiniteSum(ABC):
     def merged(self: Sum) -> Sum:
         """Return the same problem on one node, as a machine that holds all the data sees it."""
 
+    def with_fewer_features(self: Sum) -> tuple[Sum, np.ndarray | None]:
+        """Return a problem with N features in place of d > N, and the basis (d, N) that leads back to θ.
+
+        Where there is none: the problem itself, and None.
+        """
+        return self, None
+
     @abstractmethod
     def first_samples(self: Sum) -> Sum | None:
         """Return the problem of each node's first term alone, to compile on; None where all are constants."""
@@ -368,3 +336,109 @@ class FiniteSum(ABC):
     @abstractmethod
     def term(self, row: int) -> Term:
         """Return one term as an object (for the literal algorithms and for tests)."""
+
+
+# --------------------------------------------------------------------------- the reference optimum
+
+
+@single_threaded
+def find_optimum(problem: FiniteSum, tol: float) -> Optimum:
+    """Minimise to a relative duality gap of ``tol``, or as far as rounding permits; warn if that is more.
+
+    Every method says where it comes in the order of trials (`Method.reference_order`). The methods that can
+    solve the problem run one after another until one of them reaches ``tol``.
+    """
+    # At run time, not with the module: methods and runs are layers above problems.
+    from adfs.algorithms.base import METHODS
+
+    best = _certified(problem, np.zeros((problem.n_samples, *problem.dual_shape)), "")
+    if not problem.active.any():
+        return best
+    # Methods see one node, and at most as many features as samples.
+    solved, basis = problem.merged().with_fewer_features()
+    refusals = []
+    for method in sorted(METHODS.values(), key=lambda method: method.reference_order):
+        if method.reference_order == np.inf or (best.method and best.gap <= tol):
+            break
+        # What a method can solve is its own knowledge.
+        try:
+            method.check(solved)
+        except InputError as refusal:
+            refusals.append(refusal)
+            continue
+        best = _run_to_the_end(problem, solved, basis, method, tol, best)
+    # No method can solve this problem: report why the first one cannot.
+    if not best.method:
+        raise refusals[0]
+    if not best.gap <= tol:
+        warnings.warn(
+            f"the reference optimum reached a relative duality gap of {best.gap:.1e}, not {tol:.1e}; "
+            "rescale the features or take a larger sigma",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return best
+
+
+def _run_to_the_end(
+    problem: FiniteSum,
+    solved: FiniteSum,
+    basis: np.ndarray | None,
+    method: Method,
+    tol: float,
+    best: Optimum,
+) -> Optimum:
+    """Return the better of an earlier optimum and of the one that a method finds on ``solved``."""
+    import_module("adfs.stages")  # the rules of runs in stages
+    from adfs.runtimes.options import RunOptions
+    from adfs.runtimes.run import run_method
+
+    # A method that knows F and its gradient goes on until rounding stops it: near the optimum its θ gains
+    # digits that the gap, which is of second order in θ, no longer shows.
+    ends_by_rounding = method.checks_every_round
+    options = RunOptions(
+        tol=sys.float_info.min if ends_by_rounding else tol,
+        max_passes=None if ends_by_rounding else max(1000.0, _MOST_STEPS / problem.n_samples),
+        start=best.dual if best.method else None,
+        progress=False,
+    )
+    run = run_method(method, solved, None, options)
+    if not ends_by_rounding and run.converged:
+        # The others get those digits from as many passes again.
+        passes = max(1.0, float(run.columns["passes"][-1]))
+        run = run_method(method, solved, None, RunOptions(max_passes=passes, start=run.dual, progress=False))
+    # An interrupted run is no optimum, and must not be kept as one.
+    if run.outcome == "stopped":
+        raise KeyboardInterrupt
+    assert run.dual is not None
+    last, point = run.theta[0], run.coef
+    if basis is not None:
+        last, point = basis @ last, basis @ point
+    found = [_certified(problem, run.dual, method.name, point)]
+    if problem.linear:
+        # The last iterate, at the dual variables that belong to it.
+        found.append(_certified(problem, problem.slopes(last), method.name, last))
+    # Below the tolerance the last iterate is the better one, although its gap may have more rounding.
+    chosen = min(found, key=lambda one: one.gap)
+    if ends_by_rounding and found[-1].gap <= tol:
+        chosen = found[-1]
+    return chosen if chosen.gap < best.gap or not best.method else best
+
+
+def _certified(
+    problem: FiniteSum, duals: np.ndarray, method: str, theta: np.ndarray | None = None
+) -> Optimum:
+    """Certify the better of θ(s), the point of the dual variables s, and of ``theta``.
+
+    At s = wℓ'(Xθ) the gap of θ itself is ‖∇F(θ)‖²/(2σ); that of θ(s) = θ − ∇F(θ)/σ can be κ times larger.
+    """
+    duals = problem.clip_to_domain(duals)
+    total = problem.row_total(duals)
+    point = problem.whole_penalty.minimizer(total)
+    found = problem.gap_at(duals, total, point)
+    if theta is not None:
+        other = problem.gap_at(duals, total, theta)
+        if not other.gap > found.gap:
+            point, found = theta, other
+    scale = problem.value_at_zero if problem.value_at_zero > 0.0 else 1.0
+    return Optimum(point, problem.objective(point), found.gap / scale, duals, method)

@@ -1,4 +1,4 @@
-"""The duality gap as a sum of terms of at least 0, with a bound of its rounding.
+"""The nodes' penalties, and the duality gap as a sum of terms of at least 0, with a bound of its rounding.
 
 For any θ and dual variables s with θ̂ = −Σ x s/Σσ,
 
@@ -7,23 +7,163 @@ For any θ and dual variables s with θ̂ = −Σ x s/Σσ,
 every term is at least 0, and small where the gap is. A bound of the rounding is added, so that the result is
 never below the exact gap of the given θ and s. The bound is of second order in the rounding of the margins.
 The value F has an error of first order, about Σ|s|ε‖x‖‖θ‖, which is counted wherever values are compared.
+
+A node's penalty is (σ_i/2)‖θ‖² + λ_i Σ_k c_k|θ_k|, c_k being 1, or 0 for a column without an ℓ1 term. At a
+centre x the iterate is θ = soft(x, λ_i c)/σ_i, and x/σ_i without an ℓ1 term. Kernels pass the penalty to
+`shrunk`, which is compiled to nothing where the type of the penalty is `Ridge`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
-from adfs.compilation import compiled, inlined, kernel
-from adfs.problem.evaluation import fill_table, finish_sum, shifted_margins, squared_norm, two_sum
-from adfs.problem.losses import divergence, outputs, point_of, value, write_slope
-from adfs.problem.samples import Labels, Rows, Samples, plain_label, row_entry, row_span, shift_size
+from adfs.compilation import compiled, inlined, kernel, overloads
+from adfs.problem.evaluation import (
+    fill_table,
+    finish_sum,
+    shifted_margins,
+    squared_norm,
+    sum_in_order,
+    two_sum,
+)
+from adfs.problem.losses import divergence, point_of, value, write_slope
+from adfs.problem.samples import Labels, Rows, Samples, kind_of, plain_label, row_entry, row_span, shift_size
 
 _EPS = float(np.finfo(np.float64).eps)
 _OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
 _DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS, _ROUNDING = range(6)  # the columns of `gap_parts`
+
+
+# --------------------------------------------------------------------------- penalties
+
+
+class Ridge(NamedTuple("NoL1", [])):
+    """No ℓ1 term at any node."""
+
+    __slots__ = ()
+
+
+class ElasticNet(NamedTuple):
+    """λ_i of a block's nodes, ``l1`` (n,), and c of the columns, ``columns`` (d,)."""
+
+    l1: np.ndarray
+    columns: np.ndarray
+
+
+Penalty = Ridge | ElasticNet
+
+
+def soft(x: np.ndarray, threshold: np.ndarray | float) -> np.ndarray:
+    """Return x moved towards 0 by a threshold, 0 where it is nearer."""
+    return np.asarray(np.sign(x) * np.maximum(np.abs(x) - threshold, 0.0))
+
+
+def shrunk(penalty: Penalty, i: int | np.uint64, k: int | np.uint64, x: float) -> float:
+    """Return soft(x, λ_i c_k) for entry k of the centre of the block's node i."""
+    raise NotImplementedError("compiled code only")
+
+
+@overloads(shrunk)
+def _shrunk(penalty: types.Type, i: types.Type, k: types.Type, x: types.Type) -> Callable[..., object]:
+    # Soft thresholding of one number, without calls.
+    def net(penalty: ElasticNet, i: int, k: int, x: float) -> float:
+        threshold = penalty.l1[i] * penalty.columns[k]
+        if x > threshold:
+            return x - threshold  # type: ignore[no-any-return]
+        return x + threshold if x < -threshold else 0.0
+
+    return net if kind_of(penalty) is ElasticNet else (lambda penalty, i, k, x: x)
+
+
+def shrink_rows(penalty: Penalty, centers: np.ndarray) -> np.ndarray:
+    """Return soft(x_i, λ_i c) of all the block's nodes, (n, d)."""
+    if isinstance(penalty, Ridge):
+        return centers
+    return soft(centers, penalty.l1[:, None] * penalty.columns)
+
+
+@compiled
+def _weighted_sizes(weights: np.ndarray, theta: np.ndarray) -> float:
+    total = 0.0
+    for k in range(theta.size):
+        total += weights[k] * abs(theta[k])
+    return total
+
+
+@dataclass(frozen=True)
+class WholePenalty:
+    """(σ/2) Σ_k r_k θ_k² + Σ_k Λ_k|θ_k|, the sum over all nodes.
+
+    Attributes
+    ----------
+    sigma : float
+    l1 : ndarray of shape (d,), or None
+        Λ_k = c_k Σλ_i, where there is an ℓ1 term.
+    total_l1 : float
+        Σλ_i.
+    ridge_columns : ndarray of shape (d,), or None
+        r_k: 1, and 0 for a column without a penalty; all 1 when None.
+    """
+
+    sigma: float
+    l1: np.ndarray | None = None
+    total_l1: float = 0.0
+    ridge_columns: np.ndarray | None = None
+
+    def ridge_part(self, theta: np.ndarray) -> np.ndarray:
+        """Return θ (…, d) with 0 in the columns without a penalty: σ times it is the ridge's gradient."""
+        return theta if self.ridge_columns is None else theta * self.ridge_columns
+
+    def sizes(self, theta: np.ndarray) -> float:
+        """Return the ℓ1 term at θ (d,)."""
+        return 0.0 if self.l1 is None else _weighted_sizes(self.l1, np.ascontiguousarray(theta))
+
+    def objectives(self, loss_sums: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""
+        squares = np.einsum("kd,kd->k", self.ridge_part(points), points)
+        found = sum_in_order(loss_sums, np.zeros(len(points))) + 0.5 * self.sigma * squares
+        if self.l1 is not None:
+            found += [self.sizes(point) for point in points]
+        return np.asarray(found)
+
+    def minimizer(self, row_total: np.ndarray) -> np.ndarray:
+        """Return θ̂, the minimiser of the penalty + θᵀ(row total); 0 in unpenalised columns; (d,)."""
+        # A column without a penalty has no minimiser of its own: a caller that has one moves it.
+        total = self.ridge_part(row_total)
+        if self.l1 is None:
+            return np.asarray(-total / self.sigma)
+        return np.asarray(soft(-total, self.l1) / self.sigma)
+
+    def apart(self, row_total: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, float, float]:
+        """Return what `close_gap` wants of the penalty at θ and of the total of the dual variables.
+
+        With g the penalty, g(θ) + g*(v) − θᵀv at v = −total is (σ/2)‖θ − θ̂‖² + Σ_k|θ_k|(Λ_k − z_k sign θ_k),
+        z being v cut off at ±Λ: nothing cancels. Returned are σ(θ − θ̂), (d,), the ℓ1 term at θ, and the sum.
+        """
+        if self.l1 is None:
+            return self.ridge_part(row_total + self.sigma * theta), 0.0, 0.0
+        # |θ_k|(Λ_k − z_k sign θ_k) is at least 0 because |z_k| ≤ Λ_k.
+        cut = np.clip(-row_total, -self.l1, self.l1)
+        extra = float(np.abs(theta) @ (self.l1 - cut * np.sign(theta)))
+        return self.sigma * (theta - self.minimizer(row_total)), self.sizes(theta), extra
+
+    def centers(self, row_total: np.ndarray, sigma: np.ndarray, l1: np.ndarray | None) -> np.ndarray:
+        """Return where centres start, (n, d): each at θ̂, with the sum −(row total), from σ_i and λ_i."""
+        # Nodes start at the same θ̂, and their centres sum to −(row total).
+        theta = self.minimizer(row_total)
+        if self.l1 is None or l1 is None:
+            return np.asarray(sigma[:, None] * theta)
+        rest = np.clip(-row_total, -self.l1, self.l1)  # Λ times a subgradient of the ℓ1 norm at θ̂
+        return np.asarray(sigma[:, None] * theta + (l1[:, None] / self.total_l1) * rest)
+
+
+# --------------------------------------------------------------------------- the rounding of margins
 
 
 @inlined
@@ -38,34 +178,42 @@ def _row_size(rows: Rows, j: int) -> tuple[float, int]:
     return squares, count
 
 
-def margin_scales(samples: Samples, active: np.ndarray) -> np.ndarray:
-    """Return what says how far rounding takes the margins of each node's active rows; shape (n, 5).
-
-    The sums of w‖x‖², of w(m + 4)²‖x‖², m being the entries of a row, of what rounding makes of labels, and
-    of w; and how many they are.
-    """
-    loss, rows, y, weights, node_starts = samples
-    return _margin_scales(rows, y, weights, node_starts, active, outputs(loss))
+# The two scans are not given the loss, so that they are compiled once for all of them.
 
 
-# Not given the loss, so that it is compiled once for all of them.
 @compiled
-def _margin_scales(
-    rows: Rows, y: Labels, weights: np.ndarray, node_starts: np.ndarray, active: np.ndarray, n_outputs: int
+def scan_rows(rows: Rows, weights: np.ndarray, node_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ‖x‖² of each row, (N,), and each node's sums that bound the rounding of its margins, (n, 5).
+
+    The sums over active rows, of a norm and a weight above 0: of w‖x‖², of w(m + 4)²‖x‖², m being the entries
+    of a row, of the part of the labels (`label_scales`, 0 here), and of w; and the number of these rows.
+    """
+    norms, scales = np.empty(weights.size), np.zeros((node_starts.size - 1, 5))
+    for i in range(scales.shape[0]):
+        for j in range(node_starts[i], node_starts[i + 1]):
+            squares, count = _row_size(rows, j)
+            norms[j] = squares
+            if squares > 0.0 and weights[j] > 0.0:
+                # A margin is a sum of ``count`` products.
+                scales[i, 0] += weights[j] * squares
+                scales[i, 1] += weights[j] * squares * (count + 4.0) ** 2
+                scales[i, 3] += weights[j]
+                scales[i, 4] += 1.0
+    return norms, scales
+
+
+@compiled
+def label_scales(
+    y: Labels, weights: np.ndarray, active: np.ndarray, node_starts: np.ndarray, n_outputs: int
 ) -> np.ndarray:
-    out = np.zeros((node_starts.size - 1, 5))
-    for i in range(out.shape[0]):
+    """Return each node's sum of w times the square of the labels and offsets that margins meet, (n,)."""
+    out = np.zeros(node_starts.size - 1)
+    for i in range(out.size):
         for j in range(node_starts[i], node_starts[i + 1]):
             if active[j]:
-                # A margin is a sum of ``count`` products; labels and offsets are added to it.
-                squares, count = _row_size(rows, j)
                 most = abs(plain_label(y, j)) + shift_size(y, j)
                 most += n_outputs - 1
-                out[i, 0] += weights[j] * squares
-                out[i, 1] += weights[j] * squares * (count + 4.0) ** 2
-                out[i, 2] += weights[j] * most * most
-                out[i, 3] += weights[j]
-                out[i, 4] += 1.0
+                out[i] += weights[j] * most * most
     return out
 
 
@@ -77,6 +225,9 @@ def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float
     # Twice ½Σwβδ² for δ = ε((m + 4)‖x‖‖θ‖ + 8·labels), and the slack beside it.
     own = beta * _EPS * _EPS * (scales[:, 1] * square + 64.0 * scales[:, 2])
     return np.asarray((np.sqrt(own) + slack * np.sqrt(0.5 * beta * scales[:, 3])) ** 2)
+
+
+# --------------------------------------------------------------------------- the gap
 
 
 @np.errstate(over="ignore", invalid="ignore")  # an infinite gap is what it is
@@ -105,7 +256,7 @@ def gap_parts(
     beta : float
         The loss's smoothness.
     scales : ndarray of shape (n, 5)
-        `margin_scales`.
+        `scan_rows` with `label_scales`.
     slack : float
         A bound of what else the margins are off by: a rounded intercept.
     """
@@ -242,7 +393,7 @@ def close_gap(
     total_sigma : float
         Σ_i σ_i.
     l1_value, l1_gap : float
-        What an ℓ1 term adds to F and to the gap, as `adfs.problem.penalties.WholePenalty.apart` says.
+        What an ℓ1 term adds to F and to the gap, as `WholePenalty.apart` says.
     """
     apart, losses, margins, rows, duals, rounding = (float(part) for part in _column_sums(parts))
     square = squared_norm(theta)

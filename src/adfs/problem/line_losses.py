@@ -64,99 +64,84 @@ class LineLoss(Loss):
     kink, as here; `SmoothLineLoss` has none.
     """
 
-    __slots__ = ()
-
     curvature_type = "kinks"
 
     @property
     def beta(self) -> float:
         return math.inf
 
-    @staticmethod
-    def value(loss: Loss, u: float, b: float) -> float:
+    def value(self, u: float, b: float) -> float:
         # Without a parabola the best a is one of the two ends.
-        turn, constant, _, low, high = line(loss, b)
+        turn, constant, _, low, high = line(self, b)
         r = constant + turn * u
         return max(low * r, high * r)
 
-    @staticmethod
-    def derivative(loss: Loss, u: float, b: float) -> float:
-        turn, constant, _, low, high = line(loss, b)
+    def derivative(self, u: float, b: float) -> float:
+        turn, constant, _, low, high = line(self, b)
         r = constant + turn * u
         # At the kink itself the subgradient 0; adding 0 turns −0 into 0.
         return turn * (high if r > 0.0 else low) + 0.0 if r != 0.0 else 0.0
 
-    @staticmethod
-    def curvature(loss: Loss, u: float, b: float) -> float:
+    def curvature(self, u: float, b: float) -> float:
         return 0.0
 
-    @staticmethod
-    def conjugate(loss: Loss, s: float, b: float) -> float:
-        turn, constant, width, low, high = line(loss, b)
+    def conjugate(self, s: float, b: float) -> float:
+        turn, constant, width, low, high = line(self, b)
         # The slope s of the loss is turn·a for the best a.
         a = turn * s
         if a < low or a > high:
             return math.inf
         return 0.5 * width * a * a - constant * a
 
-    @staticmethod
-    def divergence(loss: Loss, u: float, s: float, b: float) -> float:
-        turn, constant, width, low, high = line(loss, b)
+    def divergence(self, u: float, s: float, b: float) -> float:
+        turn, constant, width, low, high = line(self, b)
         return box_divergence(constant + turn * u, turn * s, width, low, high)
 
-    @staticmethod
-    def domain(loss: Loss, b: float) -> tuple[float, float]:
-        turn, _, _, low, high = line(loss, b)
+    def domain(self, b: float) -> tuple[float, float]:
+        turn, _, _, low, high = line(self, b)
         if turn > 0.0:
             return low, high
         return 0.0 - high, 0.0 - low  # the negatives, and 0 for 0
 
-    @staticmethod
-    def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
         # The parabola of ℓ* is the s²/(2β) that the dual prox leaves out: a linear function on an interval is
         # left, whatever the width.
-        turn, constant, _, low, high = line(loss, b)
+        turn, constant, _, low, high = line(self, b)
         return turn * clip(turn * zeta + h * constant, low, high)
 
 
 class SmoothLineLoss(LineLoss):
     """A `LineLoss` whose parabola has a width; β = 1/width."""
 
-    __slots__ = ()
     curvature_type = "jumps"
 
     @property
     def beta(self) -> float:
         return 1.0 / line(self, 1.0)[2]
 
-    @staticmethod
-    def value(loss: Loss, u: float, b: float) -> float:
-        turn, constant, width, low, high = line(loss, b)
+    def value(self, u: float, b: float) -> float:
+        turn, constant, width, low, high = line(self, b)
         r = constant + turn * u
         a = clip(r / width, low, high)
         return a * r - 0.5 * width * a * a
 
-    @staticmethod
-    def derivative(loss: Loss, u: float, b: float) -> float:
-        turn, constant, width, low, high = line(loss, b)
+    def derivative(self, u: float, b: float) -> float:
+        turn, constant, width, low, high = line(self, b)
         return turn * clip((constant + turn * u) / width, low, high)
 
-    @staticmethod
-    def curvature(loss: Loss, u: float, b: float) -> float:
-        turn, constant, width, low, high = line(loss, b)
+    def curvature(self, u: float, b: float) -> float:
+        turn, constant, width, low, high = line(self, b)
         return 1.0 / width if low < (constant + turn * u) / width < high else 0.0
 
-    @staticmethod
-    def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
-        turn, constant, width, bottom, top = line(loss, b)
+    def curvature_over(self, low: float, high: float, b: float) -> float:
+        turn, constant, width, bottom, top = line(self, b)
         # The parabola lies between the margins center + width·first and center + width·last.
         first, last = (bottom, top) if turn > 0.0 else (-top, -bottom)
         center = -turn * constant
         return 1.0 / width if low < center + width * last and high > center + width * first else 0.0
 
-    @staticmethod
-    def margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
-        turn, constant, width, bottom, top = line(loss, b)
+    def margins_of(self, low: float, high: float, b: float) -> tuple[float, float]:
+        turn, constant, width, bottom, top = line(self, b)
         # ℓ' rises from least to most along the parabola; beyond its ends all margins have the same slope.
         least, most = (bottom, top) if turn > 0.0 else (-top, -bottom)
         center = -turn * constant
@@ -169,7 +154,6 @@ class SmoothLineLoss(LineLoss):
 class Squared(NamedTuple("SquaredParameters", []), LineLoss):
     """Squared loss ½(u − b)²; β = 1."""
 
-    __slots__ = ()
     name = "squared"
     task = "regression"
     label = "numbers, least squares"
@@ -178,24 +162,19 @@ class Squared(NamedTuple("SquaredParameters", []), LineLoss):
     translates = True
     beta = 1.0
 
-    @staticmethod
-    def value(loss: Loss, u: float, b: float) -> float:
+    def value(self, u: float, b: float) -> float:
         return 0.5 * (u - b) * (u - b)
 
-    @staticmethod
-    def derivative(loss: Loss, u: float, b: float) -> float:
+    def derivative(self, u: float, b: float) -> float:
         return u - b
 
-    @staticmethod
-    def curvature(loss: Loss, u: float, b: float) -> float:
+    def curvature(self, u: float, b: float) -> float:
         return 1.0
 
-    @staticmethod
-    def line(loss: Squared, b: float) -> Line:
+    def line(self, b: float) -> Line:
         return 1.0, -b, 1.0, -math.inf, math.inf
 
-    @staticmethod
-    def dual_prox(loss: Loss, zeta: float, h: float, b: float, start: float) -> float:
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
         return zeta - h * b
 
 
@@ -203,18 +182,15 @@ class Squared(NamedTuple("SquaredParameters", []), LineLoss):
 class SquaredHinge(NamedTuple("SquaredHingeParameters", []), SmoothLineLoss):
     """Squared hinge ½max(0, 1 − b·u)², labels ±1; β = 1 (scikit-learn's has no ½)."""
 
-    __slots__ = ()
     name = "squared_hinge"
     task = "classification"
     label = "classes, support vectors with a squared hinge"
     sklearn_factor = 2.0  # scikit-learn's squared hinge has no ½
 
-    @staticmethod
-    def line(loss: SquaredHinge, b: float) -> Line:
+    def line(self, b: float) -> Line:
         return -b, 1.0, 1.0, 0.0, math.inf
 
-    @staticmethod
-    def value(loss: Loss, u: float, b: float) -> float:
+    def value(self, u: float, b: float) -> float:
         slack = max(0.0, 1.0 - b * u)
         return 0.5 * slack * slack  # infinite where slack² is too large, and not inf − inf
 
@@ -223,7 +199,6 @@ class SquaredHinge(NamedTuple("SquaredHingeParameters", []), SmoothLineLoss):
 class SmoothedHinge(NamedTuple("SmoothedHingeParameters", [("width", float)]), SmoothLineLoss):
     """Hinge whose kink is a parabola of the given width, labels ±1; β = 1/width."""
 
-    __slots__ = ()
     name = "smoothed_hinge"
     task = "classification"
     label = "classes, support vectors with a rounded hinge (width)"
@@ -231,16 +206,14 @@ class SmoothedHinge(NamedTuple("SmoothedHingeParameters", [("width", float)]), S
     def __new__(cls, width: float = 0.5) -> SmoothedHinge:
         return super().__new__(cls, positive("smoothed_hinge", "width", width))
 
-    @staticmethod
-    def line(loss: SmoothedHinge, b: float) -> Line:
-        return -b, 1.0, loss.width, 0.0, 1.0
+    def line(self, b: float) -> Line:
+        return -b, 1.0, self.width, 0.0, 1.0
 
 
 @register_loss
 class Huber(NamedTuple("HuberParameters", [("delta", float)]), SmoothLineLoss):
     """Huber loss: ½r² for |r| ≤ δ and δ|r| − δ²/2 beyond, r = u − b; β = 1."""
 
-    __slots__ = ()
     name = "huber"
     task = "regression"
     label = "numbers with outliers (delta)"
@@ -250,9 +223,8 @@ class Huber(NamedTuple("HuberParameters", [("delta", float)]), SmoothLineLoss):
     def __new__(cls, delta: float = 1.0) -> Huber:
         return super().__new__(cls, positive("huber", "delta", delta))
 
-    @staticmethod
-    def line(loss: Huber, b: float) -> Line:
-        return 1.0, -b, 1.0, -loss.delta, loss.delta
+    def line(self, b: float) -> Line:
+        return 1.0, -b, 1.0, -self.delta, self.delta
 
 
 @register_loss
@@ -261,7 +233,6 @@ class SmoothedQuantile(
 ):
     """Pinball loss of a quantile in (0, 1), its kink smoothed by ``width``; β = 1/width."""
 
-    __slots__ = ()
     name = "smoothed_quantile"
     task = "regression"
     label = "a quantile of numbers, its kink rounded (quantile, width)"
@@ -272,9 +243,8 @@ class SmoothedQuantile(
             cls, inside("smoothed_quantile", quantile), positive("smoothed_quantile", "width", width)
         )
 
-    @staticmethod
-    def line(loss: SmoothedQuantile, b: float) -> Line:
-        return 1.0, -b, loss.width, -loss.quantile, 1.0 - loss.quantile
+    def line(self, b: float) -> Line:
+        return 1.0, -b, self.width, -self.quantile, 1.0 - self.quantile
 
 
 # --------------------------------------------------------------------------- with kinks
@@ -284,7 +254,6 @@ class SmoothedQuantile(
 class Hinge(NamedTuple("HingeParameters", []), LineLoss):
     """Hinge max(0, 1 − b·u), labels ±1; not smooth."""
 
-    __slots__ = ()
     name = "hinge"
     task = "classification"
     label = "classes, support vectors"
@@ -292,8 +261,7 @@ class Hinge(NamedTuple("HingeParameters", []), LineLoss):
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedHinge(width), 1.0
 
-    @staticmethod
-    def line(loss: Hinge, b: float) -> Line:
+    def line(self, b: float) -> Line:
         return -b, 1.0, 0.0, 0.0, 1.0
 
 
@@ -301,7 +269,6 @@ class Hinge(NamedTuple("HingeParameters", []), LineLoss):
 class Absolute(NamedTuple("AbsoluteParameters", []), LineLoss):
     """Absolute loss |u − b|; not smooth."""
 
-    __slots__ = ()
     name = "absolute"
     task = "regression"
     label = "numbers, least absolute errors"
@@ -310,8 +277,7 @@ class Absolute(NamedTuple("AbsoluteParameters", []), LineLoss):
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedQuantile(0.5, width), 2.0  # |r| is twice the pinball loss of the median
 
-    @staticmethod
-    def line(loss: Absolute, b: float) -> Line:
+    def line(self, b: float) -> Line:
         return 1.0, -b, 0.0, -1.0, 1.0
 
 
@@ -319,7 +285,6 @@ class Absolute(NamedTuple("AbsoluteParameters", []), LineLoss):
 class Quantile(NamedTuple("QuantileParameters", [("quantile", float)]), LineLoss):
     """Pinball loss q·max(0, b − u) + (1 − q)·max(0, u − b) of a quantile q in (0, 1); not smooth."""
 
-    __slots__ = ()
     name = "quantile"
     task = "regression"
     label = "a quantile of numbers (quantile)"
@@ -331,16 +296,14 @@ class Quantile(NamedTuple("QuantileParameters", [("quantile", float)]), LineLoss
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedQuantile(self.quantile, width), 1.0
 
-    @staticmethod
-    def line(loss: Quantile, b: float) -> Line:
-        return 1.0, -b, 0.0, -loss.quantile, 1.0 - loss.quantile
+    def line(self, b: float) -> Line:
+        return 1.0, -b, 0.0, -self.quantile, 1.0 - self.quantile
 
 
 @register_loss
 class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon", float)]), Loss):
     """ε-insensitive loss max(0, |u − b| − ε); not smooth."""
 
-    __slots__ = ()
     name = "epsilon_insensitive"
     task = "regression"
     label = "numbers, support vectors (epsilon)"
@@ -356,44 +319,37 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon",
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedInsensitive(self.epsilon, width), 1.0
 
-    @staticmethod
-    def value(loss: EpsilonInsensitive, u: float, b: float) -> float:
-        return max(0.0, abs(u - b) - loss.epsilon)
+    def value(self, u: float, b: float) -> float:
+        return max(0.0, abs(u - b) - self.epsilon)
 
-    @staticmethod
-    def derivative(loss: EpsilonInsensitive, u: float, b: float) -> float:
-        return 0.0 if abs(u - b) <= loss.epsilon else math.copysign(1.0, u - b)
+    def derivative(self, u: float, b: float) -> float:
+        return 0.0 if abs(u - b) <= self.epsilon else math.copysign(1.0, u - b)
 
-    @staticmethod
-    def curvature(loss: EpsilonInsensitive, u: float, b: float) -> float:
+    def curvature(self, u: float, b: float) -> float:
         return 0.0
 
-    @staticmethod
-    def conjugate(loss: EpsilonInsensitive, s: float, b: float) -> float:
+    def conjugate(self, s: float, b: float) -> float:
         if s < -1.0 or s > 1.0:
             return math.inf
-        return b * s + loss.epsilon * abs(s)
+        return b * s + self.epsilon * abs(s)
 
-    @staticmethod
-    def divergence(loss: EpsilonInsensitive, u: float, s: float, b: float) -> float:
+    def divergence(self, u: float, s: float, b: float) -> float:
         if s < -1.0 or s > 1.0:
             return math.inf
         # Products of numbers of at least 0, outside the tube of width 2ε and inside it: nothing cancels.
         along = s if u > b else -s
-        excess = abs(u - b) - loss.epsilon
+        excess = abs(u - b) - self.epsilon
         if excess > 0.0:
-            return (1.0 - along) * excess + loss.epsilon * (abs(s) - along)
-        return abs(s) * (loss.epsilon - math.copysign(abs(u - b), along))
+            return (1.0 - along) * excess + self.epsilon * (abs(s) - along)
+        return abs(s) * (self.epsilon - math.copysign(abs(u - b), along))
 
-    @staticmethod
-    def domain(loss: EpsilonInsensitive, b: float) -> tuple[float, float]:
+    def domain(self, b: float) -> tuple[float, float]:
         return -1.0, 1.0
 
-    @staticmethod
-    def dual_prox(loss: EpsilonInsensitive, zeta: float, h: float, b: float, start: float) -> float:
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
         # ε|s| shrinks towards 0 by hε; then the domain.
         s = zeta - h * b
-        return math.copysign(clip(abs(s) - h * loss.epsilon, 0.0, 1.0), s)
+        return math.copysign(clip(abs(s) - h * self.epsilon, 0.0, 1.0), s)
 
 
 class SmoothedInsensitive(
@@ -401,7 +357,6 @@ class SmoothedInsensitive(
 ):
     """The ε-insensitive loss with its kinks at ±ε rounded over ``width``; β = 1/width."""
 
-    __slots__ = ()
     name = "smoothed_epsilon_insensitive"
     task = "regression"
     translates = True
@@ -410,34 +365,29 @@ class SmoothedInsensitive(
     def beta(self) -> float:
         return 1.0 / self.width
 
-    @staticmethod
-    def value(loss: SmoothedInsensitive, u: float, b: float) -> float:
+    def value(self, u: float, b: float) -> float:
         # The excess over ε is rounded as the hinge is.
-        excess = max(abs(u - b) - loss.epsilon, 0.0)
-        s = min(excess / loss.width, 1.0)
-        return s * excess - 0.5 * loss.width * s * s
+        excess = max(abs(u - b) - self.epsilon, 0.0)
+        s = min(excess / self.width, 1.0)
+        return s * excess - 0.5 * self.width * s * s
 
-    @staticmethod
-    def derivative(loss: SmoothedInsensitive, u: float, b: float) -> float:
-        s = clip((abs(u - b) - loss.epsilon) / loss.width, 0.0, 1.0)
+    def derivative(self, u: float, b: float) -> float:
+        s = clip((abs(u - b) - self.epsilon) / self.width, 0.0, 1.0)
         return s if u > b else -s
 
-    @staticmethod
-    def curvature(loss: SmoothedInsensitive, u: float, b: float) -> float:
-        return 1.0 / loss.width if 0.0 < abs(u - b) - loss.epsilon < loss.width else 0.0
+    def curvature(self, u: float, b: float) -> float:
+        return 1.0 / self.width if 0.0 < abs(u - b) - self.epsilon < self.width else 0.0
 
-    @staticmethod
-    def conjugate(loss: SmoothedInsensitive, s: float, b: float) -> float:
+    def conjugate(self, s: float, b: float) -> float:
         if abs(s) > 1.0:
             return math.inf
-        return b * s + loss.epsilon * abs(s) + 0.5 * loss.width * s * s
+        return b * s + self.epsilon * abs(s) + 0.5 * self.width * s * s
 
     domain = staticmethod(EpsilonInsensitive.domain)
     dual_prox = staticmethod(EpsilonInsensitive.dual_prox)
 
-    @staticmethod
-    def curvature_over(loss: SmoothedInsensitive, low: float, high: float, b: float) -> float:
-        first, last = loss.epsilon, loss.epsilon + loss.width
+    def curvature_over(self, low: float, high: float, b: float) -> float:
+        first, last = self.epsilon, self.epsilon + self.width
         above = low < b + last and high > b + first
         below = low < b - first and high > b - last
-        return 1.0 / loss.width if above or below else 0.0
+        return 1.0 / self.width if above or below else 0.0

@@ -38,7 +38,6 @@ ROOM_ROWS = 5
 class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
     """Logistic loss log(1 + exp(−b·u)), labels ±1; β = 1/4."""
 
-    __slots__ = ()
     name = "logistic"
     task = "classification"
     label = "two or more classes, with probabilities"
@@ -49,21 +48,17 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
     def multiclass(self, n_classes: int) -> Multinomial:
         return Multinomial(n_classes)
 
-    @staticmethod
-    def value(loss: Logistic, u: float, b: float) -> float:
+    def value(self, u: float, b: float) -> float:
         t = b * u
         return log_one_plus(math.exp(-abs(t))) + max(-t, 0.0)
 
-    @staticmethod
-    def derivative(loss: Logistic, u: float, b: float) -> float:
+    def derivative(self, u: float, b: float) -> float:
         return -b * sigmoid(-b * u)
 
-    @staticmethod
-    def curvature(loss: Logistic, u: float, b: float) -> float:
+    def curvature(self, u: float, b: float) -> float:
         return sigmoid(u) * sigmoid(-u)
 
-    @staticmethod
-    def conjugate(loss: Logistic, s: float, b: float) -> float:
+    def conjugate(self, s: float, b: float) -> float:
         a = -b * s
         if a < 0.0 or a > 1.0:
             return math.inf
@@ -74,8 +69,7 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
             entropy += (1.0 - a) * math.log1p(-a)
         return entropy
 
-    @staticmethod
-    def divergence(loss: Logistic, u: float, s: float, b: float) -> float:
+    def divergence(self, u: float, s: float, b: float) -> float:
         # Of the probabilities of the wrong label, −b·s against sigmoid(−b·u). The smaller of the latter and
         # its complement has all its digits, and so have the differences: they are one another's negative.
         t, a = b * u, -b * s
@@ -91,22 +85,18 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
         first = entropy_part(chance, p, away, -abs(t) - log_one)
         return first + entropy_part(other, 1.0 / (1.0 + small), -away, -log_one)
 
-    @staticmethod
-    def domain(loss: Logistic, b: float) -> tuple[float, float]:
+    def domain(self, b: float) -> tuple[float, float]:
         return (-1.0, 0.0) if b > 0.0 else (0.0, 1.0)
 
-    @staticmethod
-    def dual_prox(loss: Logistic, zeta: float, h: float, b: float, start: float) -> float:
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
         inverse = 1.0 / h
         return -b * logistic_dual_prox(b * zeta * inverse, inverse - 4.0, b * start)
 
-    @staticmethod
-    def curvature_over(loss: Logistic, low: float, high: float, b: float) -> float:
+    def curvature_over(self, low: float, high: float, b: float) -> float:
         nearest = clip(0.0, low, high)
         return sigmoid(nearest) * sigmoid(-nearest)
 
-    @staticmethod
-    def margins_of(loss: Logistic, low: float, high: float, b: float) -> tuple[float, float]:
+    def margins_of(self, low: float, high: float, b: float) -> tuple[float, float]:
         # ℓ' is the probability of +1, less 1 where that is the label.
         shift = 1.0 if b > 0.0 else 0.0
         first, last = -math.inf, math.inf
@@ -116,8 +106,7 @@ class Logistic(NamedTuple("LogisticParameters", []), ExponentialLoss):
             last = math.log((high + shift) / (1.0 - shift - high)) if high + shift > 0.0 else -math.inf
         return first, last
 
-    @staticmethod
-    def slope_at_root(loss: Logistic, target: float, c: float, b: float, start: float, ends: Ends) -> float:
+    def slope_at_root(self, target: float, c: float, b: float, start: float, ends: Ends) -> float:
         # c may be below −4 where the sigmoid is flat: the box says where G rises.
         r = b * target
         low, high = (ends[0], ends[1]) if b > 0.0 else (-ends[1], -ends[0])
@@ -162,7 +151,6 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
         K; 0 for as many as a problem's labels ask for.
     """
 
-    __slots__ = ()
     name = "multinomial"
     task = "multiclass"
     label = "several classes, with probabilities"
@@ -181,7 +169,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
         return super().__new__(cls, int(n_classes))
 
     @property
-    def n_outputs(self) -> int:
+    def n_outputs(self) -> int:  # type: ignore[override]
         return self.n_classes
 
     def multiclass(self, n_classes: int) -> Multinomial:
@@ -195,16 +183,13 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
         last = f" to {self.n_classes - 1}" if self.n_classes else ""
         return f"labels that are whole numbers from 0{last}"
 
-    @staticmethod
-    def outputs(loss: Multinomial) -> int:
-        return loss.n_classes
+    def outputs(self) -> int:
+        return self.n_classes
 
-    @staticmethod
-    def point_of(loss: Multinomial, numbers: np.ndarray) -> np.ndarray:
+    def point_of(self, numbers: np.ndarray) -> np.ndarray:
         return numbers
 
-    @staticmethod
-    def value(loss: Multinomial, u: np.ndarray, b: float) -> float:
+    def value(self, u: np.ndarray, b: float) -> float:
         label = int(b)
         top = _largest(u)
         others = 0.0
@@ -213,8 +198,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 others += math.exp(u[k] - u[top])
         return float(math.log1p(others) + (u[top] - u[label]))
 
-    @staticmethod
-    def conjugate(loss: Multinomial, s: np.ndarray, b: float) -> float:
+    def conjugate(self, s: np.ndarray, b: float) -> float:
         # Σ p log p for p = s + e_label in the simplex.
         label = int(b)
         entropy = 0.0
@@ -233,8 +217,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
             entropy += (1.0 + s[label]) * math.log1p(s[label])
         return entropy
 
-    @staticmethod
-    def divergence(loss: Multinomial, u: np.ndarray, s: np.ndarray, b: float) -> float:
+    def divergence(self, u: np.ndarray, s: np.ndarray, b: float) -> float:
         # Σ a log(a/p) for a = s + e_label in the simplex and p = softmax(u).
         label = int(b)
         top = _largest(u)
@@ -268,8 +251,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 out += entropy_part(a, p, a - p, u[k] - u[top] - log_total)
         return out + entropy_part(s[top] if top != label else left, 1.0 / total, away_top, -log_total)
 
-    @staticmethod
-    def write_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> None:
+    def write_slope(self, margins: np.ndarray, b: float, weight: float) -> None:
         label = int(b)
         _probabilities(margins, margins)
         total = 0.0
@@ -279,8 +261,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 total += margins[k]
         margins[label] = -total
 
-    @staticmethod
-    def value_and_slope(loss: Multinomial, margins: np.ndarray, b: float, weight: float) -> float:
+    def value_and_slope(self, margins: np.ndarray, b: float, weight: float) -> float:
         # One exponential per class for both.
         label = int(b)
         top = _largest(margins)
@@ -298,8 +279,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
         margins[label] = -total
         return float(math.log1p(others) + away)
 
-    @staticmethod
-    def clip_dual(loss: Multinomial, dual: np.ndarray, b: float, weight: float) -> None:
+    def clip_dual(self, dual: np.ndarray, b: float, weight: float) -> None:
         # s/w + e_label goes to the nearest point of the simplex.
         label = int(b)
         total = 0.0

@@ -1,9 +1,10 @@
 """Losses of one margin: value, derivative, conjugate and the one-dimensional dual prox.
 
 A loss ℓ(u; b) takes the margin u = xᵀθ of a sample and its label or target b. Each loss is one short class:
-a ``NamedTuple`` of its parameters whose functions are static, scalar and written in the Python that numba
-compiles. The functions of this module (:func:`value`, :func:`derivative`, …) dispatch on the class of the
-loss, in Python and in compiled kernels: a loss is written once, and kernels that use it are kept on disk.
+a ``NamedTuple`` of its parameters whose methods take and return numbers, in the Python that numba compiles.
+The functions of this module (:func:`value`, :func:`derivative`, …) call the method of the same name of the
+loss's class, in Python and in compiled kernels. A loss is written once, and kernels that use it are kept on
+disk.
 
 The dual prox is that of the strongly convex part removed from the conjugate (β is the smoothness of ℓ)::
 
@@ -60,7 +61,9 @@ class Loss:
     translates : bool
         Whether the loss depends on u − b alone. An offset of the margin can then be subtracted from b.
     several_outputs : bool
-        Whether a sample has more than one margin, ``n_outputs`` of them.
+        Whether a sample has more than one margin.
+    n_outputs : int
+        K, the number of margins of a sample.
     link : str
         The function of the mean that the margin is: ``"identity"``, ``"log"``, ``"logit"`` or ``"softmax"``.
     likelihood : bool
@@ -76,29 +79,29 @@ class Loss:
 
     Notes
     -----
-    A subclass defines the static functions ``value(loss, u, b)``, ``derivative(loss, u, b)``,
-    ``curvature(loss, u, b)``, ``conjugate(loss, s, b)`` (``inf`` outside its domain), ``domain(loss, b)`` and
-    ``dual_prox(loss, zeta, h, b, start)``, where ``start`` is a guess of the margin at the solution that an
-    iterative prox may use.
+    A subclass defines the methods ``value(u, b)``, ``derivative(u, b)``, ``curvature(u, b)``, ``conjugate(s,
+    b)`` (``inf`` outside its domain), ``domain(b)`` and ``dual_prox(zeta, h, b, start)``, where ``start`` is
+    a guess of the margin at the solution that an iterative prox may use. Kernels compile these methods, so
+    they call no other method of the loss; static functions of the loss and these arguments will do too.
 
-    It may define ``divergence(loss, u, s, b)``, which is ℓ(u; b) + ℓ*(s; b) − us without cancellation, and
-    infinite outside the domain. Without it the difference is computed, and a bound of its rounding added.
+    It may define ``divergence(u, s, b)``, which is ℓ(u; b) + ℓ*(s; b) − us without cancellation, and infinite
+    outside the domain. Without it the difference is computed, and a bound of its rounding added.
 
-    For parameters that adapt during a run (`adfs.problem.views`) it defines ``curvature_over(loss, low, high,
-    b)``, the largest ℓ'' over an interval of margins, and ``margins_of(loss, low, high, b)``, the first
-    margin with ℓ' ≥ low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' takes other
-    values than 0 and β, it also defines ``prox_in_box(loss, zeta, h, b, start, beta, ends)``, the dual prox
-    with another β over a box. A loss of unbounded curvature defines all of these, and ``flatter(loss, beta,
-    b)``, the interval of margins on which ℓ'' is at most β.
+    For parameters that adapt during a run (`adfs.problem.views`) it defines ``curvature_over(low, high, b)``,
+    the largest ℓ'' over an interval of margins, and ``margins_of(low, high, b)``, the first margin with ℓ' ≥
+    low and the last one with ℓ' ≤ high (infinite where all have it). If ℓ'' takes other values than 0 and β,
+    it also defines ``prox_in_box(zeta, h, b, start, beta, ends)``, the dual prox with another β over a box. A
+    loss of unbounded curvature defines all of these, and ``flatter(beta, b)``, the interval of margins on
+    which ℓ'' is at most β.
     """
 
-    __slots__ = ()
     name: ClassVar[str]
     task: ClassVar[str]
     label: ClassVar[str] = ""
     curvature_type: ClassVar[str] = "jumps"
     translates: ClassVar[bool] = False
     several_outputs: ClassVar[bool] = False
+    n_outputs: int = 1
     link: ClassVar[str] = "identity"
     likelihood: ClassVar[bool] = False
     standard_errors: ClassVar[bool] = False
@@ -119,16 +122,6 @@ class Loss:
         """Whether the loss has a Lipschitz derivative."""
         return math.isfinite(self.beta)
 
-    @property
-    def assumes_curvature(self) -> bool:
-        """Whether ℓ'' exists without a bound, so that runs assume one for every sample."""
-        return self.curvature_type == "unbounded"
-
-    @property
-    def can_be_boxed(self) -> bool:
-        """Whether the loss has `curvature_over`, so that parameters can adapt to the samples' margins."""
-        return self.curvature_over is not None
-
     def smoothed(self, width: float) -> tuple[Loss, float] | None:
         """Return the loss with its kinks rounded over a width, and the factor of its weights.
 
@@ -147,11 +140,6 @@ class Loss:
         """Return the parameters with their defaults, ``inspect.Parameter.empty`` where there is none."""
         signature = inspect.signature(cls.__new__)
         return {one.name: one.default for one in list(signature.parameters.values())[1:]}
-
-    @property
-    def n_outputs(self) -> int:
-        """K, the number of margins of a sample."""
-        return 1
 
     def multiclass(self, n_classes: int) -> Loss | None:
         """Return the loss of one model for several classes; None where each class needs its own model."""
@@ -197,32 +185,30 @@ class Loss:
     # ------------------------------------------------------------------ functions that kernels call
     # They are described at the functions of the same names below.
 
-    @staticmethod
-    def divergence(loss: Any, u: Any, s: Any, b: float) -> float:
+    def divergence(self, u: Any, s: Any, b: float) -> float:
         """Return ℓ(u; b) + ℓ*(s; b) − us with a bound of its rounding added."""
-        return _with_rounding(value(loss, u, b), conjugate(loss, s, b), u * s)
+        return _with_rounding(value(self, u, b), conjugate(self, s, b), u * s)
 
-    @staticmethod
-    def outputs(loss: Any) -> int:
+    def prox_in_box(self, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
+        # For losses whose curvature is β wherever it is not 0: convex everywhere, and only to be clipped.
+        return clip(dual_prox(self, zeta, h, b, start), ends[2], ends[3])
+
+    def outputs(self) -> int:
         return 1
 
-    @staticmethod
-    def point_of(loss: Any, numbers: np.ndarray) -> Any:
+    def point_of(self, numbers: np.ndarray) -> Any:
         return numbers[0]
 
-    @staticmethod
-    def write_slope(loss: Any, margins: np.ndarray, b: Any, weight: float) -> None:
-        margins[0] = weight * derivative(loss, margins[0], b)
+    def write_slope(self, margins: np.ndarray, b: Any, weight: float) -> None:
+        margins[0] = weight * derivative(self, margins[0], b)
 
-    @staticmethod
-    def value_and_slope(loss: Any, margins: np.ndarray, b: Any, weight: float) -> float:
-        found = value(loss, margins[0], b)
-        write_slope(loss, margins, b, weight)
+    def value_and_slope(self, margins: np.ndarray, b: Any, weight: float) -> float:
+        found = value(self, margins[0], b)
+        write_slope(self, margins, b, weight)
         return found
 
-    @staticmethod
-    def clip_dual(loss: Any, dual: np.ndarray, b: Any, weight: float) -> None:
-        low, high = domain(loss, b)
+    def clip_dual(self, dual: np.ndarray, b: Any, weight: float) -> None:
+        low, high = domain(self, b)
         t = min(max(dual[0], weight * low), weight * high)
         # w·high divided by w may round to just outside: step in by one unit.
         if t / weight > high or t / weight < low:
@@ -266,8 +252,8 @@ def _with_rounding(value: float, conjugate: float, product: float) -> float:
 
 
 # --------------------------------------------------------------------------- dispatch on the class of a loss
-# Python code and kernels call these functions. Each is the static function of the same name of the loss's
-# class; where the label has an offset of the margin, the offset is put into the arguments first.
+# Python code and kernels call these functions. Each is the method of the same name of the loss's class; where
+# the label has an offset of the margin, the offset is put into the arguments first.
 
 
 def _own(loss: Loss, b: Label, function: str) -> Callable[..., Any]:
@@ -353,7 +339,7 @@ _WITH_SHIFT: dict[str, Callable[..., object]] = {
 
 
 def compiled_by_class(function: Callable[..., object]) -> None:
-    """Let compiled calls of a function use the static function of that name of the first argument's class."""
+    """Let compiled calls of a function use the method of that name of the first argument's class."""
     name = function.__name__
 
     def choose(loss: types.Type, *others: types.Type) -> Callable[..., object] | None:

@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem import evaluation, gaps
-from adfs.problem.finite_sum import LARGEST, SMALLEST, FiniteSum, check_count, check_sigma
+from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.logistic import Multinomial
 from adfs.problem.losses import Loss, get_loss
-from adfs.problem.penalties import check_l1
 from adfs.problem.samples import (
-    Labels,
     Matrix,
-    Rows,
     Samples,
     ShiftedLabels,
     batch_smoothness,
     label_at,
+    labels_of,
     rows_of,
-    sparse,
 )
-from adfs.problem.shards import Shard, as_rows, check_offset, make_shard, split, stack_shards
+from adfs.problem.shards import (
+    Shard,
+    as_rows,
+    check_count,
+    check_l1,
+    check_sigma,
+    check_squares,
+    make_shard,
+    split,
+    stack_shards,
+)
 from adfs.problem.terms import LinearTerm
 
-#: Cached properties that do not depend on the offsets of the margins.
-_WITHOUT_OFFSETS = ("active", "kappa", "batch_smoothness")
+_LARGEST_BASIS = 10**8  # numbers in the basis of the rows of a wide problem
+
+
+class Parts(NamedTuple):
+    """What a `Problem` is made of, checked: its attributes of the same names."""
+
+    loss: Loss
+    data: Shard
+    node_starts: np.ndarray
+    sigma: np.ndarray
+    l1: np.ndarray | None = None
+    l1_columns: np.ndarray | None = None
+    ridge_columns: np.ndarray | None = None
+    # The order in which the rows were given; None where it is that of the problem.
+    row_index: np.ndarray | None = None
+    # `gaps.scan_rows` where it is known: it depends on rows, weights and nodes only.
+    scan: tuple[np.ndarray, np.ndarray] | None = None
 
 
 class Problem(FiniteSum):
@@ -104,21 +129,21 @@ class Problem(FiniteSum):
         **partition_options: float,
     ) -> None:
         chosen = get_loss(loss)
-        whole = make_shard(X, y, sample_weight, chosen, "", offset)
-        if whole.y.size == 0:
+        data = make_shard(X, y, sample_weight, chosen, "", offset)
+        if data.y.size == 0:
             raise InputError("X has no rows")
         if n_nodes is None:
             n_nodes = 1 if isinstance(partition, str) else len(partition)
         # Rows are stored node after node; the order is kept to name a row as the caller knows it.
-        parts = split(partition, whole.y, check_count(n_nodes), seed=seed, **partition_options)
+        parts = split(partition, data.y, check_count(n_nodes), seed=seed, **partition_options)
         order = np.concatenate(parts)
         node_starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
-        if np.array_equal(order, np.arange(order.size)):
-            self._set(chosen, whole, node_starts, sigma, None)
-        else:
-            self._set(chosen, whole.take(order), node_starts, sigma, order)
-        self.l1 = check_l1(l1, self.n_nodes)
-        self._check_range(lambda j: f"row {int(order[j])}")
+        row_index = None if np.array_equal(order, np.arange(order.size)) else order
+        if row_index is not None:
+            data = data.take(order)
+        own = check_sigma(sigma, len(parts)), check_l1(l1, len(parts))
+        self._set(Parts(chosen, data, node_starts, *own, row_index=row_index))
+        check_squares(data, self.row_norms_squared, chosen, self.sigma, lambda j: f"row {int(order[j])}")
 
     @classmethod
     def from_shards(
@@ -155,10 +180,16 @@ class Problem(FiniteSum):
             raise InputError("no shards were given; there must be at least one node")
         stacked, node_starts = stack_shards(checked)
         problem = cls.__new__(cls)
-        problem._set(chosen, stacked, node_starts, sigma, None)
-        problem.l1 = check_l1(l1, problem.n_nodes)
+        own = check_sigma(sigma, len(checked)), check_l1(l1, len(checked))
+        problem._set(Parts(chosen, stacked, node_starts, *own))
         node = problem.node_of_row
-        problem._check_range(lambda j: f"shard {node[j]}: row {j - node_starts[node[j]]}")
+        check_squares(
+            stacked,
+            problem.row_norms_squared,
+            chosen,
+            problem.sigma,
+            lambda j: f"shard {node[j]}: row {j - node_starts[node[j]]}",
+        )
         return problem
 
     @classmethod
@@ -171,94 +202,59 @@ class Problem(FiniteSum):
         loss: Loss,
         sigma: float | Sequence[float] | np.ndarray,
         offset: np.ndarray | None = None,
+        l1: float = 0.0,
+        l1_columns: np.ndarray | None = None,
     ) -> Problem:
         """Build a problem from rows that are sorted by node; see the attribute ``node_starts``."""
-        problem = cls.__new__(cls)
-        problem._set(loss, make_shard(X, y, weights, loss, "", offset), np.array(node_starts), sigma, None)
+        problem, n_nodes = cls.__new__(cls), len(node_starts) - 1
+        data = make_shard(X, y, weights, loss, "", offset)
+        own = check_sigma(sigma, n_nodes), check_l1(l1, n_nodes) if l1 else None
+        problem._set(Parts(loss, data, np.array(node_starts), *own, l1_columns))
         return problem
 
-    def with_l1(self, l1: ArrayLike | None, columns: np.ndarray | None = None) -> Problem:
-        """Return the same problem with terms λ_i Σ_k c_k|θ_k|; ``columns`` has c (d,), 1 when left out."""
-        changed = self._with_data(self.data)
-        changed.l1, changed.l1_columns = check_l1(l1, self.n_nodes), columns
-        return changed
-
-    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
-        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
-        changed = self._with_data(self.data)
-        changed.ridge_columns = columns
-        return changed
-
-    def _with_data(self, data: Shard) -> Problem:
-        """Return the same problem with other samples in the places of its own."""
-        changed = Problem.__new__(Problem)
-        changed._set(self.loss, data, self.node_starts, self.sigma, self._row_index)
-        changed.l1, changed.l1_columns, changed.ridge_columns = self.l1, self.l1_columns, self.ridge_columns
-        return changed
-
-    def _set(
-        self, loss: Loss, data: Shard, node_starts: np.ndarray, sigma: ArrayLike, row_index: np.ndarray | None
-    ) -> None:
+    def _set(self, parts: Parts) -> None:
+        """Set all attributes."""
+        loss, data, self.node_starts, self.sigma, self.l1, self.l1_columns, self.ridge_columns = parts[:7]
         # A multinomial loss without its K takes that of the offsets, or of the labels.
         if isinstance(loss, Multinomial) and loss.n_classes == 0:
             counted = int(data.y.max(initial=0.0)) + 1
             loss = Multinomial(counted if data.offset is None else data.offset.shape[1])
             if loss.n_classes < counted:
                 raise InputError(f"offset has {loss.n_classes} columns and the labels {counted} classes")
-        self.loss, self.smooth = loss, loss.smooth
-        self.n_samples, self.n_outputs = int(data.y.size), loss.n_outputs
-        self.n_features = int(data.X.shape[1]) * loss.n_outputs
-        self.dual_shape = (loss.n_outputs,) if loss.several_outputs else ()
+        self.loss, self.data = loss, data
+        self.smooth = math.isfinite(loss.beta)
+        self.assumes_curvature = loss.curvature_type == "unbounded"
+        self.n_nodes, self.n_samples = int(self.node_starts.size - 1), int(data.y.size)
+        self.n_outputs = loss.n_outputs
+        self.n_features = int(data.X.shape[1]) * self.n_outputs
+        if self.l1 is not None and self.l1_columns is None:
+            self.l1_columns = np.ones(self.n_features)
+        self.dual_shape = (self.n_outputs,) if loss.several_outputs else ()
         self.X, self.y, self.weights, self.offset = data
-        self.sparse = sparse(data.X)
+        self.sparse = sp.issparse(data.X)
         self.entries_per_row = data.X.nnz / max(1, self.n_samples) if self.sparse else None
-        self.node_starts = node_starts
-        self._row_index = row_index  # None: the rows are in the order in which they were given
-        self._norms: np.ndarray | None = None
-        self.sigma = check_sigma(sigma, node_starts.size - 1)
         # Other problems may share these arrays.
         for array in (self.y, self.weights, self.offset, self.node_starts, self.sigma):
             if array is not None:
                 array.setflags(write=False)
+        self.labels, rows = labels_of(loss, self.y, self.offset), rows_of(self.X)
+        self.samples = Samples(loss, rows, self.labels, self.weights, self.node_starts)
+        scan = parts.scan or gaps.scan_rows(rows, self.weights, self.node_starts)
+        self.row_norms_squared, scales = scan
+        self.active = np.asarray((self.row_norms_squared > 0.0) & (self.weights > 0.0))
+        self.margin_scales = scales.copy()
+        self.margin_scales[:, 2] = gaps.label_scales(
+            self.labels, self.weights, self.active, self.node_starts, self.n_outputs
+        )
+        self._parts = parts._replace(loss=loss, scan=scan)
 
-    def _check_range(self, name: Callable[[int], str]) -> None:
-        """Raise where squares, weights or their products leave the range of doubles; ``name`` names a row."""
-        norms, weights = self.row_norms_squared, self.weights
-        outside = (norms < SMALLEST) | (norms > LARGEST)
-        chosen = np.flatnonzero(outside)
-        # Rows of zeros are constants, whatever the sum of their squares is.
-        outside[chosen] = np.asarray((self.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
-        # L and L/σ must be doubles with all their digits.
-        with np.errstate(over="ignore", under="ignore"):
-            smoothness = weights * norms * min(self.loss.beta, 1.0)
-            ratio = smoothness / self.sigma.min()
-        unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
-        for bad, what in (
-            (outside, "has a squared norm that is not a double; scale X"),
-            (weights < SMALLEST, "has a weight too small to divide by"),
-            (unusable, "has weight × squared norm / sigma beyond doubles; scale X, the weights or sigma"),
-        ):
-            if (bad & (weights > 0.0)).any():
-                raise InputError(f"{name(int(np.argmax(bad & (weights > 0.0))))} {what}")
+    def _with(self, **parts: Any) -> Problem:
+        """Return the problem with some of its `Parts` replaced."""
+        changed = Problem.__new__(Problem)
+        changed._set(self._parts._replace(**parts))
+        return changed
 
     # ------------------------------------------------------------------ sizes and constants
-    # Arrays of N numbers are not kept, except the rows' norms, which a set-up needs five times.
-
-    @property
-    def rows(self) -> Rows:
-        return rows_of(self.X)
-
-    @property
-    def samples(self) -> Samples:
-        return Samples(self.loss, self.rows, self.labels, self.weights, self.node_starts)
-
-    @cached_property
-    def labels(self) -> Labels:
-        return self.data.labels(self.loss)
-
-    @property
-    def data(self) -> Shard:
-        return Shard(self.X, self.y, self.weights, self.offset)
 
     @cached_property
     def shards(self) -> list[Shard]:
@@ -267,26 +263,16 @@ class Problem(FiniteSum):
 
     @property
     def row_index(self) -> np.ndarray:
-        order = np.arange(self.n_samples) if self._row_index is None else self._row_index
+        """Where each row stood in the X that was given, shape (N,)."""
+        given = self._parts.row_index
+        order = np.arange(self.n_samples) if given is None else given
         order.setflags(write=False)
         return order
 
     @property
-    def row_norms_squared(self) -> np.ndarray:
-        if self._norms is None:
-            self._norms = evaluation.row_norms_squared(self.rows, self.n_samples)
-            self._norms.setflags(write=False)
-        return self._norms
-
-    @cached_property
-    def active(self) -> np.ndarray:
-        """Which rows are more than a constant: q > 0 and w > 0; shape (N,), bool."""
-        return np.asarray((self.row_norms_squared > 0.0) & (self.weights > 0.0))
-
-    @property
     def smoothness(self) -> np.ndarray:
         """L_ij = w β q, 0 on inactive rows; ``inf`` on active ones of a non-smooth loss; shape (N,)."""
-        if self.loss.smooth:
+        if self.smooth:
             return np.asarray(self.weights * self.loss.beta * self.row_norms_squared)
         return np.where(self.active, np.inf, 0.0)
 
@@ -295,28 +281,34 @@ class Problem(FiniteSum):
         """λ_max(β X_iᵀ W_i X_i), shape (n,)."""
         return batch_smoothness(self.X, self.weights, self.node_starts, self.loss.beta)
 
+    # ------------------------------------------------------------------ other forms of the problem
+
     def merged(self) -> Problem:
         if self.n_nodes == 1:
             return self
-        merged = self._with_data(self.data)
-        merged.node_starts = np.array([0, self.n_samples], dtype=np.int64)
-        merged.sigma = check_sigma(self.total_sigma, 1)
-        merged.l1 = None if self.l1 is None else np.array([self.l1.sum()])
-        return merged
+        starts = np.array([0, self.n_samples], dtype=np.int64)
+        l1 = None if self.l1 is None else np.array([self.l1.sum()])
+        return self._with(node_starts=starts, sigma=check_sigma(self.total_sigma, 1), l1=l1, scan=None)
+
+    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
+        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
+        return self._with(ridge_columns=columns)
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
-        checked = check_offset(offset, self.n_samples, self.loss, "")
-        changed = self._with_data(self.data._replace(offset=checked))
-        # Offsets do not change these, which take a pass over the rows each.
-        known = {name: self.__dict__[name] for name in _WITHOUT_OFFSETS if name in self.__dict__}
-        changed.__dict__.update(known)
+        own = np.array(offset, dtype=np.float64).reshape(self.n_samples, *self.dual_shape)
+        changed = self._with(data=self.data._replace(offset=own))
+        # Offsets do not change this, which may take many passes over the rows.
+        if "batch_smoothness" in self.__dict__:
+            changed.batch_smoothness = self.batch_smoothness
         return changed
 
     def first_samples(self) -> Problem | None:
         # Kernels are compiled on the first sample of each node, which takes no time beside the compilation.
-        first = [shard.take(slice(1)) for shard in self.shards]
-        small = Problem.from_shards(first, self.loss, self.sigma).with_l1(self.l1, self.l1_columns)
+        sizes = np.minimum(np.diff(self.node_starts), 1)
+        first = self.data.take(self.node_starts[:-1][sizes > 0])
+        starts = np.append(0, np.cumsum(sizes))
+        small = self._with(data=first, node_starts=starts, row_index=None, scan=None)
         return small if small.active.any() else None
 
     def widened(self, n_features: int) -> Problem:
@@ -331,14 +323,29 @@ class Problem(FiniteSum):
         # CSR rows do not store their width: nothing is copied.
         shape = (self.n_samples, n_features // self.n_outputs)
         X = sp.csr_array((self.X.data, self.X.indices, self.X.indptr), shape=shape)
-        return self._with_data(self.data._replace(X=X)).with_l1(self.l1)
+        return self._with(data=self.data._replace(X=X), l1_columns=None, scan=None)
 
     def with_sparse_rows(self) -> Problem:
-        return self if self.sparse else self._with_data(self.data._replace(X=as_rows(sp.csr_array(self.X))))
+        if self.sparse:
+            return self
+        return self._with(data=self.data._replace(X=as_rows(sp.csr_array(self.X))), scan=None)
+
+    def with_fewer_features(self) -> tuple[Problem, np.ndarray | None]:
+        n, d = self.n_samples, self.n_features
+        if self.n_outputs > 1 or self.l1 is not None or self.ridge_columns is not None:
+            return self, None
+        if n >= d or n * d > _LARGEST_BASIS:
+            return self, None
+        # The minimiser is a combination of the rows. With Xᵀ = QR it is θ = Qz, where z minimises the same
+        # losses on the rows of Rᵀ, and ‖θ‖ = ‖z‖: an ℓ2 term stays what it is, an ℓ1 term does not.
+        X = self.X.toarray() if self.sparse else self.X
+        basis, triangle = scipy.linalg.qr(X.T, mode="economic")
+        small = self._with(data=self.data._replace(X=np.ascontiguousarray(triangle.T)), scan=None)
+        return small, np.asarray(basis)
 
     def identity(self) -> tuple[list[object], list[np.ndarray]]:
         """Return the loss, and the arrays of the samples and nodes."""
-        arrays = [self.node_starts, self.sigma, *self.rows, self.y, self.weights]
+        arrays = [self.node_starts, self.sigma, *self.samples.rows, self.y, self.weights]
         optional = (self.offset, self.l1, self.l1_columns, self.ridge_columns)
         return [self.loss], arrays + [array for array in optional if array is not None]
 
@@ -350,36 +357,37 @@ class Problem(FiniteSum):
         shift = None if self.offset is None else self.offset[row]
         return LinearTerm(x, int(self.y[row]), weight, self.loss, shift)
 
-    @staticmethod
-    def _checked(vector: ArrayLike, name: str, size: int) -> np.ndarray:
+    def _checked(self, name: str, values: ArrayLike) -> np.ndarray:
+        """Return ``theta`` (d,), or dual variables ``s`` (N, *dual_shape), as kernels take them."""
         # The kernels do not check bounds, and they are compiled once for contiguous float64.
-        out = np.ascontiguousarray(vector, dtype=np.float64)
-        if out.shape != (size,):
-            raise InputError(f"{name} must have shape ({size},), got {out.shape}")
-        return out
+        out = np.ascontiguousarray(values, dtype=np.float64)
+        shape = (self.n_features,) if name == "theta" else (self.n_samples, *self.dual_shape)
+        if out.shape != shape:
+            raise InputError(f"{name} must have shape {shape}, got {out.shape}")
+        return out if name == "theta" else out.reshape(self.n_samples, self.n_outputs)
 
     # ------------------------------------------------------------------ the primal
 
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j w_ij ℓ(x_ijᵀθ; y_ij), shape (n,), or (n, k) for θ of shape (k, d)."""
-        theta = np.asarray(theta, dtype=np.float64)
-        if theta.ndim == 1:
-            return evaluation.loss_sums(self.samples, self._checked(theta, "theta", self.n_features))
-        if theta.ndim != 2 or theta.shape[1] != self.n_features:
+        theta = np.ascontiguousarray(theta, dtype=np.float64)
+        if theta.shape[-1:] != (self.n_features,) or theta.ndim > 2:
             raise InputError(
                 f"theta must have shape ({self.n_features},) or (k, {self.n_features}), got {theta.shape}"
             )
+        if theta.ndim == 1:
+            return evaluation.loss_sums(self.samples, theta)
         if self.loss.several_outputs:
             return np.column_stack([self.loss_sums(point) for point in theta])
         return evaluation.loss_sums_at(self.samples, np.ascontiguousarray(theta.T))
 
     def slopes(self, theta: np.ndarray) -> np.ndarray:
         """Return w_ij ∇ℓ(x_ijᵀθ; y_ij), shape (N,) or (N, K); a row's bits do not depend on the others."""
-        theta = self._checked(theta, "theta", self.n_features)
+        theta = self._checked("theta", theta)
         return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.dual_shape)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
-        theta = self._checked(theta, "theta", self.n_features)
+        theta = self._checked("theta", theta)
         # (p, K) to θ's layout, output by output.
         if self.loss.several_outputs:
             return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self._penalty_gradient(theta))
@@ -392,13 +400,13 @@ class Problem(FiniteSum):
         return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
 
     def margins_at(self, theta: np.ndarray) -> np.ndarray:
-        margins, labels = self.X @ theta, self.labels
-        return np.asarray(margins + labels.shift if isinstance(labels, ShiftedLabels) else margins)
+        margins = self.X @ theta
+        return np.asarray(margins + self.offset if isinstance(self.labels, ShiftedLabels) else margins)
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         if self.loss.several_outputs:
             raise InputError(f"the loss {self.loss.name!r} has several outputs: no Hessian is formed")
-        theta = self._checked(theta, "theta", self.n_features)
+        theta = self._checked("theta", theta)
         curvatures = self.weights * evaluation.loss_curvatures(self.loss, self.X @ theta, self.labels)
         products = self.X.T @ (sp.diags_array(curvatures) @ self.X)
         dense = products.toarray() if self.sparse else products
@@ -406,41 +414,30 @@ class Problem(FiniteSum):
 
     # ------------------------------------------------------------------ the dual
 
-    def _checked_duals(self, duals: np.ndarray) -> np.ndarray:
-        """Return dual variables (N, *dual_shape) as kernels take them, (N, K)."""
-        out = np.ascontiguousarray(duals, dtype=np.float64)
-        if out.shape != (self.n_samples, *self.dual_shape):
-            raise InputError(f"s must have shape {(self.n_samples, *self.dual_shape)}, got {out.shape}")
-        return out.reshape(self.n_samples, self.n_outputs)
-
     def clip_to_domain(self, duals: np.ndarray, *, in_place: bool = False) -> np.ndarray:
-        checked = self._checked_duals(duals)
+        checked = self._checked("s", duals)
         out = checked if in_place else checked.copy()
         evaluation.clip_to_domain(self.samples, self.active, out)
         return out.reshape(self.n_samples, *self.dual_shape)
 
     def row_total(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij, the nodes' sums added in their order; shape (d,)."""
-        s = self._checked_duals(duals)
-        return evaluation.weighted_row_total(self.rows, self.node_starts, s, self.n_features)
+        s = self._checked("s", duals)
+        return evaluation.weighted_row_total(self.samples.rows, self.node_starts, s, self.n_features)
 
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j x_ij s_ij, shape (n, d)."""
-        s = self._checked_duals(duals)
-        return evaluation.weighted_row_sums(self.rows, self.node_starts, s, self.n_features)
+        s = self._checked("s", duals)
+        return evaluation.weighted_row_sums(self.samples.rows, self.node_starts, s, self.n_features)
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
-        return evaluation.conjugate_sums(self.samples, self.active, self._checked_duals(duals))
+        return evaluation.conjugate_sums(self.samples, self.active, self._checked("s", duals))
 
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
-        s, theta = self._checked_duals(duals), self._checked(theta, "theta", self.n_features)
+        s, theta = self._checked("s", duals), self._checked("theta", theta)
         scales = self.margin_scales
         return gaps.gap_parts(self.samples, self.active, s, theta, self.loss.beta, scales, slack)
-
-    @cached_property
-    def margin_scales(self) -> np.ndarray:
-        return gaps.margin_scales(self.samples, self.active)
 
     def __repr__(self) -> str:
         kind = "sparse" if self.sparse else "dense"

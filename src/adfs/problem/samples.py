@@ -53,9 +53,8 @@ class SparseRows(NamedTuple):
 Rows = DenseRows | SparseRows
 
 
-def sparse(matrix: Matrix) -> bool:
-    """Whether a matrix is stored sparse."""
-    return bool(sp.issparse(matrix))
+#: Whether a matrix is stored sparse. SciPy's function itself would tell the type checker too much.
+sparse: Callable[[Matrix], bool] = sp.issparse
 
 
 def rows_of(matrix: Matrix) -> Rows:
@@ -123,7 +122,7 @@ def _row_entry(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., 
 
 
 class ShiftedLabels(NamedTuple):
-    """Labels ``values`` (N,) and what is added to the margins, ``shift`` (N,) or (N, K)."""
+    """Labels ``values`` (N,) and what is added to the margins, ``shift`` (N, K)."""
 
     values: np.ndarray
     shift: np.ndarray
@@ -146,7 +145,7 @@ def labels_of(loss: Loss, y: np.ndarray, offset: np.ndarray | None) -> Labels:
         return y
     # A loss of u − b takes b − o: one array, and the kernels of labels without offsets.
     if not loss.translates:
-        return ShiftedLabels(y, offset)
+        return ShiftedLabels(y, offset if offset.ndim == 2 else offset[:, None])
     moved: np.ndarray = y - offset
     moved.setflags(write=False)  # as targets without offsets: the same kernels
     return moved
@@ -160,7 +159,7 @@ def label_rows(y: Labels, rows: np.ndarray) -> Labels:
 def label_at(y: Labels, j: SupportsIndex) -> Label:
     """Return the label of row j with its offset, for a loss of one output."""
     if isinstance(y, ShiftedLabels):
-        return ShiftedLabel(float(y.values[j]), float(y.shift[j]))
+        return ShiftedLabel(float(y.values[j]), float(y.shift[j, 0]))
     return float(y[j])
 
 
@@ -187,7 +186,7 @@ def shift_size(y: Labels, j: SupportsIndex) -> float:
 @overloads(label_at)
 def _label_at(y: types.Type, j: types.Type) -> Callable[..., object]:
     if kind_of(y) is ShiftedLabels:
-        return lambda y, j: ShiftedLabel(y.values[j], y.shift[j])
+        return lambda y, j: ShiftedLabel(y.values[j], y.shift[j, 0])
     return lambda y, j: y[j]
 
 
@@ -196,54 +195,38 @@ def _plain_label(y: types.Type, j: types.Type) -> Callable[..., object]:
     return (lambda y, j: y.values[j]) if kind_of(y) is ShiftedLabels else (lambda y, j: y[j])
 
 
-def _several(y: types.Type) -> bool:
-    return bool(y.types[1].ndim == 2)
-
-
 # Without offsets these three are compiled to nothing.
 
 
 @overloads(add_shift)
 def _add_shift(y: types.Type, j: types.Type, factor: types.Type, out: types.Type) -> Callable[..., object]:
-    if kind_of(y) is not ShiftedLabels:
-        return lambda y, j, factor, out: None
-
-    def one(y: ShiftedLabels, j: int, factor: float, out: np.ndarray) -> None:
-        out[0] += factor * y.shift[j]
-
-    def several(y: ShiftedLabels, j: int, factor: float, out: np.ndarray) -> None:
+    def shifted(y: ShiftedLabels, j: int, factor: float, out: np.ndarray) -> None:
         for k in range(out.size):
             out[k] += factor * y.shift[j, k]
 
-    return several if _several(y) else one
+    return shifted if kind_of(y) is ShiftedLabels else (lambda y, j, factor, out: None)
 
 
 @overloads(shift_product)
 def _shift_product(y: types.Type, j: types.Type, s: types.Type) -> Callable[..., object]:
-    if kind_of(y) is not ShiftedLabels:
-        return lambda y, j, s: 0.0
-
-    def several(y: ShiftedLabels, j: int, s: np.ndarray) -> float:
+    def shifted(y: ShiftedLabels, j: int, s: np.ndarray) -> float:
         total = 0.0
         for k in range(s.size):
             total += y.shift[j, k] * s[k]
         return total
 
-    return several if _several(y) else (lambda y, j, s: y.shift[j] * s[0])
+    return shifted if kind_of(y) is ShiftedLabels else (lambda y, j, s: 0.0)
 
 
 @overloads(shift_size)
 def _shift_size(y: types.Type, j: types.Type) -> Callable[..., object]:
-    if kind_of(y) is not ShiftedLabels:
-        return lambda y, j: 0.0
-
-    def several(y: ShiftedLabels, j: int) -> float:
+    def shifted(y: ShiftedLabels, j: int) -> float:
         total = 0.0
         for k in range(y.shift.shape[1]):
             total += abs(y.shift[j, k])
         return total
 
-    return several if _several(y) else (lambda y, j: abs(y.shift[j]))
+    return shifted if kind_of(y) is ShiftedLabels else (lambda y, j: 0.0)
 
 
 # --------------------------------------------------------------------------- all of it
@@ -326,7 +309,7 @@ def _by_gram_matrices(X: Matrix, weights: np.ndarray, node_starts: np.ndarray) -
 def _node_by_node(X: Matrix, weights: np.ndarray, node_starts: np.ndarray) -> np.ndarray:
     out = np.zeros(node_starts.size - 1)
     for node, (start, stop) in enumerate(pairwise(node_starts)):
-        rows, roots = _rows_between(X, start, stop), np.sqrt(weights[start:stop])
+        rows, roots = X[start:stop], np.sqrt(weights[start:stop])
         if not roots.any():
             continue
         scaled = rows
@@ -336,15 +319,6 @@ def _node_by_node(X: Matrix, weights: np.ndarray, node_starts: np.ndarray) -> np
             continue
         out[node] = _largest_squared_singular_value(scaled)
     return out
-
-
-def _rows_between(X: Matrix, start: int, stop: int) -> Matrix:
-    """Return X[start:stop] without a copy of what is stored."""
-    if not sparse(X):
-        return X[start:stop]
-    first, last = X.indptr[start], X.indptr[stop]
-    parts = X.data[first:last], X.indices[first:last], X.indptr[start : stop + 1] - first
-    return sp.csr_array(parts, shape=(stop - start, X.shape[1]))
 
 
 def _largest_squared_singular_value(matrix: Matrix) -> float:

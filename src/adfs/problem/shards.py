@@ -5,7 +5,6 @@ A shard is what one node holds: rows, labels, sample weights and offsets.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,9 +14,11 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError, unknown_name
 from adfs.problem.losses import Loss, check_labels
-from adfs.problem.samples import Labels, Matrix, labels_of, sparse
+from adfs.problem.samples import Matrix, sparse
 
 _LARGEST = 1e150  # can be squared
+#: The ends of what doubles hold with all their digits.
+SMALLEST, LARGEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).max)
 
 
 class Shard(NamedTuple):
@@ -41,10 +42,6 @@ class Shard(NamedTuple):
         """Return some of the rows."""
         offset = None if self.offset is None else self.offset[rows]
         return Shard(self.X[rows], self.y[rows], self.weights[rows], offset)
-
-    def labels(self, loss: Loss) -> Labels:
-        """Return the labels as kernels take them."""
-        return labels_of(loss, self.y, self.offset)
 
 
 def as_numbers(values: ArrayLike, where: str) -> np.ndarray:
@@ -134,10 +131,8 @@ def check_weights(weights: ArrayLike | None, n_samples: int, where: str) -> np.n
     return masses
 
 
-def check_offset(offset: ArrayLike | None, n_samples: int, loss: Loss, where: str) -> np.ndarray | None:
+def check_offset(offset: ArrayLike, n_samples: int, loss: Loss, where: str) -> np.ndarray:
     """Return offsets of the margins as an array of its own, one per row, or one per row and output."""
-    if offset is None:
-        return None
     values = as_numbers(offset, f"{where}offset").copy()
     # A multinomial loss that does not know its K yet takes any number of columns.
     if loss.several_outputs:
@@ -171,7 +166,31 @@ def make_shard(
     _check_range(labels, f"{where}y")
     check_labels(loss, labels, f"{where}y")
     masses = check_weights(weights, labels.size, where)
-    return Shard(rows, labels, masses, check_offset(offset, labels.size, loss, where))
+    shift = None if offset is None else check_offset(offset, labels.size, loss, where)
+    return Shard(rows, labels, masses, shift)
+
+
+def check_squares(
+    data: Shard, norms: np.ndarray, loss: Loss, sigma: np.ndarray, name: Callable[[int], str]
+) -> None:
+    """Raise where ‖x‖², weights or their products leave the range of doubles; ``name`` names a row."""
+    weights = data.weights
+    outside = (norms < SMALLEST) | (norms > LARGEST)
+    chosen = np.flatnonzero(outside)
+    # Rows of zeros are constants, whatever the sum of their squares is.
+    outside[chosen] = np.asarray((data.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
+    # L and L/σ must be doubles with all their digits.
+    with np.errstate(over="ignore", under="ignore"):
+        smoothness = weights * norms * min(loss.beta, 1.0)
+        ratio = smoothness / sigma.min()
+    unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
+    for bad, what in (
+        (outside, "has a squared norm that is not a double; scale X"),
+        (weights < SMALLEST, "has a weight too small to divide by"),
+        (unusable, "has weight × squared norm / sigma beyond doubles; scale X, the weights or sigma"),
+    ):
+        if (bad & (weights > 0.0)).any():
+            raise InputError(f"{name(int(np.argmax(bad & (weights > 0.0))))} {what}")
 
 
 def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
@@ -206,18 +225,63 @@ def _stacked_offset(shards: list[Shard]) -> np.ndarray | None:
     return np.concatenate([zeros if shard.offset is None else shard.offset for shard, zeros in pairs])
 
 
+# --------------------------------------------------------------------------- nodes
+
+
+def check_count(n_nodes: object) -> int:
+    """Return the number of nodes, checked to be a whole number of at least 1."""
+    if isinstance(n_nodes, bool) or not isinstance(n_nodes, int | np.integer) or n_nodes < 1:
+        raise InputError(f"n_nodes must be a whole number of at least 1, got {n_nodes!r}")
+    return int(n_nodes)
+
+
+def _one_per_node(name: str, given: ArrayLike, n_nodes: int, *, above_zero: bool) -> np.ndarray:
+    """Return a number, or one number per node, as an array (n,) of its own that is not to be changed."""
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number or one number per node, got {given!r}") from None
+    if values.ndim == 0:
+        values = np.full(n_nodes, float(values))
+    if values.shape != (n_nodes,):
+        raise InputError(
+            f"{name} must be one number or one per node ({n_nodes} nodes), got shape {values.shape}"
+        )
+    fits = np.isfinite(values) & (values > 0.0 if above_zero else values >= 0.0)
+    if not fits.all():
+        bad, wanted = int(np.argmin(fits)), "above 0" if above_zero else "at least 0"
+        raise InputError(f"{name} must be finite and {wanted} at every node, node {bad} has {values[bad]:g}")
+    values.setflags(write=False)
+    return values
+
+
+def check_sigma(sigma: ArrayLike, n_nodes: int) -> np.ndarray:
+    """Return σ_i as one positive number per node, shape (n,)."""
+    values = _one_per_node("sigma", sigma, n_nodes, above_zero=True)
+    # Quotients by σ_i, and the sum of all σ_i, must be doubles with all their digits.
+    if values.min() < SMALLEST or values.max() > LARGEST / n_nodes:
+        bad = int(np.argmin(values) if values.min() < SMALLEST else np.argmax(values))
+        raise InputError(
+            f"sigma must be between {SMALLEST:.1e} and {LARGEST:.1e} in all, node {bad} has {values[bad]:g}; "
+            "scale the whole problem"
+        )
+    return values
+
+
+def check_l1(l1: ArrayLike | None, n_nodes: int) -> np.ndarray | None:
+    """Return λ_i as one number of at least 0 per node, (n,); None where all are 0."""
+    # All zero is no ℓ1 term: the kernels without one are faster.
+    values = None if l1 is None else _one_per_node("l1", l1, n_nodes, above_zero=False)
+    return values if values is not None and values.any() else None
+
+
 # --------------------------------------------------------------------------- splitting
 
 
-def _contiguous(y: np.ndarray, n_nodes: int, rng: np.random.Generator) -> list[np.ndarray]:
-    return np.array_split(np.arange(y.size), n_nodes)
+PARTITIONS = ("contiguous", "random", "label")
 
 
-def _random(y: np.ndarray, n_nodes: int, rng: np.random.Generator) -> list[np.ndarray]:
-    return [np.sort(part) for part in np.array_split(rng.permutation(y.size), n_nodes)]
-
-
-def _label(
+def _by_label(
     y: np.ndarray, n_nodes: int, rng: np.random.Generator, concentration: float = 0.5
 ) -> list[np.ndarray]:
     """Give each class to the nodes in Dirichlet(concentration) shares; no node is left without a sample."""
@@ -251,13 +315,6 @@ def _indices(node: int, part: ArrayLike) -> np.ndarray:
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
         raise InputError(f"partition: the list of node {node} must hold whole row numbers, got {part!r}")
     return rows.astype(np.int64)
-
-
-PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
-    "contiguous": _contiguous,
-    "random": _random,
-    "label": _label,
-}
 
 
 def split(
@@ -302,11 +359,15 @@ def split(
                 f"{n_samples} samples cannot be split over {n_nodes} nodes: every node needs one; "
                 "use fewer nodes"
             )
+        known = "concentration" if partition == "label" else "(none)"
         for option in options:
-            known = set(inspect.signature(PARTITIONS[partition]).parameters) - {"y", "n_nodes", "rng"}
-            if option not in known:
-                raise unknown_name(f"option of the partition {partition!r}", option, known or {"(none)"})
-        return PARTITIONS[partition](y, n_nodes, np.random.default_rng(seed), **options)
+            if option != known:
+                raise unknown_name(f"option of the partition {partition!r}", option, [known])
+        rng = np.random.default_rng(seed)
+        if partition == "label":
+            return _by_label(y, n_nodes, rng, **options)
+        order = np.arange(n_samples) if partition == "contiguous" else rng.permutation(n_samples)
+        return [np.sort(part) for part in np.array_split(order, n_nodes)]
     if options:
         raise InputError(f"index lists take no options, but {sorted(options)} were given")
     if not np.iterable(partition):

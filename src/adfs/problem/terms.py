@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,10 +21,11 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError
 from adfs.problem import losses
 from adfs.problem.evaluation import sum_in_order
-from adfs.problem.finite_sum import FiniteSum, check_sigma
+from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.logistic import ROOM_ROWS, Multinomial, multinomial_dual_prox
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Label, ShiftedLabel
+from adfs.problem.shards import check_sigma
 
 _EPS = float(np.finfo(np.float64).eps)
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
@@ -236,7 +236,6 @@ class MultinomialLogisticTerm(LinearTerm):
 class GeneralLoss(NamedTuple("GeneralLossParameters", []), Loss):
     """Stands for the loss of terms that have none: a loss that offers nothing."""
 
-    __slots__ = ()
     name = "general"
     task = "regression"
     beta = math.inf
@@ -292,9 +291,12 @@ class GeneralProblem(FiniteSum):
         self.n_samples, self.n_features = len(self.terms), int(n_features)
         self.dual_shape = (self.n_features,)
         # A term that keeps the base class's conjugate has none.
-        self.certifiable = all(type(term).conjugate is not Term.conjugate for term in self.terms)
+        kinds = {type(term) for term in self.terms}
+        self._without_conjugate = [kind.__name__ for kind in kinds if kind.conjugate is Term.conjugate]
+        self.certifiable = not self._without_conjugate
         self.node_starts = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
-        self.sigma = check_sigma(sigma, len(terms))
+        self.n_nodes, self.sigma = len(terms), check_sigma(sigma, len(terms))
+        self.active = np.array([not term.constant for term in self.terms], dtype=bool)
         # A larger L is valid for every term: it only makes the steps shorter.
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
         self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
@@ -337,10 +339,6 @@ class GeneralProblem(FiniteSum):
     def smoothness(self) -> np.ndarray:
         return self._smoothness
 
-    @cached_property
-    def active(self) -> np.ndarray:
-        return np.array([not term.constant for term in self.terms], dtype=bool)
-
     @property
     def batch_smoothness(self) -> np.ndarray:
         """Σ_j L_ij, an upper bound of the smoothness of each node's data term; shape (n,)."""
@@ -381,12 +379,11 @@ class GeneralProblem(FiniteSum):
         return sum_in_order(self.row_sums(duals), np.zeros(self.n_features))
 
     def _check_certifiable(self) -> None:
-        for term in self.terms:
-            if type(term).conjugate is Term.conjugate:
-                raise InputError(
-                    f"{type(term).__name__} has no conjugate, without which there is no duality gap: "
-                    "define `conjugate`, or run without a tolerance"
-                )
+        for name in self._without_conjugate:
+            raise InputError(
+                f"{name} has no conjugate, without which there is no duality gap: "
+                "define `conjugate`, or run without a tolerance"
+            )
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         self._check_certifiable()

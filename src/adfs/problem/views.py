@@ -24,8 +24,8 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.losses import Ends, Loss, clip, derivative, dual_prox, weighted_dual_prox
-from adfs.problem.problem import Problem
+from adfs.problem.losses import Ends, Loss, compiled_by_class, derivative, weighted_dual_prox
+from adfs.problem.problem import Parts, Problem
 from adfs.problem.samples import Label, Samples, ShiftedLabel, batch_smoothness, kind_of, plain_label
 from adfs.problem.terms import LinearTerm
 
@@ -43,8 +43,6 @@ class Boxed(
     ends : ndarray of shape (N, 4)
         The ends of the interval of margins, and the slopes ℓ' there, the lower one first.
     """
-
-    __slots__ = ()
 
     @property
     def beta(self) -> float:
@@ -67,18 +65,18 @@ def sample_dual_prox(
     raise NotImplementedError("compiled code only")
 
 
-def _clipped(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
-    # For losses whose curvature is β wherever it is not 0: what is convex everywhere is only to be clipped.
-    return clip(dual_prox(loss, zeta, h, b, start), ends[2], ends[3])
-
-
-def _prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
+def prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
+    """Return the dual prox of a loss with another β over a box."""
     raise NotImplementedError("compiled code only")
 
 
-overloads(_prox_in_box)(
-    lambda loss, zeta, h, b, start, beta, ends: getattr(kind_of(loss), "prox_in_box", _clipped)
-)
+def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
+    """Return the largest ℓ'' over an interval of margins."""
+    raise NotImplementedError("compiled code only")
+
+
+compiled_by_class(prox_in_box)
+compiled_by_class(curvature_over)
 
 
 @overloads(sample_curvature)
@@ -91,7 +89,7 @@ def _sample_curvature(loss: types.Type, beta: types.Type, j: types.Type) -> Call
 def _prox_boxed(loss: Boxed, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
     inverse = 1.0 / weight
     ends = (loss.ends[j, 0], loss.ends[j, 1], loss.ends[j, 2], loss.ends[j, 3])
-    return weight * _prox_in_box(loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends)
+    return weight * prox_in_box(loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends)
 
 
 def _prox_shifted(
@@ -116,18 +114,11 @@ overloads(sample_dual_prox)(lambda loss, j, zeta, h, b, weight, start: _chosen_p
 # --------------------------------------------------------------------------- intervals
 
 
-def _curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
-    raise NotImplementedError("compiled code only")
-
-
-overloads(_curvature_over)(lambda loss, low, high, b: getattr(kind_of(loss), "curvature_over", None))
-
-
 @compiled
 def _fill_boxes(samples: Samples, margins: np.ndarray, curvature: np.ndarray, ends: np.ndarray) -> None:
     for j in range(curvature.size):
         low, high, b = margins[j, 0], margins[j, 1], plain_label(samples.y, j)
-        curvature[j] = _curvature_over(samples.loss, low, high, b)
+        curvature[j] = curvature_over(samples.loss, low, high, b)
         ends[j, 0], ends[j, 1] = low, high
         ends[j, 2], ends[j, 3] = derivative(samples.loss, low, b), derivative(samples.loss, high, b)
 
@@ -143,25 +134,18 @@ class BoxedProblem(Problem):
     """
 
     def __init__(self, problem: FiniteSum, margins: np.ndarray) -> None:
-        if not problem.loss.can_be_boxed:
+        if problem.loss.curvature_over is None:
             raise InputError(f"the loss {problem.loss.name!r} does not tell its curvature over an interval")
-        self._set(problem.loss, problem.data, problem.node_starts, problem.sigma, problem.row_index)
-        self.l1, self.l1_columns = problem.l1, problem.l1_columns
+        own = problem.sigma, problem.l1, problem.l1_columns
+        self._set(Parts(problem.loss, problem.data, problem.node_starts, *own))
         self.whole, self.margins = problem, margins
         # The curvature over the interval, and the slopes at its ends, which bound the dual variable.
         curvature, ends = np.empty(problem.n_samples), np.empty((problem.n_samples, 4))
         _fill_boxes(problem.samples, margins, curvature, ends)
         self.boxed = Boxed(problem.loss, curvature, ends)
-
-    @property
-    def samples(self) -> Samples:
-        """The samples in the form kernels take, each with its interval."""
-        return Samples(self.boxed, self.rows, self.labels, self.weights, self.node_starts)
-
-    @cached_property
-    def active(self) -> np.ndarray:
-        """Which samples are drawn: those that are neither constants nor known."""
-        return np.asarray(self.whole.active & (self.boxed.curvature > 0.0))
+        # Kernels see the intervals, and draw the samples that are neither constants nor known.
+        self.samples = self.samples._replace(loss=self.boxed)
+        self.active = np.asarray(problem.active & (curvature > 0.0))
 
     @property
     def smoothness(self) -> np.ndarray:

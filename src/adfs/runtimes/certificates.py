@@ -10,7 +10,7 @@ import numpy as np
 from adfs.algorithms.base import Process
 from adfs.algorithms.qning import dual_pass
 from adfs.algorithms.round_process import PrimalProcess
-from adfs.problem.evaluation import add_squares, squared_norm
+from adfs.problem.evaluation import squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
 from adfs.runtimes.cluster import Cluster
@@ -134,7 +134,7 @@ class AllNodes:
 
     def objectives(self, points: np.ndarray) -> np.ndarray:
         """Return F at each of some points (p, d), shape (p,)."""
-        return add_squares(self.collect(self.problem.loss_sums(points)), self.penalty, points)
+        return self.penalty.objectives(self.collect(self.problem.loss_sums(points)), points)
 
     def certificate(
         self, theta: np.ndarray, found: Gap, lower: float, duals: np.ndarray | None = None

@@ -15,10 +15,10 @@ import scipy.sparse as sp
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import Loss, Multinomial, Problem
-from adfs.problem.finite_sum import FiniteSum, check_sigma
+from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.losses import check_labels, get_loss
 from adfs.problem.samples import Matrix, sparse
-from adfs.problem.shards import as_rows, as_signs
+from adfs.problem.shards import as_rows, as_signs, check_sigma
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.placement import Placement, place
 
@@ -199,7 +199,7 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
     """Give a process's problem the width of the widest, and sparse rows as soon as one has them."""
     # Problems that were made by each process are only widened.
     cluster.activity = "to compare the data"
-    cluster.same({"the loss": problem.loss_name})
+    cluster.same({"the loss": problem.loss.name})
     _refuse_empty(cluster.allgather(problem.n_samples))
     width = max([n_features or 0, *cluster.allgather(problem.n_features)])
     as_csr = any(cluster.allgather(problem.sparse))

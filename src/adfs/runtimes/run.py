@@ -126,7 +126,7 @@ def run_method(
             {
                 "the version of adfs": __version__,
                 "the method": chosen.name,
-                "the loss": problem.loss_name,
+                "the loss": problem.loss.name,
                 "the network": describe(network),
                 "the options": sorted((name, describe(value)) for name, value in own.items()),
             }
@@ -303,7 +303,7 @@ def _result(execution: Execution, stages: Stages, options: RunOptions, result: L
     details: JsonObject = {
         "tau": stages.tau,
         "read": options.read,
-        "loss": nodes.problem.loss_name,
+        "loss": nodes.problem.loss.name,
         "network": network.name or f"{network.n_nodes} nodes, {network.n_edges} edges",
     }
     if stages.several:

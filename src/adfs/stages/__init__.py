@@ -33,12 +33,12 @@ def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
         return rule
     # Boxes from certificates and assumed curvatures would contradict each other.
     if rule is not None:
-        what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss_name!r}"
+        what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss.name!r}"
         raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
-    if not problem.loss.can_be_boxed:
+    if problem.loss.curvature_over is None:
         raise InputError(
             f"parameters={choice!r} takes a linear model with the loss logistic, squared_hinge, huber, "
-            f"smoothed_hinge or smoothed_quantile, not {problem.loss_name!r}; use 'tuned'"
+            f"smoothed_hinge or smoothed_quantile, not {problem.loss.name!r}; use 'tuned'"
         )
     # The curvature of the other losses is the largest one or none, so that samples leave the schedule.
     return Adaptive(ADAPTIVE[choice], keeps_all=problem.loss.curvature_type == "continuous")
@@ -51,7 +51,7 @@ def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
     if problem.loss.smoothed(1.0) is None:
         raise InputError(
             "parameters='smoothing' takes the losses absolute, quantile, epsilon_insensitive and hinge, "
-            f"not {problem.loss_name!r}"
+            f"not {problem.loss.name!r}"
         )
     return Smoothing()
 

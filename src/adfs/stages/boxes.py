@@ -36,22 +36,20 @@ def _intervals(
     active: np.ndarray,
     theta: np.ndarray,
     duals: np.ndarray,
-    radius: np.ndarray,
+    distance: np.ndarray,
     dual_radius: float,
 ) -> np.ndarray:
     loss = samples.loss
     count = samples.weights.size
     out = np.empty((count, 2))
     margin = np.empty(1)
-    norms = evaluation.row_norms_squared(samples.rows, count)
     for j in range(count):
         b = plain_label(samples.y, j)
         evaluation.fill_margins(samples.rows, j, theta, margin)
         add_shift(samples.y, j, 1.0, margin)
-        # The margin moves by at most the radius times the norm of the row.
         u = margin[0]
         slack = _MARGIN_ROUNDING * (1.0 + abs(u))
-        away = radius[j] * np.sqrt(norms[j]) + slack
+        away = distance[j] + slack
         low, high = u - away, u + away
         if active[j]:
             # The dual variable bounds the margin too: |s − s*| ≤ √(2Gwβ), here of s/w.
@@ -74,7 +72,9 @@ def intervals(
     between θ and the optimum for each sample.
     """
     dual_radius = float(np.sqrt(2.0 * excess * problem.loss.beta))
-    return _intervals(problem.samples, problem.active, theta, duals, radius, dual_radius)
+    # The margin moves by at most the radius times the norm of the row.
+    distance = radius * np.sqrt(problem.row_norms_squared)
+    return _intervals(problem.samples, problem.active, theta, duals, distance, dual_radius)
 
 
 def _flatter(loss: Loss, beta: float, b: float) -> tuple[float, float]:

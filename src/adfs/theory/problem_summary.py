@@ -16,7 +16,7 @@ import numpy as np
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum, Loss
-from adfs.problem.evaluation import node_maxima, node_sums, row_norms_squared, sampling_weights
+from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def loss_facts(loss: Loss) -> dict[str, Any]:
         "n_outputs": loss.n_outputs,
         "curved": loss.curvature_type == "continuous",
         "quadratic": loss.curvature_type == "constant",
-        "unbounded": loss.assumes_curvature,
+        "unbounded": loss.curvature_type == "unbounded",
     }
 
 
@@ -279,7 +279,7 @@ class Facts:
         }
         # Without condition numbers the time depends on the size of the subgradients.
         if not problem.smooth:
-            norms = float(np.sum(samples.weights**2 * row_norms_squared(samples.rows, problem.n_samples)))
+            norms = float(np.sum(samples.weights**2 * problem.row_norms_squared))
             spread = norms / (problem.value_at_zero * sigma)
             return cls(kappa_s=math.inf, kappa_b=math.inf, spread=spread, **known)
         # λ_max of all rows together, not of each node: the planner splits the rows in other ways.
