@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from adfs.errors import InputError
 from adfs.problem import losses
-from adfs.problem.evaluation import sum_in_order
+from adfs.problem.evaluation import node_sums, sum_in_order
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.logistic import ROOM_ROWS, Multinomial, multinomial_dual_prox
 from adfs.problem.losses import Loss
@@ -350,11 +350,7 @@ class GeneralProblem(FiniteSum):
     def loss_sums(self, theta: np.ndarray) -> np.ndarray:
         if theta.ndim == 2:
             return np.column_stack([self.loss_sums(point) for point in theta])
-        return self._node_sums([term.value(theta) for term in self.terms])
-
-    def _node_sums(self, values: ArrayLike) -> np.ndarray:
-        weights = np.asarray(values, dtype=np.float64)
-        return np.bincount(self.node_of_row, weights=weights, minlength=self.n_nodes)
+        return node_sums(np.array([term.value(theta) for term in self.terms]), self.node_starts)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
         out = self.total_sigma * np.asarray(theta, dtype=np.float64)
@@ -387,7 +383,8 @@ class GeneralProblem(FiniteSum):
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
         self._check_certifiable()
-        return self._node_sums([term.conjugate(dual) for term, dual in zip(self.terms, duals, strict=True)])
+        values = [term.conjugate(dual) for term, dual in zip(self.terms, duals, strict=True)]
+        return node_sums(np.array(values), self.node_starts)
 
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         # Differences of values, conjugates and products, with their rounding. Terms have no margins, and so
@@ -404,7 +401,7 @@ class GeneralProblem(FiniteSum):
             apart = max(value + conjugate - product, 0.0) + rounding
             rows.append([apart, value, 0.0, 1.0, float(dual @ dual), rounding])
         columns = np.array(rows).reshape(-1, 6).T
-        return np.column_stack([self._node_sums(column) for column in columns])
+        return np.column_stack([node_sums(column, self.node_starts) for column in columns])
 
     def __repr__(self) -> str:
         sizes = f"n_nodes={self.n_nodes}, n_samples={self.n_samples}, n_features={self.n_features}"
