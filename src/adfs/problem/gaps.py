@@ -236,7 +236,6 @@ def gap_parts(
     active: np.ndarray,
     duals: np.ndarray,
     theta: np.ndarray,
-    beta: float,
     scales: np.ndarray,
     slack: float = 0.0,
 ) -> np.ndarray:
@@ -253,15 +252,13 @@ def gap_parts(
     active : ndarray of shape (N,)
     duals : ndarray of shape (N, K)
     theta : ndarray of shape (K·p,)
-    beta : float
-        The loss's smoothness.
     scales : ndarray of shape (n, 5)
         `scan_rows` with `label_scales`.
     slack : float
         A bound of what else the margins are off by: a rounded intercept.
     """
     out = np.zeros((samples.node_starts.size - 1, 6))
-    square = squared_norm(theta)
+    square, beta = squared_norm(theta), samples.loss.beta
     out[:, _ROWS] = scales[:, 0]
     if beta < math.inf:
         out[:, _MARGINS] = margin_rounding(scales, beta, square, slack)

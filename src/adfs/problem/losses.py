@@ -193,6 +193,12 @@ class Loss:
         # For losses whose curvature is β wherever it is not 0: convex everywhere, and only to be clipped.
         return clip(dual_prox(self, zeta, h, b, start), ends[2], ends[3])
 
+    def sample_curvature(self, beta: float, j: Any) -> float:
+        return beta
+
+    def sample_dual_prox(self, j: Any, zeta: float, h: float, b: Any, weight: float, start: float) -> float:
+        return weighted_dual_prox(self, zeta, h, b, weight, start)
+
     def outputs(self) -> int:
         return 1
 
@@ -297,6 +303,11 @@ def dual_prox(loss: Loss, zeta: float, h: float, b: Label, start: float) -> floa
     return float(_own(loss, b, "dual_prox")(loss, zeta, h, b, start))
 
 
+def prox_in_box(loss: Loss, zeta: float, h: float, b: Label, start: float, beta: float, ends: Ends) -> float:
+    """Return the dual prox of a loss with another β over a box."""
+    return float(_own(loss, b, "prox_in_box")(loss, zeta, h, b, start, beta, ends))
+
+
 # Of one output or several: margins and dual variables are arrays of K numbers, whatever K is.
 
 
@@ -335,6 +346,9 @@ _WITH_SHIFT: dict[str, Callable[..., object]] = {
     "dual_prox": lambda loss, zeta, h, b, start: dual_prox(
         loss, zeta + h * b.shift, h, b.label, start + b.shift
     ),
+    "prox_in_box": lambda loss, zeta, h, b, start, beta, ends: prox_in_box(
+        loss, zeta + h * b.shift, h, b.label, start + b.shift, beta, ends
+    ),
 }
 
 
@@ -343,14 +357,14 @@ def compiled_by_class(function: Callable[..., object]) -> None:
     name = function.__name__
 
     def choose(loss: types.Type, *others: types.Type) -> Callable[..., object] | None:
-        shifted = any(kind_of(other) is ShiftedLabel for other in others)
+        shifted = name in _WITH_SHIFT and any(kind_of(other) is ShiftedLabel for other in others)
         return _WITH_SHIFT[name] if shifted else getattr(kind_of(loss), name, None)
 
     overloads(function)(choose)
 
 
 _DISPATCHED: tuple[Callable[..., object], ...] = (value, derivative, curvature, conjugate, divergence, domain)
-_DISPATCHED += (dual_prox, outputs, point_of, write_slope, value_and_slope, clip_dual)
+_DISPATCHED += (dual_prox, prox_in_box, outputs, point_of, write_slope, value_and_slope, clip_dual)
 for _function in _DISPATCHED:
     compiled_by_class(_function)
 

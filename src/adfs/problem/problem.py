@@ -436,8 +436,7 @@ class Problem(FiniteSum):
 
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         s, theta = self._checked("s", duals), self._checked("theta", theta)
-        scales = self.margin_scales
-        return gaps.gap_parts(self.samples, self.active, s, theta, self.loss.beta, scales, slack)
+        return gaps.gap_parts(self.samples, self.active, s, theta, self.margin_scales, slack)
 
     def __repr__(self) -> str:
         kind = "sparse" if self.sparse else "dense"

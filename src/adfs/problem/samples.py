@@ -59,16 +59,12 @@ sparse: Callable[[Matrix], bool] = sp.issparse
 
 def rows_of(matrix: Matrix) -> Rows:
     """Return the rows of a dense C-contiguous array or of a CSR matrix, without copying."""
-    if sparse(matrix):
-        return SparseRows(*map(_only_read, (matrix.data, matrix.indices, matrix.indptr)))
-    return DenseRows(_only_read(matrix))
-
-
-def _only_read(array: np.ndarray) -> np.ndarray:
-    """Return a view for reading: the same kernels for arrays that can and that cannot be written to."""
-    seen = array.view()
-    seen.setflags(write=False)
-    return seen
+    arrays = (matrix.data, matrix.indices, matrix.indptr) if sparse(matrix) else (matrix,)
+    # Views for reading: the same kernels for arrays that can and that cannot be written to.
+    views = [array.view() for array in arrays]
+    for view in views:
+        view.setflags(write=False)
+    return SparseRows(*views) if sparse(matrix) else DenseRows(*views)
 
 
 def row_span(rows: Rows, j: SupportsIndex) -> tuple[int, int]:

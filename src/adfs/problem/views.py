@@ -14,19 +14,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
-from adfs.compilation import compiled, overloads
+from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.losses import Ends, Loss, compiled_by_class, derivative, weighted_dual_prox
+from adfs.problem.losses import Loss, compiled_by_class, derivative, prox_in_box
 from adfs.problem.problem import Parts, Problem
-from adfs.problem.samples import Label, Samples, ShiftedLabel, batch_smoothness, kind_of, plain_label
+from adfs.problem.samples import Label, Samples, ShiftedLabel, batch_smoothness, plain_label
 from adfs.problem.terms import LinearTerm
 
 
@@ -49,25 +47,30 @@ class Boxed(
         """β of the loss itself, which no β_j is above."""
         return self.loss.beta
 
+    def sample_curvature(self, beta: float, j: Any) -> float:
+        """Return β_j."""
+        return self.curvature[j]  # type: ignore[no-any-return]
+
+    def sample_dual_prox(self, j: Any, zeta: float, h: float, b: Any, weight: float, start: float) -> float:
+        """Return the dual prox of row j's term inside its box."""
+        inverse = 1.0 / weight
+        ends = (self.ends[j, 0], self.ends[j, 1], self.ends[j, 2], self.ends[j, 3])
+        return weight * prox_in_box(self.loss, zeta * inverse, h * inverse, b, start, self.curvature[j], ends)
+
 
 # --------------------------------------------------------------------------- what kernels call
 
 
 def sample_curvature(loss: Loss, beta: float, j: int | np.uint64) -> float:
     """Return the smoothness of row j's loss: β, or β_j where it has an interval."""
-    return float(loss.curvature[j]) if isinstance(loss, Boxed) else beta
+    return float(type(loss).sample_curvature(loss, beta, j))
 
 
 def sample_dual_prox(
     loss: Loss, j: int | np.uint64, zeta: float, h: float, b: Label, weight: float, start: float
 ) -> float:
     """Return the dual prox of row j's term, inside its box where it has one."""
-    raise NotImplementedError("compiled code only")
-
-
-def prox_in_box(loss: Loss, zeta: float, h: float, b: float, start: float, beta: float, ends: Ends) -> float:
-    """Return the dual prox of a loss with another β over a box."""
-    raise NotImplementedError("compiled code only")
+    return type(loss).sample_dual_prox(loss, j, zeta, h, b, weight, start)
 
 
 def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
@@ -75,43 +78,9 @@ def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
     raise NotImplementedError("compiled code only")
 
 
-compiled_by_class(prox_in_box)
+compiled_by_class(sample_curvature)
+compiled_by_class(sample_dual_prox)
 compiled_by_class(curvature_over)
-
-
-@overloads(sample_curvature)
-def _sample_curvature(loss: types.Type, beta: types.Type, j: types.Type) -> Callable[..., object] | None:
-    if kind_of(loss) is Boxed:
-        return lambda loss, beta, j: loss.curvature[j]
-    return lambda loss, beta, j: beta
-
-
-def _prox_boxed(loss: Boxed, j: int, zeta: float, h: float, b: float, weight: float, start: float) -> float:
-    inverse = 1.0 / weight
-    ends = (loss.ends[j, 0], loss.ends[j, 1], loss.ends[j, 2], loss.ends[j, 3])
-    return weight * prox_in_box(loss.loss, zeta * inverse, h * inverse, b, start, loss.curvature[j], ends)
-
-
-def _prox_shifted(
-    loss: Boxed, j: int, zeta: float, h: float, b: ShiftedLabel, weight: float, start: float
-) -> float:
-    return sample_dual_prox(loss, j, zeta + h * b.shift, h, b.label, weight, start + b.shift)
-
-
-def _prox_plain(loss: Loss, j: int, zeta: float, h: float, b: Label, weight: float, start: float) -> float:
-    return weighted_dual_prox(loss, zeta, h, b, weight, start)
-
-
-def _chosen_prox(loss: types.Type, b: types.Type) -> Callable[..., float]:
-    if kind_of(loss) is not Boxed:
-        return _prox_plain
-    return _prox_shifted if kind_of(b) is ShiftedLabel else _prox_boxed
-
-
-overloads(sample_dual_prox)(lambda loss, j, zeta, h, b, weight, start: _chosen_prox(loss, b))
-
-
-# --------------------------------------------------------------------------- intervals
 
 
 @compiled
