@@ -53,7 +53,6 @@ def time_exchange(ranks: MpiRanks, width: int) -> tuple[float, float]:
     assert isinstance(process, EventProcess)
     exchange = ranks.events(process, placement, ProcessTimes())
     exchange.compile()
-    exchange.open()
     ours, plain, at = np.inf, np.inf, 0
     count = 500
     for _ in range(REPEATS):
@@ -66,7 +65,7 @@ def time_exchange(ranks: MpiRanks, width: int) -> tuple[float, float]:
         ours = min(ours, (time.perf_counter() - begun) / count)
         if _ % 8 == 0:
             plain = min(plain, message_seconds(ranks, (0, 1), width))
-    exchange.close()
+    exchange.links.close()
     return ours, plain
 
 
@@ -79,7 +78,6 @@ def execution_of(
     nodes = AllNodes(ranks, placement, problem)
     execution = Execution(METHODS["adfs"].start(setting), nodes, "x", None)
     execution.compile(METHODS["adfs"], setting)
-    execution.open()
     return execution
 
 

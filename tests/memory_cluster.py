@@ -45,25 +45,11 @@ class Board:
         return found
 
 
-class QueueLinks:
+class QueueLinks(Links):
     def __init__(self, board: Board, rank: int, placement: Placement, message_length: int) -> None:
-        ends = placement.rank_of_node[placement.edges]
-        self.edges = np.flatnonzero(placement.cut & (ends == rank).any(axis=1))
-        self.number = np.full(len(placement.edges), -1, dtype=np.int32)
-        self.number[self.edges] = np.arange(self.edges.size)
-        own = ends[self.edges]
-        self.peer = np.where(own[:, 0] == rank, own[:, 1], own[:, 0])
-        shape = (self.edges.size, message_length)
-        self.out, self.into = np.zeros(shape), np.zeros(shape)
-        self.exchanges = np.zeros(self.edges.size, dtype=np.int64)
+        super().__init__(rank, placement, message_length)
         self._to = [board.queue("edge", e, rank, p) for e, p in zip(self.edges, self.peer, strict=True)]
         self._from = [board.queue("edge", e, p, rank) for e, p in zip(self.edges, self.peer, strict=True)]
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def renew(self, link: int) -> None: ...
 
     def send(self, link: int) -> None:
         self._to[link].put(self.out[link].copy())

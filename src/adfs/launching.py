@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from adfs.errors import InputError
+
 # The variables of the number of ranks and of the own rank, by launcher: Open MPI, MPICH and Intel MPI
 # (Hydra), MVAPICH2, Cray PALS.
 _VARIABLES = (
@@ -112,10 +114,35 @@ def killed_after(deadline: float, what: str) -> Iterator[None]:
 
 def load_mpi(deadline: float) -> Any:
     """Return mpi4py's ``MPI``; its import starts MPI, which waits for all ranks."""
-    if "mpi4py.MPI" in sys.modules or not launched_by_mpi():
+    with contextlib.ExitStack() as limits:
+        if "mpi4py.MPI" not in sys.modules:
+            _check_file_limit()
+            if launched_by_mpi():
+                limits.enter_context(killed_after(deadline, "start MPI"))
         from mpi4py import MPI
-
-        return MPI
-    with killed_after(deadline, "start MPI"):
-        from mpi4py import MPI
+    # Launcher and library may belong to different MPI installations. Each process would then be the only rank
+    # of its own world, and solve its shard as if it were all the data.
+    launch = launch_of()
+    if launch is not None and launch.size > 1 and MPI.COMM_WORLD.Get_size() == 1:
+        wait_for_rank_0()
+        sys.stderr.write(
+            f"adfs: the launcher started {launch.size} processes but each one's MPI library sees itself "
+            "alone: mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's "
+            "own\n"
+        )
+        raise SystemExit(2)
     return MPI
+
+
+def _check_file_limit() -> None:
+    """Raise if the limit of file sizes is too low for MPI's shared memory: MPI would end silently."""
+    try:
+        import resource
+    except ImportError:  # there are no limits on this system
+        return
+    limit, needed = resource.getrlimit(resource.RLIMIT_FSIZE)[0], 16 << 20
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise InputError(
+            f"files may not be larger than {limit >> 10} kB here (ulimit -f), and MPI needs "
+            f"{needed >> 10} kB for its shared memory: raise the limit"
+        )

@@ -128,7 +128,7 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
         counts = cluster.allgather(table.n_samples)
         y = _labels(cluster, table, tables, estimator._task, sum(counts))
         # The estimator gets the nodes of this process, and the other processes as its cluster.
-        n_nodes, partition = _nodes(request, parts, cluster)
+        n_nodes, partition = _nodes(request, parts, nodes)
         estimator.set_params(n_nodes=n_nodes, network=network, partition=partition, cluster=cluster)
         # With cross-validation the search is fitted in place of the estimator.
         fitter = estimator if request.cv is None else _search(request, estimator)
@@ -201,12 +201,12 @@ def _search(request: FitRequest, estimator: Estimator) -> Search:
 
 
 def _nodes(
-    request: FitRequest, parts: list[np.ndarray], cluster: Cluster
+    request: FitRequest, parts: list[np.ndarray], nodes: list[int] | None
 ) -> tuple[int, str | list[np.ndarray]]:
     """Return the number of nodes in this process and the partition of its rows."""
     given = request.nodes
-    # Over MPI the files of this rank are its nodes.
-    if cluster.size > 1:
+    # Over MPI the files of this rank are its nodes, whose numbers are known.
+    if nodes is not None:
         return len(parts), parts
     # One file is split; the network may determine the number of nodes.
     if len(parts) == 1:

@@ -338,9 +338,7 @@ def all_ranks(deadline: float = 60.0) -> Iterator[MPI.Intracomm]:
     A rank that does not start or end within ``deadline`` seconds ends the launch.
     """
     from adfs.launching import load_mpi
-    from adfs.runtimes.mpi.links import check_file_limit
 
-    check_file_limit()
     try:
         MPI = load_mpi(deadline)
     except ImportError:
@@ -349,9 +347,7 @@ def all_ranks(deadline: float = 60.0) -> Iterator[MPI.Intracomm]:
             "adfs, or '.[hpc]' on a site's own MPI"
         ) from None
     from adfs.runtimes.mpi.faults import as_one_program
-    from adfs.runtimes.mpi.ranks import check_launcher
 
-    check_launcher()
     with as_one_program(MPI.COMM_WORLD, deadline):
         yield MPI.COMM_WORLD
 

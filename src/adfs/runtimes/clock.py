@@ -31,14 +31,7 @@ from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
-from adfs.runtimes.delays import (
-    ClockState,
-    Delays,
-    Pace,
-    computation_time,
-    message_times,
-    start_clock,
-)
+from adfs.runtimes.delays import ClockState, Delays, Pace, computation_time, message_times
 from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
 from adfs.schedule.philox import stage_seed
@@ -222,7 +215,8 @@ class Clock:
         self.stage = -1
         self._seed, self._samples = seed, np.ascontiguousarray(sizes.n_samples, dtype=np.int64)
         self._pace = delays.pace(network, seed, single=single)
-        self._state = start_clock(network)
+        n, counts = network.n_nodes, np.zeros(network.n_edges + 1, dtype=np.int64)
+        self._state = ClockState(np.zeros(n), np.zeros(n, dtype=np.int64), counts)
         self._ends = network.edges.astype(np.int64)
         self._sent = np.empty(network.n_nodes)
         self.begin_stage(parameters, sizes)
@@ -237,9 +231,9 @@ class Clock:
         # The same draws as those of the run: a stage has a seed of its own.
         self._effort = self._method.effort(parameters, sizes, network)
         self._coins = np.uint64(seed)
-        self._schedule: Schedule | None = None
+        self.schedule: Schedule | None = None
         if isinstance(self._effort, EventEffort):
-            self._schedule = make_schedule(
+            self.schedule = make_schedule(
                 self._kind,
                 seed=seed,
                 n_nodes=network.n_nodes,
@@ -276,11 +270,6 @@ class Clock:
         """The mean of T_i."""
         return min(float(self._state.time.mean()), self.latest)  # rounding
 
-    @property
-    def in_whole_steps(self) -> bool:
-        """Whether positions are whole numbers."""
-        return self._schedule is None or self._schedule.kind == "iid"
-
     def advance(self, position: float) -> None:
         """Go on to a position, not before the current one."""
         if not position >= self.position:
@@ -288,9 +277,9 @@ class Clock:
         effort = self._effort
         # Events are drawn again from the seed; rounds follow from their numbers.
         if isinstance(effort, EventEffort):
-            assert self._schedule is not None
+            assert self.schedule is not None
             before = np.ascontiguousarray(effort.before_exchange, dtype=np.int64)
-            for _, events in self._schedule.windows(self.position - self._base, position - self._base):
+            for _, events in self.schedule.windows(self.position - self._base, position - self._base):
                 _walk_events(self._pace, self._state, self._ends, before, events.actor)
         else:
             tau = self._pace.tau
@@ -417,6 +406,8 @@ def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
         raise InputError(
             f"a budget of time must be finite and not before the clock's {clock.latest:g}, got {time!r}"
         )
+    schedule = clock.schedule
+    in_whole_steps = schedule is None or schedule.kind == "iid"
     # Double the stride until the time is passed, then bisect between the last two positions.
     while True:
         mark = clock.mark()
@@ -430,7 +421,7 @@ def position_at(clock: Clock, time: float, *, stride: float = 4096.0) -> float:
             )
     low, high = mark[0], clock.position
     for _ in range(64):
-        middle = float(np.floor(0.5 * (low + high))) if clock.in_whole_steps else 0.5 * (low + high)
+        middle = float(np.floor(0.5 * (low + high))) if in_whole_steps else 0.5 * (low + high)
         # The two positions are neighbours.
         if not low < middle < high:
             break

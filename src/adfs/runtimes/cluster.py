@@ -14,7 +14,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -41,11 +41,12 @@ class RefusalError(InputError):
     own = False
 
 
-class Links(Protocol):
+class Links:
     """The ends of the cut edges that are in this process: one message out and one in per exchange.
 
     The k-th message sent over an edge meets the k-th one taken at its other end: both ends go through the
-    events of an edge in the same order.
+    events of an edge in the same order. A transport implements the methods; in one process no edge is cut and
+    none of them is called.
 
     Attributes
     ----------
@@ -61,18 +62,22 @@ class Links(Protocol):
         How many exchanges there were.
     """
 
-    edges: np.ndarray
-    number: np.ndarray
-    peer: np.ndarray
-    out: np.ndarray
-    into: np.ndarray
-    exchanges: np.ndarray
+    def __init__(self, rank: int, placement: Placement, message_length: int) -> None:
+        ends = placement.rank_of_node[placement.edges]
+        self.edges = np.flatnonzero(placement.cut & (ends == rank).any(axis=1))
+        self.number = np.full(len(ends), -1, dtype=np.int32)
+        self.number[self.edges] = np.arange(self.edges.size)
+        one, other = ends[self.edges].T
+        self.peer = np.where(one == rank, other, one).astype(np.int64)
+        self.out, self.into = np.zeros((2, self.edges.size, message_length))
+        self.exchanges = np.zeros(self.edges.size, dtype=np.int64)
 
     def open(self) -> None:
-        """Be ready for messages."""
+        """Be ready for messages; called before each window of events."""
 
     def send(self, link: int) -> None:
         """Send ``out[link]``, without waiting."""
+        raise NotImplementedError
 
     def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
         """Return those of some links whose message is in ``into`` and whose own message has left.
@@ -80,6 +85,7 @@ class Links(Protocol):
         With ``why``, wait until there is one. A transport gives up after its deadline, and says for whom it
         waited and why.
         """
+        raise NotImplementedError
 
     def renew(self, link: int) -> None:
         """Be ready for the next message, once the last one has been used."""
@@ -133,13 +139,13 @@ class Cluster(ABC):
         An item is an array of floats or consists of the types of JSON; `pack` makes bytes of it.
         """
 
-    @abstractmethod
     def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
         """Send arrays to some processes and fill arrays from others, one each way per pair at most."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def links(self, placement: Placement, message_length: int) -> Links | None:
-        """Return the links over the edges that this process shares with others, None without such."""
+    def links(self, placement: Placement, message_length: int) -> Links:
+        """Return the links over the edges that this process shares with others."""
+        return Links(self.rank, placement, message_length)
 
     def busy(self) -> AbstractContextManager[None]:
         """Let the others be patient while this process reads, compiles or writes, however long it takes."""
@@ -228,14 +234,16 @@ class Cluster(ABC):
     def in_turns(self, activity: str, action: Callable[[], object]) -> None:
         """Do something that leaves its result on the disk: once per machine, then everywhere."""
         self.activity = activity
+        if self.size == 1:
+            action()
+            return
         # The first process of a machine fills its cache on the disk, the others then read it.
         first_here = self.hosts.index(self.hosts[self.rank]) == self.rank
         for turn in (True, False):
             if first_here is turn:
                 with self.busy():
                     action()
-            if self.size > 1:
-                self.allgather(None)
+            self.allgather(None)
 
     def say(self, sentence: str) -> None:
         """Show one line, from one place: process 0 says it for all."""
@@ -252,13 +260,6 @@ class OneProcess(Cluster):
     def allgather(self, item: Any) -> list[Any]:
         """Return the item."""
         return [item]
-
-    def sendrecv(self, outgoing: Parcels, incoming: Parcels) -> None:
-        """Send nothing."""
-
-    def links(self, placement: Placement, message_length: int) -> Links | None:
-        """Return None: every edge is inside this process."""
-        return None
 
 
 def pack(item: Any) -> bytes:

@@ -192,12 +192,6 @@ def _short(values: ArrayLike) -> str:
     return f"{array.min():g}..{array.max():g}"
 
 
-def start_clock(network: Network) -> ClockState:
-    """Return a clock at time 0."""
-    n = network.n_nodes
-    return ClockState(np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(network.n_edges + 1, dtype=np.int64))
-
-
 # --------------------------------------------------------------------------- draws
 
 

@@ -27,27 +27,10 @@ if TYPE_CHECKING:
 # Between two polls for messages there must not be much work, because some networks move a message only while
 # their library is called: so many events at most, and so many numbers.
 _EVENTS_PER_POLL, _NUMBERS_PER_POLL = 256, 1 << 17
-_MOST_AHEAD = 1 << 16  # events that may wait
-
-
-def events_ahead(tau: float | None) -> int:
-    """Return how many events may wait before no further one is tried.
-
-    While a message is under way, a process has the time for about τ samples. With more events there is little
-    more to do, and every event that waits is tried again and again.
-
-    Examples
-    --------
-    >>> events_ahead(None), events_ahead(5000.0)
-    (256, 10000)
-    """
-    if tau is None or not tau > 0.0:  # not given, or nan
-        return 256
-    return int(min(max(256.0, 2.0 * tau), _MOST_AHEAD))
 
 
 class EventExchange:
-    """Executes windows of events of a process, some of whose edges may lead elsewhere (no links: none does).
+    """Executes windows of events of a process, some of whose edges may lead to other processes.
 
     ``tau``, the time of a message in units of a sample's computation, limits the search for events that need
     not wait.
@@ -57,63 +40,51 @@ class EventExchange:
         self,
         cluster: Cluster,
         process: EventProcess,
-        links: Links | None,
+        links: Links,
         times: ProcessTimes,
         tau: float | None = None,
     ) -> None:
-        self.cluster, self.process, self.times = cluster, process, times
-        self._links = links if links is not None and links.edges.size else None
-        self._ahead = 0 if self._links is None else events_ahead(tau)
+        self.cluster, self.process, self.links, self.times = cluster, process, links, times
+        # While a message is under way, a process has the time for about τ samples. If more events wait, there
+        # is little more to do, and every event that waits is tried again and again.
+        self._ahead = int(min(max(256.0, 2.0 * (tau or 0.0)), 1 << 16))
         self._at_once = max(8, min(_EVENTS_PER_POLL, _NUMBERS_PER_POLL // process.message_length))
         # Room for the events that wait and for the next ones that are tried.
-        room = self._ahead + self._at_once if self._links is not None else 0
+        room = self._ahead + self._at_once if links.edges.size else 0
         self._blocked = np.zeros(int((process.slot >= 0).sum()) if room else 0, dtype=np.uint8)
         self._waiting = np.zeros(room, dtype=np.int32)
         self._ready = np.zeros(room, dtype=np.int32)
         self._taken = empty_events(room)
         # By link: the node's place and the time of the exchange under way.
         self._pending: dict[int, tuple[int, float]] = {}
-        edges = self.links.edges if self._links is not None else ()
-        self._own_place = np.array([process.end(int(edge)) for edge in edges], dtype=np.int64)
-
-    @property
-    def links(self) -> Links:
-        """The links to other processes; there must be some."""
-        assert self._links is not None
-        return self._links
+        self._own_place = np.array([process.end(int(edge)) for edge in links.edges], dtype=np.int64)
 
     def compile(self) -> None:
         """Compile the kernels, without a message."""
         self.process.run(self._taken, 0, 0)
-        if self._links is not None:
+        if self.links.edges.size:
             self._execute(empty_events(0), 0)
 
-    def open(self) -> None:
-        """Be ready for messages."""
-        if self._links is not None:
-            self._links.open()
-
-    def close(self) -> None:
-        """Leave no message under way."""
-        if self._links is not None:
-            self._links.close()
-
-    def used_edges(self) -> list[tuple[int, int]]:
-        """Return each edge to another process and how many exchanges it carried."""
-        if self._links is None:
-            return []
-        return [(int(e), int(n)) for e, n in zip(self._links.edges, self._links.exchanges, strict=True)]
-
     def execute(self, events: Events) -> None:
-        """Execute all the events of a window; on return nothing is under way."""
-        process, size = self.process, events.time.size
-        if self._links is None:
+        """Execute all the events of a window, and count the work; on return nothing is under way."""
+        process, links, size = self.process, self.links, events.time.size
+        computations = int(np.count_nonzero(events.sample >= 0))
+        # Without links to other processes there is nothing to wait for.
+        if not links.edges.size:
             begun = time.perf_counter()
             process.run(events, 0, size)
             self.times.computing += time.perf_counter() - begun
-        else:
-            self._execute(events, size)
-        self._count(events)
+            process.count(computations, size - computations)
+            return
+        links.open()
+        self._execute(events, size)
+        # Inside this process an exchange is two messages, one each way; with another process it is one.
+        exchanged = events.actor[events.sample < 0] - process.slot.size
+        across = int(np.count_nonzero(links.number[exchanged] >= 0))
+        process.count(computations, exchanged.size - across)
+        done = process.work
+        messages = done.messages + across
+        process.work = Work(done.computations, messages, messages * process.message_length)
 
     def _execute(self, events: Events, size: int) -> None:
         process, n = self.process, self.process.slot.size
@@ -183,22 +154,6 @@ class EventExchange:
         number = int(self.links.exchanges[link])
         where = f"edge {edge} between nodes {a} and {b}, its exchange {number} here"
         return f"at the event of time {moment:.17g} ({where})"
-
-    def _count(self, events: Events) -> None:
-        """Add to the work done; an exchange with another process is one message of this one."""
-        process = self.process
-        # Inside this process an exchange is two messages, one each way.
-        if self._links is None:
-            computations = int(np.count_nonzero(events.sample >= 0))
-            process.count(computations, events.sample.size - computations)
-            return
-        n = process.slot.size
-        exchanged = events.actor[events.actor >= n] - n
-        across = int(np.count_nonzero(self._links.number[exchanged] >= 0))
-        process.count(events.actor.size - exchanged.size, exchanged.size - across)
-        done = process.work
-        messages = done.messages + across
-        process.work = Work(done.computations, messages, messages * process.message_length)
 
 
 # --------------------------------------------------------------------------- which events can be executed now
@@ -292,9 +247,12 @@ class GossipProduct:
     ) -> None:
         self.cluster, self.placement, self.times = cluster, placement, times
         self.products = 0
-        self.rows: SparseRows | None
         csr = matrix if matrix.has_sorted_indices else matrix.sorted_indices()
         block = placement.block(cluster.rank)
+        self.rows = SparseRows(csr.data, csr.indices, csr.indptr) if block.size == csr.shape[0] else None
+        if self.rows is not None:
+            self._own = self.rows
+            return
         # The rows of this process, and the columns that it needs from others.
         own = sp.csr_array(csr[block])
         own.sort_indices()
@@ -307,7 +265,6 @@ class GossipProduct:
         place[block] = np.arange(block.size)
         place[needed] = block.size + np.arange(needed.size)
         self._own = SparseRows(own.data, place[own.indices].astype(csr.indices.dtype), own.indptr)
-        self.rows = self._own if block.size == csr.shape[0] else None
         self._needed = needed.size
         self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in _runs(owner)]
         # The values of this process that the rows of others need, in the order of nodes.

@@ -130,15 +130,10 @@ class Execution:
             rows, beta = np.flatnonzero(small.active), float(small.samples.loss.beta)
             dual_pass(small.samples, beta, rows, float(small.sigma[0]), duals, zero)
 
-    def open(self) -> None:
-        """Be ready for messages."""
-        if self._exchange is not None:
-            self._exchange.open()
-
     def close(self) -> None:
         """Leave no message under way."""
         if self._exchange is not None:
-            self._exchange.close()
+            self._exchange.links.close()
 
     def account(self) -> JsonObject:
         """Return every process's times and messages, and how often each edge between two was used."""
@@ -152,10 +147,12 @@ class Execution:
         }
         # Both ends of an edge count its exchanges: one of them reports it.
         edges = []
-        for edge, count in self._exchange.used_edges() if self._exchange is not None else []:
-            a, b = self.placement.edges[edge]
-            if self.placement.rank_of_node[a] == self.cluster.rank:  # the lower node's process reports it
-                edges.append([edge, int(a), int(b), count])
+        if self._exchange is not None:
+            links = self._exchange.links
+            for edge, count in zip(links.edges.tolist(), links.exchanges.tolist(), strict=True):
+                a, b = self.placement.edges[edge].tolist()
+                if self.placement.rank_of_node[a] == self.cluster.rank:  # the lower node's process reports it
+                    edges.append([edge, a, b, count])
         self.cluster.activity = "to sum up the run"
         cards = self.cluster.allgather([own, edges])
         return {

@@ -258,7 +258,6 @@ def _run_stages(
     execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
     stages.attach(execution)
     cluster.in_turns("to compile", partial(execution.compile, stages.method, stages.setting))
-    execution.open()
     plan = CheckPlan.of(options, stages)
     execution.times.setting_up = time.perf_counter() - begun
     show = cluster.rank == 0 and wanted_on_screen(options.progress)
@@ -337,6 +336,6 @@ def _result(execution: Execution, stages: Stages, options: RunOptions, result: L
 
 def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
     """Say which process holds which nodes, where progress is shown."""
-    if wanted_on_screen(progress) and cluster.size > 1:
+    if wanted_on_screen(progress) and placement.n_ranks > 1:
         for line in str(placement).splitlines():
             cluster.say(line)

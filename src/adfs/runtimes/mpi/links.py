@@ -17,6 +17,7 @@ import numpy as np
 from numba import types
 
 from adfs.errors import InputError
+from adfs.runtimes.cluster import Links
 from adfs.runtimes.mpi.faults import Tag
 from adfs.runtimes.placement import Placement
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks
 
 
-class MpiLinks:
+class MpiLinks(Links):
     """The ends of the cut edges that are on this rank; see `adfs.runtimes.cluster.Links`.
 
     The messages of an edge have their own tag between the two ranks, so its k-th send meets its k-th receive.
@@ -32,23 +33,13 @@ class MpiLinks:
     """
 
     def __init__(self, ranks: MpiRanks, placement: Placement, message_length: int) -> None:
+        super().__init__(ranks.rank, placement, message_length)
         self._watch = ranks.watch
-        ends = placement.rank_of_node[placement.edges]
-        mine = placement.cut & (ends == ranks.rank).any(axis=1)
-        self.edges = np.flatnonzero(mine)
-        count = self.edges.size
-        # The link of each edge, −1 for edges that are not between this rank and another.
-        self.number = np.full(len(placement.edges), -1, dtype=np.int32)
-        self.number[self.edges] = np.arange(count)
-        at_edges = ends[self.edges]
-        self.peer = np.where(at_edges[:, 0] == ranks.rank, at_edges[:, 1], at_edges[:, 0]).astype(np.int64)
         # The buffers stay in place, because the requests keep their addresses.
-        self.out, self.into = np.zeros((count, message_length)), np.zeros((count, message_length))
-        self.exchanges = np.zeros(count, dtype=np.int64)
-        tags = self._tags()
-        comm = ranks.watch.comm
-        self.sends = [comm.Send_init(self.out[c], int(self.peer[c]), int(tags[c])) for c in range(count)]
-        self.receives = [comm.Recv_init(self.into[c], int(self.peer[c]), int(tags[c])) for c in range(count)]
+        comm, all_tags = ranks.watch.comm, self._tags()
+        ends = list(zip(self.out, self.into, self.peer.tolist(), all_tags.tolist(), strict=True))
+        self.sends = [comm.Send_init(out, peer, tag) for out, _, peer, tag in ends]
+        self.receives = [comm.Recv_init(into, peer, tag) for _, into, peer, tag in ends]
         self.started = False
 
     def _tags(self) -> np.ndarray:
@@ -134,17 +125,3 @@ def library_is_loaded() -> bool:
             return False
         llvmlite.binding.add_symbol(name, address)
     return True
-
-
-def check_file_limit() -> None:
-    """Raise if the limit of file sizes is too low for MPI's shared memory: MPI would end silently."""
-    try:
-        import resource
-    except ImportError:  # there are no limits on this system
-        return
-    limit, needed = resource.getrlimit(resource.RLIMIT_FSIZE)[0], 16 << 20
-    if limit != resource.RLIM_INFINITY and limit < needed:
-        raise InputError(
-            f"files may not be larger than {limit >> 10} kB here (ulimit -f), and MPI needs "
-            f"{needed >> 10} kB for its shared memory: raise the limit"
-        )

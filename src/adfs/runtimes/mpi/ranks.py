@@ -13,7 +13,7 @@ import numpy as np
 
 from adfs.algorithms.base import EventProcess, Method, get_method
 from adfs.errors import InputError
-from adfs.launching import launch_of, load_mpi, wait_for_rank_0
+from adfs.launching import load_mpi
 from adfs.network import Network
 from adfs.problem import Loss
 from adfs.problem.evaluation import sum_in_order
@@ -29,7 +29,6 @@ from adfs.runtimes.mpi.faults import (
     end_all_on_error,
     nothing,
     restore_error_hook,
-    say,
 )
 from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
 from adfs.runtimes.options import RunOptions, describe, takes_run_options
@@ -99,10 +98,8 @@ class MpiRanks(Cluster):
 
     def __enter__(self) -> Self:
         if self._depth == 0:
-            if self._comm is None:
-                self._comm = load_mpi(self.deadline).COMM_WORLD
-            check_launcher()
-            self._connect(self._comm)
+            mpi = load_mpi(self.deadline)
+            self._connect(self._comm or mpi.COMM_WORLD)
         self._depth += 1
         return self
 
@@ -267,26 +264,6 @@ class MpiRanks(Cluster):
 
 def _load(deadline: float, compiled: bool) -> MpiRanks:
     return MpiRanks(deadline=deadline, compiled=compiled)
-
-
-def check_launcher(world_size: int | None = None) -> None:
-    """Refuse to start if the launcher and the MPI library do not belong together.
-
-    Each process would then be the only rank of its own world, and solve its shard as if it were all the data.
-    """
-    from mpi4py import MPI
-
-    launch = launch_of()
-    size = MPI.COMM_WORLD.Get_size() if world_size is None else world_size
-    if launch is not None and launch.size > 1 and size == 1:
-        sentence = (
-            f"the launcher started {launch.size} processes but each one's MPI library sees itself alone: "
-            "mpiexec and mpi4py belong to different MPI installations; use the mpiexec of mpi4py's own"
-        )
-        # All processes fail alike: rank 0 writes the sentence first, and its end ends the others.
-        wait_for_rank_0()
-        say(sentence)
-        raise SystemExit(2)
 
 
 @takes_run_options
