@@ -46,7 +46,7 @@ def main() -> str:
         network = adfs.Network(name, seed=0)
         Parameters.tuned(node_summary(network.n_nodes), network, tau=5.0)
         seconds = time.perf_counter() - begun
-        kind = "exact" if network.resistances.exact else network.resistances.method
+        kind = "exact" if network.resistances.exact else "bound"
         what = f"{name}, {network.n_edges:,} edges, resistances {kind}"
         rows.append(Row(what, seconds, "s", target=60.0))
     return write_table("networks", "Building a network of 100,000 nodes and tuning ADFS for it", rows)

@@ -181,9 +181,9 @@ def test_network_does_not_change() -> None:
         network.weights,
         network.degrees,
         network.weighted_degrees,
-        network.incidence_indptr,
-        network.incidence_edges,
-        network.incidence_neighbours,
+        network.incidence.indptr,
+        network.incidence.edges,
+        network.incidence.neighbours,
         network.neighbours(0),
         network.resistances.values,
         network.second_eigenpair.vector,
@@ -232,14 +232,14 @@ def test_incidence() -> None:
     network = Network("random-regular:30,4", seed=1)
     graph = network.to_networkx()
     for node in range(30):
-        first, last = network.incidence_indptr[node : node + 2]
-        edges, neighbours = network.incidence_edges[first:last], network.neighbours(node)
+        first, last = network.incidence.indptr[node : node + 2]
+        edges, neighbours = network.incidence.edges[first:last], network.neighbours(node)
         assert neighbours.tolist() == sorted(graph[node])
         assert edges.tolist() == sorted(edges.tolist())
         for edge, other in zip(edges, neighbours, strict=True):
             assert sorted((node, int(other))) == network.edges[edge].tolist()
-    assert network.incidence_indptr[-1] == 2 * network.n_edges
-    assert network.incidence_edges.dtype == np.int64
+    assert network.incidence.indptr[-1] == 2 * network.n_edges
+    assert network.incidence.edges.dtype == np.int64
     single = Network("path:1")
     assert single.neighbours(0).size == 0
     assert single.degrees.tolist() == [0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adfs.network import Network, diameter_bounds, hop_distances
 from adfs.network.distances import bridges, shared_neighbour_sums
-from adfs.network.spectrum import factor_cost, grounded_solver
+from adfs.network.spectrum import GroundedLaplacian, factor_cost
 
 
 @st.composite
@@ -41,9 +41,9 @@ def test_distances_and_bridges_agree_with_networkx(network: Network) -> None:
 @given(networks())
 def test_sums_over_common_neighbours(network: Network) -> None:
     products, series = np.empty(network.n_edges), np.empty(network.n_edges)
-    weights = network.weights[network.incidence_edges]
+    weights = network.weights[network.incidence.edges]
     shared_neighbour_sums(
-        network.incidence_indptr, network.incidence_neighbours, weights, network.edges, products, series
+        network.incidence.indptr, network.incidence.neighbours, weights, network.edges, products, series
     )
     table = network.adjacency().toarray()
     for (k, j), product, conductance in zip(network.edges, products, series, strict=True):
@@ -59,8 +59,8 @@ def test_common_neighbours_at_a_hub() -> None:
     network = Network(rim + [(0, k) for k in range(1, 61)])
     products, series = np.empty(network.n_edges), np.empty(network.n_edges)
     shared_neighbour_sums(
-        network.incidence_indptr,
-        network.incidence_neighbours,
+        network.incidence.indptr,
+        network.incidence.neighbours,
         np.ones(2 * network.n_edges),
         network.edges,
         products,
@@ -79,7 +79,7 @@ def test_grounded_systems(network: Network) -> None:
     right -= right.mean()
     ground = network.n_nodes // 2
     for method in ("factor", "cg"):
-        solution = grounded_solver(network, ground, method)(right)
+        solution = GroundedLaplacian(network, ground, method).solve(right)
         assert solution[ground] == 0.0
         assert network.laplacian() @ solution == pytest.approx(right, abs=1e-10)
 

@@ -3,7 +3,7 @@
 from adfs.network.distances import Resistances, diameter_bounds, hop_distances, resistances
 from adfs.network.graphs import GRAPHS
 from adfs.network.network import ChebyshevCoefficients, Network, lazy_gossip
-from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
+from adfs.network.spectrum import EigenPair, largest_eigenvalue, second_eigenpair
 
 __all__ = [
     "GRAPHS",
@@ -13,7 +13,7 @@ __all__ = [
     "Resistances",
     "diameter_bounds",
     "hop_distances",
-    "largest_eigenpair",
+    "largest_eigenvalue",
     "lazy_gossip",
     "resistances",
     "second_eigenpair",

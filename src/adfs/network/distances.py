@@ -32,10 +32,11 @@ SEARCHES = 64
 
 
 @compiled
-def _breadth_first(indptr: Ints, neighbours: Ints, source: int, hops: Ints, queue: Ints) -> None:
-    """Write the number of hops from ``source`` to every node of a connected graph into ``hops`` (n,)."""
+def _breadth_first(indptr: Ints, neighbours: Ints, source: int) -> NDArray[np.int64]:
+    """Return the number of hops from ``source`` to every node of a connected graph."""
     # The queue holds the nodes in the order of their discovery, and ends as a list of all nodes.
-    hops[:] = -1
+    hops = np.full(indptr.size - 1, -1)
+    queue = np.empty_like(hops)
     hops[source] = 0
     queue[0] = source
     tail = 1
@@ -47,13 +48,12 @@ def _breadth_first(indptr: Ints, neighbours: Ints, source: int, hops: Ints, queu
                 hops[other] = hops[node] + 1
                 queue[tail] = other
                 tail += 1
+    return hops
 
 
 def hop_distances(network: Network, source: int) -> NDArray[np.int64]:
     """Count the hops from ``source`` to every node, (n,) int64."""
-    hops = np.empty(network.n_nodes, np.int64)
-    _breadth_first(network.incidence_indptr, network.incidence_neighbours, source, hops, np.empty_like(hops))
-    return hops
+    return _breadth_first(network.incidence.indptr, network.incidence.neighbours, source)
 
 
 def diameter_bounds(network: Network, searches: int | None = None) -> tuple[int, int]:
@@ -120,21 +120,16 @@ class Resistances:
     ----------
     values : (|E|,) array
         In (0, 1], in the order of ``network.edges``, read-only.
-    method : str
-        ``"exact"`` or ``"bound"``.
+    exact : bool
+        Whether they are the R_e themselves.
     relative_error : float
         R_e ≤ values[e] ≤ (1 + relative_error) R_e on every edge, up to rounding. For exact values it is the
         measured defect of Foster's sum.
     """
 
     values: Floats
-    method: str
+    exact: bool
     relative_error: float
-
-    @property
-    def exact(self) -> bool:
-        """Whether ``values`` are the R_e themselves."""
-        return self.method == "exact"
 
 
 @single_threaded
@@ -172,26 +167,24 @@ def resistances(network: Network, method: Literal["auto", "exact", "bound"] = "a
     >>> resistances(Network("cycle:4")).values.round(12).tolist()
     [0.75, 0.75, 0.75, 0.75]
     """
-    # Every refusal comes before the work.
     methods = ("auto", "exact", "bound")
     if method not in methods:
         raise unknown_name("resistance method", method, methods)
-    small = network.n_nodes <= EXACT_NODES
-    if method == "exact" and not small:
+    n = network.n_nodes
+    if method == "exact" and n > EXACT_NODES:
         raise InputError(
-            f"exact resistances are for networks of at most {EXACT_NODES} nodes and this one has"
-            f" {network.n_nodes}: use method='bound'"
+            f"exact resistances are for networks of at most {EXACT_NODES} nodes and this one has {n}:"
+            " use method='bound'"
         )
-    if network.n_edges == 0:
-        values, chosen, error = np.empty(0), "exact", 0.0
-    elif method == "exact" or (method == "auto" and small):
-        values, chosen = _exact(network), "exact"
-        error = abs(float(values.sum()) - (network.n_nodes - 1)) / (network.n_nodes - 1)
+    exact = n <= EXACT_NODES and (method != "bound" or n == 1)
+    if exact:
+        # One node has no edges. Foster's sum measures the rounding of the others.
+        values = _exact(network) if n > 1 else np.empty(0)
+        error = abs(float(values.sum()) - (n - 1)) / max(n - 1, 1)
     else:
-        chosen = "bound"
         values, error = _bound(network)
     values.flags.writeable = False
-    return Resistances(values, chosen, error)
+    return Resistances(values, exact, error)
 
 
 def _exact(network: Network) -> Floats:
@@ -257,9 +250,9 @@ def _bound(network: Network) -> tuple[Floats, float]:
     """Return the smallest of the three bounds of every edge, and the largest relative error."""
     edges, weights, degrees = network.edges, network.weights, network.weighted_degrees
     products, series = np.empty(network.n_edges), np.empty(network.n_edges)
-    by_node = weights[network.incidence_edges]
+    by_node = weights[network.incidence.edges]
     shared_neighbour_sums(
-        network.incidence_indptr, network.incidence_neighbours, by_node, edges, products, series
+        network.incidence.indptr, network.incidence.neighbours, by_node, edges, products, series
     )
     values = np.minimum(1.0, weights / (weights + series))
     # t and q of the third bound, as sums over the neighbours of both ends.

@@ -296,41 +296,34 @@ GRAPHS: Mapping[str, Family] = {
 }
 
 
-def _parse(family: str, text: str) -> list[Number]:
-    """Read the sizes behind a colon; each is a whole number but for probabilities and radii."""
+def _read_sizes(family: str, text: str, n_nodes: int | None) -> tuple[Number, ...]:
+    """Read the sizes behind a colon, and compute those that were not given from the number of nodes."""
     entry = GRAPHS[family]
+    pieces = text.replace("x", ",").split(",") if text.strip() else []
+    if len(pieces) > len(entry.sizes) and not entry.more_sizes:
+        raise InputError(
+            f"the network {family!r} takes {len(entry.sizes)} size(s), not {len(pieces)}:"
+            f" write it like '{entry.example}'"
+        )
     values: list[Number] = []
-    for piece in text.replace("x", ",").split(",") if text.strip() else ():
+    for position, piece in enumerate(pieces):
         try:
-            values.append(float(piece))
+            value = float(piece)
         except ValueError:
             raise InputError(
                 f"cannot read the size {piece!r} of the network '{family}:{text}':"
                 f" write it like '{entry.example}'"
             ) from None
-    if len(values) > len(entry.sizes) and not entry.more_sizes:
-        raise InputError(
-            f"the network {family!r} takes {len(entry.sizes)} size(s), not {len(values)}:"
-            f" write it like '{entry.example}'"
-        )
-    for position, value in enumerate(values):
+        # Probabilities and radii are real numbers, all other sizes are whole.
         name = entry.sizes[min(position, len(entry.sizes) - 1)]
-        if name not in ("p", "radius"):
-            if not float(value).is_integer():
-                raise InputError(
-                    f"the size {name!r} of the network {family!r} must be a whole number, not {value!r}"
-                )
-            values[position] = int(value)
-        elif not math.isfinite(value):
+        kind, valid = "whole", value.is_integer()
+        if name in ("p", "radius"):
+            kind, valid = "finite", math.isfinite(value)
+        if not valid:
             raise InputError(
-                f"the size {name!r} of the network {family!r} must be a finite number, not {value!r}"
+                f"the size {name!r} of the network {family!r} must be a {kind} number, not {value!r}"
             )
-    return values
-
-
-def _complete_sizes(family: str, values: list[Number], n_nodes: int | None) -> tuple[Number, ...]:
-    """Compute the sizes that were not given from the number of nodes."""
-    entry = GRAPHS[family]
+        values.append(int(value) if kind == "whole" else value)
     given: Sizes = dict(zip(entry.sizes, values, strict=False))
     missing = entry.sizes[len(values) :]
     if not missing:
@@ -365,7 +358,7 @@ def build_graph(name: str, n_nodes: int | None, seed: int | None) -> tuple[int, 
     if family not in GRAPHS:
         raise unknown_name("network", family, GRAPHS)
     entry = GRAPHS[family]
-    sizes = _complete_sizes(family, _parse(family, text), n_nodes)
+    sizes = _read_sizes(family, text, n_nodes)
     separator = "x" if entry.more_sizes else ","
     full_name = f"{family}:{separator.join(f'{s:g}' if isinstance(s, float) else str(s) for s in sizes)}"
     # Refuse sizes without a graph, and a number of nodes that contradicts them.

@@ -255,8 +255,6 @@ def check_connected(arrays: GraphArrays) -> None:
     """Refuse a graph with several components, and name a node of another component."""
     if arrays.n_nodes == 0:
         raise InputError("the network has no nodes: give at least one, 'path:1' is a single node")
-    if arrays.n_nodes == 1:  # every fit on one machine makes such a network
-        return
     count, component = components(arrays.n_nodes, arrays.edges)
     if count > 1:
         other = int(np.flatnonzero(component != component[0])[0])

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse
@@ -18,10 +18,22 @@ from adfs.errors import InputError
 from adfs.network import inputs
 from adfs.network.distances import Resistances, diameter_bounds, resistances
 from adfs.network.graphs import build_graph
-from adfs.network.spectrum import EigenPair, largest_eigenpair, second_eigenpair
+from adfs.network.spectrum import EigenPair, largest_eigenvalue, second_eigenpair
 
 if TYPE_CHECKING:
     import networkx
+
+
+class Incidence(NamedTuple):
+    """The edges of each node.
+
+    Those of node i are at positions indptr[i]:indptr[i + 1] of ``edges`` (2|E|,), their numbers, and of
+    ``neighbours`` (2|E|,), the nodes at their other ends. Both ascend within a node; all are int64.
+    """
+
+    indptr: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    neighbours: NDArray[np.int64]
 
 
 class Network:
@@ -82,10 +94,11 @@ class Network:
     """
 
     n_nodes: int
+    n_edges: int
     edges: NDArray[np.int64]
     weights: NDArray[np.float64]
     name: str | None
-    _labels: tuple[Hashable, ...] | None
+    _arrays: inputs.GraphArrays
 
     def __init__(
         self,
@@ -96,7 +109,7 @@ class Network:
         seed: int | None = None,
     ) -> None:
         if n_nodes is not None:
-            if not _is_whole(n_nodes) or n_nodes < 1:
+            if not isinstance(n_nodes, int | np.integer) or isinstance(n_nodes, bool) or n_nodes < 1:
                 raise InputError(f"n_nodes must be a whole number of at least 1, not {n_nodes!r}")
             n_nodes = int(n_nodes)
         arrays, name = _read(spec, n_nodes, seed)
@@ -104,10 +117,13 @@ class Network:
             raise InputError(
                 f"the network has {arrays.n_nodes} nodes but n_nodes is {n_nodes}: make them agree"
             )
-        # Weights first: an edge of weight 0 is refused with its own sentence.
-        values = inputs.check_weights(arrays.weights if weights is None else weights, arrays)
-        inputs.check_connected(arrays)
-        self._set(replace(arrays, weights=values), name)
+        # A graph with a name is connected, and its weights are 1 or were checked before.
+        if name is None or weights is not None:
+            values = inputs.check_weights(arrays.weights if weights is None else weights, arrays)
+            arrays = replace(arrays, weights=values)
+        if name is None:
+            inputs.check_connected(arrays)
+        self._set(arrays, name)
 
     def _set(self, arrays: inputs.GraphArrays, name: str | None) -> None:
         edges = np.ascontiguousarray(arrays.edges, dtype=np.int64).copy()
@@ -115,12 +131,13 @@ class Network:
         edges.flags.writeable = weights.flags.writeable = False
         # Not by `__setattr__`, which refuses.
         self.__dict__.update(
-            n_nodes=int(arrays.n_nodes), edges=edges, weights=weights, name=name, _labels=arrays.labels
+            n_nodes=int(arrays.n_nodes),
+            n_edges=len(edges),
+            edges=edges,
+            weights=weights,
+            name=name,
+            _arrays=replace(arrays, edges=edges, weights=weights),
         )
-
-    @property
-    def _arrays(self) -> inputs.GraphArrays:
-        return inputs.GraphArrays(self.n_nodes, self.edges, self.weights, self._labels)
 
     @classmethod
     def _from_arrays(cls, arrays: inputs.GraphArrays, name: str | None) -> Network:
@@ -152,21 +169,16 @@ class Network:
             return NotImplemented
         return (
             self.n_nodes == other.n_nodes
-            and self._labels == other._labels
+            and self._arrays.labels == other._arrays.labels
             and np.array_equal(self.edges, other.edges)
             and np.array_equal(self.weights, other.weights)
         )
 
     def __hash__(self) -> int:
         # By content, as `__eq__` compares.
-        return hash((self.n_nodes, self._labels, self.edges.tobytes(), self.weights.tobytes()))
+        return hash((self.n_nodes, self._arrays.labels, self.edges.tobytes(), self.weights.tobytes()))
 
     # The graph itself
-
-    @property
-    def n_edges(self) -> int:
-        """Number of edges."""
-        return len(self.edges)
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
@@ -175,8 +187,7 @@ class Network:
 
     def with_weights(self, weights: object) -> Network:
         """Return the same graph with other edge weights μ_e² (a number, or (|E|,) values)."""
-        values = inputs.check_weights(weights, self._arrays)
-        return Network._from_arrays(replace(self._arrays, weights=values), self.name)
+        return Network(self, weights=weights)
 
     def to_networkx(self) -> networkx.Graph:
         """Return a networkx graph with the labels as nodes and the weights as edge attribute ``"weight"``."""
@@ -198,35 +209,21 @@ class Network:
         return values
 
     @cached_property
-    def _incidence(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def incidence(self) -> Incidence:
+        """The edges and neighbours of each node, as three arrays."""
         ends = self.edges.ravel()
         order = np.argsort(ends, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=self.n_nodes))]).astype(np.int64)
         # The ends of edge e are at positions 2e and 2e + 1: the other end of position p is at p ^ 1.
-        parts = (indptr, (order // 2).astype(np.int64), ends[order ^ 1])
+        parts = Incidence(indptr, (order // 2).astype(np.int64), ends[order ^ 1])
         for part in parts:
             part.flags.writeable = False
         return parts
 
-    @property
-    def incidence_indptr(self) -> NDArray[np.int64]:
-        """(n + 1,) int64: node i's incident edges are at positions indptr[i]:indptr[i + 1]."""
-        return self._incidence[0]
-
-    @property
-    def incidence_edges(self) -> NDArray[np.int64]:
-        """(2|E|,) int64: edge numbers by node, ascending within a node."""
-        return self._incidence[1]
-
-    @property
-    def incidence_neighbours(self) -> NDArray[np.int64]:
-        """(2|E|,) int64: the node at the other end of each of :attr:`incidence_edges`, ascending too."""
-        return self._incidence[2]
-
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
         """(n,) int64: number of neighbours of each node."""
-        values = np.diff(self.incidence_indptr)
+        values = np.diff(self.incidence.indptr)
         values.flags.writeable = False
         return values
 
@@ -242,14 +239,14 @@ class Network:
         """Neighbours of a node, ascending."""
         if not 0 <= node < self.n_nodes:
             raise InputError(f"there is no node {node}: nodes are numbered 0 to {self.n_nodes - 1}")
-        indptr = self.incidence_indptr
-        return self.incidence_neighbours[indptr[node] : indptr[node + 1]]
+        indptr, _, neighbours = self.incidence
+        return neighbours[indptr[node] : indptr[node + 1]]
 
     # Matrices and constants of the theory
 
     def adjacency(self) -> scipy.sparse.csr_array:
         """Return the weighted adjacency matrix, (n, n) CSR with sorted 32-bit indices."""
-        indptr, edges, neighbours = self._incidence
+        indptr, edges, neighbours = self.incidence
         return scipy.sparse.csr_array(
             (self.weights[edges], neighbours.astype(np.int32), indptr.astype(np.int32)),
             shape=(self.n_nodes, self.n_nodes),
@@ -274,7 +271,7 @@ class Network:
     @cached_property
     def laplacian_max(self) -> float:
         """λ_max(Lap); zero for a single node."""
-        return largest_eigenpair(self).value
+        return largest_eigenvalue(self)
 
     @property
     def gamma(self) -> float:
@@ -290,10 +287,6 @@ class Network:
     def diameter(self) -> int:
         """Largest hop distance; above 2,000 nodes perhaps an upper bound (see `diameter_bounds`)."""
         return diameter_bounds(self)[1]
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _read(spec: object, n_nodes: int | None, seed: int | None) -> tuple[inputs.GraphArrays, str | None]:

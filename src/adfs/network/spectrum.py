@@ -63,18 +63,16 @@ class EigenPair:
         the residual of the pair, of which the true error is about the square; below 1e-8 as a rule, never
         above 1e-2.
     method : str
-        ``"dense"``, ``"factor"``, ``"cg"`` or ``"lanczos"``; ``"bound"`` for an upper bound of λ_max.
+        ``"dense"``, ``"factor"``, ``"cg"`` or ``"lanczos"``.
+    lower : float
+        ``value * (1 - error)``: the safe side where too large a λ_2 would do harm.
     """
 
     value: float
     vector: Floats
     error: float
     method: str
-
-    @property
-    def lower(self) -> float:
-        """``value * (1 - error)``: the safe side where too large a λ_2 would do harm."""
-        return self.value * (1.0 - self.error)
+    lower: float
 
 
 @single_threaded
@@ -89,7 +87,8 @@ def second_eigenpair(
     diagonal : (n,) array or float, optional
         The positive diagonal of N, the masses of the nodes; the identity by default.
     method : {"auto", "dense", "factor", "cg", "lanczos"}
-        The module explains the choice. Start vectors are fixed, so that the same input gives the same bits.
+        The module explains the choice; "cg" takes over where "lanczos" does not converge. Start vectors are
+        fixed, so that the same input gives the same bits.
 
     Returns
     -------
@@ -103,60 +102,64 @@ def second_eigenpair(
     1.333333333333
     """
     n = network.n_nodes
-    masses = _check_diagonal(diagonal, n)
+    masses = np.asarray(1.0 if diagonal is None else diagonal, dtype=np.float64)
+    if masses.shape not in ((), (n,)):
+        raise InputError(
+            f"the diagonal has shape {masses.shape} but the network has {n} nodes: give one number per node"
+        )
+    masses = np.array(np.broadcast_to(masses, n))
+    bad = np.flatnonzero(~(np.isfinite(masses) & (masses > 0)))
+    if bad.size:
+        raise InputError(
+            f"the diagonal is {masses[bad[0]]:g} at node {bad[0]}:"
+            " every entry must be a positive finite number"
+        )
     if method not in METHODS:
         raise unknown_name("eigenvalue method", method, METHODS)
     if n == 1:
-        return EigenPair(float("inf"), np.zeros(1), 0.0, "dense")
-    chosen = _choose(network, masses) if method == "auto" else method
-    if chosen == "lanczos":
-        # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
-        root = np.sqrt(masses)
-        inverse_root = scipy.sparse.diags_array(1.0 / root)
-        scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
-        vector, converged = _lanczos(lambda v: scaled @ v, root / np.linalg.norm(root), largest=False)
-        if converged:
-            u = vector / root
-            return _certify(network, masses, u - np.sum(masses * u) / masses.sum(), chosen)
-        if method != "auto":
-            raise _not_converged()
-        chosen = "cg"
-    return _InversePencil(network, masses, chosen).second_eigenpair()
+        return EigenPair(np.inf, np.zeros(1), 0.0, "dense", np.inf)
+    # The diagonal of N^{-1} Lap spans about as many orders of magnitude as its spectrum does.
+    rates = network.weighted_degrees / masses
+    chosen: str = method
+    if method == "auto" and n <= DENSE_NODES:
+        chosen = "dense"
+    elif method == "auto" and factor_cost(network) <= FACTOR_COST_EACH * (n + network.n_edges):
+        chosen = "factor"
+    elif method == "auto":
+        chosen = "lanczos" if rates.max() <= EVEN_MASSES * rates.min() else "cg"
+    if chosen != "lanczos":
+        return _by_inverse(network, masses, chosen)
+    # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
+    root = np.sqrt(masses)
+    inverse_root = scipy.sparse.diags_array(1.0 / root)
+    scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
+    vector, converged = _lanczos(lambda v: scaled @ v, root / np.linalg.norm(root), largest=False)
+    if not converged:
+        return _by_inverse(network, masses, "cg")
+    u = vector / root
+    return _checked(network, masses, u - np.sum(masses * u) / masses.sum(), chosen)
 
 
 @single_threaded
-def largest_eigenpair(network: Network) -> EigenPair:
-    """λ_max(Lap) and its vector; 0 for one node.
+def largest_eigenvalue(network: Network) -> float:
+    """Return λ_max(Lap); 0 for one node.
 
-    Above 400 nodes, where Lanczos takes long, the value is an upper bound: no eigenvalue exceeds the largest
-    sum of two linked nodes' weighted degrees (Anderson and Morley). Lanczos takes long on thin graphs whose
-    nodes are alike (paths, grids), and there this bound is close.
+    Above 400 nodes, where Lanczos takes long, it is an upper bound: no eigenvalue exceeds the largest sum of
+    two linked nodes' weighted degrees (Anderson and Morley). Lanczos takes long on thin graphs whose nodes
+    are alike (paths, grids), and there this bound is close.
     """
     n = network.n_nodes
-    masses, laplacian = np.ones(n), network.laplacian()
     if n == 1:
-        return EigenPair(0.0, masses, 0.0, "dense")
+        return 0.0
+    masses, laplacian = np.ones(n), network.laplacian()
     if n <= DENSE_NODES:
-        top = np.linalg.eigh(laplacian.toarray())[1][:, -1]
-        return _certify(network, masses, top, "dense")
+        return _checked(network, masses, np.linalg.eigh(laplacian.toarray())[1][:, -1], "dense").value
     vector, converged = _lanczos(
         lambda v: laplacian @ v, masses / np.sqrt(n), largest=True, max_steps=LANCZOS_STEPS // 20
     )
-    pair = _certify(network, masses, vector, "lanczos")
     if converged:
-        return pair
-    bound = float(network.weighted_degrees[network.edges].sum(axis=1).max())
-    return EigenPair(bound, pair.vector, 1.0 - pair.value / bound + ROUNDING, "bound")
-
-
-def _choose(network: Network, masses: Floats) -> str:
-    if network.n_nodes <= DENSE_NODES:
-        return "dense"
-    if factor_cost(network) <= FACTOR_COST_EACH * (network.n_nodes + network.n_edges):
-        return "factor"
-    # The diagonal of N^{-1} Lap spans about as many orders of magnitude as its spectrum does.
-    rates = network.weighted_degrees / masses
-    return "lanczos" if rates.max() <= EVEN_MASSES * rates.min() else "cg"
+        return _checked(network, masses, vector, "lanczos").value
+    return float(network.weighted_degrees[network.edges].sum(axis=1).max())
 
 
 def factor_cost(network: Network) -> float:
@@ -172,49 +175,62 @@ def factor_cost(network: Network) -> float:
     return min(float(np.sum(np.bincount(hops).astype(np.float64) ** 3)), cycles**3) + network.n_nodes
 
 
-def grounded_solver(network: Network, ground: int, method: str) -> Operator:
-    """Return a function that solves Lap x = right in all rows but that of ``ground``, where x is zero.
+class GroundedLaplacian:
+    """The Laplacian without the row and the column of one node, which makes it positive definite.
 
-    A Laplacian is singular along the constant vector. Without the row and the column of one node (*grounding*
-    it) it is positive definite. Method "cg" iterates on the whole matrix and a right side that sums to zero.
+    A Laplacian is singular along the constant vector. Method "cg" iterates on the whole matrix and a right
+    side that sums to zero; any other method factorises.
     """
-    laplacian = network.laplacian()
-    kept = np.delete(np.arange(network.n_nodes), ground)
-    if method == "cg":
-        inverse_diagonal = scipy.sparse.diags_array(1.0 / laplacian.diagonal())
 
-        def iterate(right: Floats) -> Floats:
-            balanced = right.copy()
-            balanced[ground] = -right[kept].sum()
-            # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
-            size = float(np.max(np.abs(balanced))) or 1.0
-            # as with a factorisation, the caller checks the result
-            x, _ = cg(laplacian, balanced / size, rtol=1e-12, maxiter=LANCZOS_STEPS, M=inverse_diagonal)
-            return np.asarray(size * (x - x[ground]))
+    def __init__(self, network: Network, ground: int, method: str) -> None:
+        self.network, self.ground, self.iterative = network, ground, method == "cg"
+        self.laplacian = network.laplacian()
+        self.kept = np.delete(np.arange(network.n_nodes), ground)
+        if self.iterative:
+            return
+        try:
+            self.factor = splu(
+                self.laplacian[self.kept][:, self.kept].tocsc(),
+                permc_spec="MMD_AT_PLUS_A",
+                diag_pivot_thresh=0.0,
+                options={"SymmetricMode": True},
+            )
+        except RuntimeError:
+            raise AdfsError(
+                "the Laplacian is singular to rounding: the edge weights span too many orders of magnitude"
+            ) from None
 
-        return iterate
-    try:
-        factor = splu(
-            laplacian[kept][:, kept].tocsc(),
-            permc_spec="MMD_AT_PLUS_A",
-            diag_pivot_thresh=0.0,
-            options={"SymmetricMode": True},
-        )
-    except RuntimeError:
-        raise AdfsError(
-            "the Laplacian is singular to rounding: the edge weights span too many orders of magnitude"
-        ) from None
+    def solve(self, right: Floats, refinements: int = 0) -> Floats:
+        """Solve Lap x = right in all rows but that of the ground, where x is zero.
 
-    def solve(right: Floats) -> Floats:
-        x = np.zeros_like(right)
-        x[kept] = factor.solve(np.ascontiguousarray(right[kept]))
+        A refinement gives x all its digits.
+        """
+        x, residual = np.zeros_like(right), right
+        i, j = self.network.edges.T
+        for step in range(refinements + 1):
+            if step > 0:
+                # Flows along edges, unlike products with the Laplacian, do not cancel.
+                flow = self.network.weights * (x[i] - x[j])
+                out = np.bincount(i, weights=flow, minlength=x.size)
+                residual = right - (out - np.bincount(j, weights=flow, minlength=x.size))
+            if self.iterative:
+                balanced = residual.copy()
+                balanced[self.ground] = -residual[self.kept].sum()
+                # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
+                size = float(np.max(np.abs(balanced))) or 1.0
+                precondition = scipy.sparse.diags_array(1.0 / self.laplacian.diagonal())
+                # as with a factorisation, the caller checks the result
+                found, _ = cg(
+                    self.laplacian, balanced / size, rtol=1e-12, maxiter=LANCZOS_STEPS, M=precondition
+                )
+                x += size * (found - found[self.ground])
+            else:
+                x[self.kept] += self.factor.solve(np.ascontiguousarray(residual[self.kept]))
         return x
 
-    return solve
 
-
-class _InversePencil:
-    """The inverse of (Lap, N), whose largest eigenvalue is 1/λ_2.
+def _by_inverse(network: Network, masses: Floats, method: str) -> EigenPair:
+    """Find the pair of (Lap, N) from its inverse, whose largest eigenvalue is 1/λ_2.
 
     With a heavy node g grounded (x_g = 0) and u = x − Σ_i N_i x_i/ΣN, which sums to zero under N,
 
@@ -224,123 +240,75 @@ class _InversePencil:
     eigenvalue of C N^{1/2} Lap_g⁻¹ N^{1/2} C (zero at g). Rounding is relative to that eigenvalue, however
     many orders of magnitude N spans; in N^{-1/2} Lap N^{-1/2} it is relative to the spectrum's other end.
     """
+    # heavy, so that removing means does not cancel, and well connected, so that the rest is not singular
+    ground = int(np.argmax(masses * network.weighted_degrees))
+    inverse = GroundedLaplacian(network, ground, method)
+    total, root = float(masses.sum()), np.sqrt(masses)
+    root[ground] = 0.0
+    along = root / np.sqrt(total)
+    shrink = 1.0 / (1.0 + float(np.sqrt(masses[ground] / total)))
+    # Refine every solution when a trial solution has fewer than ten correct digits.
+    start = np.random.default_rng(0).standard_normal(masses.size)
+    rough, better = inverse.solve(root * start), inverse.solve(root * start, 1)
+    lost = np.max(root * np.abs(better - rough)) / np.max(root * np.abs(better))
+    refinements = int(lost > 1e-10)
 
-    def __init__(self, network: Network, masses: Floats, method: str) -> None:
-        self.network, self.masses, self.method = network, masses, method
-        # heavy, so that removing means does not cancel, and well connected, so that the rest is not singular
-        ground = int(np.argmax(masses * network.weighted_degrees))
-        self.total = float(masses.sum())
-        self.root = np.sqrt(masses)
-        self.root[ground] = 0.0
-        self.along: Floats = self.root / np.sqrt(self.total)
-        self.shrink = 1.0 / (1.0 + float(np.sqrt(masses[ground] / self.total)))
-        self.solve_once = grounded_solver(network, ground, method)
-        self.refinements = 0
-        # Refine every solution when a trial solution has fewer than ten correct digits.
-        trial = self.root * np.random.default_rng(0).standard_normal(masses.size)
-        rough, better = self._solve(trial), self._solve(trial, 1)
-        lost = np.max(self.root * np.abs(better - rough)) / np.max(self.root * np.abs(better))
-        self.refinements = int(lost > 1e-10)
+    def applied(vector: Floats) -> tuple[Floats, Floats]:
+        """Return x = Lap_g⁻¹ N^{1/2} C vector, and C N^{1/2} x."""
+        turned = vector - shrink * float(np.sum(along * vector)) * along
+        x = inverse.solve(root * turned, refinements)
+        image = root * x
+        return x, image - shrink * float(np.sum(along * image)) * along
 
-    def _solve(self, right: Floats, refinements: int | None = None) -> Floats:
-        """Solve Lap_g x = right; a refinement gives x all its digits."""
-        x = self.solve_once(right)
-        i, j = self.network.edges.T
-        for _ in range(self.refinements if refinements is None else refinements):
-            # Flows along edges, unlike products with the Laplacian, do not cancel.
-            flow = self.network.weights * (x[i] - x[j])
-            out = np.bincount(i, weights=flow, minlength=x.size)
-            x += self.solve_once(right - (out - np.bincount(j, weights=flow, minlength=x.size)))
-        return x
-
-    def second_eigenpair(self) -> EigenPair:
-        """Return 1/(largest eigenvalue) and its vector."""
-        if self.method == "dense":
-            matrix = np.stack([self._applied(column) for column in np.eye(self.root.size)])
-            # all of them: LAPACK's search for a single one fails where hundreds coincide (complete graphs)
-            top, converged = np.linalg.eigh(matrix)[1][:, -1], True
-        else:
-            top, converged = _lanczos(self._applied, np.zeros_like(self.root), largest=True)
+    if method == "dense":
+        matrix = np.stack([applied(column)[1] for column in np.eye(root.size)])
+        # all of them: LAPACK's search for a single one fails where hundreds coincide (complete graphs)
+        top = np.linalg.eigh(matrix)[1][:, -1]
+    else:
+        top, converged = _lanczos(lambda vector: applied(vector)[1], np.zeros_like(root), largest=True)
         if not converged:
-            raise _not_converged()
-        # One more application removes the rounding of the sum of Lanczos vectors.
-        return self._certify(self._centred(self._solve(self.root * self._turned(top))))
-
-    def _turned(self, vector: Floats) -> Floats:
-        """Multiply by C."""
-        share = self.shrink * float(np.sum(self.along * vector))
-        return vector - share * self.along
-
-    def _applied(self, vector: Floats) -> Floats:
-        """Multiply by C N^{1/2} Lap_g⁻¹ N^{1/2} C."""
-        return self._turned(self.root * self._solve(self.root * self._turned(vector)))
-
-    def _centred(self, x: Floats) -> Floats:
-        """Make Σ_i N_i x_i zero."""
-        return np.asarray(x - np.sum(self.masses * x) / self.total)
-
-    def _certify(self, u: Floats) -> EigenPair:
-        """Check the pair: an eigenvalue of the inverse lies within ‖z − θu‖_N of θ = uᵀN z, z = Lap⁺N u."""
-        u = _normalised(self.masses, u)
-        right = self.masses * u
-        image = self._centred(self._solve(right, 2))
-        theta = float(np.sum(right * image))
-        residual = float(np.sqrt(np.sum(self.masses * (image - theta * u) ** 2)))
-        value = _quotient(self.network, self.masses, u)
-        return _accepted(value, u, 1.0 - 1.0 / (value * (theta + residual)), self.method)
+            raise AdfsError(
+                "the smallest positive eigenvalue of the network's Laplacian did not converge in"
+                f" {LANCZOS_STEPS} Lanczos steps: take weights that span fewer orders of magnitude"
+            )
+    # One more application removes the rounding of the sum of Lanczos vectors.
+    x = applied(top)[0]
+    return _checked(network, masses, x - np.sum(masses * x) / total, method, inverse)
 
 
-def _normalised(masses: Floats, u: Floats) -> Floats:
+def _checked(
+    network: Network,
+    masses: Floats,
+    u: Floats,
+    method: str,
+    inverse: GroundedLaplacian | None = None,
+) -> EigenPair:
+    """Return the pair of a vector with a bound of its error, or refuse it."""
     u = u / np.sqrt(np.sum(masses * u**2))
-    return -u if u[np.argmax(np.abs(u))] < 0 else u
-
-
-def _quotient(network: Network, masses: Floats, u: Floats) -> float:
-    """Return the Rayleigh quotient, edge by edge."""
+    u = -u if u[np.argmax(np.abs(u))] < 0 else u
+    # The Rayleigh quotient, edge by edge.
     across = u[network.edges[:, 0]] - u[network.edges[:, 1]]
-    return float(np.sum(network.weights * across**2) / np.sum(masses * u**2))
-
-
-def _certify(network: Network, masses: Floats, u: Floats, method: str) -> EigenPair:
-    """Check the pair: an eigenvalue lies within ‖N^{-1/2}(Lap u − value·N u)‖ of ``value``."""
-    u = _normalised(masses, u)
-    value = _quotient(network, masses, u)
-    defect = (network.laplacian() @ u - value * masses * u) / np.sqrt(masses)
-    return _accepted(value, u, float(np.sqrt(np.sum(defect**2))) / value, method)
-
-
-def _accepted(value: float, u: Floats, error: float, method: str) -> EigenPair:
+    value = float(np.sum(network.weights * across**2) / np.sum(masses * u**2))
+    if inverse is None:
+        # An eigenvalue lies within ‖N^{-1/2}(Lap u − value·N u)‖ of the value.
+        defect = (network.laplacian() @ u - value * masses * u) / np.sqrt(masses)
+        error = float(np.sqrt(np.sum(defect**2))) / value
+    else:
+        # An eigenvalue of the inverse lies within ‖z − θu‖_N of θ = uᵀN z, z = Lap⁺N u.
+        right = masses * u
+        image = inverse.solve(right, 2)
+        image = np.asarray(image - np.sum(masses * image) / float(masses.sum()))
+        theta = float(np.sum(right * image))
+        residual = float(np.sqrt(np.sum(masses * (image - theta * u) ** 2)))
+        error = 1.0 - 1.0 / (value * (theta + residual))
     if not error <= ACCEPTED_ERROR:
         raise AdfsError(
             f"an eigenvalue of the network's Laplacian ({value:.6g}, method {method!r}) failed its check,"
             f" relative error {error:.1e}: try another method, or weights that span fewer orders of magnitude"
         )
     u.flags.writeable = False
-    return EigenPair(value, u, max(error, 0.0) + ROUNDING, method)
-
-
-def _not_converged() -> AdfsError:
-    return AdfsError(
-        f"the smallest positive eigenvalue of the network's Laplacian did not converge in {LANCZOS_STEPS}"
-        " Lanczos steps: try method='factor', or weights that span fewer orders of magnitude"
-    )
-
-
-def _check_diagonal(diagonal: ArrayLike | None, n: int) -> Floats:
-    values = np.asarray(1.0 if diagonal is None else diagonal, dtype=np.float64)
-    if values.ndim == 0:
-        values = np.full(n, float(values))
-    if values.shape != (n,):
-        raise InputError(
-            f"the diagonal has shape {values.shape} but the network has {n} nodes: give one number per node"
-        )
-    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-    if bad.size:
-        raise InputError(
-            f"the diagonal is {values[bad[0]]:g} at node {bad[0]}:"
-            " every entry must be a positive finite number"
-        )
-    return values
+    error = max(error, 0.0) + ROUNDING
+    return EigenPair(value, u, error, method, value * (1.0 - error))
 
 
 def _lanczos(
