@@ -249,7 +249,7 @@ class Parameters(EventParameters):
     ) -> Parameters:
         """Add the constants of the network and of the nodes, and take the largest valid contraction."""
         resistances = network.resistances
-        note = f"edge resistances are {resistances.method} values, not exact ones"
+        note = "edge resistances are upper bounds, not exact values"
         return cls(
             kind=kind,
             contraction=math.nan,
