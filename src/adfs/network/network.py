@@ -109,7 +109,8 @@ class Network:
         seed: int | None = None,
     ) -> None:
         if n_nodes is not None:
-            if not isinstance(n_nodes, int | np.integer) or isinstance(n_nodes, bool) or n_nodes < 1:
+            given: object = n_nodes
+            if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < 1:
                 raise InputError(f"n_nodes must be a whole number of at least 1, not {n_nodes!r}")
             n_nodes = int(n_nodes)
         arrays, name = _read(spec, n_nodes, seed)
