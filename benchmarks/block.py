@@ -13,8 +13,8 @@ import adfs
 from adfs.algorithms import METHODS, RoundProcess, Setting
 from adfs.runtimes.cluster import OneProcess
 from adfs.runtimes.exchange import GossipProduct
+from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.placement import Placement
-from adfs.runtimes.timing import ProcessTimes
 from benchmarks.measure import Row, fastest, write_table
 
 SAMPLES = 200_000

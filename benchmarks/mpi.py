@@ -16,11 +16,10 @@ import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.runtimes.certificates import AllNodes
-from adfs.runtimes.execution import Execution
+from adfs.runtimes.execution import Execution, ProcessTimes
 from adfs.runtimes.mpi import MpiRanks
 from adfs.runtimes.netbench import message_seconds
 from adfs.runtimes.placement import Placement, place
-from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from benchmarks.measure import Row, write_table
 
@@ -76,7 +75,7 @@ def execution_of(
     problem = own_problem(block, *sizes)
     setting = Setting(problem, network, parameters, 0, "iid", block)
     nodes = AllNodes(ranks, placement, problem)
-    execution = Execution(METHODS["adfs"].start(setting), nodes, "x", None)
+    execution = Execution(METHODS["adfs"].start(setting), nodes)
     execution.compile(METHODS["adfs"], setting)
     return execution
 

@@ -12,8 +12,8 @@ import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
 from adfs.runtimes.cluster import OneProcess
 from adfs.runtimes.exchange import GossipProduct
+from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.placement import Placement
-from adfs.runtimes.timing import ProcessTimes
 from literal_cases import random_case, random_network, random_problem
 
 __all__ = [

@@ -33,10 +33,10 @@ def break_down(kind: str) -> None:
 
 def plan(fault: dict[str, Any]) -> None:
     """Break down at a position, or some seconds after the run began."""
-    original = Execution._advance
+    original = Execution.advance
     begun = threading.Event()
 
-    def advance(self: Execution, stop: float) -> None:
+    def advance(self: Execution, stop: float, seconds: float) -> None:
         if not begun.is_set():
             begun.set()
             print("BEGUN", flush=True)
@@ -46,11 +46,11 @@ def plan(fault: dict[str, Any]) -> None:
                 timer.start()
         # At the stretch that passes the position: stretches are as long as the machine is quick, and one that
         # begins beyond it may never come.
-        if stop >= fault.get("position", float("inf")):
+        if min(stop, self.position + self.slice) >= fault.get("position", float("inf")):
             break_down(fault["kind"])
-        original(self, stop)
+        original(self, stop, seconds)
 
-    Execution._advance = advance  # type: ignore[method-assign]
+    Execution.advance = advance  # type: ignore[method-assign]
 
 
 def shards_of(case: Case, entry: dict[str, Any], comm: Any) -> Any:

@@ -157,17 +157,17 @@ from mpi4py import MPI
 import adfs
 from adfs.runtimes.execution import Execution
 from mpi_cases import Case
-comm, case, original = MPI.COMM_WORLD, Case(), Execution._advance
+comm, case, original = MPI.COMM_WORLD, Case(), Execution.advance
 def advance(self, *rest):
-    if Execution._advance is advance:
-        Execution._advance = original
+    if Execution.advance is advance:
+        Execution.advance = original
         # Rank 0 is stopped for 4 s; rank 1, which waits for it, for 2 s of them.
         first, pause = ("0.2", "4") if comm.rank == 0 else ("1.2", "2")
         pid = os.getpid()
         words = f"sleep {first}; kill -STOP {pid}; sleep {pause}; kill -CONT {pid}"
         subprocess.Popen(["sh", "-c", words])
     return original(self, *rest)
-Execution._advance = advance
+Execution.advance = advance
 settings = {"loss": case.loss, "sigma": case.sigma(), "method": sys.argv[1], "seconds": 6.0}
 settings["max_passes"] = 1e12
 run = adfs.fit_mpi(comm, case.shard, case.network, **settings)

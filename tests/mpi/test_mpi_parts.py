@@ -18,6 +18,7 @@ from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
 from adfs.runtimes.cluster import OneProcess, Parcels, RefusalError
 from adfs.runtimes.exchange import split_events
+from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.joint_problem import join_shards
 from adfs.runtimes.mpi import (
     draw_timeline,
@@ -29,7 +30,6 @@ from adfs.runtimes.mpi import (
 )
 from adfs.runtimes.mpi.faults import Watch, as_one_program, end_all_on_error, restore_error_hook
 from adfs.runtimes.netbench import bench_network, message_seconds
-from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import make_schedule
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp

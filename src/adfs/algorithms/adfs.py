@@ -246,7 +246,6 @@ class Apcg(Adfs):
     warm_starts = False
     kind = "single"
     reference_order = 4
-    stages = "assumptions"
 
 
 register_method(Adfs())

@@ -270,7 +270,7 @@ def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
 def _show_account(account: JsonObject, timeline: Path | None, progress: bool | None) -> None:
     """Show how the ranks spent their time; with several classes, in the run of the last one."""
     from adfs.runtimes.mpi import draw_timeline, rank_table
-    from adfs.runtimes.progress import wanted_on_screen
+    from adfs.runtimes.run import wanted_on_screen
 
     # The drawing and the table show the same account.
     if timeline is not None:

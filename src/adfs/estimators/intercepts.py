@@ -216,7 +216,7 @@ class InterceptFit:
             promised = promised_gap(process, nodes, self.columns) / self.at_zero
             if promised > enough:
                 value = process.value if process.point.any() else nodes.value_at_zero
-                return Certificate(process.point, value, nodes.dual_at_zero, promised)
+                return Certificate(process.point, value, nodes.dual_at_zero, promised, is_estimate=True)
         theta, duals = np.asarray(nodes.add(process.primal()) / nodes.sigma.size), process.dual()
         if duals is None:
             duals = nodes.problem.clip_to_domain(nodes.problem.slopes(theta), in_place=True)

@@ -32,7 +32,7 @@ from adfs.problem import Problem
 from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
-from adfs.stages import may_have_stages
+from adfs.stages import rule_for
 from adfs.theory import BlockParameters, Parameters, node_sizes
 from adfs.threads import single_threaded
 
@@ -72,7 +72,7 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
     target = comparison.target * (problem.value_at_zero if comparison.relative else 1.0)
     # The first record is at a thousandth of the longest run; later ones are spaced by a factor.
     grid = Grid(first=max(1.0, 1e-3 * last), per_decade=comparison.records, unit="events")
-    adapts = may_have_stages(method, problem, entry.parameters)
+    adapts = rule_for(method, problem, entry.parameters) is not None
     options = RunOptions(
         parameters=entry.parameters if adapts else constants,
         schedule=entry.schedule,

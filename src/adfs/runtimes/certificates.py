@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from adfs.problem.evaluation import squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
 from adfs.runtimes.cluster import Cluster
-from adfs.runtimes.options import Record
+from adfs.runtimes.options import MEASURES, NEED_OPTIMUM, Record
 from adfs.runtimes.placement import Placement
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -23,9 +25,8 @@ _EPS = float(np.finfo(np.float64).eps)
 class Certificate(NamedTuple):
     """A point ``theta``, F there (``value``), a lower bound of F* (``lower``) and their relative ``gap``.
 
-    ``duals`` are the dual variables that prove it, where they are not those of the process; ``last`` says
-    that the method cannot make it better. ``absolute_gap`` is the gap before it is divided by a scale; it is
-    nan where the gap is an estimate.
+    ``duals`` are the dual variables that prove it, where they are not those of the process. ``absolute_gap``
+    is the gap before it is divided by a scale. An estimate proves nothing: it tells the run how to go on.
     The gap is a sum of terms of at least 0, with an allowance for rounding: F(θ) − F* is never above it.
     Where terms have no conjugate nothing is certified: ``lower`` is −∞ and ``gap`` is nan.
     """
@@ -35,13 +36,8 @@ class Certificate(NamedTuple):
     lower: float
     gap: float
     duals: np.ndarray | None = None
-    last: bool = False
     absolute_gap: float = np.nan
-
-    @property
-    def is_estimate(self) -> bool:
-        """Whether the gap is an estimate, which proves nothing: it tells the run how to go on."""
-        return bool(np.isnan(self.absolute_gap) and not np.isnan(self.gap))
+    is_estimate: bool = False
 
 
 class Certifier(Protocol):
@@ -52,6 +48,9 @@ class Certifier(Protocol):
     ) -> Certificate:
         """Return the certificate of the process's point."""
         ...
+
+
+OverNodes: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class AllNodes:
@@ -69,6 +68,9 @@ class AllNodes:
 
     Attributes
     ----------
+    collect, add : callable
+        Return one number or vector per node of this process as one per node of the network; or the sum over
+        all nodes of this process's vectors (k, d), shape (d,).
     block : ndarray
         The nodes of this process.
     sigma : ndarray of shape (n,)
@@ -78,6 +80,8 @@ class AllNodes:
     def __init__(self, cluster: Cluster, placement: Placement, problem: FiniteSum) -> None:
         self.cluster, self.placement, self.problem = cluster, placement, problem
         cluster.activity = "to sum up the data"
+        self.collect: OverNodes = partial(cluster.allgatherv, placement=placement)
+        self.add: OverNodes = partial(cluster.allreduce, placement=placement)
         self.block = placement.block(cluster.rank)
         # The penalty of the whole problem, the same in every process.
         self.sigma = self.collect(problem.sigma)
@@ -118,14 +122,6 @@ class AllNodes:
             self._margin_scales = self.collect(self.problem.margin_scales)
         return self._margin_scales
 
-    def collect(self, values: np.ndarray) -> np.ndarray:
-        """Return one number or vector per node of this process as one per node of the network."""
-        return self.cluster.allgatherv(values, self.placement)
-
-    def add(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over all nodes of this process's vectors (k, d), shape (d,)."""
-        return self.cluster.allreduce(values, self.placement)
-
     def add_rows(self, duals: np.ndarray) -> np.ndarray:
         """Return Σ x_ij s_ij over all nodes from the dual variables of this process, shape (d,)."""
         if self.cluster.size == 1:  # there may be many nodes: no vector for each of them
@@ -143,10 +139,6 @@ class AllNodes:
         found = found.above(lower)
         gap = found.gap / self.scale
         return Certificate(theta, found.value, found.lower, gap, duals, absolute_gap=found.gap)
-
-    def primal_from_dual(self, duals: np.ndarray) -> np.ndarray:
-        """Return θ = −Σ x_ij s_ij / Σ σ_i, shape (d,); with an ℓ1 term that moved towards 0."""
-        return self.penalty.minimizer(self.add_rows(duals))
 
 
 def certify(
@@ -168,31 +160,31 @@ def certify(
         An earlier lower bound of F*.
     """
     problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
+    duals: np.ndarray | None = None
+    own: np.ndarray | None = None
     if isinstance(process, PrimalProcess):
-        duals = None
         # The rounding of a loss whose curvature has no bound depends on each row.
         quick = problem.certifiable and problem.smooth and not process.exhausted
         if enough is not None and quick and promised_gap(process, nodes) > enough * nodes.scale:
             return certify_by_gradient(process, nodes, lower)
-    else:
-        duals = process.dual() if problem.certifiable else None
-    own: np.ndarray | None = None
+    elif problem.certifiable:
+        duals = process.dual()
+    if duals is not None:
+        duals = problem.clip_to_domain(duals, in_place=True)
     # With an ℓ1 term the centres do not follow from the iterates.
     direct = not process.certify_iterate and penalty.l1 is None
     if duals is not None and enough is not None and direct:
-        duals = _inside(process, duals, problem)
         theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
         # The gap without the rounding of the sums: enough to see how far the run still is.
         parts = nodes.collect(problem.gap_parts(duals, theta))
         certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
         if certificate.gap > enough:
-            return certificate._replace(absolute_gap=np.nan)  # an estimate
+            return certificate._replace(is_estimate=True)
         # Near the tolerance a second pass bounds the rounding of θ(s), and the gap is proven.
         residual = nodes.add_rows(duals) + sigma * theta
         # Earlier bounds took the sums from the centres, whose rounding is not known.
         return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)
     if duals is not None:
-        duals = _inside(process, duals, problem)
         total = nodes.add_rows(duals)
         theta = penalty.minimizer(total)
         if process.certify_iterate:
@@ -279,48 +271,67 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
     return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, duals)
 
 
-def _inside(process: Process, duals: np.ndarray, problem: FiniteSum) -> np.ndarray:
-    """Return a process's dual variables inside their domains, in place unless they are its state."""
-    # A copy as long as the data is made only where the process would lose its own state.
-    held = any(np.may_share_memory(duals, array) for array in process.arrays().values())
-    return problem.clip_to_domain(duals, in_place=not held)
+def better(one: Certificate, other: Certificate | None) -> bool:
+    """Whether a certificate is better than another: by its gap, and by F where nothing is certified."""
+    if other is None:
+        return True
+    gaps = [np.inf if np.isnan(each.absolute_gap) else each.absolute_gap for each in (one, other)]
+    return (gaps[0], one.value) < (gaps[1], other.value)
 
 
-def compare_with_optimum(iterates: np.ndarray, values: np.ndarray, nodes: AllNodes) -> Certificate:
-    """Return the error of the nodes' own iterates (n, d), from F at each (n,), where F* is known.
-
-    The point is the mean of the iterates and its value the mean of F; ``lower`` is F* itself.
-    """
-    lower = nodes.problem.optimum().value
-    error = float((values - lower).mean())
-    relative = error / nodes.value_at_zero
-    return Certificate(iterates.mean(axis=0), lower + error, lower, relative, absolute_gap=error)
+def or_zero(best: Certificate, nodes: AllNodes) -> Certificate:
+    """Return the best point of a run that did not converge, or θ = 0 if F is smaller there."""
+    if best.value <= nodes.value_at_zero:
+        return best
+    zero, problem = np.zeros_like(best.theta), nodes.problem
+    if np.isnan(best.gap):
+        return Certificate(zero, nodes.value_at_zero, best.lower, best.gap)
+    duals = np.zeros((problem.n_samples, *problem.dual_shape))  # which stand for it
+    found = close_gap(nodes.collect(problem.gap_parts(duals, zero)), zero, zero, nodes.total_sigma)
+    if best.value <= found.value + found.rounding:
+        return best
+    found = found.above(best.lower)
+    scale = best.absolute_gap / best.gap if 0.0 < best.gap < np.inf else nodes.scale
+    # The dual variables of the run are kept: another run may start from them.
+    return Certificate(zero, found.value, found.lower, found.gap / scale, absolute_gap=found.gap)
 
 
 def measure_nodes(
-    record: Record, iterates: np.ndarray, values: np.ndarray | None, nodes: AllNodes
-) -> dict[str, float]:
-    """Return the asked measures of all nodes' iterates (n, d), reduced or one per node.
+    record: Record, iterates: np.ndarray, nodes: AllNodes
+) -> tuple[Certificate | None, dict[str, float]]:
+    """Evaluate the iterates of all nodes (n, d).
 
-    ``values`` is F at each iterate (n,), where a measure needs it.
+    Returns
+    -------
+    error : Certificate or None
+        If the run stops on the error itself: the mean of the iterates and the mean of F at them. F* is known,
+        so ``lower`` is F*.
+    measures : dict of str to float
+        The recorded measures, reduced or one per node.
     """
-    problem = nodes.problem
+    asked = {*record.measures, record.stop_on}
+    best = nodes.problem.optimum() if asked & set(NEED_OPTIMUM) else None
     found: dict[str, np.ndarray] = {}
-    if values is not None and "objective" in record.measures:
-        found["objective"] = values
-    if values is not None and "suboptimality" in record.measures:
-        found["suboptimality"] = values - problem.optimum().value
-    if "distance" in record.measures:
-        found["distance"] = np.linalg.norm(iterates - problem.optimum().theta, axis=1)
-    out: dict[str, float] = {}
-    if values is not None and "worst" in record.measures:
-        out["worst"] = float((values - problem.optimum().value).max())
-    if "consensus" in record.measures:
-        found["consensus"] = np.linalg.norm(iterates - iterates.mean(axis=0), axis=1)
+    error: Certificate | None = None
+    if asked & {"objective", "suboptimality", "worst"}:
+        found["objective"] = nodes.objectives(iterates)
+    if best is not None:
+        found["distance"] = np.linalg.norm(iterates - best.theta, axis=1)
+    if best is not None and "objective" in found:
+        found["suboptimality"] = found["worst"] = found["objective"] - best.value
+    if best is not None and record.stop_on == "suboptimality":
+        mean = float(found["suboptimality"].mean())
+        relative = mean / nodes.value_at_zero
+        error = Certificate(iterates.mean(axis=0), best.value + mean, best.value, relative, absolute_gap=mean)
+    found["consensus"] = np.linalg.norm(iterates - iterates.mean(axis=0), axis=1)
     # One number for all nodes, or one column per node.
-    for name, each in found.items():
-        if record.nodes == "each":
+    out: dict[str, float] = {}
+    for name in (name for name in MEASURES if name in found and name in record.measures):
+        each = found[name]
+        if name == "worst":
+            out[name] = float(each.max())
+        elif record.nodes == "each":
             out.update({f"{name}[{node}]": float(value) for node, value in enumerate(each)})
         else:
             out[name] = float(each.mean() if record.nodes == "mean" else each.max())
-    return out
+    return error, out

@@ -14,8 +14,8 @@ import hashlib
 import json
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -114,9 +114,8 @@ def _kept(numbers: Sequence[str], place: str, arrays: Mapping[str, np.ndarray]) 
     return Certificate(theta, value, lower, gap, duals, absolute_gap=absolute_gap)
 
 
-def _why_refused(path: Path, fingerprint: str) -> str:
+def _why_refused(path: Path, header: JsonObject, fingerprint: str) -> str:
     """Say why a checkpoint cannot be resumed by a run with this fingerprint; nothing if it can be."""
-    header = read_container(path, "checkpoint")[0]
     # Another version may draw or round differently: its runs cannot be gone on with.
     version = header.get("version", "an earlier version")
     if version != __version__:
@@ -132,9 +131,10 @@ def _why_refused(path: Path, fingerprint: str) -> str:
     return ""
 
 
-def _load(path: Path, make_process: MakeProcess) -> tuple[Process, Progress]:
-    """Fill a process from a checkpoint; return it, and how far the run was."""
-    header, arrays = read_container(path, "checkpoint")
+def _fill(
+    path: Path, header: JsonObject, arrays: dict[str, np.ndarray], make_process: MakeProcess
+) -> tuple[Process, Progress]:
+    """Fill a process from the content of a checkpoint; return it, and how far the run was."""
     with refused_as_damaged(path):
         position, seconds = float(header["position"]), float(header["seconds"])
         work = Work(*(int(value) for value in header["work"]))
@@ -174,41 +174,6 @@ def _load(path: Path, make_process: MakeProcess) -> tuple[Process, Progress]:
                 if not diverged and values is not None and not np.isfinite(values).all():
                     raise ValueError("its coefficients or dual variables hold NaN or infinity; start anew")
     return process, progress
-
-
-class Checkpoints(ABC):
-    """Where a run keeps its checkpoints."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Check that a checkpoint could be written, before anything is run."""
-
-    @abstractmethod
-    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
-        """Return the process and the progress of the last checkpoint; None if there is no checkpoint.
-
-        A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
-        later part of a fit whose first part was resumed, and an earlier fit left the file.
-        """
-
-    def begin(self) -> None:  # noqa: B027  # one file holds nothing about the end
-        """Remove the files about an earlier run's end: this one begins."""
-
-    @abstractmethod
-    def save(self, process: Process, progress: Progress, stages: StageState) -> None:
-        """Write a new one; all processes call it at the same position."""
-
-    def finish(self, ending: JsonObject) -> None:  # noqa: B027
-        """Write how the run ended."""
-
-
-def open_checkpoints(
-    cluster: Cluster, path: AnyPath, fingerprint: str, part_of: AnyPath | None = None
-) -> CheckpointFile | CheckpointFolder:
-    """Return the checkpoints of a run: a file of one process, or a folder of several."""
-    if cluster.one_file:
-        return CheckpointFile(Path(path), fingerprint)
-    return CheckpointFolder(cluster, Path(path), fingerprint, None if part_of is None else Path(part_of))
 
 
 @contextlib.contextmanager
@@ -261,32 +226,6 @@ def _locked(file: Path, place: Path) -> Iterator[None]:
         os.close(handle)
 
 
-class CheckpointFile(Checkpoints):
-    """The checkpoint of a run in one process: one file."""
-
-    def __init__(self, path: Path, fingerprint: str) -> None:
-        self.path, self.fingerprint = path, fingerprint
-
-    def start(self) -> None:
-        """Make the folder, and try whether it can be written into."""
-        if self.path.is_dir():
-            raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
-        _check_folder(self.path.parent)
-
-    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
-        """Return the process and the progress of the file, if it is there."""
-        if not self.path.exists():
-            return None
-        trouble = _why_refused(self.path, self.fingerprint)
-        if trouble and not optional:
-            raise InputError(trouble)
-        return None if trouble else _load(self.path, make_process)
-
-    def save(self, process: Process, progress: Progress, stages: StageState) -> None:
-        """Replace the file."""
-        _save(self.path, process, self.fingerprint, progress, stages)
-
-
 def _check_folder(folder: Path) -> None:
     """Raise unless files can be written into a folder, which is made if need be."""
     try:
@@ -299,44 +238,110 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"cannot write checkpoints into {folder}: {error.strerror or error}") from None
 
 
-class CheckpointFolder(Checkpoints):
-    """The folder in which the processes of a run keep their checkpoints.
+class Checkpoints:
+    """Where the processes of a run keep their checkpoints: a file of one process, or a folder of several.
 
-    It is the same for all, on a disk they share or on a disk of each host. ``fingerprint`` is that of
-    this process's part of the run; ``part_of`` is the folder of the fit that the run is part of, if it is.
+    The folder is the same for all, on a disk they share or on a disk of each host.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    path : Path
+    fingerprint : str
+        Of this process's part of the run.
+    part_of : path, optional
+        The folder of the fit that the run is part of.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, fingerprint: str, part_of: Path | None = None) -> None:
-        self.cluster, self.folder, self.fingerprint, self.part_of = cluster, folder, fingerprint, part_of
-        self.n_ranks, self.generation = cluster.size, 0
+    def __init__(
+        self, cluster: Cluster, path: Path, fingerprint: str, part_of: AnyPath | None = None
+    ) -> None:
+        self.cluster, self.path, self.fingerprint, self.part_of = cluster, path, fingerprint, part_of
+        self.manifest = path / "manifest"  # names the complete generation in a folder
+        self.generation = 0
+        self._latest: JsonObject = {}
 
     def _file(self, generation: int) -> Path:
-        place = f"rank-{self.cluster.rank:05d}-of-{self.n_ranks:05d}"
-        return self.folder / f"{place}.{generation:08d}.checkpoint"
+        if self.cluster.one_file:
+            return self.path
+        place = f"rank-{self.cluster.rank:05d}-of-{self.cluster.size:05d}"
+        return self.path / f"{place}.{generation:08d}.checkpoint"
 
-    @property
-    def manifest(self) -> Path:
-        """The file that names the complete generation."""
-        return self.folder / "manifest"
-
-    def _read_manifest(self) -> JsonObject:
-        header, _ = read_container(self.manifest, _KIND)
-        with refused_as_damaged(self.manifest):
-            counts = {name: int(header[name]) for name in ("generation", "n_ranks")}
-            return counts | {"position": float(header["position"])}
-
-    def start(self) -> None:
-        """Try whether the folder can be written into, and look which generation is there."""
-        self.cluster.attempt("to look for checkpoints", lambda: _check_folder(self.folder))
-        generation = 0
-        if self.cluster.rank == 0:
-            with contextlib.suppress(AdfsError):
-                generation = self._read_manifest()["generation"]
+    def start(self, *, resume: bool) -> None:
+        """Check that a checkpoint can be written, before anything is run, and look for the last one."""
         # All count from the generation of process 0, whose manifest it is.
-        self.generation = self.cluster.bcast(generation)
+        own = self.cluster.attempt("to look for checkpoints", partial(self._find_latest, resume))
+        self._latest = self.cluster.bcast(own)
+        self.generation = self._latest.get("generation", 0)
+
+    def _find_latest(self, resume: bool) -> JsonObject:
+        """Return the generation, ranks and position of the last complete checkpoint; {} without one."""
+        if self.cluster.one_file:
+            if self.path.is_dir():
+                raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
+            _check_folder(self.path.parent)
+            return {"n_ranks": 1} if self.path.exists() else {}
+        _check_folder(self.path)
+        if self.cluster.rank > 0 or not self.manifest.exists():
+            return {}
+        try:
+            header, _ = read_container(self.manifest, _KIND)
+            with refused_as_damaged(self.manifest):
+                counts = {name: int(header[name]) for name in ("generation", "n_ranks")}
+                return counts | {"position": float(header["position"])}
+        except AdfsError:
+            if resume:
+                raise
+            return {}  # a run that starts anew replaces it
+
+    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
+        """Return the process and the progress of the last checkpoint; None if there is no checkpoint.
+
+        A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
+        later part of a fit whose first part was resumed, and an earlier fit left the file.
+        """
+        why, size, latest = "to read the checkpoint", self.cluster.size, self._latest
+        # The nodes of a process and the bits of its file belong to this number of ranks.
+        if latest and latest["n_ranks"] != size and not optional:
+            raise RefusalError(
+                f"the checkpoint in {self.path} was written by {latest['n_ranks']} ranks "
+                f"and there are {size}; resume with as many as there were"
+            )
+        if not latest or latest["n_ranks"] != size:
+            return None
+        # Every process reads its own file; one that does not fit stops all.
+        path = self._file(self.generation)
+        header, arrays = self.cluster.attempt(why, partial(read_container, path, "checkpoint"))
+        trouble = _why_refused(path, header, self.fingerprint)
+        if optional and any(self.cluster.allgather(bool(trouble))):
+            return None
+
+        def load() -> tuple[Process, Progress]:
+            if trouble:
+                raise InputError(trouble)
+            process, progress = _fill(path, header, arrays, make_process)
+            if process.position != latest.get("position", process.position):
+                raise InputError(f"{path} is of another position than the manifest says")
+            return process, progress
+
+        process, progress = self.cluster.attempt(why, load)
+        # The rows are the same for all, and only process 0 keeps them.
+        return process, dataclasses.replace(progress, rows=self.cluster.bcast(progress.rows))
+
+    def begin(self) -> None:
+        """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""
+        if self.cluster.rank == 0 and not self.cluster.one_file:
+            # A fit of several runs has such files in its own folder, too.
+            for folder in {self.path, Path(self.part_of or self.path)}:
+                for name in ("finished.json", "ended.json"):
+                    with contextlib.suppress(OSError):
+                        (folder / name).unlink()
 
     def save(self, process: Process, progress: Progress, stages: StageState) -> None:
-        """Write a new generation."""
+        """Write a new checkpoint; all processes call it at the same position."""
+        if self.cluster.one_file:
+            _save(self.path, process, self.fingerprint, progress, stages)
+            return
         new = self.generation + 1
         self.cluster.activity = f"to write the checkpoint at position {process.position:.17g}"
         trouble = ""
@@ -350,7 +355,7 @@ class CheckpointFolder(Checkpoints):
         # The manifest is replaced only when every process has written its file.
         self._refuse_if_any_failed(trouble, new)
         if self.cluster.rank == 0:
-            header = {"generation": new, "n_ranks": self.n_ranks, "position": process.position}
+            header = {"generation": new, "n_ranks": self.cluster.size, "position": process.position}
             try:
                 write_container(self.manifest, _KIND, header, {})
             except FileError as error:
@@ -361,7 +366,7 @@ class CheckpointFolder(Checkpoints):
 
     def _remove_older(self) -> None:
         """Remove older generations, whoever wrote them: the manifest names a newer one."""
-        for path in self.folder.glob("rank-*.checkpoint"):
+        for path in self.path.glob("rank-*.checkpoint"):
             number = path.suffixes[-2].removeprefix(".") if len(path.suffixes) > 1 else ""
             if number.isdigit() and int(number) < self.generation:
                 with contextlib.suppress(OSError):
@@ -377,62 +382,13 @@ class CheckpointFolder(Checkpoints):
             keep = "the checkpoint before is intact" if self.generation else "there is no checkpoint"
             raise FileError(f"rank {failed[0]} {found[failed[0]]}; {keep}")
 
-    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
-        """Return the process and the progress of the last complete generation; all processes, or none."""
-        why = "to read the checkpoint"
-        there = self.cluster.rank == 0 and self.manifest.exists()
-        own = self.cluster.attempt(why, lambda: self._read_manifest() if there else {})
-        header = self.cluster.bcast(own)
-        if not header:
-            return None
-        trouble = ""
-        # The nodes of a process and the bits of its file belong to this number of ranks.
-        if header["n_ranks"] != self.n_ranks:
-            trouble = (
-                f"the checkpoint in {self.folder} was written by {header['n_ranks']} ranks "
-                f"and there are {self.n_ranks}; resume with as many as there were"
-            )
-        else:
-            self.generation = header["generation"]
-            path = self._file(self.generation)
-            # Every process reads its own file; one that does not fit stops all.
-            own_trouble = self.cluster.attempt(why, lambda: _why_refused(path, self.fingerprint))
-            troubles = self.cluster.allgather(own_trouble)
-            trouble = next((f"rank {rank}: {one}" for rank, one in enumerate(troubles) if one), "")
-        if trouble and not optional:
-            raise RefusalError(trouble)
-        if trouble:
-            return None
-
-        def load() -> tuple[Process, Progress]:
-            process, progress = _load(path, make_process)
-            if process.position != header["position"]:
-                raise InputError(f"{path} is of another position than the manifest says")
-            return process, progress
-
-        process, progress = self.cluster.attempt(why, load)
-        # The rows are the same for all, and only process 0 keeps them.
-        return process, dataclasses.replace(progress, rows=self.cluster.bcast(progress.rows))
-
-    def begin(self) -> None:
-        """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""
-        if self.cluster.rank == 0:
-            # A fit of several runs has such files in its own folder, too.
-            for folder in {self.folder, self.part_of or self.folder}:
-                for name in ("finished.json", "ended.json"):
-                    with contextlib.suppress(OSError):
-                        (folder / name).unlink()
-
-    def finish(self, ending: JsonObject) -> None:
-        """Write how the run ended: ``finished.json`` means converged, and nothing else does.
-
-        The exit codes of launchers cannot be trusted. Any other end is written to ``ended.json``.
-        """
-        tell_ending(self.cluster, self.folder, ending)
-
 
 def tell_ending(cluster: Cluster, folder: AnyPath, words: JsonObject) -> None:
-    """Write into the checkpoint folder of several processes how a run, or a fit of several runs, ended."""
+    """Write into the checkpoint folder of several processes how a run, or a fit of several runs, ended.
+
+    ``finished.json`` means converged, and nothing else does: the exit codes of launchers cannot be trusted.
+    Any other end is written to ``ended.json``.
+    """
     if cluster.rank == 0 and not cluster.one_file:
         name = "finished.json" if words["outcome"] == "converged" else "ended.json"
         write_whole(Path(folder) / name, json.dumps(words, sort_keys=True) + "\n", make_folder=True)

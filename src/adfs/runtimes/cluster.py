@@ -24,8 +24,8 @@ from adfs.problem.evaluation import sum_in_order
 if TYPE_CHECKING:
     from adfs.algorithms.base import EventProcess
     from adfs.runtimes.exchange import EventExchange
+    from adfs.runtimes.execution import ProcessTimes
     from adfs.runtimes.placement import Placement
-    from adfs.runtimes.timing import ProcessTimes
 
 T = TypeVar("T")
 #: Arrays, each with the process that it goes to or comes from.

@@ -21,8 +21,8 @@ from adfs.schedule.events import empty_events
 
 if TYPE_CHECKING:
     from adfs.runtimes.cluster import Cluster, Links
+    from adfs.runtimes.execution import ProcessTimes
     from adfs.runtimes.placement import Placement
-    from adfs.runtimes.timing import ProcessTimes
 
 # Between two polls for messages there must not be much work, because some networks move a message only while
 # their library is called: so many events at most, and so many numbers.

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,14 +16,22 @@ from enum import StrEnum
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from adfs.problem.gaps import close_gap
-from adfs.runtimes.certificates import Certificate
-from adfs.runtimes.options import Record, RunOptions
+from adfs.errors import FileError
+from adfs.runtimes.certificates import (
+    Certificate,
+    Certifier,
+    better,
+    can_ascend,
+    certify_after_pass,
+    measure_nodes,
+    or_zero,
+)
+from adfs.runtimes.execution import Execution
+from adfs.runtimes.options import Record
 
 if TYPE_CHECKING:
-    from adfs.runtimes.execution import Execution
+    from adfs.runtimes.checkpoints import Checkpoints
+    from adfs.runtimes.progress import ProgressBar
     from adfs.runtimes.stages import Stages
 
 # The budget of a run that was given none: in passes, without and with a tolerance.
@@ -47,16 +56,6 @@ class Outcome(StrEnum):
     OUT_OF_BUDGET = "out of budget"
     DIVERGED = "diverged"
     STOPPED = "stopped"
-
-
-@dataclass
-class LoopResult:
-    """The result of the loop: outcome, recorded rows, last certificate, seconds of running."""
-
-    outcome: Outcome
-    rows: list[dict[str, float]]
-    certificate: Certificate
-    seconds: float
 
 
 class Ending(NamedTuple):
@@ -92,84 +91,114 @@ class Progress:
     best: Certificate | None = None
     ending: Ending | None = None
 
-    def keep_best(self, certificate: Certificate) -> None:
-        """Keep a certificate if it is the best so far; an estimate proves nothing."""
-        if certificate.is_estimate:
-            return
-        if self.best is None or _quality(certificate) < _quality(self.best):
-            self.best = certificate._replace(theta=certificate.theta.copy(), duals=None)
 
+class Loop:
+    """Goes from check to check, with checkpoints and stops between slices of the way.
 
-def _quality(certificate: Certificate) -> tuple[float, float]:
-    """Return the order of certificates: by the gap, and by F where nothing is certified."""
-    gap = certificate.absolute_gap
-    return (math.inf if math.isnan(gap) else gap), certificate.value
-
-
-class Monitor:
-    """Watches a run and may end it: a progress bar, or a comparison that was asked to stop."""
-
-    def update(self, row: dict[str, float]) -> None:
-        """Take note of a recorded row."""
-
-    def stop(self) -> bool:
-        """Whether the run should end now; asked a few times a second."""
-        return False
-
-
-@dataclass(frozen=True)
-class CheckPlan:
-    """Where a run is checked, and where it ends.
+    Parameters
+    ----------
+    stages : Stages
+        With the options of the run; they turn passes over the data into positions.
+    execution : Execution
+        This process's part of the run.
+    record : Record
+        What is recorded at a check.
+    certifier : Certifier
+    checkpoints : Checkpoints or None
+    progress : Progress
+        How far a resumed run was. The loop brings it to the end of the run.
 
     Attributes
     ----------
-    options : RunOptions
-        With the budgets; the first one that is met ends the run.
-    stages : Stages
-        Turn passes over the data into positions.
-    record : Record
-        What is recorded at a check.
-    n_samples : int
-        Samples of all nodes.
-    unrecorded : bool
-        Whether nobody asked to record the run: checks are rare, and cheap far from the tolerance.
+    last : float
+        The whole position beyond which the run does not go.
     """
 
-    options: RunOptions
-    stages: Stages
-    record: Record
-    n_samples: int
-    unrecorded: bool
+    def __init__(
+        self,
+        stages: Stages,
+        execution: Execution,
+        record: Record,
+        certifier: Certifier,
+        checkpoints: Checkpoints | None,
+        progress: Progress,
+    ) -> None:
+        self.stages, self.execution, self.progress = stages, execution, progress
+        self._record, self._certifier, self._checkpoints = record, certifier, checkpoints
+        options = self._options = stages.options
+        self._bar: ProgressBar | None = None
+        self._saved = time.perf_counter()
+        self.interrupted = False
+        self.last = self._last_position()
+        # Nobody asked to record the run: checks are rare, and cheap far from the tolerance.
+        self._unrecorded = options.record is None and options.tol is not None
+        self._n_samples = int(stages.summary.n_samples.sum())
+        self._seconds = math.inf if options.seconds is None else options.seconds
+        # Rounds and dual ascent take more passes than planned: they count in an unrecorded run.
+        self._most_passes = math.inf
+        if self._unrecorded and options.max_passes is not None:
+            self._most_passes = options.max_passes
 
-    @classmethod
-    def of(cls, options: RunOptions, stages: Stages) -> CheckPlan:
-        """Return the plan of a run."""
-        unrecorded = options.record is None and options.tol is not None
-        n_samples = int(stages.summary.n_samples.sum())
-        return cls(options, stages, Record.of(options.record), n_samples, unrecorded)
+    def run(self, bar: ProgressBar | None) -> Ending:
+        """Run to the end of the budget; a bar shows how far the run is."""
+        progress, self._bar = self.progress, bar
+        ending = progress.ending
+        if ending is not None and self._stays_ended(ending):
+            return ending
+        # The run goes on: a row that was recorded only because it had ended is forgotten.
+        if ending is not None and not ending.planned:
+            progress.rows.pop()
+        progress.ending = None
+        if self._checkpoints is not None:
+            self._checkpoints.begin()
+        with _interrupts(self, self._checkpoints is not None):
+            return self._run()
 
-    @property
-    def last(self) -> float:
-        """The whole position beyond which the run does not go."""
-        options, limits = self.options, [self.stages.last_in_time]
+    def _run(self) -> Ending:
+        execution, progress, stages = self.execution, self.progress, self.stages
+        points = self._points(execution.position)
+        point = next(points)
+        while True:
+            stage_check = stages.next_check
+            outcome = self._go_to(min(point, self.last, stage_check))
+            ends = outcome is not None or execution.position >= self.last
+            # An unrecorded run that is good enough where the rule of its stages checks it ends there.
+            next_check = min(point, stage_check) if self._unrecorded else point
+            planned = not ends and execution.position >= next_check
+            if ends or planned:
+                self._check(outcome, planned)
+                if progress.ending is not None:
+                    return progress.ending
+                point = next(points)
+            if execution.position >= stage_check:
+                # The decisions of a run are part of it, and count in its seconds.
+                progress.seconds += stages.check(execution)
+                self.last = self._last_position()
+                points = self._points(math.nextafter(execution.position, math.inf))
+                point = next(points)
+
+    # ------------------------------------------------------------------ where to check, and where to end
+
+    def _last_position(self) -> float:
+        options, stages = self._options, self.stages
+        limits = [stages.last_in_time]
         if options.max_passes is not None:
-            limits.append(self.stages.position_of(options.max_passes))
+            limits.append(stages.position_of(options.max_passes))
         if options.events is not None:
             limits.append(float(options.events))
         last = min(limits)
         if len(limits) == 1 and options.time is None and options.seconds is None:
             default = _DEFAULT_PASSES if options.tol is None else _MOST_PASSES_WITH_TOLERANCE
-            last = self.stages.position_of(default)
+            last = stages.position_of(default)
         return float(math.ceil(last)) if math.isfinite(last) else last
 
-    def points(self, position: float) -> Iterator[float]:
+    def _points(self, position: float) -> Iterator[float]:
         """Yield the positions at which to check the run from a position on, without end."""
-        in_rounds = self.record.grid.unit != "passes"
-        amounts = self.record.grid.points()
-        if self.unrecorded and self.stages.method.checks_every_round:
+        in_rounds, amounts = self._record.grid.unit != "passes", self._record.grid.points()
+        if self._unrecorded and self.stages.method.checks_every_round:
             # The check costs next to nothing.
             in_rounds, amounts = True, itertools.count(0.0)
-        elif self.unrecorded:
+        elif self._unrecorded:
             rounded = (float(round(_CHECK_FACTOR**k)) for k in itertools.count())
             # The first powers of the factor round to the same numbers.
             amounts = itertools.chain([0.0], (amount for amount, _ in itertools.groupby(rounded)))
@@ -178,24 +207,10 @@ class CheckPlan:
             if point >= position:
                 yield float(point)
 
-    def tries_ascent(self, rows: list[dict[str, float]], gap: float) -> bool:
-        """Whether to try dual ascent at a check that finds this gap, after those that are recorded.
-
-        It depends on the recorded rows alone: a resumed run tries where one that never stopped does.
-        """
-        tol = self.options.tol
-        if not self.unrecorded or tol is None or not rows:
-            return False
-        limit = _ASCENT_RANGE * tol
-        for row in rows[1:]:  # the first is of the start, where ascent is not tried
-            if tol < row["gap"] <= limit:
-                limit = _ASCENT_AGAIN * row["gap"]
-        return tol < gap <= limit
-
-    def ends_at_once(self, progress: Progress, position: float) -> bool:
-        """Whether a resumed run had ended already, and this budget does not let it go further."""
-        ending, options = progress.ending, self.options
-        if ending is None or ending.outcome is Outcome.STOPPED:
+    def _stays_ended(self, ending: Ending) -> bool:
+        """Whether this budget does not let a run that had ended go further."""
+        options, progress = self._options, self.progress
+        if ending.outcome is Outcome.STOPPED:
             return False
         converged = ending.outcome is Outcome.CONVERGED
         if converged and (options.tol is None or ending.certificate.gap > options.tol):
@@ -203,151 +218,107 @@ class CheckPlan:
         if ending.planned and (converged or ending.outcome is Outcome.DIVERGED or ending.exhausted):
             return True
         # With a larger budget the run would not have been checked here, whatever the check found.
-        late = options.seconds is not None and progress.seconds >= options.seconds
-        return position >= self.last or late or self.spent(progress.rows[-1])
+        late, passes = progress.seconds >= self._seconds, progress.rows[-1]["passes"]
+        return late or self.execution.position >= self.last or passes >= self._most_passes
 
-    def spent(self, row: dict[str, float]) -> bool:
-        """Whether an unrecorded run has used up its passes: rounds and dual ascent take more than planned."""
-        most = self.options.max_passes
-        return self.unrecorded and most is not None and row["passes"] >= most
-
-
-def run_loop(execution: Execution, plan: CheckPlan, monitor: Monitor, progress: Progress) -> LoopResult:
-    """Run until the budget ends.
-
-    Parameters
-    ----------
-    execution : Execution
-        This process's part of the run.
-    plan : CheckPlan
-    monitor : Monitor
-    progress : Progress
-        How far a resumed run was.
-    """
-    if plan.ends_at_once(progress, execution.position):
-        assert progress.ending is not None
-        outcome, certificate, _, _ = progress.ending
-        return LoopResult(outcome, progress.rows, certificate, progress.seconds)
-    # The run goes on: a row that was recorded only because it had ended is forgotten.
-    if progress.ending is not None and not progress.ending.planned:
-        progress.rows.pop()
-    progress.ending = None
-    with _interrupts(execution, plan.options.checkpoint is not None):
-        return _Loop(execution, plan, monitor, progress).run()
-
-
-class _Loop:
-    """Goes from check to check, with checkpoints and stops between slices of the way."""
-
-    def __init__(self, execution: Execution, plan: CheckPlan, monitor: Monitor, progress: Progress) -> None:
-        self.execution, self.plan, self.monitor, self.progress = execution, plan, monitor, progress
-        self.rows, self._saved = progress.rows, time.perf_counter()
-
-    def run(self) -> LoopResult:
-        """Run from where the execution is to the end."""
-        execution, plan, progress, stages = self.execution, self.plan, self.progress, self.plan.stages
-        last, points = plan.last, plan.points(execution.position)
-        point = next(points)
-        while True:
-            stage_check = stages.next_check
-            outcome = self._go_to(min(point, last, stage_check))
-            ends = outcome is not None or execution.position >= last
-            # An unrecorded run that is good enough where the rule of its stages checks it ends there.
-            planned = not ends and execution.position >= (
-                min(point, stage_check) if plan.unrecorded else point
-            )
-            if ends or planned:
-                result = self._check(outcome, planned, last)
-                if result is not None:
-                    return result
-                point = next(points)
-            if execution.position >= stage_check:
-                # The decisions of a run are part of it, and count in its seconds.
-                progress.seconds += stages.check()
-                last, points = plan.last, plan.points(math.nextafter(execution.position, math.inf))
-                point = next(points)
+    # ------------------------------------------------------------------ going on
 
     def _go_to(self, point: float) -> Outcome | None:
         """Go on to a position; return how the run ends if it does on the way."""
-        execution, progress, options = self.execution, self.progress, self.plan.options
-        budget = math.inf if options.seconds is None else options.seconds
+        execution, progress = self.execution, self.progress
         while execution.position < point:
             begun = time.perf_counter()
-            execution.advance(point, budget - progress.seconds)
-            progress.seconds += time.perf_counter() - begun
-            execution.interrupted |= self.monitor.stop()
-            due = options.checkpoint is not None and (
-                time.perf_counter() - self._saved >= options.checkpoint_every
-            )
-            due, stopped, spent = execution.end_slice(due, execution.interrupted, progress.seconds >= budget)
+            execution.advance(point, self._seconds - progress.seconds)
+            now = time.perf_counter()
+            progress.seconds += now - begun
+            due = self._checkpoints is not None and now - self._saved >= self._options.checkpoint_every
+            spent = progress.seconds >= self._seconds
+            due, stopped, spent = execution.end_slice(due, self.interrupted, spent)
             if due:
-                execution.save(progress)
+                self._save()
                 self._saved = time.perf_counter()
             if stopped or spent:
-                execution.interrupted |= stopped  # whichever process was interrupted
+                self.interrupted |= stopped  # whichever process was interrupted
                 return Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
         return None
 
-    def _check(self, outcome: Outcome | None, planned: bool, last: float) -> LoopResult | None:
-        """Certify and record the run; return its result if it ends here."""
-        execution, plan, progress, rows = self.execution, self.plan, self.progress, self.rows
-        certificate = self._certify(ends=not planned)
-        if planned and plan.tries_ascent(rows, certificate.gap) and execution.can_ascend:
+    def _save(self) -> None:
+        """Write a checkpoint; no message is under way at a position, so the processes' parts fit.
+
+        At the end the result is worth more than the checkpoint: if that fails, there is a warning.
+        """
+        begun = time.perf_counter()
+        assert self._checkpoints is not None
+        try:
+            self._checkpoints.save(self.execution.process, self.progress, self.stages.state())
+        except FileError as error:
+            if self.progress.ending is None:
+                raise
+            warnings.warn(f"the last checkpoint could not be written: {error}", RuntimeWarning, stacklevel=2)
+        self.execution.times.evaluating += time.perf_counter() - begun
+
+    # ------------------------------------------------------------------ checks
+
+    def _check(self, outcome: Outcome | None, planned: bool) -> None:
+        """Certify and record the run, and end it if it ends here."""
+        execution, progress, rows = self.execution, self.progress, self.progress.rows
+        tol = self._options.tol
+        certificate, measures = self._evaluate(ends=not planned)
+        if planned and self._tries_ascent(certificate.gap):
             certificate, outcome = self._ascend(certificate)
             planned = outcome is None
         if not rows or rows[-1]["position"] < execution.position:
-            rows.append(self._row(certificate))
-            self.monitor.update(rows[-1])
+            rows.append(self._row(certificate) | measures)
+            if self._bar is not None:
+                self._bar.update(rows[-1])
         else:
             planned = True
-        if planned:  # a check that only the budget asked for must not decide how a resumed run ends
-            progress.keep_best(certificate)
-        tol = plan.options.tol
+        # A check that only the budget asked for must not decide how a resumed run ends.
+        if planned and not certificate.is_estimate and better(certificate, progress.best):
+            progress.best = certificate._replace(theta=certificate.theta.copy(), duals=None)
         # Where columns have very different units the gap alone may be as large while F falls.
         grown = certificate.value > _DIVERGED_GROWTH * rows[0]["primal"] and certificate.gap > _DIVERGED_GAP
         if outcome is not Outcome.STOPPED and (grown or not math.isfinite(certificate.value)):
             outcome = Outcome.DIVERGED
         elif outcome is not Outcome.STOPPED and tol is not None and certificate.gap <= tol:
             outcome = Outcome.CONVERGED
-        exhausted = tol is not None and (execution.process.exhausted or certificate.last)
-        if outcome is None and (exhausted or plan.spent(rows[-1]) or execution.position >= last):
-            outcome = Outcome.OUT_OF_BUDGET
-        if outcome is None:
-            return None
+        exhausted = tol is not None and execution.process.exhausted
+        spent = rows[-1]["passes"] >= self._most_passes or execution.position >= self.last
+        if outcome is None and not (exhausted or spent):
+            return
+        outcome = outcome or Outcome.OUT_OF_BUDGET
         if certificate.is_estimate:
-            certificate = self._certify(ends=True)
+            certificate, _ = self._evaluate(ends=True)
         if outcome is not Outcome.CONVERGED:
-            certificate = _best_point(execution, progress, certificate)
+            if progress.best is not None and better(progress.best, certificate):
+                certificate = progress.best
+            certificate = or_zero(certificate, execution.nodes)
         progress.ending = Ending(outcome, certificate, exhausted, planned)
-        if plan.options.checkpoint is not None:
-            execution.save(progress)
-        return LoopResult(outcome, rows, certificate, progress.seconds)
+        if self._checkpoints is not None:
+            self._save()
 
-    def _certify(self, *, ends: bool) -> Certificate:
-        plan = self.plan
-        if not plan.unrecorded:
-            return self.execution.certify(plan.record)
+    def _evaluate(self, *, ends: bool) -> tuple[Certificate, dict[str, float]]:
+        """Return the certificate of the current point, and the measures of the nodes' iterates."""
+        begun, record, execution = time.perf_counter(), self._record, self.execution
+        process, nodes = execution.process, execution.nodes
+        nodes.cluster.activity = f"to certify at position {execution.position:.17g} of the schedule"
+        error, measures = None, dict[str, float]()
+        if {*record.measures, record.stop_on} != {"gap"}:
+            error, measures = measure_nodes(record, nodes.collect(process.primal(self._options.read)), nodes)
         # Far from the tolerance an estimate of the gap is enough, unless the run ends here.
-        enough = math.inf if ends else plan.options.tol
-        lower = max((row["dual"] for row in self.rows), default=-math.inf)
-        return self.execution.certify(plan.record, enough=enough, lower=lower)
-
-    def _ascend(self, certificate: Certificate) -> tuple[Certificate, Outcome | None]:
-        """Try passes of dual ascent; return where the run is then, and how it ends if they were cut short."""
-        begun, options = time.perf_counter(), self.plan.options
-        seconds = math.inf if options.seconds is None else options.seconds - self.progress.seconds
-        certificate, cut_short = self.execution.dual_ascent(certificate, self.plan, begun + seconds)
-        self.progress.seconds += time.perf_counter() - begun
-        if not cut_short:
-            return certificate, None
-        stopped = self.execution.any_process(self.execution.interrupted)
-        return certificate, Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
+        enough, lower = None, -math.inf
+        if self._unrecorded:
+            enough = math.inf if ends else self._options.tol
+            lower = max((row["dual"] for row in self.progress.rows), default=-math.inf)
+        certificate = error or self._certifier(process, nodes, enough=enough, lower=lower)
+        execution.times.evaluating += time.perf_counter() - begun
+        return certificate, measures
 
     def _row(self, certificate: Certificate) -> dict[str, float]:
-        execution, work = self.execution, self.execution.work()
+        stages, work = self.stages, self.execution.work()
         row = {
-            "position": execution.position,
-            "passes": work.computations / self.plan.n_samples,
+            "position": self.execution.position,
+            "passes": work.computations / self._n_samples,
             "computations": float(work.computations),
             "messages": float(work.messages),
             "bytes": 8.0 * work.numbers,
@@ -356,34 +327,74 @@ class _Loop:
             "primal": certificate.value,
             "dual": certificate.lower,
         }
-        if self.plan.stages.several:
-            row["stage"] = float(self.plan.stages.number)
-        return row | execution.measure(self.plan.record)
+        return row | {"stage": float(stages.number)} if stages.rule is not None else row
 
+    # ------------------------------------------------------------------ dual ascent
 
-def _best_point(execution: Execution, progress: Progress, last: Certificate) -> Certificate:
-    """Return the best point that a run has certified, or θ = 0 if F is smaller there."""
-    best, nodes = progress.best or last, execution.nodes
-    if _quality(last) <= _quality(best):
-        best = last
-    # A run that did not converge may have certified nothing better than θ = 0.
-    if best.value <= nodes.value_at_zero:
-        return best
-    zero, problem = np.zeros_like(best.theta), nodes.problem
-    if math.isnan(best.gap):
-        return Certificate(zero, nodes.value_at_zero, best.lower, best.gap)
-    duals = np.zeros((problem.n_samples, *problem.dual_shape))  # which stand for it
-    found = close_gap(nodes.collect(problem.gap_parts(duals, zero)), zero, zero, nodes.total_sigma)
-    if best.value <= found.value + found.rounding:
-        return best
-    found = found.above(best.lower)
-    scale = best.absolute_gap / best.gap if 0.0 < best.gap < math.inf else nodes.scale
-    # The dual variables of the run are kept: another run may start from them.
-    return Certificate(zero, found.value, found.lower, found.gap / scale, absolute_gap=found.gap)
+    def _tries_ascent(self, gap: float) -> bool:
+        """Whether to try dual ascent at a check that finds this gap, after those that are recorded.
+
+        It depends on the recorded rows alone: a resumed run tries where one that never stopped does.
+        """
+        tol, rows, stages = self._options.tol, self.progress.rows, self.stages
+        if not self._unrecorded or tol is None or not rows:
+            return False
+        limit = _ASCENT_RANGE * tol
+        for row in rows[1:]:  # the first is of the start, where ascent is not tried
+            if tol < row["gap"] <= limit:
+                limit = _ASCENT_AGAIN * row["gap"]
+        one_stage = stages.number == 0 and stages.next_check == math.inf
+        return tol < gap <= limit and one_stage and can_ascend(self.execution.process, self.execution.nodes)
+
+    def _ascend(self, now: Certificate) -> tuple[Certificate, Outcome | None]:
+        """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do.
+
+        They go on as long as each one at least halves the gap. On several nodes, which do not hear of each
+        other on the way, they soon gain little.
+
+        Returns
+        -------
+        certificate : Certificate
+            Of the point that the run is at afterwards.
+        outcome : Outcome or None
+            How the run ends if its budget ended, or it was interrupted, before the result was known. The run
+            is then where it was, so that one that is resumed here tries again.
+        """
+        begun, execution, tol = time.perf_counter(), self.execution, self._options.tol
+        process, nodes, cluster = execution.process, execution.nodes, execution.cluster
+        problem = nodes.problem
+        deadline = begun + self._seconds - self.progress.seconds
+        passes_left = self._most_passes - execution.work().computations / self._n_samples
+        duals = process.dual()
+        assert duals is not None
+        assert tol is not None
+        duals = problem.clip_to_domain(duals, in_place=True)
+        theta = nodes.add(problem.sigma[:, None] * process.primal()) / nodes.total_sigma
+        passes, after, halved = 0, now, True
+        outcome: Outcome | None = None
+        # Each pass starts from the dual variables and the θ of the one before.
+        while halved and after.gap > tol:
+            late = self.interrupted or time.perf_counter() >= deadline
+            if passes + 1 > passes_left or any(cluster.allgather(late)):
+                stopped = any(cluster.allgather(self.interrupted))
+                outcome = Outcome.STOPPED if stopped else Outcome.OUT_OF_BUDGET
+                break
+            before, after = after, certify_after_pass(nodes, duals, theta, passes)
+            theta, passes = after.theta, passes + 1
+            halved = after.gap <= 0.5 * before.gap
+        if after.gap <= tol:
+            process.place(duals, problem.sigma[:, None] * theta)
+        if outcome is None:
+            computations = process.work.computations + passes * problem.n_samples
+            process.work = process.work._replace(computations=computations)
+        took = time.perf_counter() - begun
+        execution.times.computing += took
+        self.progress.seconds += took
+        return (after if after.gap <= tol else now), outcome
 
 
 @contextmanager
-def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]:
+def _interrupts(loop: Loop, keeps_checkpoints: bool) -> Iterator[None]:
     """Turn the first Ctrl-C into a request that the loop honours between slices.
 
     A second one interrupts at once. One process that keeps checkpoints also ends in order at a SIGTERM: it
@@ -401,7 +412,7 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
             terminated = True
         elif interrupted_here:
             raise KeyboardInterrupt
-        interrupted_here = execution.interrupted = True
+        interrupted_here = loop.interrupted = True
 
     def take_late_interrupt(number: int, frame: FrameType | None) -> None:
         """Ignore a Ctrl-C that all processes were sent, if the others had ended the run before it came."""
@@ -409,7 +420,7 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
         if time.perf_counter() > ended + _LATE_INTERRUPT_SECONDS:  # another one, then
             os.kill(os.getpid(), signal.SIGINT)
 
-    several = execution.cluster.size > 1
+    several = loop.execution.cluster.size > 1
     before = signal.signal(signal.SIGINT, request_stop)
     # A program with its own handler of SIGTERM decides itself.
     unhandled = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -419,7 +430,7 @@ def _interrupts(execution: Execution, keeps_checkpoints: bool) -> Iterator[None]
         yield
     finally:
         ended = time.perf_counter()
-        by_others = execution.interrupted and not interrupted_here and several
+        by_others = loop.interrupted and not interrupted_here and several
         signal.signal(signal.SIGINT, take_late_interrupt if by_others else before)
         if ends_in_order:
             signal.signal(signal.SIGTERM, before_term)

@@ -117,25 +117,6 @@ class Record:
         if self.stop_on not in ("gap", "suboptimality"):
             raise unknown_name("thing to stop on", self.stop_on, ("gap", "suboptimality"))
 
-    @classmethod
-    def of(cls, wanted: Record | Sequence[str] | None) -> Record:
-        """Return a record from an option: a record, a measure or several, or nothing."""
-        if wanted is None:
-            return cls()
-        return wanted if isinstance(wanted, Record) else cls(wanted)  # type: ignore[arg-type]
-
-    @property
-    def needs_optimum(self) -> tuple[str, ...]:
-        """The measures that only a process with all the data can compute."""
-        asked = (*self.measures, self.stop_on)
-        return tuple(name for name in NEED_OPTIMUM if name in asked)
-
-    @property
-    def needs_values(self) -> bool:
-        """Whether F at the nodes' iterates is needed."""
-        asked = (*self.measures, self.stop_on)
-        return any(name in asked for name in ("objective", "suboptimality", "worst"))
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -216,8 +197,14 @@ class RunOptions:
         own = {name: value for name, value in arguments.items() if name not in names}
         return cls(**{name: value for name, value in arguments.items() if name in names}), own
 
-    def check(self) -> None:
-        """Raise unless the options make sense, as far as that can be checked without data."""
+    def check(self) -> Record:
+        """Raise unless the options make sense, as far as that can be checked without data.
+
+        Returns
+        -------
+        Record
+            What is recorded.
+        """
         check_seed(self.seed)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
@@ -230,7 +217,6 @@ class RunOptions:
             raise InputError(f"tau must be a number or 'measure', got {self.tau!r}")
         if isinstance(self.tau, float | int) and not (math.isfinite(self.tau) and self.tau >= 0.0):
             raise InputError(f"tau must be finite and at least 0, got {self.tau!r}")
-        Record.of(self.record)
         # A budget of 0 is a run that records its start.
         for name in ("tol", "max_passes", "events", "seconds"):
             value = getattr(self, name)
@@ -240,6 +226,9 @@ class RunOptions:
                 raise InputError(f"{name} must be a number, got {value!r}")
             if not (value > 0.0 or (name != "tol" and value == 0.0)):
                 raise InputError(f"{name} must be above 0, got {value!r}")
+        if isinstance(self.record, Record):
+            return self.record
+        return Record() if self.record is None else Record(self.record)  # type: ignore[arg-type]
 
     def to_compare(self) -> dict[str, object]:
         """Return the options that must be the same in all processes, under names for a sentence."""

@@ -8,7 +8,6 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from adfs.runtimes.loop import Monitor
 from adfs.runtimes.options import RunOptions
 
 if TYPE_CHECKING:
@@ -17,12 +16,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 5.0
 
 
-def wanted_on_screen(show: bool | None) -> bool:
-    """Whether progress is to be shown: as asked, or on a terminal."""
-    return sys.stderr.isatty() if show is None else show
-
-
-class ProgressBar(Monitor):
+class ProgressBar:
     """A bar on a terminal; elsewhere a line every few seconds.
 
     The options have the tolerance and the seconds that the run goes to; ``last`` is the last position of a

@@ -248,10 +248,6 @@ class History:
             stages.append(StageRecord(entry["position"], entry["passes"], parameters, sizes, entry["report"]))
         return cls(stages, [StageCheck(*row) for row in arrays["checks"].tolist()])
 
-    def retunings(self) -> list[dict[str, float]]:
-        """Return a report of every stage after the first: position, gap, ρ before and after, and more."""
-        return [{"position": stage.position} | stage.report for stage in self.stages[1:]]
-
 
 def _fields(parameters: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(parameters) or isinstance(parameters, type):

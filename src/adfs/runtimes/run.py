@@ -7,10 +7,12 @@ the estimators, call `run_method`.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,15 +24,15 @@ from adfs.files import AnyPath, JsonObject
 from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certifier, certify
-from adfs.runtimes.checkpoints import Checkpoints, open_checkpoints, run_fingerprint, used_by_one_run
+from adfs.runtimes.checkpoints import Checkpoints, run_fingerprint, tell_ending, used_by_one_run
 from adfs.runtimes.clock import with_times
 from adfs.runtimes.cluster import Cluster, OneProcess
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.execution import Execution
-from adfs.runtimes.loop import CheckPlan, LoopResult, Monitor, Outcome, Progress, run_loop
-from adfs.runtimes.options import Record, RunOptions, describe, takes_run_options
+from adfs.runtimes.loop import Ending, Loop, Outcome, Progress
+from adfs.runtimes.options import NEED_OPTIMUM, Record, RunOptions, describe, takes_run_options
 from adfs.runtimes.placement import Placement
-from adfs.runtimes.progress import ProgressBar, wanted_on_screen
+from adfs.runtimes.progress import ProgressBar
 from adfs.runtimes.result import Run, as_columns
 from adfs.runtimes.stages import Stages, gather_summary
 from adfs.runtimes.timing import measured_tau_of
@@ -86,7 +88,6 @@ def run_method(
     *,
     cluster: Cluster | None = None,
     placement: Placement | None = None,
-    monitor: Monitor | None = None,
     part_of: AnyPath | None = None,
     later_part: bool = False,
     certifier: Certifier = certify,
@@ -106,8 +107,6 @@ def run_method(
         This process alone when left out.
     placement : Placement, optional
         Which process holds which nodes; left out, this one holds all.
-    monitor : Monitor, optional
-        Watches the run; a progress bar when left out.
     part_of : path, optional
         The checkpoint of the fit that this run is part of. The fit then writes there how it ended; a run on
         its own writes it to its own checkpoint.
@@ -120,7 +119,7 @@ def run_method(
     with cluster or OneProcess() as team:
         own = dict(method_options or {})
         # Everything that needs no data is refused first, by all processes together.
-        chosen = team.attempt("at the start", partial(_check, method, options, own, problem, team))
+        chosen, record = team.attempt("at the start", partial(_check, method, options, own, problem, team))
         # Processes that were started differently would wait for each other in vain.
         team.same(
             {
@@ -159,30 +158,30 @@ def run_method(
             stages = team.attempt(
                 "at the start", partial(Stages, chosen, nodes, net, options, own, tau, delays)
             )
-            run = _run_stages(stages, options, begun, monitor, part_of, later_part, certifier)
+            run = _run_stages(stages, record, begun, part_of, later_part, certifier)
         return run if delays is None else with_times(run, problem, net, delays)
 
 
 def _check(
     method: str | Method, options: RunOptions, own: dict[str, object], problem: FiniteSum, team: Cluster
-) -> Method:
-    """Check the request as far as possible before anything is computed."""
+) -> tuple[Method, Record]:
+    """Check the request as far as possible before anything is computed; return the method and the record."""
     chosen = get_method(method)
     if not isinstance(problem, FiniteSum):
         raise InputError(f"a run takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}")
     chosen.check_options(own, RunOptions.names())
-    options.check()
+    record = options.check()
     if options.tol is not None and not problem.certifiable:
         raise InputError(
             "tol bounds a certified gap, and a term of this problem has no conjugate to certify with: "
             "define `conjugate`, or give a budget (max_passes, events, seconds) instead"
         )
     if team.size == 1:
-        return chosen
+        return chosen, record
     # No process of several holds all the data.
     if chosen.kind == "single":
         raise InputError(f"method {chosen.name!r} runs on one machine with all the data: use adfs.simulate")
-    needed = Record.of(options.record).needs_optimum
+    needed = [name for name in NEED_OPTIMUM if name in (*record.measures, record.stop_on)]
     if needed:
         raise InputError(
             f"{needed[0]!r} needs the optimum, which no rank knows: "
@@ -190,7 +189,7 @@ def _check(
         )
     if options.time is not None or options.delays is not None:
         raise InputError("idealised time is for simulations: several processes measure their own")
-    return chosen
+    return chosen, record
 
 
 def _network(
@@ -228,72 +227,61 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
 
 def _run_stages(
     stages: Stages,
-    options: RunOptions,
+    record: Record,
     begun: float,
-    monitor: Monitor | None,
     part_of: AnyPath | None,
     later_part: bool,
     certifier: Certifier,
 ) -> Run:
     """Start the first stage, or the one of a checkpoint, and run to the end."""
-    cluster, nodes = stages.cluster, stages.nodes
-    start = _start_duals(cluster, nodes.problem, options.start)
-    process = stages.begin(start)
-    checkpoints: Checkpoints | None = None
-    progress = Progress()
+    cluster, nodes, options = stages.cluster, stages.nodes, stages.options
+    start = options.start
+    cluster.activity = "to start"
+    if any(cluster.allgather(start is not None)):
+        start = cluster.attempt("to start", partial(_clipped_start, nodes.problem, start))
+    process, progress, checkpoints = stages.begin(start), Progress(), None
     # A checkpoint continues only the run that wrote it: same data, parameters, seed and rule.
     if options.checkpoint is not None:
-        fingerprint = cluster.attempt(
-            "to start",
-            # A later part of a fit starts where the part before it ended, so the start is part of it.
-            lambda: run_fingerprint(
-                stages.method.name, stages.setting, f"{stages.rule.identity} {describe(start)}"
-            ),
-        )
-        checkpoints = open_checkpoints(cluster, options.checkpoint, fingerprint, part_of)
-        checkpoints.start()
+        # A later part of a fit starts where the part before it ended, so the start is part of it.
+        rule = f"{'' if stages.rule is None else stages.rule.identity} {describe(start)}"
+        identify = partial(run_fingerprint, stages.method.name, stages.setting, rule)
+        fingerprint = cluster.attempt("to start", identify)
+        checkpoints = Checkpoints(cluster, Path(options.checkpoint), fingerprint, part_of)
+        checkpoints.start(resume=options.resume)
         resumed = checkpoints.resume(stages.resume, optional=later_part) if options.resume else None
         process, progress = resumed or (process, progress)
     # From here on every process goes through the same positions.
-    execution = Execution(process, nodes, options.read, checkpoints, stages.tau, certifier)
-    stages.attach(execution)
+    execution = Execution(process, nodes, stages.tau, stages.history.stages[-1].position)
+    stages.prepare(execution.position)
     cluster.in_turns("to compile", partial(execution.compile, stages.method, stages.setting))
-    plan = CheckPlan.of(options, stages)
+    loop = Loop(stages, execution, record, certifier, checkpoints, progress)
     execution.times.setting_up = time.perf_counter() - begun
     show = cluster.rank == 0 and wanted_on_screen(options.progress)
-    bar = ProgressBar(stages.method.name, options, plan.last) if show else nullcontext(Monitor())
-    with bar as watching:
-        # Resuming a run that has ended changes nothing, not even the files about its end.
-        if checkpoints is not None and not plan.ends_at_once(progress, execution.position):
-            checkpoints.begin()
-        result = run_loop(execution, plan, monitor or watching, progress)
-    run = _result(execution, stages, options, result)
-    execution.close()
-    if checkpoints is not None and part_of is None:
-        checkpoints.finish({"outcome": str(run.outcome), "gap": run.gap, "position": execution.position})
+    with ProgressBar(stages.method.name, options, loop.last) if show else nullcontext() as bar:
+        ending = loop.run(bar)
+    run = _result(execution, stages, progress, ending)
+    if execution.exchange is not None:
+        execution.exchange.links.close()
+    if options.checkpoint is not None and part_of is None:
+        ending_words = {"outcome": str(run.outcome), "gap": run.gap, "position": execution.position}
+        tell_ending(cluster, options.checkpoint, ending_words)
     return run
 
 
-def _start_duals(cluster: Cluster, problem: FiniteSum, start: np.ndarray | None) -> np.ndarray | None:
-    """Return the dual variables that the run starts from, in their domains; None for zero everywhere."""
-    cluster.activity = "to start"
-    if not any(cluster.allgather(start is not None)):
-        return None
+def _clipped_start(problem: FiniteSum, start: np.ndarray | None) -> np.ndarray:
+    """Return the dual variables that the run starts from, in their domains; 0 where only others have some."""
     shape = (problem.n_samples, *problem.dual_shape)
-
-    def clip() -> np.ndarray:
-        if start is None:
-            return np.zeros(shape)
-        if np.shape(start) != shape:
-            raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
-        return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
-
-    return cluster.attempt("to start", clip)
+    if start is None:
+        return np.zeros(shape)
+    if np.shape(start) != shape:
+        raise InputError(f"start must have the shape of run.dual, {shape}, got {np.shape(start)}")
+    return problem.clip_to_domain(np.asarray(start, dtype=np.float64))
 
 
-def _result(execution: Execution, stages: Stages, options: RunOptions, result: LoopResult) -> Run:
+def _result(execution: Execution, stages: Stages, progress: Progress, ending: Ending) -> Run:
     """Put together the result of a run, in every process alike."""
-    process, nodes, network = execution.process, execution.nodes, stages.network
+    process, nodes, network, options = execution.process, execution.nodes, stages.network, stages.options
+    history = None if stages.rule is None else stages.history
     theta = process.primal(options.read)
     # Every process returns its own nodes, or all of them if that was asked for.
     if options.gather:
@@ -305,33 +293,38 @@ def _result(execution: Execution, stages: Stages, options: RunOptions, result: L
         "loss": nodes.problem.loss.name,
         "network": network.name or f"{network.n_nodes} nodes, {network.n_edges} edges",
     }
-    if stages.several:
-        details["retunings"] = stages.history.retunings()
+    if history is not None:
+        details["retunings"] = [{"position": stage.position} | stage.report for stage in history.stages[1:]]
     if not stages.cluster.one_file:
         details |= {
             "nodes": list(range(network.n_nodes)) if options.gather else nodes.block.tolist(),
             "placement": nodes.placement.rank_of_node.tolist(),
         }
-    certificate, rows = result.certificate, list(result.rows)
+    certificate, rows = ending.certificate, list(progress.rows)
     # The last check of an unrecorded run may have been an estimate; the result has the certified gap.
     if options.record is None and options.tol is not None:
         rows[-1] = rows[-1] | {"gap": certificate.gap}
     return Run(
         method=stages.method.name,
-        outcome=result.outcome,
+        outcome=ending.outcome,
         theta=theta,
         coef=certificate.theta,
         gap=certificate.gap,
         columns=as_columns(rows),
         parameters=stages.setting.parameters,
         seed=options.seed,
-        seconds=result.seconds,
+        seconds=progress.seconds,
         schedule=options.schedule if isinstance(process, EventProcess) else "",
         details=details | execution.account(),
         dual=process.dual() if certificate.duals is None else certificate.duals,
-        history=stages.history if stages.several else None,
+        history=history,
         absolute_gap=certificate.absolute_gap,
     )
+
+
+def wanted_on_screen(show: bool | None) -> bool:
+    """Whether progress is to be shown: as asked, or on a terminal."""
+    return sys.stderr.isatty() if show is None else show
 
 
 def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:

@@ -9,7 +9,8 @@ The rules are in `adfs.stages`, which nothing here imports. To add one:
 
 1. Derive from `StageRule`: say where to check, and what to `decide` there. Every process calls `decide` with
    its own part of the data and the same certificate, and all must decide alike: from the gap and from the
-   results of `Stages.summarize`, `parameters_for`, `add`, `collect` and `any`, called in the same order.
+   results of `Stages.summarize`, `parameters_for`, `any` and of sums over the nodes (`Stages.nodes.add`,
+   `collect`), called in the same order.
 2. Whatever else a decision depends on (an earlier gap, a curvature) is part of `state` and comes back in
    `restore`, so that a resumed run has the same bits.
 3. Call `Stages.charge` for the work of a decision besides its certificate: the idealised clock counts it.
@@ -39,7 +40,7 @@ from adfs.runtimes.certificates import AllNodes, Certificate, certify
 from adfs.runtimes.clock import Clock, follow, position_at
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.delays import Delays
-from adfs.runtimes.options import RunOptions, describe
+from adfs.runtimes.options import RunOptions
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
 from adfs.schedule.philox import stage_seed
@@ -103,7 +104,7 @@ class StageRule(Protocol):
 
         ``certificate.duals`` are this process's dual variables, inside the domains of the true problem.
         """
-        return None
+        raise NotImplementedError
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the state that later decisions and the stage's problem depend on, of this process."""
@@ -114,25 +115,19 @@ class StageRule(Protocol):
         return problem
 
 
-class OneStage(StageRule):
-    """The rule of a run that has one stage."""
-
-    identity = ""
-
-
 #: Makes a rule from the problem and the choice of parameters; None stands for one stage.
 RuleMaker = Callable[[FiniteSum, object], StageRule | None]
 #: By the names that methods have in ``stages``; `adfs.stages` fills it.
 STAGE_RULES: dict[str, RuleMaker] = {}
 
 
-def rule_for(method: Method, problem: FiniteSum, choice: object) -> StageRule:
-    """Return the rule that a run of a method has on a problem, with this choice of parameters."""
+def rule_for(method: Method, problem: FiniteSum, choice: object) -> StageRule | None:
+    """Return the rule of a method's run on a problem with this choice of parameters; None for one stage."""
     if not method.stages:
-        return OneStage()
+        return None
     if method.stages not in STAGE_RULES:
         raise InputError(f"runs of {method.name!r} may have stages: import adfs.stages first")
-    return STAGE_RULES[method.stages](problem, choice) or OneStage()
+    return STAGE_RULES[method.stages](problem, choice)
 
 
 class Stages:
@@ -156,8 +151,10 @@ class Stages:
     ----------
     problem : FiniteSum
         This process's nodes, the true problem.
-    several : bool
-        Whether the run may have more than one stage.
+    rule : StageRule or None
+        None if the run has one stage.
+    number : int
+        The number of the current stage.
     setting : Setting
         Of the current stage: its problem, its parameters and its seed.
     summary : NodeSummary
@@ -186,18 +183,12 @@ class Stages:
         self.method, self.nodes, self.network, self.tau = method, nodes, network, tau
         self.problem, self.cluster = nodes.problem, nodes.cluster
         self.rule = rule_for(method, self.problem, options.parameters)
-        self.several = not isinstance(self.rule, OneStage)
+        self.number = 0
         self.next_check = self.last_in_time = math.inf
-        self._options, self._method_options, self._delays = options, method_options, delays
-        self._execution: Execution | None = None
+        self.options, self._method_options, self._delays = options, method_options, delays
         self._checks: Iterator[float] = iter(())
         self._clock: Clock | None = None
         self._cost = (0.0, 0.0)  # the passes and the sums of a decision
-
-    @property
-    def number(self) -> int:
-        """The number of the current stage."""
-        return len(self.history.stages) - 1
 
     # ------------------------------------------------------------------ for rules
 
@@ -207,22 +198,11 @@ class Stages:
 
     def parameters_for(self, summary: NodeSummary) -> Any:
         """Return the method's parameters for a summary, the same in every process."""
-        choice = self._options.parameters
+        choice = self.options.parameters
         return self._parameters(summary, choice if isinstance(choice, str) else None)
-
-    def add(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over all nodes, in their order, of one vector per node of this process (k, d)."""
-        self.cluster.activity = "to check a stage"
-        return self.nodes.add(values)
-
-    def collect(self, values: np.ndarray) -> np.ndarray:
-        """Return one number or vector per node of this process as one per node of the network."""
-        self.cluster.activity = "to check a stage"
-        return self.nodes.collect(values)
 
     def any(self, flag: bool) -> bool:
         """Return whether any process raises a flag."""
-        self.cluster.activity = "to check a stage"
         return any(self.cluster.allgather(flag))
 
     def charge(self, *, passes: float = 0.0, sums: int = 0) -> None:
@@ -236,11 +216,14 @@ class Stages:
 
     def begin(self, start: np.ndarray | None) -> Process:
         """Return the process of the first stage, at dual variables to start from (None: at 0)."""
+        problem, options, nodes = self.problem, self.options, self.nodes
         # The rule may see the problem differently from the start (rounded kinks, boxes).
-        problem = self.rule.first_problem(self.problem, start, self.nodes.add)
-        self.summary = self.summarize(problem)
-        parameters = self._parameters(self.summary, self._options.parameters)
-        self.setting = self._setting(problem, parameters, 0)
+        if self.rule is not None:
+            problem = self.rule.first_problem(problem, start, nodes.add)
+        self.summary = gather_summary(self.cluster, nodes.placement, problem)
+        parameters = self._parameters(self.summary, options.parameters)
+        place = (nodes.block, self._method_options)
+        self.setting = Setting(problem, self.network, parameters, options.seed, options.schedule, *place)
         self.history = History([StageRecord(0.0, 0.0, parameters, self.summary)])
         process = self.cluster.attempt("to start", partial(self.method.start, self.setting))
         if start is not None:
@@ -250,7 +233,8 @@ class Stages:
     def state(self) -> tuple[list[JsonObject], dict[str, np.ndarray]]:
         """Return the entries and the arrays of the stages in a checkpoint."""
         entries, arrays = self.history.to_arrays()
-        return entries, arrays | {f"rule/{name}": value for name, value in self.rule.state().items()}
+        own = {} if self.rule is None else self.rule.state()
+        return entries, arrays | {f"rule/{name}": value for name, value in own.items()}
 
     def resume(self, entries: list[JsonObject], arrays: Mapping[str, np.ndarray]) -> Process:
         """Return the process of the stage that a checkpoint was written in, to be filled."""
@@ -258,35 +242,36 @@ class Stages:
         self.history = History.from_arrays(entries, arrays)
         # The record of a method from outside cannot be read from a file; the first stage has it already.
         self.history.stages[0] = first
-        problem = self.rule.restore(self.problem, arrays_under("rule/", arrays))
-        # The first stage is the same as before; a later one has its own parameters and its own draws.
-        if self.number:
-            self.setting = self._setting(problem, self.history.stages[-1].parameters, self.number)
+        if self.rule is not None:
+            problem = self.rule.restore(self.problem, arrays_under("rule/", arrays))
+            # The first stage is the same as before; a later one has its own parameters and its own draws.
+            if len(entries) > 1:
+                self._begin_setting(problem, self.history.stages[-1].parameters)
         return self.method.start(self.setting)
 
-    def attach(self, execution: Execution) -> None:
-        """Be ready for the first check of a run, which may have been resumed in a later stage."""
-        self._execution, execution.stages = execution, self
-        self.cluster.in_turns("to compile", partial(self.rule.prepare, self.problem))
-        # All processes compute it together, which they could not while each read its file.
-        if self.number:
-            self.summary = self.summarize(self.setting.problem)
-        execution.begin_stage(execution.process, self.history.stages[-1].position)
-        self._checks = self.rule.checks(self)
-        self._find_next_check(execution.position)
-        if self._options.time is not None and self._delays is not None:
+    def prepare(self, position: float) -> None:
+        """Be ready for the first check of a run that is at a position, perhaps resumed in a later stage."""
+        options = self.options
+        if self.rule is not None:
+            self.cluster.in_turns("to compile", partial(self.rule.prepare, self.problem))
+            # All processes compute it together, which they could not while each read its file.
+            if self.number:
+                self.summary = self.summarize(self.setting.problem)
+            self._checks = self.rule.checks(self)
+            self._find_next_check(position)
+        if options.time is not None and self._delays is not None:
             self._clock = Clock(
                 self.method,
                 self.history.stages[0].parameters,
                 self.problem,
                 self.network,
                 self._delays,
-                seed=self._options.seed,
-                schedule=self._options.schedule,
+                seed=options.seed,
+                schedule=options.schedule,
             )
             for check in self.history.checks:
                 follow(self._clock, self.history, check)
-            self.last_in_time = self._position_at_limit(self._clock, self._options.time)
+            self.last_in_time = self._position_at_limit(self._clock, options.time)
 
     # ------------------------------------------------------------------ going on
 
@@ -310,17 +295,22 @@ class Stages:
         clock.back(mark)
         return position
 
-    def check(self) -> float:
+    def check(self, execution: Execution) -> float:
         """Certify the run, and begin the next stage if the rule says so; return the seconds it took."""
-        execution, begun = self._execution, time.perf_counter()
-        assert execution is not None
-        certificate = self._certify(execution)
+        begun, position = time.perf_counter(), execution.position
+        self.cluster.activity = "to check a stage"
+        duals = execution.process.dual()
+        assert self.rule is not None
+        assert duals is not None, "only a method with dual variables runs in stages"
+        # In one way, whatever is recorded, and with the dual variables.
+        certificate = certify(execution.process, self.nodes)
+        certificate = certificate._replace(duals=self.problem.clip_to_domain(duals))
+        execution.times.evaluating += time.perf_counter() - begun
         # The certificate takes a pass, a sum for θ and another for its value.
         self._cost = (1.0, 2.0)
         stage = self.rule.decide(self, certificate)
         if stage is not None:
             self.charge(sums=1)
-        position = execution.position
         self.history.checks.append(StageCheck(position, *self._cost, float(stage is not None)))
         if stage is not None:
             self._begin(stage, certificate, execution)
@@ -328,24 +318,14 @@ class Stages:
         seconds = time.perf_counter() - begun
         if stage is not None:  # compilation does not count
             self.cluster.in_turns("to compile", partial(execution.compile, self.method, self.setting))
-        if self._clock is not None and self._options.time is not None:
+        if self._clock is not None and self.options.time is not None:
             follow(self._clock, self.history, self.history.checks[-1])
-            self.last_in_time = self._position_at_limit(self._clock, self._options.time)
+            self.last_in_time = self._position_at_limit(self._clock, self.options.time)
         return seconds
-
-    def _certify(self, execution: Execution) -> Certificate:
-        """Certify the current point in one way, whatever is recorded, with its dual variables."""
-        begun = time.perf_counter()
-        self.cluster.activity = "to check a stage"
-        duals = execution.process.dual()
-        assert duals is not None, "only a method with dual variables runs in stages"
-        certificate = certify(execution.process, self.nodes)
-        execution.times.evaluating += time.perf_counter() - begun
-        return certificate._replace(duals=self.problem.clip_to_domain(duals))
 
     def _begin(self, stage: Stage, certificate: Certificate, execution: Execution) -> None:
         """Go on with the process of the next stage."""
-        work, position = execution.work(), execution.position
+        assert self.rule is not None
         report = {
             "gap": certificate.gap,
             "rho_before": _contraction(self.setting.parameters),
@@ -355,17 +335,23 @@ class Stages:
         }
         report |= {name: float(value) for name, value in stage.report.items()}
         # The new stage continues the counts of the one before.
-        passes = work.computations / float(stage.summary.n_samples.sum())
-        record = StageRecord(position, passes, stage.parameters, stage.summary, report)
+        passes = execution.work().computations / float(stage.summary.n_samples.sum())
+        record = StageRecord(execution.position, passes, stage.parameters, stage.summary, report)
         self.history.stages.append(record)
         self.summary = stage.summary
-        self.setting = self._setting(stage.problem, stage.parameters, self.number)
+        self._begin_setting(stage.problem, stage.parameters)
         process = self.cluster.attempt("to begin a stage", partial(self.method.start, self.setting))
         if not self._place(process, stage.start):
             raise NotImplementedError(f"{self.method.name!r} cannot start elsewhere, and so not in stages")
         process.work = execution.process.work
-        execution.begin_stage(process, position)
+        execution.begin_stage(process)
         self._checks = self.rule.checks(self)
+
+    def _begin_setting(self, problem: FiniteSum, parameters: object) -> None:
+        """Take the setting of the latest stage in the history, which is not the first."""
+        self.number = len(self.history.stages) - 1
+        seed = stage_seed(self.options.seed, self.number)
+        self.setting = dataclasses.replace(self.setting, problem=problem, parameters=parameters, seed=seed)
 
     def _find_next_check(self, position: float) -> None:
         """Find the stage's first check from a position on: a checkpoint is written before a check."""
@@ -373,13 +359,6 @@ class Stages:
         self.next_check = next((base + x for x in self._checks if base + x >= position), math.inf)
 
     # ------------------------------------------------------------------ making a stage
-
-    def _setting(self, problem: FiniteSum, parameters: object, number: int) -> Setting:
-        options, nodes = self._options, self.nodes
-        seed = stage_seed(options.seed, number)
-        return Setting(
-            problem, self.network, parameters, seed, options.schedule, nodes.block, self._method_options
-        )
 
     def _parameters(self, summary: NodeSummary, choice: object) -> Any:
         """Return the method's parameters; process 0's, as eigenvalues may differ between machines."""
@@ -400,7 +379,6 @@ class Stages:
                 if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype == np.float64):
                     shared[item.name] = self.cluster.bcast(value)
             adapted = dataclasses.replace(adapted, **shared)
-        self.cluster.same({"the parameters": describe(adapted)})
         return adapted
 
     def _place(self, process: Process, duals: np.ndarray) -> bool:

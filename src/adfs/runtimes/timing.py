@@ -1,4 +1,4 @@
-"""The time of a process (computing, communicating, waiting and for whom), and the time of one step.
+"""Where the time of a run went, as tables and a time-line; and the time of one step.
 
 The time of a step is measured for a sample on this machine, and on the clock of Theorem 4's bound.
 """
@@ -28,60 +28,6 @@ from adfs.theory import NodeSummary, Parameters, theorem4_step_time
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-_LONGEST_LIST = 2000
-
-
-class ProcessTimes:
-    """Seconds of one process, and its longest waits for the time-line.
-
-    Attributes
-    ----------
-    setting_up : float
-        Before the first event: the summary of the data, parameters, tables, kernels.
-    computing, communicating, waiting, evaluating : float
-        Local events; packing, posting and taking messages; waiting for messages; certificates, records and
-        agreements between ranks.
-    """
-
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.setting_up = 0.0
-        self.computing = self.communicating = self.waiting = self.evaluating = 0.0
-        self.for_whom: dict[int, float] = {}
-        self._waits: list[tuple[float, float, int]] = []
-
-    def waited(self, begun: float, ended: float, rank: int) -> None:
-        """Note a wait for another process."""
-        self.add_waiting(ended - begun, rank)
-        self.show_wait(begun, ended, rank)
-
-    def add_waiting(self, seconds: float, rank: int) -> None:
-        """Add to the seconds of waiting for another process."""
-        self.waiting += seconds
-        self.for_whom[rank] = self.for_whom.get(rank, 0.0) + seconds
-
-    def show_wait(self, begun: float, ended: float, rank: int) -> None:
-        """Keep a wait for the time-line, as long as there are not too many longer ones."""
-        if len(self._waits) >= 2 * _LONGEST_LIST:
-            # Of the short ones a picture shows nothing.
-            self._waits = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
-        self._waits.append((begun - self.start, ended - self.start, rank))
-
-    def report(self) -> JsonObject:
-        """Return everything in types that JSON has."""
-        # The longest waits, in the order of their time.
-        longest = sorted(sorted(self._waits, key=lambda w: w[0] - w[1])[:_LONGEST_LIST])
-        return {
-            "setting_up": self.setting_up,
-            "computing": self.computing,
-            "communicating": self.communicating,
-            "waiting": self.waiting,
-            "evaluating": self.evaluating,
-            "total": time.perf_counter() - self.start,
-            "waited_for": {str(rank): seconds for rank, seconds in sorted(self.for_whom.items())},
-            "waits": [[round(a, 6), round(b, 6), rank] for a, b, rank in longest],
-        }
 
 
 def rank_table(details: JsonObject) -> pd.DataFrame:

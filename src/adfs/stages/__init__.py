@@ -4,36 +4,25 @@ Importing this package puts its rules into `adfs.runtimes.stages.STAGE_RULES`; t
 The public names of ``adfs`` that run something import it.
 """
 
-from adfs.algorithms.base import Method
 from adfs.errors import InputError
 from adfs.problem import FiniteSum
-from adfs.runtimes.stages import STAGE_RULES, OneStage, StageRule, rule_for
+from adfs.runtimes.stages import STAGE_RULES, StageRule, rule_for
 from adfs.stages.adaptive import ADAPTIVE, Adaptive
 from adfs.stages.assumptions import Assumptions
 from adfs.stages.smoothing import Smoothing
 
-__all__ = ["ADAPTIVE", "Adaptive", "Assumptions", "Smoothing", "may_have_stages"]
-
-
-def may_have_stages(method: Method, problem: FiniteSum, choice: object) -> bool:
-    """Whether a run with this choice of parameters may have more than one stage."""
-    return not isinstance(rule_for(method, problem, choice), OneStage)
-
-
-def _assumptions(problem: FiniteSum, choice: object) -> StageRule | None:
-    """Check assumptions where the parameters of ADFS rest on some."""
-    l1 = problem.l1 is not None
-    return Assumptions(l1=l1) if l1 or problem.assumes_curvature else None
+__all__ = ["ADAPTIVE", "Adaptive", "Assumptions", "Smoothing", "rule_for"]
 
 
 def _adaptive(problem: FiniteSum, choice: object) -> StageRule | None:
-    """Adapt the parameters of ADFS where that was asked for, and check assumptions."""
-    rule = _assumptions(problem, choice)
+    """Adapt the parameters of ADFS where that was asked for, or check the assumptions that they rest on."""
+    l1 = problem.l1 is not None
+    assumptions = Assumptions(l1=l1) if l1 or problem.assumes_curvature else None
     if not isinstance(choice, str) or choice not in ADAPTIVE:
-        return rule
+        return assumptions
     # Boxes from certificates and assumed curvatures would contradict each other.
-    if rule is not None:
-        what = "an l1 term" if problem.l1 is not None else f"the loss {problem.loss.name!r}"
+    if assumptions is not None:
+        what = "an l1 term" if l1 else f"the loss {problem.loss.name!r}"
         raise InputError(f"parameters={choice!r} does not take {what}; use 'tuned'")
     if problem.loss.curvature_over is None:
         raise InputError(
@@ -56,4 +45,4 @@ def _smoothing(problem: FiniteSum, choice: object) -> StageRule | None:
     return Smoothing()
 
 
-STAGE_RULES |= {"adaptive": _adaptive, "assumptions": _assumptions, "smoothing": _smoothing}
+STAGE_RULES |= {"adaptive": _adaptive, "smoothing": _smoothing}

@@ -168,7 +168,7 @@ class Adaptive(StageRule):
         known, active, smoothness = stages.summary, boxed.active, boxed.smoothness
         roots = sampling_weights(smoothness, active, boxed.node_starts, boxed.sigma)
         own = [node_sums(values, boxed.node_starts) for values in (roots, smoothness, active)]
-        root_sums, sums, n_active = stages.collect(np.stack(own, axis=1)).T
+        root_sums, sums, n_active = stages.nodes.collect(np.stack(own, axis=1)).T
         if not n_active.any():
             return 0.0
         kappa = sums / known.sigma

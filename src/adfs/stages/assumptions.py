@@ -98,4 +98,4 @@ class Assumptions(StageRule):
         self._beta = np.where(too_large, _CURVATURE_FACTOR * self._beta, self._beta)
         # Counted node by node, so that every process has the same sum.
         counts = node_sums(too_large.astype(np.float64), problem.node_starts)
-        return float(stages.add(counts[:, None])[0])
+        return float(stages.nodes.add(counts[:, None])[0])

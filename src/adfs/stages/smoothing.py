@@ -99,7 +99,7 @@ class Smoothing(StageRule):
         # The gap of the smooth problem, without its boxes.
         parts = smoothed(problem, self._width).gap_parts(duals, certificate.theta)
         stages.charge(passes=1.0, sums=2)
-        smooth_gap = float(stages.add(parts)[0])
+        smooth_gap = float(stages.nodes.add(parts)[0])
         solved = smooth_gap <= pace.gap_share * certificate.absolute_gap
         solved = solved and self._width > _LEAST_WIDTH * self._first_width
         before, self._last_margins = self._last_margins, margins

@@ -15,9 +15,9 @@ from adfs.algorithms.base import EventProcess
 from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_message
 from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
+from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.mpi.faults import SUSPENDED_SECONDS, rank_names
 from adfs.runtimes.mpi.links import MPI_START, MPI_TEST, MPI_WTIME, YIELD, MpiLinks
-from adfs.runtimes.timing import ProcessTimes
 from adfs.schedule import Events
 from adfs.schedule.events import empty_events
 

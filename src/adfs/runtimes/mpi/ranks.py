@@ -20,6 +20,7 @@ from adfs.problem.evaluation import sum_in_order
 from adfs.problem.losses import get_loss
 from adfs.runtimes.cluster import Cluster, Parcels, pack, unpack
 from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.joint_problem import ShardSource, join_shards
 from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
 from adfs.runtimes.mpi.faults import (
@@ -35,7 +36,6 @@ from adfs.runtimes.options import RunOptions, describe, takes_run_options
 from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, tell_placement
-from adfs.runtimes.timing import ProcessTimes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
