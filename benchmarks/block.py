@@ -11,10 +11,9 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.algorithms import METHODS, RoundProcess, Setting
-from adfs.runtimes.cluster import OneProcess
+from adfs.runtimes.cluster import OneProcess, Placement
 from adfs.runtimes.exchange import GossipProduct
 from adfs.runtimes.execution import ProcessTimes
-from adfs.runtimes.placement import Placement
 from benchmarks.measure import Row, fastest, write_table
 
 SAMPLES = 200_000

@@ -16,10 +16,11 @@ import adfs
 from adfs.algorithms import METHODS, Setting
 from adfs.algorithms.base import EventProcess
 from adfs.runtimes.certificates import AllNodes
+from adfs.runtimes.cluster import Placement
 from adfs.runtimes.execution import Execution, ProcessTimes
+from adfs.runtimes.joint_problem import place
 from adfs.runtimes.mpi import MpiRanks
 from adfs.runtimes.netbench import message_seconds
-from adfs.runtimes.placement import Placement, place
 from adfs.schedule import Events
 from benchmarks.measure import Row, write_table
 

@@ -16,7 +16,7 @@ from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs, draw_edges
 from adfs.experiments.report import layout
 from adfs.pages import COLORS, line_options, line_styles
 from adfs.runtimes.clock import Clock
-from adfs.runtimes.placement import place
+from adfs.runtimes.joint_problem import place
 from adfs.schedule import frame, make_schedule
 from adfs.stages.boxes import intervals
 from adfs.theory import AugmentedGraph

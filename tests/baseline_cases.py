@@ -10,10 +10,9 @@ import numpy as np
 
 import adfs
 from adfs.algorithms import METHODS, EventProcess, Process, RoundProcess, Setting
-from adfs.runtimes.cluster import OneProcess
+from adfs.runtimes.cluster import OneProcess, Placement
 from adfs.runtimes.exchange import GossipProduct
 from adfs.runtimes.execution import ProcessTimes
-from adfs.runtimes.placement import Placement
 from literal_cases import random_case, random_network, random_problem
 
 __all__ = [

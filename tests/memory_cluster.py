@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from adfs.runtimes.cluster import Cluster, Links, Parcels, pack, unpack
-from adfs.runtimes.placement import Placement
+from adfs.runtimes.cluster import Cluster, Links, Parcels, Placement, pack, unpack
 
 T = TypeVar("T")
 _SECONDS = 60.0

@@ -127,7 +127,7 @@ def test_one_that_diverged_is_not_told_to_go_on(
 def test_progress_without_a_terminal_is_a_line_every_few_seconds(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adfs.runtimes.progress._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("adfs.runtimes.timing._SECONDS_BETWEEN_LINES", 0.0)
     assert main(["fit", file, "--out", "m.json", "--tol", "1e-8", "--progress"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("adfs: newton: gap")]
     assert len(lines) > 3

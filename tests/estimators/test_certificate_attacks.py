@@ -23,7 +23,7 @@ from adfs.problem import Loss, Multinomial
 from adfs.problem.losses import LOSSES, get_loss
 from adfs.runtimes import OneProcess, RunOptions
 from adfs.runtimes.certificates import Certificate
-from adfs.runtimes.placement import Placement
+from adfs.runtimes.cluster import Placement
 from long_double import Reference
 
 

@@ -24,7 +24,7 @@ from adfs.estimators.intercepts import balanced
 from adfs.problem.losses import get_loss, value
 from adfs.runtimes import OneProcess
 from adfs.runtimes.certificates import AllNodes
-from adfs.runtimes.placement import Placement
+from adfs.runtimes.cluster import Placement
 from estimators.agreement_cases import classification, regression
 from long_double import Reference
 from memory_cluster import Threads, on_threads

@@ -119,7 +119,7 @@ def fit_files(request: FitRequest, finish: Finish) -> int:
 def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exception]) -> int:
     """Fit, and return the exit code of ``finish`` in process 0; its error, if any, goes to ``errors``."""
     with sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
-        cluster.same(request.options())
+        cluster.same(request.options)
         # Wrong options are reported before any file is read, on all ranks alike.
         estimator, _ = cluster.attempt("at the start", lambda: (_estimator(request), request.read))
         tables, nodes, network = _read_files(cluster, request)

@@ -92,7 +92,7 @@ def check_alike(cluster: Cluster, estimator: BaseEstimator, X: Any) -> None:
     facts["whether columns have names"] = str(names is not None)
     for number, name in enumerate(() if names is None else names):
         facts[f"the name of column {number}"] = repr(str(name))
-    cluster.same(facts)
+    cluster.same(lambda: facts)
 
 
 def canonical_text(value: object) -> str:

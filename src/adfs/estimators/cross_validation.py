@@ -111,7 +111,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             data, solver = ready.data, ready.solver
             given = cluster.attempt("to make the folds", lambda: self._given_folds(ready))
             count = f"{self.cv}" if given is None else f"a list of {len(given)}"
-            cluster.same({"cv": count})
+            cluster.same(lambda: {"cv": count})
             folds = _folds_inside(ready, int(self.cv)) if given is None else given
             _check_folds(data, folds, ready.spec, solver)
             fits, paths = _Fits(solver, len(folds) * len(set(grid)) + 1), []

@@ -24,7 +24,7 @@ from adfs.problem.samples import rows_of, sparse
 from adfs.problem.shards import as_rows
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
-from adfs.runtimes.placement import Placement
+from adfs.runtimes.cluster import Placement
 from adfs.runtimes.run import gather_summary
 from adfs.theory import Facts, loss_facts
 

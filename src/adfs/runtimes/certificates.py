@@ -15,9 +15,8 @@ from adfs.algorithms.round_process import PrimalProcess
 from adfs.problem.evaluation import squared_norm
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
-from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.cluster import Cluster, Placement
 from adfs.runtimes.options import MEASURES, NEED_OPTIMUM, Record
-from adfs.runtimes.placement import Placement
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -271,10 +270,8 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
     return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, duals)
 
 
-def better(one: Certificate, other: Certificate | None) -> bool:
+def better(one: Certificate, other: Certificate) -> bool:
     """Whether a certificate is better than another: by its gap, and by F where nothing is certified."""
-    if other is None:
-        return True
     gaps = [np.inf if np.isnan(each.absolute_gap) else each.absolute_gap for each in (one, other)]
     return (gaps[0], one.value) < (gaps[1], other.value)
 

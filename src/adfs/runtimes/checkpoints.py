@@ -27,6 +27,7 @@ from adfs.files import AnyPath, JsonObject, write_whole
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.cluster import Cluster, RefusalError
 from adfs.runtimes.loop import Ending, Outcome, Progress
+from adfs.runtimes.options import describe
 from adfs.runtimes.result import (
     arrays_under,
     check_array,
@@ -49,24 +50,10 @@ def run_fingerprint(method: str, setting: Setting, rule: str) -> str:
 
     ``rule`` identifies the rule that decides about its stages.
     """
-    stamp = hashlib.sha256()
-    network = setting.network
     words, arrays = setting.problem.identity()
     words = [method, setting.seed, setting.schedule, sorted(setting.options.items()), *words, rule]
-    arrays = [*arrays, setting.block, network.edges, network.weights]
-    # Floats are part of the text with all their digits, arrays of the hash with all their bytes.
-    if dataclasses.is_dataclass(setting.parameters):
-        for item in dataclasses.fields(setting.parameters):
-            value = getattr(setting.parameters, item.name)
-            if isinstance(value, np.ndarray):
-                arrays.append(value)
-            else:
-                words.append((item.name, value))
-    stamp.update(repr(words).encode())
-    for array in arrays:
-        stamp.update(repr((array.dtype.str, array.shape)).encode())
-        stamp.update(np.ascontiguousarray(array).data)
-    return stamp.hexdigest()
+    parts = (*arrays, setting.block, setting.network, setting.parameters)
+    return hashlib.sha256(repr([words, *map(describe, parts)]).encode()).hexdigest()
 
 
 def _save(path: Path, process: Process, fingerprint: str, progress: Progress, stages: StageState) -> None:

@@ -14,6 +14,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,11 +26,61 @@ if TYPE_CHECKING:
     from adfs.algorithms.base import EventProcess
     from adfs.runtimes.exchange import EventExchange
     from adfs.runtimes.execution import ProcessTimes
-    from adfs.runtimes.placement import Placement
 
 T = TypeVar("T")
 #: Arrays, each with the process that it goes to or comes from.
 Parcels: TypeAlias = Sequence[tuple[int, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """The rank of every node.
+
+    Attributes
+    ----------
+    rank_of_node : ndarray of shape (n,), int64
+    edges : ndarray of shape (|E|, 2)
+        The network's.
+    n_ranks : int
+    """
+
+    rank_of_node: np.ndarray
+    edges: np.ndarray
+    n_ranks: int
+
+    def block(self, rank: int) -> np.ndarray:
+        """Return the nodes of a rank, in increasing order."""
+        return np.flatnonzero(self.rank_of_node == rank)
+
+    @property
+    def cut(self) -> np.ndarray:
+        """Which edges join two ranks, shape (|E|,), bool."""
+        ends = self.rank_of_node[self.edges]
+        return np.asarray(ends[:, 0] != ends[:, 1])
+
+    def __str__(self) -> str:
+        """Return the placement as a table, one line per rank."""
+        ends, cut = self.rank_of_node[self.edges], self.cut
+        lines = [
+            f"{self.rank_of_node.size} nodes on {self.n_ranks} ranks, {cut.sum()} of {cut.size} edges cut"
+        ]
+        for rank in range(self.n_ranks):
+            here = (ends == rank).any(axis=1)
+            inside, between = int((here & ~cut).sum()), int((here & cut).sum())
+            nodes = _short(self.block(rank))
+            lines.append(f"  rank {rank}: nodes {nodes} ({inside} edges inside, {between} to other ranks)")
+        return "\n".join(lines)
+
+
+def _short(nodes: np.ndarray) -> str:
+    """Write increasing numbers as ranges, at most eight of them.
+
+    >>> _short(np.array([0, 1, 2, 7, 9, 10]))
+    '0-2, 7, 9-10'
+    """
+    runs = np.split(nodes, np.flatnonzero(np.diff(nodes) > 1) + 1)
+    words = [str(run[0]) if run.size == 1 else f"{run[0]}-{run[-1]}" for run in runs if run.size]
+    return ", ".join(words[:8]) + (", …" if len(words) > 8 else "")
 
 
 class RefusalError(InputError):
@@ -217,11 +268,11 @@ class Cluster(ABC):
             raise RefusalError(f"rank {failed[0]}: {found[failed[0]]}" if alone else found[0])
         return result[0]
 
-    def same(self, words: Mapping[str, object]) -> None:
+    def same(self, words: Callable[[], Mapping[str, object]]) -> None:
         """Raise `RefusalError` unless all processes were given the same."""
         if self.size == 1:
             return
-        cards = self.allgather({name: str(value) for name, value in words.items()})
+        cards = self.allgather({name: str(value) for name, value in words().items()})
         # Every process compares all, and so all raise the same sentence.
         for name in dict.fromkeys(name for card in cards for name in card):
             for rank, card in enumerate(cards):

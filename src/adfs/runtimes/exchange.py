@@ -20,9 +20,8 @@ from adfs.schedule import Events
 from adfs.schedule.events import empty_events
 
 if TYPE_CHECKING:
-    from adfs.runtimes.cluster import Cluster, Links
+    from adfs.runtimes.cluster import Cluster, Links, Placement
     from adfs.runtimes.execution import ProcessTimes
-    from adfs.runtimes.placement import Placement
 
 # Between two polls for messages there must not be much work, because some networks move a message only while
 # their library is called: so many events at most, and so many numbers.

@@ -5,12 +5,13 @@ Errors are found together and reported once: every process raises the same `Refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from adfs.errors import InputError
 from adfs.network import Network
@@ -19,8 +20,11 @@ from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.losses import check_labels, get_loss
 from adfs.problem.samples import Matrix, sparse
 from adfs.problem.shards import as_rows, as_signs, check_sigma
-from adfs.runtimes.cluster import Cluster, RefusalError
-from adfs.runtimes.placement import Placement, place
+from adfs.runtimes.cluster import Cluster, Placement, RefusalError
+
+_DENSE = 600  # nodes up to which the Fiedler vector comes from a dense eigensolver
+_SWAPS = 1000  # tried at most to improve a cut
+
 
 #: Two labels or more, numbers or text.
 Classes = list[str] | list[float]
@@ -53,9 +57,7 @@ def join_shards(
     if isinstance(shards, FiniteSum):
         return JointProblem(_same_columns(cluster, shards, n_features), linked, placement, None)
     parts = cluster.attempt("to read the data", lambda: _read(shards, block, nodes))
-    here = sum(np.size(part[1]) for part in parts)
-    counts = cluster.allgather(here)
-    _refuse_empty(counts)
+    _refuse_empty(cluster.allgather(sum(np.size(part[1]) for part in parts)), "sample")
     # A sparse shard may end before the last column: the widest one decides.
     own = max((int(part[0].shape[1]) for part in parts), default=0)
     width = widest(cluster, own, n_features)
@@ -82,11 +84,11 @@ def join_shards(
     return JointProblem(cluster.attempt("to check the data", build), linked, placement, classes)
 
 
-def _refuse_empty(counts: list[int]) -> None:
+def _refuse_empty(counts: Iterable[int], what: str) -> None:
     for rank, count in enumerate(counts):
         if count == 0:
             raise RefusalError(
-                f"rank {rank} has no data: every rank needs at least one sample; start fewer ranks"
+                f"rank {rank} has no data: every rank needs at least one {what}; start fewer ranks"
             )
 
 
@@ -123,16 +125,13 @@ def numbered(
     """
     cards = cluster.allgather([count, None if nodes is None else list(nodes)])
     n_ranks = len(cards)
-    for rank, (held, _) in enumerate(cards):
-        if held == 0:
-            raise RefusalError(
-                f"rank {rank} has no data: every rank needs at least one shard; start fewer ranks"
-            )
-    total = sum(held for held, _ in cards)
+    counts = [held for held, _ in cards]
+    _refuse_empty(counts, "shard")
+    total = sum(counts)
     linked = cluster.attempt("to build the network", partial(network_of, network, total, n_ranks))
     # Unless every process names its nodes, they are numbered in the order of the processes.
     if any(own is None for _, own in cards):
-        rank_of_node = np.repeat(np.arange(n_ranks), [held for held, _ in cards])
+        rank_of_node = np.repeat(np.arange(n_ranks), counts)
         return linked, Placement(rank_of_node, linked.edges, n_ranks)
     rank_of_node = np.full(total, -1)
     for rank, (held, own) in enumerate(cards):
@@ -173,6 +172,98 @@ def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int)
     return linked
 
 
+def place(network: Network, n_ranks: int) -> Placement:
+    """Put the nodes of a network on ranks, equally many each (or one more), cutting few edges.
+
+    Recursive bisection: each part is ordered by its Fiedler vector, by its bandwidth and by the nodes'
+    numbers, cut at the right place, improved by swaps, and the best of the three is kept.
+
+    Parameters
+    ----------
+    network : Network
+    n_ranks : int
+        At most as many as there are nodes.
+
+    Returns
+    -------
+    Placement
+
+    Examples
+    --------
+    >>> print(place(Network("grid:4x4"), 2))
+    16 nodes on 2 ranks, 4 of 24 edges cut
+      rank 0: nodes 0-7 (10 edges inside, 4 to other ranks)
+      rank 1: nodes 8-15 (10 edges inside, 4 to other ranks)
+    """
+    n = network.n_nodes
+    if not 1 <= n_ranks <= n:
+        raise InputError(
+            f"{n} nodes cannot be placed on {n_ranks} ranks: every rank holds at least one node; "
+            f"start {n} ranks or fewer"
+        )
+    rank_of_node = np.zeros(n, dtype=np.int64)
+    # Every edge carries as many messages, whatever its weight.
+    weights = np.ones(network.n_edges)
+    i, j = network.edges[:, 0], network.edges[:, 1]
+    links = sp.csr_array(sp.coo_array((weights, (i, j)), shape=(n, n)))
+    links = sp.csr_array(links + links.T)
+    _bisect(links, np.arange(n), 0, n_ranks, rank_of_node)
+    return Placement(rank_of_node, np.asarray(network.edges), n_ranks)
+
+
+def _bisect(links: sp.csr_array, nodes: np.ndarray, first: int, ranks: int, out: np.ndarray) -> None:
+    """Give some nodes to ranks first … first + ranks − 1."""
+    if ranks == 1:
+        out[nodes] = first
+        return
+    left = ranks // 2
+    # Sizes as equal as they can be: the first ranks have one more.
+    base, more = divmod(nodes.size, ranks)
+    size = left * base + min(left, more)
+    part = sp.csr_array(links[nodes][:, nodes])
+    best, fewest = np.zeros(nodes.size, dtype=bool), np.inf
+    # The best of several cuts, each improved by swaps.
+    for order in _orders(part):
+        side = np.zeros(nodes.size, dtype=bool)
+        side[order[:size]] = True
+        cut = _improve(part, side)
+        if cut < fewest:
+            best, fewest = side, cut
+    if not best[0]:  # the part that holds the lowest node goes first, where the sizes allow it
+        best = ~best if 2 * size == nodes.size else best
+    _bisect(links, nodes[best], first, left, out)
+    _bisect(links, nodes[~best], first + left, ranks - left, out)
+
+
+def _orders(part: sp.csr_array) -> list[np.ndarray]:
+    n = part.shape[0]
+    orders: list[np.ndarray] = [np.arange(n), np.asarray(reverse_cuthill_mckee(part, symmetric_mode=True))]
+    # The second eigenvector of the Laplacian orders the nodes along the network.
+    if 2 < n <= _DENSE:
+        laplacian = np.diag(np.asarray(part.sum(axis=1)).ravel()) - part.toarray()
+        orders.append(np.argsort(np.linalg.eigh(laplacian)[1][:, 1], kind="stable"))
+    return orders
+
+
+def _improve(part: sp.csr_array, side: np.ndarray) -> float:
+    """Swap pairs across the cut while that cuts fewer edges; change ``side`` and return the edges cut."""
+    for _ in range(min(part.shape[0], _SWAPS)):
+        sign = np.where(side, 1.0, -1.0)
+        # The gain of a node that changes sides: its edges across minus its edges inside.
+        gain = -sign * (part @ sign)
+        # Only the nodes with the largest gains of each side are tried as pairs.
+        here, there = np.flatnonzero(side), np.flatnonzero(~side)
+        here = here[np.argsort(-gain[here], kind="stable")][:8]
+        there = there[np.argsort(-gain[there], kind="stable")][:8]
+        total = gain[here][:, None] + gain[there][None, :] - 2.0 * part[here][:, there].toarray()
+        a, b = np.unravel_index(int(np.argmax(total)), total.shape)
+        if total[a, b] <= 0.0:
+            break
+        side[here[a]], side[there[b]] = False, True
+    sign = np.where(side, 1.0, -1.0)
+    return float((part.sum() - sign @ (part @ sign)) / 4.0)
+
+
 # --------------------------------------------------------------------------- the data
 
 
@@ -199,8 +290,8 @@ def _same_columns(cluster: Cluster, problem: FiniteSum, n_features: int | None) 
     """Give a process's problem the width of the widest, and sparse rows as soon as one has them."""
     # Problems that were made by each process are only widened.
     cluster.activity = "to compare the data"
-    cluster.same({"the loss": problem.loss.name})
-    _refuse_empty(cluster.allgather(problem.n_samples))
+    cluster.same(lambda: {"the loss": problem.loss.name})
+    _refuse_empty(cluster.allgather(problem.n_samples), "sample")
     width = max([n_features or 0, *cluster.allgather(problem.n_features)])
     as_csr = any(cluster.allgather(problem.sparse))
 

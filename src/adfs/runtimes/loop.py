@@ -31,8 +31,8 @@ from adfs.runtimes.options import Record
 
 if TYPE_CHECKING:
     from adfs.runtimes.checkpoints import Checkpoints
-    from adfs.runtimes.progress import ProgressBar
     from adfs.runtimes.stages import Stages
+    from adfs.runtimes.timing import ProgressBar
 
 # The budget of a run that was given none: in passes, without and with a tolerance.
 _DEFAULT_PASSES, _MOST_PASSES_WITH_TOLERANCE = 100.0, 100_000.0
@@ -194,11 +194,14 @@ class Loop:
 
     def _points(self, position: float) -> Iterator[float]:
         """Yield the positions at which to check the run from a position on, without end."""
-        in_rounds, amounts = self._record.grid.unit != "passes", self._record.grid.points()
-        if self._unrecorded and self.stages.method.checks_every_round:
+        in_rounds, grid = False, self._record.grid
+        amounts: Iterator[float]
+        if not self._unrecorded:
+            in_rounds, amounts = grid.unit != "passes", grid.points()
+        elif self.stages.method.checks_every_round:
             # The check costs next to nothing.
             in_rounds, amounts = True, itertools.count(0.0)
-        elif self._unrecorded:
+        else:
             rounded = (float(round(_CHECK_FACTOR**k)) for k in itertools.count())
             # The first powers of the factor round to the same numbers.
             amounts = itertools.chain([0.0], (amount for amount, _ in itertools.groupby(rounded)))
@@ -274,7 +277,8 @@ class Loop:
         else:
             planned = True
         # A check that only the budget asked for must not decide how a resumed run ends.
-        if planned and not certificate.is_estimate and better(certificate, progress.best):
+        best = progress.best
+        if planned and not certificate.is_estimate and (best is None or better(certificate, best)):
             progress.best = certificate._replace(theta=certificate.theta.copy(), duals=None)
         # Where columns have very different units the gap alone may be as large while F falls.
         grown = certificate.value > _DIVERGED_GROWTH * rows[0]["primal"] and certificate.gap > _DIVERGED_GAP

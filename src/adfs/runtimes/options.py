@@ -25,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 MEASURES = ("gap", "objective", "suboptimality", "worst", "distance", "consensus")
 #: Those that need the optimum, and so all the data in one process.
 NEED_OPTIMUM = ("suboptimality", "worst", "distance")
+_DIGITS = 16  # of a hash in a description
 _NODES = ("mean", "worst", "each")
 
 
@@ -118,6 +119,9 @@ class Record:
             raise unknown_name("thing to stop on", self.stop_on, ("gap", "suboptimality"))
 
 
+_GAP_ALONE = Record()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of a run.
@@ -186,16 +190,10 @@ class RunOptions:
     gather: bool = False
 
     @classmethod
-    def names(cls) -> list[str]:
-        """Return the names of all options."""
-        return [item.name for item in dataclasses.fields(cls)]
-
-    @classmethod
     def split(cls, arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, object]]:
         """Return the options of a run among keyword arguments, and the rest: the method's own."""
-        names = cls.names()
-        own = {name: value for name, value in arguments.items() if name not in names}
-        return cls(**{name: value for name, value in arguments.items() if name in names}), own
+        given = {name: value for name, value in arguments.items() if name in RUN_OPTIONS}
+        return cls(**given), {name: value for name, value in arguments.items() if name not in RUN_OPTIONS}
 
     def check(self) -> Record:
         """Raise unless the options make sense, as far as that can be checked without data.
@@ -228,24 +226,11 @@ class RunOptions:
                 raise InputError(f"{name} must be above 0, got {value!r}")
         if isinstance(self.record, Record):
             return self.record
-        return Record() if self.record is None else Record(self.record)  # type: ignore[arg-type]
-
-    def to_compare(self) -> dict[str, object]:
-        """Return the options that must be the same in all processes, under names for a sentence."""
-        alike = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        # Each process starts from its own rows, and one of them shows the progress.
-        for name in ("start", "progress"):
-            del alike[name]
-        return {_NAMES_IN_SENTENCES.get(name, name): describe(value) for name, value in alike.items()}
+        return _GAP_ALONE if self.record is None else Record(self.record)  # type: ignore[arg-type]
 
 
-# The names of options in a sentence, where the option's own name would not be understood.
-_NAMES_IN_SENTENCES = {
-    "parameters": "the choice of parameters",
-    "schedule": "the schedule",
-    "seed": "the seed",
-    "record": "what to record",
-}
+#: The names of all options of a run.
+RUN_OPTIONS = tuple(item.name for item in dataclasses.fields(RunOptions))
 
 
 def takes_run_options(function: F) -> F:
@@ -265,17 +250,18 @@ def takes_run_options(function: F) -> F:
 
 
 def describe(value: object) -> str:
-    """Return a text that is the same for the same value: processes compare their options by it."""
-    # Records, networks and arrays are told apart by a hash, anything else by how it prints.
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        stamp = hashlib.sha256()
-        for item in dataclasses.fields(value):
-            entry = getattr(value, item.name)
-            stamp.update(entry.tobytes() if isinstance(entry, np.ndarray) else repr(entry).encode())
-        return f"{type(value).__name__} {stamp.hexdigest()[:12]}"
-    if isinstance(value, Network):
-        stamp = hashlib.sha256(value.edges.tobytes() + value.weights.tobytes())
-        return f"{value.name or 'a network'} with {value.n_nodes} nodes ({stamp.hexdigest()[:12]})"
+    """Return a text that is the same for the same value: runs and processes are compared by it."""
+    # Arrays, and records and networks made of them, are told apart by a hash; anything else by how it prints.
     if isinstance(value, np.ndarray):
-        return f"array {value.shape} {hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:12]}"
-    return repr(value)
+        stamp = hashlib.sha256(np.ascontiguousarray(value).data)
+        return f"array {value.shape} of {value.dtype} ({stamp.hexdigest()[:_DIGITS]})"
+    if isinstance(value, Network):
+        parts = [value.edges, value.weights]
+        name = f"{value.name or 'a network'} with {value.n_nodes} nodes"
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, item.name) for item in dataclasses.fields(value)]
+        name = type(value).__name__
+    else:
+        return repr(value)
+    stamp = hashlib.sha256(repr([describe(part) for part in parts]).encode())
+    return f"{name} ({stamp.hexdigest()[:_DIGITS]})"

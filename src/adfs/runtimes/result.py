@@ -116,16 +116,10 @@ class Run:
         # Columns that were added to the frame are saved with the recorded ones.
         recorded = self.recorded()
         words, own = parameters_to_arrays(self.parameters)
-        header: JsonObject = {
+        header: JsonObject = {name: getattr(self, name) for name in _PLAIN} | {
             "version": __version__,
-            "method": self.method,
             "outcome": str(self.outcome),
-            "gap": self.gap,
             "absolute_gap": self.absolute_gap,
-            "seed": self.seed,
-            "seconds": self.seconds,
-            "schedule": self.schedule,
-            "details": self.details,
             "columns": list(recorded),
             "parameters": words,
         }
@@ -224,14 +218,8 @@ class History:
         # The arrays of a stage are told apart by its number.
         for number, stage in enumerate(self.stages):
             text, found = parameters_to_arrays(stage.parameters)
-            entries.append(
-                {
-                    "position": stage.position,
-                    "passes": stage.passes,
-                    "report": stage.report,
-                    "parameters": text,
-                }
-            )
+            entry = {"position": stage.position, "passes": stage.passes, "report": stage.report}
+            entries.append(entry | {"parameters": text})
             arrays |= {f"{number}/{name}": value for name, value in found.items()}
             sizes = stage.sizes
             arrays[f"{number}/sizes"] = np.stack([sizes.n_samples, sizes.n_active, sizes.n_features])
@@ -249,15 +237,11 @@ class History:
         return cls(stages, [StageCheck(*row) for row in arrays["checks"].tolist()])
 
 
-def _fields(parameters: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(parameters) or isinstance(parameters, type):
-        return {}
-    return {item.name: getattr(parameters, item.name) for item in dataclasses.fields(parameters)}
-
-
 def parameters_to_arrays(parameters: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a record's name, plain fields and text, and its arrays by name."""
-    fields = _fields(parameters)
+    is_record = dataclasses.is_dataclass(parameters) and not isinstance(parameters, type)
+    names = [item.name for item in dataclasses.fields(parameters)] if is_record else []
+    fields = {name: getattr(parameters, name) for name in names}
     # JSON has lists instead of tuples.
     plain = {
         name: list(value) if isinstance(value, tuple) else value

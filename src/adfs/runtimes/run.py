@@ -6,7 +6,6 @@ the estimators, call `run_method`.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Mapping
@@ -26,16 +25,14 @@ from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certifier, certify
 from adfs.runtimes.checkpoints import Checkpoints, run_fingerprint, tell_ending, used_by_one_run
 from adfs.runtimes.clock import with_times
-from adfs.runtimes.cluster import Cluster, OneProcess
+from adfs.runtimes.cluster import Cluster, OneProcess, Placement
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.execution import Execution
 from adfs.runtimes.loop import Ending, Loop, Outcome, Progress
-from adfs.runtimes.options import NEED_OPTIMUM, Record, RunOptions, describe, takes_run_options
-from adfs.runtimes.placement import Placement
-from adfs.runtimes.progress import ProgressBar
+from adfs.runtimes.options import NEED_OPTIMUM, RUN_OPTIONS, Record, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run, as_columns
 from adfs.runtimes.stages import Stages, gather_summary
-from adfs.runtimes.timing import measured_tau_of
+from adfs.runtimes.timing import ProgressBar, measured_tau_of
 from adfs.theory import smoothness_limit
 
 __all__ = ["gather_summary", "run_method", "simulate", "tell_placement"]
@@ -121,21 +118,12 @@ def run_method(
         # Everything that needs no data is refused first, by all processes together.
         chosen, record = team.attempt("at the start", partial(_check, method, options, own, problem, team))
         # Processes that were started differently would wait for each other in vain.
-        team.same(
-            {
-                "the version of adfs": __version__,
-                "the method": chosen.name,
-                "the loss": problem.loss.name,
-                "the network": describe(network),
-                "the options": sorted((name, describe(value)) for name, value in own.items()),
-            }
-            | options.to_compare()
-        )
+        team.same(partial(_to_compare, chosen, problem, network, options, own))
         net = team.attempt("at the start", partial(_network, chosen, problem, network, placement))
         # One machine has the samples of all nodes as one node's.
         if chosen.kind == "single":
             problem, placement = problem.merged(), None
-        spread = placement or Placement.whole(net)
+        spread = placement or Placement(np.zeros(net.n_nodes, dtype=np.int64), net.edges, 1)
         if not any(team.allgather(bool(problem.active.any()))):
             return _nothing_to_run(chosen, problem, AllNodes(team, spread, problem), options)
         team.attempt("at the start", partial(chosen.check, problem))
@@ -169,7 +157,7 @@ def _check(
     chosen = get_method(method)
     if not isinstance(problem, FiniteSum):
         raise InputError(f"a run takes an adfs.Problem or adfs.GeneralProblem, got {type(problem).__name__}")
-    chosen.check_options(own, RunOptions.names())
+    chosen.check_options(own, RUN_OPTIONS)
     record = options.check()
     if options.tol is not None and not problem.certifiable:
         raise InputError(
@@ -190,6 +178,37 @@ def _check(
     if options.time is not None or options.delays is not None:
         raise InputError("idealised time is for simulations: several processes measure their own")
     return chosen, record
+
+
+# The names of options in a sentence, where the option's own name would not be understood.
+_NAMES_IN_SENTENCES = {
+    "parameters": "the choice of parameters",
+    "schedule": "the schedule",
+    "seed": "the seed",
+    "record": "what to record",
+}
+
+
+def _to_compare(
+    method: Method,
+    problem: FiniteSum,
+    network: Network | str | None,
+    options: RunOptions,
+    own: dict[str, object],
+) -> dict[str, object]:
+    """Return what must be the same in all processes, under names for a sentence."""
+    words: dict[str, object] = {
+        "the version of adfs": __version__,
+        "the method": method.name,
+        "the loss": problem.loss.name,
+        "the network": describe(network),
+        "the options": sorted((name, describe(value)) for name, value in own.items()),
+    }
+    # Each process starts from its own rows, and one of them shows the progress.
+    for name in RUN_OPTIONS:
+        if name not in ("start", "progress"):
+            words[_NAMES_IN_SENTENCES.get(name, name)] = describe(getattr(options, name))
+    return words
 
 
 def _network(
@@ -221,8 +240,8 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     count = nodes.sigma.size if options.gather else problem.n_nodes
     theta = np.zeros((count, problem.n_features))
     dual = np.zeros((problem.n_samples, *problem.dual_shape))
-    run = Run(method.name, Outcome.CONVERGED, theta, zero, 0.0, columns, None, options.seed, 0.0, dual=dual)
-    return dataclasses.replace(run, absolute_gap=0.0)
+    ended, seed = Outcome.CONVERGED, options.seed
+    return Run(method.name, ended, theta, zero, 0.0, columns, None, seed, 0.0, dual=dual, absolute_gap=0.0)
 
 
 def _run_stages(
@@ -252,7 +271,8 @@ def _run_stages(
         process, progress = resumed or (process, progress)
     # From here on every process goes through the same positions.
     execution = Execution(process, nodes, stages.tau, stages.history.stages[-1].position)
-    stages.prepare(execution.position)
+    if stages.rule is not None or options.time is not None:
+        stages.prepare(execution.position)
     cluster.in_turns("to compile", partial(execution.compile, stages.method, stages.setting))
     loop = Loop(stages, execution, record, certifier, checkpoints, progress)
     execution.times.setting_up = time.perf_counter() - begun
@@ -329,6 +349,6 @@ def wanted_on_screen(show: bool | None) -> bool:
 
 def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
     """Say which process holds which nodes, where progress is shown."""
-    if wanted_on_screen(progress) and placement.n_ranks > 1:
+    if placement.n_ranks > 1 and wanted_on_screen(progress):
         for line in str(placement).splitlines():
             cluster.say(line)

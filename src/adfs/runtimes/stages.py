@@ -38,10 +38,9 @@ from adfs.network import Network
 from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, Certificate, certify
 from adfs.runtimes.clock import Clock, follow, position_at
-from adfs.runtimes.cluster import Cluster
+from adfs.runtimes.cluster import Cluster, Placement
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.options import RunOptions
-from adfs.runtimes.placement import Placement
 from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
 from adfs.schedule.philox import stage_seed
 from adfs.theory import NodeSummary, summarize

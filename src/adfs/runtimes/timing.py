@@ -1,4 +1,4 @@
-"""Where the time of a run went, as tables and a time-line; and the time of one step.
+"""The progress of a run on the screen; where its time went, as tables and a time-line; the time of one step.
 
 The time of a step is measured for a sample on this machine, and on the clock of Theorem 4's bound.
 """
@@ -6,9 +6,13 @@ The time of a step is measured for a sample on this machine, and on the clock of
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import product
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,11 +27,88 @@ from adfs.problem.samples import Matrix
 from adfs.runtimes.clock import retime
 from adfs.runtimes.cluster import Cluster
 from adfs.runtimes.delays import Delays
+from adfs.runtimes.options import RunOptions
 from adfs.theory import NodeSummary, Parameters, theorem4_step_time
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from rich.progress import Progress, TaskID
+
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class ProgressBar:
+    """A bar on a terminal; elsewhere a line every few seconds.
+
+    The options have the tolerance and the seconds that the run goes to; ``last`` is the last position of a
+    run without a tolerance.
+    """
+
+    def __init__(self, title: str, options: RunOptions, last: float) -> None:
+        self._title, self._options, self._last = title, options, last
+        self._first_gap: float | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._last_line: float | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            # Imported here because most runs show nothing.
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("gap {task.fields[gap]:.1e}  {task.fields[passes]:.0f} passes"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=False,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=1.0, gap=math.nan, passes=0.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, row: dict[str, float]) -> None:
+        """Show a recorded row."""
+        # A gap may rise for a while; a bar does not leave its ends.
+        done = min(max(self._share_done(row), 0.0), 1.0)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
+        elif self._last_line is None or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            way = f", {100.0 * done:.0f} % of the way" if done >= 0.01 else ""  # at the start nobody knows
+            sys.stderr.write(
+                f"adfs: {self._title}: gap {row['gap']:.1e} after {row['passes']:.0f} passes and "
+                f"{row['seconds']:.0f} s{way}\n"
+            )
+            sys.stderr.flush()
+
+    def _share_done(self, row: dict[str, float]) -> float:
+        """Return how much of the run is done: the first limit that will be met decides."""
+        # Of the position, the seconds and the decades of the gap the furthest counts.
+        shares = [row["position"] / self._last if math.isfinite(self._last) else 0.0]
+        if self._options.seconds:
+            shares.append(row["seconds"] / self._options.seconds)
+        if self._options.tol is not None and 0.0 < row["gap"] < math.inf:  # a start may have no certificate
+            # Decades are counted from the first gap that was certified.
+            self._first_gap = self._first_gap or row["gap"]
+            decades = math.log(self._first_gap / self._options.tol)
+            shares.append(math.log(self._first_gap / row["gap"]) / decades if decades > 0.0 else 1.0)
+        return max(shares)
+
+
+# --------------------------------------------------------------------------- where the time went
 
 
 def rank_table(details: JsonObject) -> pd.DataFrame:
@@ -177,15 +258,13 @@ def theorem4_table(
     import pandas as pd
 
     rows: list[dict[str, object]] = []
-    for name in networks:
-        network = Network(name)
-        n = network.n_nodes
+    for network in (Network(name) for name in networks):
         # A problem with one sample per node: only the probabilities matter to a clock.
-        one = np.ones(n)
-        count = np.ones(n, dtype=np.int64)
+        n = network.n_nodes
+        one, count = np.ones(n), np.ones(n, dtype=np.int64)
         summary = NodeSummary(count, count, count, one, one, one, one, one)
         paper = Parameters.paper(summary, network)
-        for share in p_comm:
+        for share, message, law, waiting in product(p_comm, tau, laws, blocking):
             # A clock reads nothing but the probabilities; the contraction is put where any of them allow it.
             parameters = dataclasses.replace(
                 paper,
@@ -193,25 +272,22 @@ def theorem4_table(
                 node_probability=np.full(n, (1.0 - share) / n),
                 edge_probability=np.full(network.n_edges, share / network.n_edges),
             )
-            for message in tau:
-                bound = theorem4_step_time(parameters, network, message)
-                for law in laws:
-                    for waiting in blocking:
-                        delays = Delays(tau=message, law=law, blocking=waiting)
-                        found = retime("adfs", parameters, summary, network, delays, [events], seed=seed)
-                        measured = float(found.latest[0]) / events
-                        rows.append(
-                            {
-                                "network": network.name,
-                                "n_nodes": n,
-                                "p_comm": share,
-                                "tau": message,
-                                "law": law,
-                                "blocking": waiting,
-                                "measured": measured,
-                                "bound": bound.nu,
-                                "constant": measured * n / (bound.p_comp + message * bound.p_comm_max),
-                                "holds": bound.holds,
-                            }
-                        )
+            bound = theorem4_step_time(parameters, network, message)
+            delays = Delays(tau=message, law=law, blocking=waiting)
+            found = retime("adfs", parameters, summary, network, delays, [events], seed=seed)
+            measured = float(found.latest[0]) / events
+            rows.append(
+                {
+                    "network": network.name,
+                    "n_nodes": n,
+                    "p_comm": share,
+                    "tau": message,
+                    "law": law,
+                    "blocking": waiting,
+                    "measured": measured,
+                    "bound": bound.nu,
+                    "constant": measured * n / (bound.p_comp + message * bound.p_comm_max),
+                    "holds": bound.holds,
+                }
+            )
     return pd.DataFrame(rows)

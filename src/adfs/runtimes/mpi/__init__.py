@@ -7,8 +7,9 @@ is loaded (and started) by the program that hands over a communicator, never by 
 from __future__ import annotations
 
 from adfs.launching import launch_of, launched_by_mpi
+from adfs.runtimes.cluster import Placement
+from adfs.runtimes.joint_problem import place
 from adfs.runtimes.mpi.ranks import MpiRanks, fit_mpi
-from adfs.runtimes.placement import Placement, place
 from adfs.runtimes.timing import draw_timeline, edge_table, rank_table
 
 __all__ = [

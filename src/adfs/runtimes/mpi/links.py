@@ -17,9 +17,8 @@ import numpy as np
 from numba import types
 
 from adfs.errors import InputError
-from adfs.runtimes.cluster import Links
+from adfs.runtimes.cluster import Links, Placement
 from adfs.runtimes.mpi.faults import Tag
-from adfs.runtimes.placement import Placement
 
 if TYPE_CHECKING:
     from adfs.runtimes.mpi.ranks import MpiRanks

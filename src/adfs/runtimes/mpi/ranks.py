@@ -18,7 +18,7 @@ from adfs.network import Network
 from adfs.problem import Loss
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.losses import get_loss
-from adfs.runtimes.cluster import Cluster, Parcels, pack, unpack
+from adfs.runtimes.cluster import Cluster, Parcels, Placement, pack, unpack
 from adfs.runtimes.exchange import EventExchange
 from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.joint_problem import ShardSource, join_shards
@@ -32,8 +32,7 @@ from adfs.runtimes.mpi.faults import (
     restore_error_hook,
 )
 from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
-from adfs.runtimes.options import RunOptions, describe, takes_run_options
-from adfs.runtimes.placement import Placement
+from adfs.runtimes.options import RUN_OPTIONS, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, tell_placement
 
@@ -329,14 +328,14 @@ def fit_mpi(
         options, method_options = RunOptions.split(arguments)
 
         def check() -> None:
-            get_method(method).check_options(method_options, [*RunOptions.names(), "loss", "sigma", "nodes"])
+            get_method(method).check_options(method_options, [*RUN_OPTIONS, "loss", "sigma", "nodes"])
             options.check()
             get_loss(loss)
 
         # Ranks with different arguments would wait for each other without end: compare them first.
         cluster.attempt("at the start", check)
         cluster.same(
-            {
+            lambda: {
                 "the loss": repr(get_loss(loss)),
                 "sigma": describe(sigma),
                 "the network": describe(network),
