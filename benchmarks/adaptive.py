@@ -14,6 +14,7 @@ import numpy as np
 
 import adfs
 from adfs.experiments import Comparison, DataSpec, MethodSpec, run_comparison
+from adfs.experiments.inputs import is_data_file
 from adfs.experiments.paper import SETTINGS
 from adfs.pages import number
 from benchmarks.measure import DATA, Row, write_table
@@ -130,7 +131,7 @@ def main() -> str:
 
     for setting in COMPARED:
         data = setting.comparison.data
-        if not data.is_file or (DATA / data.source).exists():
+        if not is_data_file(data.source) or (DATA / data.source).exists():
             add(compare(setting))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a fit that its budget ends, which the passes show

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import tempfile
 
+from joblib import cpu_count
+
 from adfs.experiments.paper import LEVELS, reproduce
-from adfs.experiments.runner import available_cores
 from adfs.pages import number
 from benchmarks.measure import RESULTS, machine
 
@@ -15,7 +16,7 @@ def main(folder: str | None = None) -> str:
     if folder is None:
         with tempfile.TemporaryDirectory() as made:
             return main(made)
-    found = reproduce("all", folder, jobs=available_cores())
+    found = reproduce("all", folder, jobs=cpu_count())
     settings = {f"{name}, to {LEVELS[name]:.0e}": results for name, results in found.results.items()}
     lines = [
         "# The paper's experiments",

@@ -1,9 +1,11 @@
-"""Files: written as a whole or not at all, never over an input; archives are read with a limit of memory."""
+"""Files: written whole or not at all, archives read with a limit of memory, modules imported by path."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import importlib.util
 import lzma
 import math
 import os
@@ -11,7 +13,7 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -264,3 +266,22 @@ def read_arrays(
         raise ValueError("it is damaged or cut short") from error
     except (KeyError, RuntimeError, OverflowError, MemoryError) as error:  # encrypted, or an unknown packing
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def load_modules(names: Iterable[str]) -> None:
+    """Import modules by name, or .py files by path; a file is imported once."""
+    for name in names:
+        try:
+            if not name.endswith(".py"):
+                importlib.import_module(name)
+                continue
+            # Files of the same name in different folders get different modules.
+            path = Path(name).resolve()
+            alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+            spec = importlib.util.spec_from_file_location(alias, path)
+            if alias not in sys.modules and spec is not None and spec.loader is not None:
+                module = importlib.util.module_from_spec(spec)
+                sys.modules[alias] = module
+                spec.loader.exec_module(module)
+        except (ImportError, OSError) as error:
+            raise InputError(f"cannot import {name!r}: {error}") from None

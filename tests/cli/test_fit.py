@@ -20,7 +20,7 @@ from adfs.cli import main
 from adfs.cli.app import NOT_CONVERGED, TERMINATED
 from adfs.data import LinearModel
 from adfs.errors import InputError
-from adfs.experiments.inputs import load_modules
+from adfs.files import load_modules
 from adfs.planning import Facts
 from adfs.problem import get_loss
 from adfs.runtimes import Outcome

@@ -93,7 +93,10 @@ def test_links_may_be_slower_than_others() -> None:
         ({"data": {"source": "a", "normalise": "row"}}, "did you mean 'rows'"),
         ({"delays": "exponentail"}, "did you mean 'exponential'"),
         ({"delays": {"stragglers": [[0, -1.0]]}}, "a straggler needs"),
-        ({"delays": {"slow_links": [[0, 1]]}}, r"slow_links must be a list of \[node, node, factor\], got"),
+        (
+            {"delays": {"slow_links": [[0, 1]]}},
+            r"slow_links must be a list of \[node, node, factor\], .*, got",
+        ),
         ({"title": 3}, "title must be text, got 3"),
         ({"network": 3}, "network: a network cannot be made from int"),
         ({"network": [[0, 1], [2, 3]]}, "network: the network is not connected"),
@@ -104,7 +107,10 @@ def test_links_may_be_slower_than_others() -> None:
         ({"delays": {"speed": "x"}}, "delays: speed must be a number or a list of"),
         ({"delays": {"stragglers": 3}}, "delays: stragglers must be a list of"),
         ({"delays": {"stragglers": [3, 4.0]}}, r"a list of \[node, factor\], .*, got \[3, 4.0\]$"),
-        ({"delays": {"stragglers": [[1.5, 4.0]]}}, r"the nodes of stragglers are whole numbers from 0, got"),
+        (
+            {"delays": {"stragglers": [[1.5, 4.0]]}},
+            r"stragglers must be .* whole numbers from 0, got \[\[1.5",
+        ),
         ({"methods": [{"method": "adfs", "label": 3}]}, "method 'adfs': label must be text"),
         ({"methods": []}, "at least one method"),
         ({"methods": "adfs"}, "methods must be a list"),

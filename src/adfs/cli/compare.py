@@ -84,9 +84,9 @@ class RunnerOptions:
 
     def settings(self) -> dict[str, Any]:
         """Return the parameters, with the number of cores for the jobs if they are not given."""
-        from adfs.experiments.runner import available_cores
+        from joblib import cpu_count
 
-        return asdict(self) | {"jobs": self.jobs or available_cores()}
+        return asdict(self) | {"jobs": self.jobs or cpu_count()}
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,7 @@ def flatten(command: Callable[..., Any], helps: Mapping[str, str]) -> Callable[.
 def load_imports(names: list[str] | None) -> None:
     """Import the modules that register methods or losses."""
     if names:
-        from adfs.experiments.inputs import load_modules
+        from adfs.files import load_modules
 
         load_modules(names)
 

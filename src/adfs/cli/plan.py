@@ -239,14 +239,15 @@ def _show(result: Plan) -> None:
     )
     # A file or a pipe takes all columns; a screen of fewer than 110 characters takes all but the last three.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    heads = result.heads
-    kept = len(heads) if console.width >= 110 else len(heads) - 3
+    texts = result.text_table
+    kept = len(texts.columns) if console.width >= 110 else len(texts.columns) - 3
     # Numbers are aligned to the right; the recommendation is bold.
     table = Table(box=None, pad_edge=False)
-    for head in heads[:kept]:
+    for head in texts.columns[:kept]:
         table.add_column(head, justify="left" if head in ("method", "network") else "right", no_wrap=True)
-    for row in result.best_of_each():
-        table.add_row(*result.cells(row)[:kept], style="bold" if row is result.best else None)
+    best = result.predictions.index(result.best)
+    for row in texts.drop_duplicates("method").itertuples():
+        table.add_row(*row[1 : 1 + kept], style="bold" if row.Index == best else None)
     console.print(table)
     print()
     for sentence in result.sentences():

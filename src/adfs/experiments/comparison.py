@@ -13,24 +13,22 @@ from typing import Any
 import numpy as np
 
 from adfs.algorithms import METHODS, get_method
+from adfs.data.read import check_name
 from adfs.errors import InputError, unknown_name
 from adfs.experiments.inputs import (
     TomlTable,
-    check_fields,
     check_keys,
+    check_types,
     field_names,
+    has_type,
     is_data_file,
-    is_list_of,
-    is_number,
-    load_modules,
     plain_graph,
     read_record,
     read_word,
     to_toml,
-    with_paths,
     without_defaults,
 )
-from adfs.files import JsonObject
+from adfs.files import JsonObject, load_modules
 from adfs.network import Network
 from adfs.network.inputs import is_graph_file
 from adfs.problem import get_loss
@@ -72,10 +70,7 @@ class DataSpec:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "data: ")
-        if not self.source:
-            raise InputError(f"data: the source must be a name or a file, got {self.source!r}")
-        # Sizes are at least 1; None means that the data decide.
+        check_types(self, "data: ")
         for name in ("samples_per_node", "n_features"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -86,11 +81,6 @@ class DataSpec:
             raise InputError(
                 "data: gaussians need samples_per_node, as in {source = 'gaussians', samples_per_node = 1000}"
             )
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the source is a file."""
-        return is_data_file(self.source)
 
 
 @dataclass(frozen=True)
@@ -112,22 +102,26 @@ class DelaySpec:
     slow_links: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, words, least, most in (
-            ("stragglers", "[node, factor], [node, factor, share] or [node, factor, share, period]", 2, 4),
-            ("slow_links", "[node, node, factor]", 3, 3),
+        for name, words, sizes, n_nodes in (
+            (
+                "stragglers",
+                "[node, factor], [node, factor, share] or [node, factor, share, period]",
+                (2, 3, 4),
+                1,
+            ),
+            ("slow_links", "[node, node, factor]", (3,), 2),
         ):
             given = getattr(self, name)
-            lists = isinstance(given, list | tuple) and all(is_list_of(is_number, row) for row in given)
-            if not lists or not all(least <= len(row) <= most for row in given):
-                raise InputError(f"delays: {name} must be a list of {words}, got {to_toml(given)}")
-            # The first entries of a row are numbers of nodes: two for a link, one for a straggler.
-            nodes = [node for row in given for node in row[: 2 if name == "slow_links" else 1]]
-            if any(node < 0 or node != int(node) for node in nodes):
-                raise InputError(f"delays: the nodes of {name} are whole numbers from 0, got {nodes}")
-        check_fields(self, "delays: ")
-        for link in self.slow_links:
-            if not link[2] > 0.0:
-                raise InputError(f"delays: the factor of a slow link must be above 0, got {list(link)}")
+            rows = given if has_type(given, "tuple[tuple[float, ...], ...]") else [()]
+            if not all(
+                len(row) in sizes and all(node >= 0 and node == int(node) for node in row[:n_nodes])
+                for row in rows
+            ):
+                raise InputError(
+                    f"delays: {name} must be a list of {words}, whose nodes are whole numbers from 0, "
+                    f"got {to_toml(given)}"
+                )
+        check_types(self, "delays: ")
 
     def make(self, tau: float, network: Network | None = None) -> Delays:
         """Return the delays for a τ; without a network the slow links are left out."""
@@ -175,7 +169,7 @@ class MethodSpec:
     options: tuple[tuple[str, object], ...] = ()
 
     def __post_init__(self) -> None:
-        check_fields(self, f"method {self.method!r}: ")
+        check_types(self, f"method {self.method!r}: ")
         RunOptions(read=self.read, schedule=self.schedule).check()
         if not self.label:
             # Only the settings that differ from the defaults are part of the label.
@@ -291,41 +285,34 @@ class Comparison:
 
     def __post_init__(self) -> None:
         # A graph, or a file of edges, is replaced by its edges: the description must not need the file.
-        file = Path(self.network) if isinstance(self.network, str) and is_graph_file(self.network) else None
-        if file is not None or not isinstance(self.network, str):
+        is_file = isinstance(self.network, str) and is_graph_file(self.network)
+        file = Path(self.network).name if is_file else None
+        if is_file or not isinstance(self.network, str):
             object.__setattr__(self, "network", plain_graph(self.network, self.n_nodes))
-        check_fields(self)
+        check_types(self)
         if not self.methods:
             raise InputError(
                 "a comparison needs at least one method: methods = ['adfs', 'msda'], or --method adfs"
             )
-        # Labels name the curves, slugs the files of the runs: both must differ.
-        for names, what in (
-            ([entry.label for entry in self.methods], "label"),
-            ([entry.slug for entry in self.methods], "file name"),
-        ):
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise InputError(f"two methods have the {what} {twice!r}: give one of them another label")
+        # The files of the runs are named after the labels.
+        names = [entry.slug for entry in self.methods]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"two methods have the file name {twice!r}: give one of them another label")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise InputError(
                 f"seeds must be different whole numbers of at least 0, at least one, got {list(self.seeds)}"
             )
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
-        for name in ("target", "max_time", "max_passes"):
+        for name in ("target", "max_time", "max_passes", "records"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{name} must be a finite number above 0, got {value!r}")
-        RunOptions(tau=self.tau).check()
-        if self.records < 1:
-            raise InputError(f"records must be a whole number of at least 1, got {self.records!r}")
         self.delays.make(self.tau)
-        # The default title names the data and the network.
         if not self.title:
-            source = Path(self.data.source).name if self.data.is_file else self.data.source
-            network = self.network_name if file is None else file.name
-            object.__setattr__(self, "title", f"{source} on {network}")
+            data = Path(self.data.source).name
+            object.__setattr__(self, "title", f"{data} on {file or self.network_name}")
 
     @property
     def network_name(self) -> str:
@@ -360,13 +347,12 @@ class Comparison:
         ``methods`` names or tables. Paths are relative to ``base``, where it is given.
         """
         check_keys(table, cls, "a comparison")
-        # The three fields without a default.
         for key in ("data", "network", "methods"):
             if key not in table:
                 raise InputError(
                     f"a comparison needs {key!r}: add it to the file or give --{key.removesuffix('s')}"
                 )
-        values = dict(table) if base is None else with_paths(table, base)
+        values = dict(table) if base is None else _with_paths(table, base)
         # Data and delays may be given as one word, or as tables.
         values["data"] = read_record(DataSpec, "data", "source", values["data"])
         values["delays"] = read_record(DelaySpec, "delays", "law", values.get("delays", {}))
@@ -415,8 +401,8 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
     # Paths in the file are relative to it, paths of flags to the working directory.
-    table = with_paths(table, path.parent.absolute())
-    replaced = with_paths(overrides or {}, Path.cwd())
+    table = _with_paths(table, path.parent.absolute())
+    replaced = _with_paths(overrides or {}, Path.cwd())
     # A flag about the data replaces one key of the table, not the table.
     if isinstance(table.get("data"), Mapping) and isinstance(replaced.get("data"), Mapping):
         replaced["data"] = {**table["data"], **replaced["data"]}
@@ -424,3 +410,21 @@ def read_comparison(path: str | Path, overrides: TomlTable | None = None) -> Com
         return Comparison.from_table(table | replaced)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _with_paths(table: TomlTable, base: Path) -> JsonObject:
+    """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
+    values: JsonObject = dict(table)
+    network, imports = values.get("network"), values.get("imports", ())
+    if isinstance(values.get("data"), str):
+        values["data"] = {"source": values["data"]}
+    data = values.get("data")
+    source = data.get("source") if isinstance(data, Mapping) else None
+    if isinstance(source, str) and is_data_file(source):
+        check_name(source)  # before an address looks like a path
+        values["data"] = {**values["data"], "source": str(base / source)}
+    if isinstance(network, str) and is_graph_file(network):
+        values["network"] = str(base / network)
+    if imports and has_type(imports, "tuple[str, ...]"):
+        values["imports"] = [str(base / name) if name.endswith(".py") else name for name in imports]
+    return values

@@ -1,28 +1,21 @@
-"""The inputs of a comparison: problem, network and modules by their names, and records from plain values."""
+"""The inputs of a comparison: its problem and its network, and records from plain values."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib
-import importlib.util
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from adfs.data import ReadOptions, Table, read_source
-from adfs.data.read import check_name
 from adfs.data.table import labels_for
 from adfs.errors import InputError, unknown_name
 from adfs.files import JsonObject
 from adfs.network import Network
-from adfs.network.inputs import is_graph_file
 from adfs.problem import Problem, get_loss
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Matrix
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
 
-#: A table of TOML, or of flags.
+#: A table of TOML, or of options.
 TomlTable: TypeAlias = Mapping[str, Any]
 #: Two nodes each, by number or by label, and perhaps a weight.
 Edges: TypeAlias = tuple[tuple[str | float, ...], ...]
@@ -95,7 +88,7 @@ def _make_problem(
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
         X, y = gaussians(data.samples_per_node * n_nodes, data.n_features or 10, chosen)
         return Problem(X, y, loss, sigma, n_nodes, partition="contiguous")
-    table = _read_file(data) if data.is_file else read_source(data.source, seed=chosen)
+    table = _read_file(data) if is_data_file(data.source) else read_source(data.source, seed=chosen)
     X, y, weights = _samples(table, data, loss, n_nodes, chosen)
     return Problem(X, y, loss, sigma, n_nodes, partition=partition, sample_weight=weights, seed=chosen)
 
@@ -130,26 +123,18 @@ def _samples(
 
 
 def _normalised(X: Matrix, how: str, source: str) -> Matrix:
-    if how == "none":
-        return X
+    from sklearn.preprocessing import normalize, scale
+
     sparse = bool(sp.issparse(X))
     if how == "columns":
-        if sparse:
-            # Centring makes a matrix dense, which is refused if the dense one is larger than the sparse one.
-            if 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
-                raise InputError(
-                    f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
-                    "columns would fill; use normalise = 'rows'"
-                )
-            X = X.toarray()
-        spread = X.std(axis=0)
-        return (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    # Rows of length 0 stay as they are.
-    squares = np.asarray((X.multiply(X) if sparse else X * X).sum(axis=1)).ravel()
-    factors = 1.0 / np.sqrt(np.where(squares > 0.0, squares, 1.0))
-    if sparse:
-        return sp.csr_array(sp.diags_array(factors) @ X)
-    return factors[:, None] * X
+        # Centring makes a matrix dense, which is refused if the dense one is larger than the sparse one.
+        if sparse and 8 * X.shape[0] * X.shape[1] > X.data.nbytes + X.indices.nbytes:
+            raise InputError(
+                f"{source}: {1.0 - X.nnz / np.prod(X.shape):.0%} of its values are 0, which centred "
+                "columns would fill; use normalise = 'rows'"
+            )
+        return scale(X.toarray() if sparse else X)
+    return normalize(X) if how == "rows" else X
 
 
 def plain_graph(graph: object, nodes: int | None) -> str | Edges:
@@ -171,100 +156,43 @@ def plain_graph(graph: object, nodes: int | None) -> str | Edges:
     return tuple((*edge, weight) for edge, weight in zip(edges, network.weights.tolist(), strict=True))
 
 
-# --------------------------------------------------------------------------- names of files
-
-
 def is_data_file(source: str) -> bool:
     """Whether the source of samples is a file."""
     return source != "gaussians" and not source.startswith(("sklearn:", "synthetic:"))
 
 
-def with_paths(table: TomlTable, base: Path) -> JsonObject:
-    """Return the table of a comparison with absolute paths; malformed entries are left for later checks."""
-    values = dict(table)
-    data, graph, imports = table.get("data"), table.get("network"), table.get("imports")
-    # The three keys that may hold paths.
-    if isinstance(data, str):
-        data = {"source": data}
-    if isinstance(data, Mapping):
-        source = data.get("source")
-        values["data"] = dict(data)
-        if isinstance(source, str) and is_data_file(source):
-            check_name(source)  # before an address looks like a path
-            values["data"]["source"] = str(base / source)
-    if isinstance(graph, str) and is_graph_file(graph):
-        values["network"] = str(base / graph)
-    if isinstance(imports, list | tuple):
-        values["imports"] = [
-            str(base / name) if isinstance(name, str) and name.endswith(".py") else name for name in imports
-        ]
-    return values
-
-
-def load_modules(names: Iterable[str]) -> None:
-    """Import modules by name, or .py files by path; a file is imported once."""
-    for name in names:
-        try:
-            if not name.endswith(".py"):
-                importlib.import_module(name)
-                continue
-            # Files of the same name in different folders get different modules.
-            path = Path(name).resolve()
-            alias = f"_adfs_import_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-            if alias in sys.modules:
-                continue
-            spec = importlib.util.spec_from_file_location(alias, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[alias] = module
-            spec.loader.exec_module(module)
-        except (ImportError, OSError) as error:
-            raise InputError(f"cannot import {name!r}: {error}") from None
-
-
 # --------------------------------------------------------------------------- records as plain values
 
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a number; True and False are not."""
-    return isinstance(value, float) or _is_whole(value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def is_list_of(check: Callable[[object], bool], value: object) -> bool:
-    """Whether a value is a list or tuple whose entries all pass a check."""
-    return isinstance(value, list | tuple) and all(map(check, value))
-
-
-# Type of a field -> what an error message calls it, and the check of a value from TOML.
-_KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "str": ("text", _is_text),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "int": ("a whole number", _is_whole),
-    "float": ("a number", is_number),
-    "tuple[int, ...]": ("a list of whole numbers", lambda value: is_list_of(_is_whole, value)),
-    "tuple[str, ...]": ("a list of texts", lambda value: is_list_of(_is_text, value)),
-    "float | tuple[float, ...]": (
-        "a number or a list of numbers",
-        lambda value: is_number(value) or is_list_of(is_number, value),
-    ),
+# The types of fields that are checked -> their names in an error message.
+_TYPES = {
+    "str": "text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "tuple[int, ...]": "a list of whole numbers",
+    "tuple[str, ...]": "a list of texts",
+    "float | tuple[float, ...]": "a number or a list of numbers",
 }
 
 
-def check_fields(record: DataclassInstance, where: str = "") -> None:
+def has_type(value: object, kind: str) -> bool:
+    """Whether a value from TOML has a type, given as in the annotation of a field."""
+    if " | " in kind:
+        return any(has_type(value, part) for part in kind.split(" | "))
+    if kind.startswith("tuple["):
+        entries = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return isinstance(value, list | tuple) and all(has_type(entry, entries) for entry in value)
+    if isinstance(value, bool) or value is None:  # True is not a number here
+        return kind == ("None" if value is None else "bool")
+    return isinstance(value, {"str": str, "int": int, "float": int | float}.get(kind, ()))
+
+
+def check_types(record: DataclassInstance, where: str = "") -> None:
     """Raise unless the plain fields have the right types; lists become tuples, which can be hashed."""
     for each in dataclasses.fields(record):
-        value = getattr(record, each.name)
-        words, check = _KINDS.get(str(each.type).removesuffix(" | None"), ("", lambda _: True))
-        if not (check(value) or (value is None and each.default is None)):
+        value, kind = getattr(record, each.name), str(each.type)
+        words = _TYPES.get(kind.removesuffix(" | None"))
+        if words is not None and not has_type(value, kind):
             raise InputError(f"{where}{each.name} must be {words}, got {value!r}")
         object.__setattr__(record, each.name, _frozen(value))
 

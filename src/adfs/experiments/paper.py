@@ -302,14 +302,10 @@ def _overview(
             f'<section><h2><a href="{name}/report.html">{title}</a></h2><a href="{name}/report.html">'
             f'<img class="figure" src="{name}/error-time.svg" alt="{title}"></a></section>'
         )
-    rows = (
-        [f"<td>{html.escape(cell)}</td>" for cell in row]
-        for row in table_text(table).reset_index().to_numpy()
-    )
     return fill_page(
         "overview.html",
         note="Scaled-down settings: the claims were made of the full ones. " if quick else "",
         figures="".join(figures),
         claims=claims_list(findings),
-        table=html_table(["method", *table.columns], rows),
+        table=html_table(table_text(table).reset_index().map(html.escape)),
     )

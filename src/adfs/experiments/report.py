@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from adfs.algorithms import METHODS
-from adfs.experiments.comparison import Comparison, DelaySpec
-from adfs.experiments.inputs import make_network
+from adfs.experiments.comparison import Comparison
+from adfs.experiments.inputs import make_network, to_toml, without_defaults
 from adfs.experiments.results import (
     AXES,
     Curve,
@@ -38,23 +39,10 @@ from adfs.pages import (
     on_any_page,
     svg_element,
 )
-from adfs.runtimes.delays import Straggler
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# The sizes of the problem on the page: entry of a run's details -> name.
-_FACTS = {
-    "n_nodes": "nodes, n",
-    "n_edges": "edges",
-    "gamma": "spectral gap, γ",
-    "n_samples": "samples of all nodes",
-    "n_features": "features, d",
-    "kappa_s": "κ_s",
-    "kappa_b": "κ_b",
-}
-
 
 # --------------------------------------------------------------------------- figures
 
@@ -97,18 +85,11 @@ def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -
         axes.spines[side].set_visible(False)
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _draw_time(results: Results) -> Figure:
     """Draw the error against idealised time."""
-    figure = _figure(6.4, 4.8)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = figure.add_subplot()
     _draw_panel(axes, results, "time", logarithmic=False)
     # The axis ends with the slowest method that reaches the target; others may go on for much longer.
@@ -123,7 +104,9 @@ def _draw_time(results: Results) -> Figure:
 
 def _draw_work(results: Results) -> Figure:
     """Draw the error against computations, messages and bytes, on logarithmic axes."""
-    figure = _figure(11.0, 4.2)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     for axes, axis in zip(panels, ("computations", "messages", "bytes"), strict=True):
         _draw_panel(axes, results, axis, logarithmic=True)
@@ -242,71 +225,46 @@ def claims_list(findings: Sequence[Finding]) -> str:
 def _table(results: Results) -> str:
     """Return the table of times, with the range of the seeds and the best time of each column marked."""
     frame, shown = times_frame(results), time_table(results)
-    best = frame.groupby("level")["median"].min()
-    # The frame has a row for each cell of the shown table, in the same order.
-    cells: dict[str, list[str]] = {label: [f"<td>{html.escape(label)}</td>"] for label in results.labels}
-    for (_, row), text in zip(frame.iterrows(), shown.to_numpy().ravel(), strict=True):
+    best = frame.groupby("level")["median"].transform("min")
+    cells = []
+    for (_, row), least, text in zip(frame.iterrows(), best, shown.to_numpy().ravel(), strict=True):
         # A cell: the time, and in small print the range of the seeds or how many reached the level.
-        mark = small = ""
+        cell, small = html.escape(text).replace(" ", "&nbsp;"), ""
         if math.isfinite(row["median"]):
-            mark = ' class="best"' if row["median"] == best[row["level"]] else ""
+            cell = f"<strong>{cell}</strong>" if row["median"] == least else cell
             high = number(row["high"]) if math.isfinite(row["high"]) else "…"
             small = f"{number(row['low'])} – {high}" if row["seeds"] > 1 else ""
         elif row["reached"]:
             small = f"{row['reached']} of {row['seeds']} seeds"
-        small = f"<small>{small}</small>" if small else ""
-        shown_text = html.escape(text).replace(" ", "&nbsp;")
-        cells[row["label"]].append(f"<td{mark}>{shown_text}{small}</td>")
-    return html_table(["method", *(name.replace("e-0", "e-") for name in shown.columns)], cells.values())
+        cells.append(f"{cell}<small>{small}</small>" if small else cell)
+    # The frame has a row for each cell of the shown table, in the same order.
+    heads = [name.replace("e-0", "e-") for name in shown.columns]
+    labels = pd.Index(map(html.escape, shown.index), name="method")
+    return html_table(pd.DataFrame(np.reshape(cells, shown.shape), labels, heads).reset_index())
 
 
 def _facts(results: Results) -> dict[str, str]:
-    comparison = results.comparison
-    first = next(iter(results.runs.values())).details.get("problem", {})
+    comparison, delays = results.comparison, without_defaults(results.comparison.delays)
+    first = next(iter(results.runs.values()))
     # σ may be one number, or one per node.
     sigma = comparison.sigma
-    source = Path(comparison.data.source).name if comparison.data.is_file else comparison.data.source
-    facts = {"network": comparison.network_name, "data": source, "loss": comparison.loss}
-    facts |= {words: number(first[key]) for key, words in _FACTS.items() if key in first}
+    facts = {
+        "network": comparison.network_name,
+        "data": Path(comparison.data.source).name,
+        "loss": comparison.loss,
+    }
+    facts |= {name: number(value) for name, value in first.details["problem"].items()}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
-    return facts | _delay_facts(comparison.delays)
-
-
-def _delay_facts(delays: DelaySpec) -> dict[str, str]:
-    """Return the distribution of the delays, and the other settings that differ from their defaults."""
-    facts = {"delays": delays.law + ("; one draw per batch" if delays.batch == "scaled" else "")}
-    if delays.blocking:
-        facts["exchanges"] = "both ends wait for the message"
-    # A node of speed 2 computes two samples in time 1.
-    speeds = delays.speed if isinstance(delays.speed, tuple) else (delays.speed,)
-    if set(speeds) != {1.0}:
-        low, high = min(speeds), max(speeds)
-        facts["samples in time 1"] = f"{low:g}" if low == high else f"{low:g} … {high:g}"
-    if delays.stragglers:
-        slow = (Straggler(int(node), *rest) for node, *rest in delays.stragglers)
-        facts["stragglers"] = "; ".join(
-            f"node {each.node}: {each.factor:g} times as long"
-            + (f", {each.share:.0%} of each {each.period:g}" if each.share < 1.0 else "")
-            for each in slow
-        )
-    if delays.slow_links:
-        facts["slow links"] = ", ".join(f"{a:g} – {b:g}: {factor:g} τ" for a, b, factor in delays.slow_links)
-    if delays.seed is not None:
-        facts["seed of the delays"] = str(delays.seed)
-    return facts
+    facts["delays"] = delays.pop("law")
+    return facts | {f"delays, {name}": to_toml(value) for name, value in delays.items()}
 
 
 def _shown_toml(comparison: Comparison) -> str:
     """Return the comparison as TOML with the names of its files instead of their paths on this machine."""
-    text = comparison.toml()
-    # The paths that the description may contain: the data and the imported files.
-    files = [comparison.data.source] * comparison.data.is_file
-    for path in [*files, *(name for name in comparison.imports if name.endswith(".py"))]:
-        text = text.replace(
-            json.dumps(path, ensure_ascii=False), json.dumps(Path(path).name, ensure_ascii=False)
-        )
-    return text
+    data = dataclasses.replace(comparison.data, source=Path(comparison.data.source).name)
+    imports = tuple(Path(name).name for name in comparison.imports)
+    return dataclasses.replace(comparison, data=data, imports=imports).toml()
 
 
 def _parameters(results: Results, label: str) -> str:
@@ -361,8 +319,8 @@ def make_page(
         caption += f" Lines are medians over {count} seeds, bands the range of all seeds."
         note += "; the median over seeds, their range below it"
     note += ". Where a run ended above the level, the time is a lower bound."
-    samples = facts.get("samples of all nodes", "?")
-    lead = f"{comparison.loss} loss, {samples} samples on {comparison.network_name}, τ = {comparison.tau:g}"
+    samples = f"{facts['samples of all nodes']} samples on {comparison.network_name}"
+    lead = f"{comparison.loss} loss, {samples}, τ = {comparison.tau:g}"
     return fill_page(
         "page.html",
         title=html.escape(comparison.title),

@@ -78,23 +78,13 @@ class Results:
 
     def frame(self) -> pd.DataFrame:
         """Return all traces as one table, one row per recorded point."""
-        parts = []
-        for label in self.labels:
-            for run in self.of(label):
-                part = run.frame.rename(columns={"gap": "relative_gap"})
-                part.insert(0, "label", label)
-                part.insert(1, "method", run.method)
-                part.insert(2, "seed", run.seed)
-                parts.append(part)
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        runs = {(label, run.method, run.seed): run.frame for label in self.labels for run in self.of(label)}
+        frame = pd.concat(runs, names=(names := ["label", "method", "seed"]))
+        return frame.reset_index(names).reset_index(drop=True).rename(columns={"gap": "relative_gap"})
 
     def times(self, label: str, level: float) -> np.ndarray:
         """Return the time from which each run stays at or below an error, inf without one; shape (seeds,)."""
         return np.array([time_to(run.frame, level, self.error) for run in self.of(label)])
-
-    def ends(self, label: str) -> np.ndarray:
-        """Return the time at the end of each run; shape (seeds,)."""
-        return np.array([float(run.frame["time"].iloc[-1]) for run in self.of(label)])
 
     def median_time(self, label: str, level: float) -> tuple[float, bool]:
         """Return the median over seeds of :meth:`times`, and True; or a lower bound of it, and False.
@@ -106,7 +96,8 @@ class Results:
         median = float(np.median(times))
         if math.isfinite(median):
             return median, True
-        return float(np.median(np.minimum(times, self.ends(label)))), False
+        ends = [run.columns["time"][-1] for run in self.of(label)]
+        return float(np.median(np.minimum(times, ends))), False
 
     def curve(self, label: str, axis: str = "time") -> Curve | None:
         """Return the median and the range of a method's errors over seeds; None without two points."""
@@ -228,15 +219,20 @@ def load_results(folder: str | Path) -> Results:
     description = folder / "comparison.toml"
     if not description.is_file():
         raise InputError(f"{folder} is not the folder of a comparison: there is no comparison.toml in it")
-    comparison = read_comparison(description)
+    results = load_runs(read_comparison(description), folder)
+    if not results.runs:
+        raise InputError(f"{folder} holds no finished run yet: run adfs compare {description} first")
+    return results
+
+
+def load_runs(comparison: Comparison, folder: Path) -> Results:
+    """Read the finished runs of a comparison from its folder."""
     results = Results(comparison)
     for entry in comparison.methods:
         for seed in comparison.seeds:
             path = run_path(folder, entry, seed)
             if path.exists():
                 results.runs[entry.label, seed] = Run.load(path)
-    if not results.runs:
-        raise InputError(f"{folder} holds no finished run yet: run adfs compare {description} first")
     return results
 
 
@@ -254,11 +250,9 @@ class Finding:
 
 
 def save_findings(findings: Sequence[Finding], folder: Path) -> None:
-    """Write findings into the folder of their runs, as JSON and as Markdown."""
+    """Write findings into the folder of their runs."""
     plain = [dataclasses.asdict(finding) for finding in findings]
     write_whole(folder / "claims.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
-    lines = [f"- **{each.verdict}** ({each.setting}): {each.text}.\n  {each.detail}." for each in findings]
-    write_whole(folder / "claims.md", "\n".join(lines) + "\n")
 
 
 def load_findings(folder: Path) -> list[Finding]:

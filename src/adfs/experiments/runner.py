@@ -18,20 +18,19 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from adfs._version import __version__
 from adfs.algorithms.base import Method, get_method
 from adfs.errors import AdfsError, InputError
 from adfs.experiments.comparison import Comparison, MethodSpec, read_comparison
-from adfs.experiments.inputs import load_modules, make_problem
-from adfs.experiments.results import Results, run_path
-from adfs.files import write_whole
+from adfs.experiments.inputs import is_data_file, make_problem
+from adfs.experiments.results import Results, load_runs, run_path
+from adfs.files import load_modules, write_whole
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
 from adfs.runtimes import run_method as run_one
 from adfs.runtimes.clock import Clock, position_at, with_times
+from adfs.runtimes.options import describe
 from adfs.stages import rule_for
 from adfs.theory import BlockParameters, Parameters, node_sizes
 from adfs.threads import single_threaded
@@ -95,7 +94,15 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
         "read": entry.read,
         "optimum": problem.optimum().value,
         "value_at_zero": problem.value_at_zero,
-        "problem": _facts(problem, network),
+        "problem": {
+            "nodes, n": problem.n_nodes,
+            "edges": network.n_edges,
+            "spectral gap, γ": network.gamma,
+            "samples of all nodes": problem.n_samples,
+            "features, d": problem.n_features,
+            "κ_s": problem.kappa_s,
+            "κ_b": problem.kappa_b,
+        },
         "fingerprint": fingerprint(comparison, entry, seed),
     }
     if adapts:
@@ -112,18 +119,6 @@ def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: flo
     if method.kind == "single":
         problem, network = problem.merged(), Network("path:1")
     return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), options)
-
-
-def _facts(problem: Problem, network: Network) -> dict[str, float]:
-    return {
-        "n_nodes": problem.n_nodes,
-        "n_edges": network.n_edges,
-        "gamma": network.gamma,
-        "n_samples": problem.n_samples,
-        "n_features": problem.n_features,
-        "kappa_s": problem.kappa_s,
-        "kappa_b": problem.kappa_b,
-    }
 
 
 def _last_position(
@@ -163,7 +158,7 @@ def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
     method = dataclasses.asdict(dataclasses.replace(entry, label="-"))
     # A file is recognised by its size and date: hashing it would mean reading it for each run.
     stamp: list[float] = []
-    if comparison.data.is_file:
+    if is_data_file(comparison.data.source):
         try:
             status = Path(comparison.data.source).stat()
             stamp = [status.st_size, status.st_mtime_ns]
@@ -185,63 +180,49 @@ class Task(NamedTuple):
     path: Path
 
 
-def finished_run(task: Task, before: Comparison | None) -> Run | None:
-    """Return the finished run of a task, with new times if only the delays changed; None without one."""
-    if not task.path.exists():
-        return None
+def is_finished(task: Task, before: Comparison | None) -> bool:
+    """Whether a task has a finished run, which gets new times if only the delays changed."""
     try:
         run = Run.load(task.path)
-    except InputError:
-        return None
-    # The same settings: the run is used as it is.
-    if run.details.get("fingerprint") == fingerprint(task.comparison, task.entry, task.seed):
-        return run
-    # The same settings except the delays: the run gets new times.
-    if before is not None:
-        before = dataclasses.replace(
-            task.comparison, tau=run.details.get("tau", before.tau), delays=before.delays
-        )
-        if run.details.get("fingerprint") == fingerprint(before, task.entry, task.seed):
-            return _with_new_times(run, task, before)
-    return None
+    except InputError:  # no run, or a damaged one
+        return False
+    kept = run.details.get("fingerprint")
+    if kept == fingerprint(task.comparison, task.entry, task.seed):
+        return True
+    if before is None:
+        return False
+    # The same settings except the delays?
+    tau = run.details.get("tau", before.tau)
+    before = dataclasses.replace(task.comparison, tau=tau, delays=before.delays)
+    return kept == fingerprint(before, task.entry, task.seed) and _save_new_times(run, task, tau)
 
 
-def _with_new_times(run: Run, task: Task, before: Comparison) -> Run | None:
-    """Return a run that was made with other delays with the times of these delays, and save it.
+def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
+    """Save a run that was made with other delays with the times of these delays, if its iterates stay.
 
     The iterates depend on the delays only through parameters that were tuned for τ or adapted during the run,
-    and through the time at which a run ends. In these cases the result is None, and the run is repeated.
+    and through the time at which a run ends. In these cases the run must be repeated.
     """
     comparison, entry, seed = task.comparison, task.entry, task.seed
     if run.history is not None or (comparison.max_time is not None and not run.converged):
-        return None
+        return False
     # The parameters for the old and for the new τ must be the same.
     problem, network = make_problem(comparison, seed)
-    old, new = (constants_of(entry, problem, network, tau) for tau in (before.tau, comparison.tau))
+    old, new = (constants_of(entry, problem, network, tau) for tau in (old_tau, comparison.tau))
     if isinstance(old, Parameters | BlockParameters):  # they hold the τ that they were chosen for
         old = dataclasses.replace(old, tau=new.tau)
-    if not _same(old, new):
-        return None
+    if describe(old) != describe(new):
+        return False
     # The schedule of the run decides who waits for whom; the clock walks through it again.
     delays = comparison.delays.make(comparison.tau, network)
     timed = with_times(dataclasses.replace(run, parameters=new), problem, network, delays)
     # A run that takes longer now would have ended earlier.
     if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
-        return None
+        return False
     marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
     columns = {name: timed.columns[name] for name in run.columns}
-    run = dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks)
-    run.save(task.path)
-    return run
-
-
-def _same(first: object, second: object) -> bool:
-    """Whether two records of parameters, or numbers or arrays, are the same to the bit, nan included."""
-    if dataclasses.is_dataclass(first) and type(first) is type(second):
-        names = [field.name for field in dataclasses.fields(first)]
-        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
-    a, b = np.asarray(first), np.asarray(second)
-    return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks).save(task.path)
+    return True
 
 
 def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> Comparison | None:
@@ -274,11 +255,6 @@ def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: b
 
 
 # --------------------------------------------------------------------------- all runs
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_comparison(
@@ -325,26 +301,17 @@ def run_comparisons(
     origin: Path | None = None,
 ) -> list[Results]:
     """Run several comparisons, each with its folder; see :func:`run_comparison`."""
-    all_results: list[Results] = []
     tasks: list[Task] = []
     for comparison, folder in pairs:
         comparison.check_names()
         before = _prepare(folder, comparison, origin, fresh)
-        results = Results(comparison)
-        all_results.append(results)
         for seed in comparison.seeds:
             for entry in comparison.methods:
                 task = Task(comparison, entry, seed, run_path(folder, entry, seed))
-                run = finished_run(task, before)
-                if run is None:
+                if not is_finished(task, before):
                     tasks.append(task)
-                else:
-                    results.runs[entry.label, seed] = run
     _run_all(tasks, jobs, progress)
-    for task in tasks:
-        results = next(each for each in all_results if each.comparison is task.comparison)
-        results.runs[task.entry.label, task.seed] = Run.load(task.path)
-    return all_results
+    return [load_runs(comparison, folder) for comparison, folder in pairs]
 
 
 def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
@@ -386,24 +353,14 @@ def _outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Iterable[_RunOutcome
     if jobs == 1 or len(tasks) < 2:
         yield map(_make, tasks)
         return
-    from joblib import Parallel, delayed
-    from joblib.externals.loky import get_reusable_executor
+    from joblib.externals.loky import ProcessPoolExecutor, as_completed
 
-    pool = Parallel(
-        min(jobs, len(tasks)),
-        backend="loky",
-        return_as="generator_unordered",
-        batch_size=1,
-        pre_dispatch="all",
-        initializer=_start_worker,
-    )
-    outcomes = pool(delayed(_make)(task) for task in tasks)
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_start_worker)
     try:
-        yield outcomes
+        futures = [pool.submit(_make, task) for task in tasks]
+        yield (future.result() for future in as_completed(futures))
     finally:
-        outcomes.close()  # kills the processes after an interruption
-        # Otherwise joblib would use them again, in the working directory and with the modules of this call.
-        get_reusable_executor().shutdown(wait=True)
+        pool.shutdown(kill_workers=True)  # after an interruption, runs are still being made
 
 
 def _start_worker() -> None:
@@ -416,17 +373,16 @@ def _make(task: Task) -> _RunOutcome:
     """Make one run and keep it."""
     comparison, entry, seed, path = task
     name = f"{path.parent.parent.name}: {entry.label}, seed {seed}"
+    at_fault = ""
     try:
         load_modules(comparison.imports)  # a new process has not imported them yet
         # Errors in the data or the delays are found here, so that they do not name a method.
         _, network = make_problem(comparison, seed)
         comparison.delays.make(comparison.tau, network).pace(network, seed)
-    except InputError as error:
-        return name, error
-    try:
+        at_fault = f"{entry.label}: "
         run = run_method(comparison, entry, seed)
     except InputError as error:
-        return name, InputError(f"{entry.label}: {error}")
+        return name, InputError(f"{at_fault}{error}")
     if run.outcome is Outcome.STOPPED:  # by Ctrl-C, which ends a run in order
         raise KeyboardInterrupt
     run.save(path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adfs._version import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -97,11 +98,9 @@ def fill_page(name: str, **parts: str) -> str:
     return template.substitute(files, version=__version__, **parts)
 
 
-def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return an HTML table; the heads are plain text, each row is a sequence of ``<td>`` elements."""
-    head = "".join(f"<th>{html.escape(title)}</th>" for title in heads)
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return f'<table class="times"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+def html_table(cells: pd.DataFrame) -> str:
+    """Return a table whose cells are HTML as an element."""
+    return cells.to_html(escape=False, index=False, border=0, classes="times")
 
 
 def html_facts(facts: Mapping[str, str]) -> str:

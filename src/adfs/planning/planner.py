@@ -1,22 +1,20 @@
-"""The planner: predict the time of every method on every network, and recommend the fastest.
-
-`predict` combines the cost of a method with a short simulation of the idealised clock, `plan` compares the
-predictions, and `Plan` holds them with the recommendation.
-"""
+"""The planner: predict the time of every method on every network, and recommend the fastest."""
 
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adfs import pages
 from adfs.algorithms import METHODS, RoundEffort
 from adfs.errors import InputError, unknown_name
 from adfs.files import write_whole
@@ -41,8 +39,7 @@ _FEWEST_ROWS = 100
 _MOST_NODES = 1024
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The predicted cost of a method on a network, up to the target gap.
 
     Attributes
@@ -61,7 +58,6 @@ class Prediction:
         The share of events that are communications; nan where every round has both kinds.
     gamma : float
         The spectral gap of the network.
-    tol : float
     """
 
     method: str
@@ -74,7 +70,6 @@ class Prediction:
     contraction: float
     p_comm: float
     gamma: float
-    tol: float
 
 
 def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: float) -> Prediction:
@@ -100,7 +95,6 @@ def predict(name: str, facts: Facts, network: Network, delays: Delays, tol: floa
         contraction=float(getattr(constants, "contraction", math.nan)),
         p_comm=float(getattr(constants, "p_comm", math.nan)),
         gamma=network.gamma if network.n_nodes > 1 else 1.0,
-        tol=tol,
     )
 
 
@@ -112,6 +106,8 @@ class Plan:
     ----------
     predictions : tuple of Prediction
         The fastest first.
+    best : Prediction
+        The recommended one: the fastest of a method that is not passed over.
     facts : Facts
     tau, tol : float
     law : str
@@ -128,6 +124,7 @@ class Plan:
     """
 
     predictions: tuple[Prediction, ...]
+    best: Prediction
     facts: Facts
     tau: float
     tol: float
@@ -137,34 +134,23 @@ class Plan:
     passed_over: tuple[str, ...] = ()
     seconds_per_sample: float | None = None
 
-    @property
-    def best(self) -> Prediction:
-        """The recommended prediction: the fastest one of a method that is not passed over."""
-        return _first_fair(self.predictions, self.passed_over)
-
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per method and network, the fastest first; with ``seconds`` if these were measured."""
         import pandas as pd
 
-        # All rows have the same target, so it is not a column.
-        frame = pd.DataFrame([dataclasses.asdict(one) for one in self.predictions]).drop(columns="tol")
+        frame = pd.DataFrame(self.predictions)
         if self.seconds_per_sample is not None:
             frame.insert(4, "seconds", frame["time"] * self.seconds_per_sample)
         return frame
 
-    @property
-    def heads(self) -> list[str]:
-        """The heads of the columns of a printed table; see :meth:`cells`."""
-        seconds = [] if self.seconds_per_sample is None else ["seconds"]
-        return ["method", "network", "nodes", "time", *seconds, "passes", "messages", "ρ", "p_comm", "γ"]
-
-    def cells(self, one: Prediction) -> list[str]:
-        """Return the texts of one prediction, in the order of :attr:`heads`."""
-        seconds = [] if self.seconds_per_sample is None else [one.time * self.seconds_per_sample]
-        figures = [one.time, *seconds, one.passes, one.messages, one.contraction, one.p_comm, one.gamma]
-        texts = ["" if math.isnan(value) else number(value) for value in figures]
-        return [one.method, one.network, str(one.n_nodes), *texts]
+    @cached_property
+    def text_table(self) -> pd.DataFrame:
+        """The table as it is printed: the best of each method first, then the others, and short heads."""
+        heads = {"n_nodes": "nodes", "contraction": "ρ", "gamma": "γ"}
+        frame = self.table.drop(columns="position").rename(columns=heads)
+        texts = frame.map(lambda cell: number(cell) if isinstance(cell, float) else str(cell))
+        return texts.replace("nan", "").loc[frame["method"].duplicated().sort_values(kind="stable").index]
 
     def best_of_each(self) -> list[Prediction]:
         """Return the best prediction of each method, the fastest first."""
@@ -179,68 +165,112 @@ class Plan:
         copied = ("tau", "tol", "law", "node_limit", "tau_limit", "seconds_per_sample")
         content = {
             "recommendation": str(self),
-            "best": dataclasses.asdict(self.best),
+            "best": self.best._asdict(),
             "facts": {name: getattr(self.facts, name) for name in sizes},
             **{name: getattr(self, name) for name in copied},
-            "predictions": [dataclasses.asdict(one) for one in self.predictions],
+            "predictions": [one._asdict() for one in self.predictions],
         }
-        return json.dumps(_finite(content), ensure_ascii=False, indent=1) + "\n"
+        # JSON has no infinity and no nan: they become null.
+        plain = json.loads(json.dumps(content), parse_constant=lambda _: None)
+        return json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw the predicted time against the number of nodes, one line per method on its best network."""
-        from adfs.planning.pictures import draw
+        if axes is None:
+            from matplotlib.figure import Figure
 
-        return draw(self, axes)
+            axes = Figure(figsize=(7.4, 4.6), layout="constrained").add_subplot()
+        scale = 1.0 if self.seconds_per_sample is None else self.seconds_per_sample
+        # Methods that take a hundred times as long as the best would squeeze the others together.
+        shown = [one.method for one in self.best_of_each() if one.time <= 100.0 * self.best.time]
+        for method, style in zip(shown, pages.line_styles(shown, METHODS), strict=True):
+            rows = self.table[self.table["method"] == method]
+            times = scale * rows.groupby("n_nodes")["time"].min()
+            # Hollow markers stand for methods that are not recommended. A single point shows no dashes, so
+            # the markers tell the styles of lines apart.
+            line = pages.line_options(*style) | ({"mfc": "none"} if method in self.passed_over else {})
+            marker = {"": "o", "6 3": "s"}.get(style[1], "^")
+            axes.plot(times.index, times, marker=marker, ms=5, label=method, **line)
+        # A grey ring marks the recommendation.
+        axes.plot(self.best.n_nodes, scale * self.best.time, "o", ms=12, mfc="none", mec="0.48")
+        counts = sorted({one.n_nodes for one in self.predictions})
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.set_xlabel("nodes")
+        unit = "one sample takes 1" if self.seconds_per_sample is None else "seconds"
+        axes.set_ylabel(f"predicted time to a gap of {self.tol:g} ({unit})")
+        axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, frameon=False, handlelength=4.0, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return axes
 
     def save_page(self, path: str | os.PathLike[str]) -> None:
-        """Write a self-contained page: the recommendation, the figure, the table."""
-        from adfs.planning.pictures import make_page
+        """Write a self-contained page: the recommendation, the figure, and a table of at most 40 rows."""
+        import matplotlib as mpl
 
-        write_whole(path, make_page(self))
+        with mpl.rc_context(pages.on_any_page()):
+            figure: Any = self.plot().get_figure(root=True)
+        cells = self.text_table.drop(columns="γ").map(html.escape)
+        best = self.predictions.index(self.best)
+        cells.loc[best] = "<strong>" + cells.loc[best] + "</strong>"
+        facts = {
+            "samples, N": number(self.facts.n_samples),
+            "features, d": number(self.facts.n_features),
+            "κ_s": number(self.facts.kappa_s),
+            "κ_b": number(self.facts.kappa_b),
+            "time of a message, τ": f"{self.tau:g}",
+            "target, relative gap": f"{self.tol:g}",
+            "spectral gap, γ": number(self.best.gamma),
+            "delays": self.law,
+        }
+        page = pages.fill_page(
+            "plan.html",
+            sentences="".join(f"<li>{html.escape(one)}</li>" for one in self.sentences()),
+            figure=pages.svg_element(figure, "Predicted time of each method against the number of nodes"),
+            table=pages.html_table(cells.head(40)),
+            facts=pages.html_facts(facts),
+        )
+        write_whole(path, page)
 
     def sentences(self) -> list[str]:
         """Return the recommendation, sentence by sentence."""
         best = self.best
-        others = [one for one in self.best_of_each() if one.method not in (best.method, *self.passed_over)]
-        time = f"{number(best.time)} samples' time"
+        seconds = ""
         if self.seconds_per_sample is not None:
-            time = f"{number(best.time * self.seconds_per_sample)} s ({time})"
-        first = (
-            f"{best.method} on {_place(best)} takes about {time} to a certified relative "
-            f"gap of {self.tol:g} with τ = {self.tau:g}"
-        )
+            seconds = f" ({number(best.time * self.seconds_per_sample)} s)"
+        said = [
+            f"Run {best.method} on {_place(best)}.",
+            f"It takes about {number(best.time)} units of time{seconds} to a certified gap of {self.tol:g}.",
+            f"The computation of a sample takes 1 unit, and a message takes τ = {self.tau:g}.",
+        ]
+        others = [one for one in self.best_of_each() if one.method not in (best.method, *self.passed_over)]
         if others:
-            ratio = others[0].time / best.time
-            first += f", and {others[0].method} on {_place(others[0])} {ratio:.3g} times as long"
-        said = [f"{first}."]
+            ratio = f"{others[0].time / best.time:.3g} times as long"
+            said.append(f"The next best method, {others[0].method} on {_place(others[0])}, takes {ratio}.")
         # How much the nodes help: compared with one node, with half of them, and with more of them.
         one_node = [one for one in self.predictions if one.n_nodes == 1]
         if best.n_nodes > 1:
             if one_node:
-                ratio = one_node[0].time / best.time
-                said.append(f"One node with all the data would take {ratio:.3g} times as long.")
-            said += self._limits()
+                ratio = f"{one_node[0].time / best.time:.3g} times as long"
+                said.append(f"One node with all the data would take {ratio}.")
+            doubling = f"More than {self.node_limit} nodes would not shorten the run."
+            if self.node_limit >= _MOST_NODES:
+                doubling = f"Each doubling of the nodes up to {self.node_limit} would shorten the run."
+            limit = "for every τ"
+            if math.isfinite(self.tau_limit):
+                limit = f"as long as τ is below {number(self.tau_limit)}"
+            said += [doubling, f"{best.n_nodes} nodes are faster than {best.n_nodes // 2} {limit}."]
         elif len({one.n_nodes for one in self.predictions}) > 1:
             said.append("More nodes would not shorten the run: their messages take longer than they save.")
         # Methods that are passed over may be first in the table: say why they are not recommended.
         sooner = [one.method for one in self.best_of_each() if one.time < best.time]
-        unfair = "counts a whole local solve as one pass; in seconds it is many."
         if sooner:
-            said.append(f"{' and '.join(sooner)} would be there sooner on this clock, which {unfair}")
-        elif METHODS[best.method].solves_locally:
-            said.append(f"The clock {unfair}")
+            said.append(f"The time of {' and '.join(sooner)} is shorter, but too optimistic.")
+        if sooner or METHODS[best.method].solves_locally:
+            said.append("The clock counts a whole local solve as one pass; in seconds it is many.")
         return said
-
-    def _limits(self) -> list[str]:
-        """Say how many nodes shorten the run, and for which τ."""
-        family, count = self.best.network.partition(":")[0], self.best.n_nodes
-        nodes = f"More than {self.node_limit} nodes ({family}) do not shorten the run."
-        if self.node_limit >= _MOST_NODES:
-            nodes = f"Every doubling of the nodes up to {self.node_limit} shortens the run."
-        condition = f"as long as τ is below {number(self.tau_limit)}"
-        if math.isinf(self.tau_limit):
-            condition = "for every τ"
-        return [nodes, f"{count} nodes are faster than {count // 2} {condition}."]
 
     def __str__(self) -> str:
         return " ".join(self.sentences())
@@ -248,20 +278,6 @@ class Plan:
 
 def _place(one: Prediction) -> str:
     return "one node" if one.n_nodes == 1 else f"{one.network} ({one.n_nodes} nodes)"
-
-
-def _first_fair(predictions: Sequence[Prediction], passed_over: Sequence[str]) -> Prediction:
-    """Return the first prediction whose method is not passed over; the first one if all are."""
-    return next((one for one in predictions if one.method not in passed_over), predictions[0])
-
-
-def _finite(value: object) -> object:
-    """Replace numbers that are not finite by None: JSON has no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def node_counts(n_samples: int) -> list[int]:
@@ -278,18 +294,10 @@ def node_counts(n_samples: int) -> list[int]:
 def networks_of(
     nodes: Iterable[int], graphs: Iterable[object], n_samples: int, seed: int = 0
 ) -> list[Network]:
-    """Return the networks to compare, each shape once.
+    """Return the networks to compare, each shape once; ``seed`` is that of random graphs.
 
-    Parameters
-    ----------
-    nodes : iterable of int
-        Numbers of nodes, for names without sizes; those above the number of samples are left out.
-    graphs : iterable
-        Names without sizes such as ``"grid"``, which are combined with every number of nodes; names with
-        sizes such as ``"grid:3x3"`` and networks, which are used as they are.
-    n_samples : int
-    seed : int
-        The seed of random graphs.
+    A name without sizes such as ``"grid"`` is combined with every number of nodes that is not above the
+    number of samples. A name with sizes such as ``"grid:3x3"`` and a network are used as they are.
     """
     counts = [int(count) for count in nodes if 1 <= count <= n_samples]
     networks: dict[tuple[int, int, float], Network] = {}
@@ -380,7 +388,7 @@ def plan(
     # Methods that solve local problems look too fast on the clock: recommend them only on request.
     local = tuple(name for name in names if METHODS[name].solves_locally)
     passed_over = local if methods is None else ()
-    best = _first_fair(predictions, passed_over)
+    best = next((one for one in predictions if one.method not in passed_over), predictions[0])
 
     def time(n_nodes: int, tau: float) -> float:
         """Return the time of the recommended method on its kind of network, for another n and τ."""
@@ -390,6 +398,7 @@ def plan(
     most = min(_MOST_NODES, facts.n_samples // _FEWEST_ROWS)
     return Plan(
         predictions=tuple(predictions),
+        best=best,
         facts=facts,
         tau=float(tau),
         tol=float(tol),
@@ -430,14 +439,11 @@ def _tau_limit(time: Callable[[int, float], float], count: int, tau: float) -> f
         return time(count, tau) < time(count // 2, tau)
 
     # Bracket the limit by steps of a factor of four, then bisect its logarithm.
-    low = max(tau, 1e-3)
-    if not faster(low):
-        return low
-    while faster(4.0 * low):
-        low = 4.0 * low
-        if 4.0 * low > 1e7:
+    low = high = max(tau, 1e-3)
+    while faster(high):
+        low, high = high, 4.0 * high
+        if high > 1e7:
             return math.inf
-    high = 4.0 * low
     for _ in range(5):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if faster(middle) else (low, middle)
