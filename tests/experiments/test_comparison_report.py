@@ -21,7 +21,7 @@ from adfs.experiments import Comparison, Results, make_page, remake_folder, run_
 from adfs.experiments.report import layout, network_svg
 from adfs.experiments.results import Finding, load_findings, markdown, save_findings, time_table
 from adfs.network import Network
-from adfs.pages import line_styles
+from adfs.pages import html_table, line_styles
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = "</script><script>alert(1)</script> & <b>"
@@ -170,6 +170,11 @@ def test_parquet_traces_stay_parquet(written: tuple[Results, Path], tmp_path: Pa
     remake_folder(tmp_path)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "traces.parquet"), results.frame())
     assert not (tmp_path / "traces.csv").exists()
+
+
+def test_html_table_keeps_long_cells_and_all_rows() -> None:
+    cells = pd.DataFrame({"method": ["x" * 99] * 99})
+    assert html_table(cells).count(f"<td>{'x' * 99}</td>") == 99
 
 
 def test_findings_are_kept(written: tuple[Results, Path], tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def fill_page(name: str, **parts: str) -> str:
 
 def html_table(cells: pd.DataFrame) -> str:
     """Return a table whose cells are HTML as an element."""
-    return cells.to_html(escape=False, index=False, border=0, classes="times")
+    import pandas as pd
+
+    with pd.option_context("display.max_colwidth", None):  # pandas would cut long cells short
+        return cells.to_html(escape=False, index=False, border=0, classes="times")
 
 
 def html_facts(facts: Mapping[str, str]) -> str:
