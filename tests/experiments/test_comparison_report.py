@@ -49,7 +49,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     return results, folder
 
 
-def test_traces_and_tables(written: tuple[Results, Path]) -> None:
+def test_write_folder_keeps_every_bit_of_the_traces_and_bounds_late_times(
+    written: tuple[Results, Path],
+) -> None:
     results, folder = written
     # The first pandas that reads back every bit by itself warns of being told to.
     exact = {} if pd.__version__ >= "3" else {"float_precision": "round_trip"}
@@ -78,7 +80,7 @@ def test_traces_and_tables(written: tuple[Results, Path]) -> None:
     assert (folder / "times.md").read_text(encoding="utf-8") == markdown(table)
 
 
-def test_figures(written: tuple[Results, Path]) -> None:
+def test_write_folder_draws_every_figure_as_png_and_svg(written: tuple[Results, Path]) -> None:
     _, folder = written
     for name in ("error-time", "error-work"):
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -88,7 +90,7 @@ def test_figures(written: tuple[Results, Path]) -> None:
         assert color.lower() in drawing
 
 
-def test_each_method_has_one_line_style_everywhere(written: tuple[Results, Path]) -> None:
+def test_line_styles_are_one_per_method_in_every_figure(written: tuple[Results, Path]) -> None:
     alone = [line_styles([name], METHODS)[0] for name in METHODS]
     assert len(set(alone)) == len(METHODS)
     # The same method with other parameters, and methods from outside: still no two lines alike.
@@ -103,7 +105,7 @@ def test_each_method_has_one_line_style_everywhere(written: tuple[Results, Path]
     assert re.findall(r'stroke="([^"]*)" stroke-dasharray="([^"]*)"', page) == used
 
 
-def test_the_page_needs_nothing_else_and_escapes_what_users_write(written: tuple[Results, Path]) -> None:
+def test_page_needs_no_other_file_and_escapes_the_texts_of_users(written: tuple[Results, Path]) -> None:
     results, folder = written
     page = (folder / "report.html").read_text(encoding="utf-8")
     outside = set(re.findall(r"https?://[^\s\"'<]+", page)) - {
@@ -126,7 +128,9 @@ def test_the_page_needs_nothing_else_and_escapes_what_users_write(written: tuple
     assert page.split("<h2>Network", 1)[1].count("<circle") == 6
 
 
-def test_the_page_says_in_words_how_to_run_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_gives_the_command_that_finds_the_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.savez(tmp_path / "d.npz", X=np.random.default_rng(0).standard_normal((12, 2)), y=[1, -1] * 6)
     (tmp_path / "mine.py").touch()
     table = {"data": "d.npz", "network": "path:2", "methods": ["adfs"], "target": 1e-2}
@@ -147,7 +151,7 @@ def test_the_page_says_in_words_how_to_run_it_again(tmp_path: Path, monkeypatch:
     assert (folder / "report.html").read_text(encoding="utf-8") == page
 
 
-def test_report_makes_the_same_page_again(
+def test_report_command_makes_the_same_files_again(
     written: tuple[Results, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, folder = written
@@ -160,7 +164,7 @@ def test_report_makes_the_same_page_again(
     assert {name: (folder / name).read_bytes() for name in names} == before
 
 
-def test_parquet_traces_stay_parquet(written: tuple[Results, Path], tmp_path: Path) -> None:
+def test_remake_folder_keeps_parquet_traces(written: tuple[Results, Path], tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     results, folder = written
     shutil.copytree(folder / "runs", tmp_path / "runs")
@@ -177,7 +181,7 @@ def test_html_table_keeps_long_cells_and_all_rows() -> None:
     assert html_table(cells).count(f"<td>{'x' * 99}</td>") == 99
 
 
-def test_findings_are_kept(written: tuple[Results, Path], tmp_path: Path) -> None:
+def test_findings_are_loaded_as_they_were_saved(written: tuple[Results, Path], tmp_path: Path) -> None:
     _, folder = written
     assert load_findings(folder) == [Finding("small", f"a claim {EVIL}", "holds", "to 1e-6")]
     assert load_findings(tmp_path) == []
@@ -186,7 +190,7 @@ def test_findings_are_kept(written: tuple[Results, Path], tmp_path: Path) -> Non
         load_findings(tmp_path)
 
 
-def test_networks_are_drawn() -> None:
+def test_network_svg_has_a_circle_per_node_and_a_line_per_edge() -> None:
     for name in (
         "grid:3x4",
         "torus:3x3",
@@ -233,7 +237,7 @@ def dom(page: Path, profile: Path) -> str:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here to open the page with")
-def test_a_checkbox_of_the_page_hides_the_curves_of_a_method(
+def test_page_hides_the_curves_of_a_method_by_its_checkbox(
     written: tuple[Results, Path], tmp_path: Path
 ) -> None:
     """In a frame as narrow as a telephone, which the page must not exceed."""
@@ -267,7 +271,7 @@ def test_a_checkbox_of_the_page_hides_the_curves_of_a_method(
     assert (left, fits) == ("0", "true")
 
 
-def test_the_page_of_one_seed_has_no_band(written: tuple[Results, Path]) -> None:
+def test_page_of_one_seed_has_no_band(written: tuple[Results, Path]) -> None:
     results, _ = written
     one = Results(dataclasses.replace(results.comparison, seeds=(1,)), {("ADFS", 1): results.runs["ADFS", 1]})
     page = make_page(one)

@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     return run_comparison(small(), folder, progress=False), folder
 
 
-def test_the_error_is_the_mean_over_the_nodes_and_stays_below_the_target(
+def test_run_method_records_the_mean_error_over_nodes_down_to_the_target(
     finished: tuple[Results, Path],
 ) -> None:
     results, _ = finished
@@ -73,7 +73,9 @@ def test_the_error_is_the_mean_over_the_nodes_and_stays_below_the_target(
             assert (run.frame["suboptimality"].iloc[:-1] > 0.1 * results.comparison.target).all()
 
 
-def test_the_run_is_that_of_simulate_and_its_times_those_of_the_clock(finished: tuple[Results, Path]) -> None:
+def test_run_method_has_the_bits_of_simulate_and_the_times_of_the_clock(
+    finished: tuple[Results, Path],
+) -> None:
     results, _ = finished
     comparison, run = results.comparison, results.of("ADFS")[1]
     problem, network = make_problem(comparison, 1)
@@ -87,7 +89,7 @@ def test_the_run_is_that_of_simulate_and_its_times_those_of_the_clock(finished: 
     assert np.array_equal(times.latest, run.frame["time"].to_numpy())
 
 
-def test_runs_end_at_the_given_time_or_passes() -> None:
+def test_run_method_ends_at_the_given_time_or_passes() -> None:
     slow = small(target=1e-30, max_time=500.0)
     for entry in slow.methods:
         end = run_method(slow, entry, 0).frame["time"].iloc[-1]
@@ -101,13 +103,13 @@ def test_runs_end_at_the_given_time_or_passes() -> None:
     assert run_method(none, none.methods[1], 0).frame["position"].iloc[-1] == 1.0
 
 
-def test_a_relative_target() -> None:
+def test_run_method_reaches_a_relative_target() -> None:
     comparison = small(target=1e-4, relative=True)
     run = run_method(comparison, comparison.methods[0], 0)
     assert run.frame["relative"].iloc[-1] <= 1e-5 < run.frame["relative"].iloc[-2]
 
 
-def test_every_method_of_the_registry_can_be_compared(tmp_path: Path) -> None:
+def test_run_comparison_takes_every_registered_method(tmp_path: Path) -> None:
     smooth = [name for name in METHODS if name not in ("ns-adfs", "interior-point", "tracking")]
     results = run_comparison(small(methods=smooth, seeds=1, max_time=2e5), tmp_path, progress=False)
     assert len(results.labels) == len(smooth)
@@ -118,7 +120,9 @@ def test_every_method_of_the_registry_can_be_compared(tmp_path: Path) -> None:
         assert run.frame["time"].iloc[-1] > 0.0
 
 
-def test_processes_give_what_one_process_gives(finished: tuple[Results, Path], tmp_path: Path) -> None:
+def test_run_comparison_gives_the_same_results_in_several_processes(
+    finished: tuple[Results, Path], tmp_path: Path
+) -> None:
     alone, _ = finished
     before = dict(os.environ)
     together = run_comparison(small(), tmp_path, jobs=2, progress=False)
@@ -128,7 +132,7 @@ def test_processes_give_what_one_process_gives(finished: tuple[Results, Path], t
     )
 
 
-def test_finished_runs_are_not_run_again(
+def test_run_comparison_does_not_repeat_finished_runs(
     finished: tuple[Results, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, folder = finished
@@ -161,7 +165,9 @@ def test_finished_runs_are_not_run_again(
     assert len(made) == 8
 
 
-def test_other_delays_time_finished_runs_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_comparison_computes_new_times_for_other_delays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
 
     def counting(comparison: Any, entry: Any, seed: int) -> Run:
@@ -208,7 +214,9 @@ def test_other_delays_time_finished_runs_anew(tmp_path: Path, monkeypatch: pytes
     assert made == ["MSDA", "DSBA"]
 
 
-def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_comparison_keeps_finished_runs_at_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[str] = []
 
     def interrupted(comparison: Any, entry: Any, seed: int) -> Run:
@@ -226,7 +234,7 @@ def test_an_interruption_keeps_what_is_finished(tmp_path: Path, monkeypatch: pyt
     assert len(load_results(tmp_path).runs) == 4
 
 
-def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
+def test_run_comparison_names_a_method_that_cannot_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="MSDA: method 'msda' needs a smooth loss"):
         run_comparison(small(loss="hinge", methods=["msda"]), tmp_path, progress=False)
     # What is not the method's fault is not told as if it were.
@@ -244,7 +252,7 @@ def test_a_method_that_cannot_run_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_other_methods_go_on_when_one_cannot_run(tmp_path: Path, jobs: int) -> None:
+def test_run_comparison_finishes_the_other_methods_when_one_cannot_run(tmp_path: Path, jobs: int) -> None:
     comparison = small(loss="hinge", methods=["msda", "ns-adfs"], seeds=1, target=1e-2)
     with pytest.raises(InputError, match="MSDA: method 'msda' needs a smooth loss"):
         run_comparison(comparison, tmp_path, jobs=jobs, progress=False)
@@ -261,7 +269,7 @@ def _is_gone(group: int) -> bool:
     return False
 
 
-def test_ctrl_c_ends_every_process_of_a_comparison(tmp_path: Path) -> None:
+def test_compare_command_ends_every_process_at_ctrl_c(tmp_path: Path) -> None:
     """A signal to the process group, as a terminal sends it: one sentence, exit code 130, no process left."""
     endless = small(methods=["dsba", "extra"], seeds=1, target=1e-30, max_time=None, max_passes=1e8)
     (tmp_path / "c.toml").write_text(endless.toml())
@@ -282,7 +290,7 @@ def test_ctrl_c_ends_every_process_of_a_comparison(tmp_path: Path) -> None:
     assert any(_is_gone(process.pid) for _ in range(50))
 
 
-def test_two_files_of_one_name_do_not_share_a_folder(
+def test_compare_command_refuses_the_folder_of_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -312,7 +320,7 @@ def test_two_files_of_one_name_do_not_share_a_folder(
     run_comparison(one, "c", origin=Path("a/c.toml"), progress=False)
 
 
-def test_when_a_trace_comes_to_stay_below_a_level() -> None:
+def test_time_to_is_when_a_trace_stays_below_a_level() -> None:
     trace = pd.DataFrame({"time": [0.0, 1.0, 2.0, 3.0, 4.0], "e": [1.0, 1e-5, 1e-1, 1e-5, math.nan]})
     # A first visit does not count, and nan is not below anything.
     assert time_to(trace.iloc[:4], 1e-3, "e") == pytest.approx(2.5)
@@ -323,7 +331,7 @@ def test_when_a_trace_comes_to_stay_below_a_level() -> None:
     assert time_to(negative, 1e-7, "e") == pytest.approx(0.5)
 
 
-def test_the_median_over_seeds_is_drawn_where_every_seed_has_been(finished: tuple[Results, Path]) -> None:
+def test_curve_ends_where_the_first_seed_ends(finished: tuple[Results, Path]) -> None:
     results, _ = finished
     curve = results.curve("ADFS")
     assert curve is not None
@@ -339,7 +347,7 @@ def test_the_median_over_seeds_is_drawn_where_every_seed_has_been(finished: tupl
     assert curve.high[100] == pytest.approx(max(errors), rel=1e-12)
 
 
-def test_a_method_from_outside_appears_beside_ours(
+def test_compare_command_imports_a_method_from_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -383,7 +391,7 @@ def test_a_method_from_outside_appears_beside_ours(
         small(methods=["tracking"]).check_names()
 
 
-def test_a_report_runs_no_code_and_a_comparison_says_what_it_imports(
+def test_report_command_runs_no_imported_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -401,7 +409,7 @@ def test_a_report_runs_no_code_and_a_comparison_says_what_it_imports(
     assert not Path("was-run").exists()
 
 
-def test_a_loss_from_outside_is_compared_by_its_name(
+def test_compare_command_imports_a_loss_from_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -423,7 +431,9 @@ def test_a_loss_from_outside_is_compared_by_its_name(
     assert "its constants need defaults" in capsys.readouterr().err
 
 
-def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_takes_graph_files_and_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     graph = nx.relabel_nodes(nx.house_graph(), dict(enumerate("edcba")))
     nx.set_edge_attributes(graph, {edge: 1.0 + k for k, edge in enumerate(graph.edges)}, "weight")
     flags = ["--data", "synthetic:60x3", "--method", "msda", "--target", "1e-4", "--jobs", "1"]

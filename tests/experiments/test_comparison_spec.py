@@ -32,7 +32,7 @@ def use(described: dict[str, Any]) -> None:
     make_network(comparison)
 
 
-def test_everything_goes_through_toml_and_back() -> None:
+def test_comparison_goes_through_toml_and_back() -> None:
     comparison = Comparison(
         DataSpec("file “é”.svm", 7, 12, "rows", "libsvm", None, 3),
         "erdos-renyi:9,0.5",
@@ -59,7 +59,7 @@ def test_everything_goes_through_toml_and_back() -> None:
     assert Comparison.from_table(tomllib.loads(comparison.toml())) == comparison
 
 
-def test_short_forms() -> None:
+def test_comparison_takes_short_forms() -> None:
     comparison = Comparison.from_table(
         table(seeds=3, delays="fixed", methods=["adfs:parameters=paper", "dagd"])
     )
@@ -69,7 +69,7 @@ def test_short_forms() -> None:
     assert comparison.title == "synthetic:90x3 on grid:3x3"
 
 
-def test_links_may_be_slower_than_others() -> None:
+def test_delays_of_slow_links_are_multiples_of_tau() -> None:
     delays = DelaySpec(slow_links=((1, 0, 4.0), (2, 3, 0.5)))
     network = Network("path:4")
     assert delays.make(10.0, network).tau.tolist() == [40.0, 10.0, 5.0]
@@ -139,18 +139,18 @@ def test_links_may_be_slower_than_others() -> None:
         ({"imports": "json"}, "imports must be a list"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_a_sentence(changes: dict[str, Any], words: str) -> None:
+def test_comparison_refuses_wrong_entries_in_one_sentence(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         use(table(**changes))
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_missing_is_told() -> None:
+def test_comparison_names_a_missing_key() -> None:
     with pytest.raises(InputError, match="needs 'network'"):
         Comparison.from_table({"data": "a", "methods": ["adfs"]})
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_read_comparison_refuses_files_that_it_cannot_use(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         read_comparison(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("network = ")
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_comparison(tmp_path / "m.toml", {"imports": ["no_such_module"]}).check_names()
 
 
-def test_paths_are_relative_to_the_file_and_flags_to_the_working_directory(
+def test_read_comparison_takes_paths_relative_to_the_file_and_options_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "c.toml").write_text(
@@ -179,7 +179,7 @@ def test_paths_are_relative_to_the_file_and_flags_to_the_working_directory(
     assert replaced.data == DataSpec(str(elsewhere / "y.svm"), normalise="rows")
 
 
-def test_a_graph_is_kept_as_its_edges(tmp_path: Path) -> None:
+def test_comparison_keeps_a_graph_as_its_edges(tmp_path: Path) -> None:
     lattice = nx.grid_2d_graph(2, 2)
     lattice.edges[(0, 0), (0, 1)]["weight"] = 2.5
     comparison = Comparison.from_table(table(network=lattice))
@@ -193,7 +193,7 @@ def test_a_graph_is_kept_as_its_edges(tmp_path: Path) -> None:
         Comparison.from_table(table(network=lattice, n_nodes=5))
 
 
-def test_graph_files(tmp_path: Path) -> None:
+def test_comparison_reads_graph_files(tmp_path: Path) -> None:
     # Ten nodes and more: as text 10 would come before 2.
     ring = nx.cycle_graph(12)
     expected = tuple((int(a), int(b)) for a, b in Network("cycle:12").edges)
@@ -223,11 +223,11 @@ def test_graph_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
-def test_examples_are_valid(path: Path) -> None:
+def test_examples_name_existing_methods_and_losses(path: Path) -> None:
     read_comparison(path).check_names()
 
 
-def test_columns_of_libsvm_text_without_zeros_are_normalised(tmp_path: Path) -> None:
+def test_make_problem_normalises_columns_of_libsvm_text_without_zeros(tmp_path: Path) -> None:
     X = np.random.default_rng(0).standard_normal((60, 5)) + 3.0
     dump_svmlight_file(X, np.array([1.0, 2.0] * 30), str(tmp_path / "d.svm"), zero_based=False)
     data = {"source": str(tmp_path / "d.svm"), "normalise": "columns"}
@@ -237,7 +237,7 @@ def test_columns_of_libsvm_text_without_zeros_are_normalised(tmp_path: Path) -> 
     assert np.allclose(rows.std(axis=0), 1.0)
 
 
-def test_the_papers_data() -> None:
+def test_gaussians_are_the_papers_data() -> None:
     X, y = gaussians(100_000, 3, seed=1)
     assert y.sum() == 0.0
     for label in (-1.0, 1.0):
@@ -252,7 +252,7 @@ def test_the_papers_data() -> None:
     assert not np.array_equal(make_problem(comparison, 1)[0].X, problem.X)
 
 
-def test_samples_of_a_file(tmp_path: Path) -> None:
+def test_make_problem_takes_samples_of_a_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 5)) * (rng.random((60, 5)) < 0.5)
     y = np.where(rng.random(60) < 0.4, 2.0, 1.0)
@@ -277,7 +277,7 @@ def test_samples_of_a_file(tmp_path: Path) -> None:
         make_problem(Comparison.from_table(table(data=data | {"normalise": "columns"})), 0)
 
 
-def test_labels_must_fit_the_loss() -> None:
+def test_make_problem_refuses_labels_that_do_not_fit_the_loss() -> None:
     with pytest.raises(InputError, match="3 classes"):
         make_problem(Comparison.from_table(table(data="sklearn:iris")), 0)
     problem, _ = make_problem(Comparison.from_table(table(data="sklearn:diabetes", loss="squared")), 0)
@@ -289,7 +289,7 @@ def test_labels_must_fit_the_loss() -> None:
         )
 
 
-def test_the_mark_of_a_run_changes_with_what_it_depends_on(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_every_setting_of_a_run(tmp_path: Path) -> None:
     base = Comparison.from_table(table())
     mark = fingerprint(base, base.methods[0], 0)
     same = Comparison.from_table(table(title="other", seeds=4, methods=["adfs:label=Another", "extra"]))

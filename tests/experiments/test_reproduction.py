@@ -61,14 +61,16 @@ def results_of(ends: dict[str, list[float]], cap: float = 1000.0) -> Results:
         ("many-samples", "C", "A", 13.0, "holds"),
     ],
 )
-def test_verdicts(setting: str, method: str, other: str, ratio: float, verdict: str) -> None:
+def test_judge_decides_claims_by_median_times(
+    setting: str, method: str, other: str, ratio: float, verdict: str
+) -> None:
     results = results_of({"A": [90.0, 110.0], "B": [100.0, 120.0], "C": [900.0, 1300.0], "D": [1e6, 1e6]})
     assert results.times("A", 1e-8) == pytest.approx([90.0, 110.0])
     (found,) = judge({setting: results}, [Claim((setting,), "as long as", (method,), (other,), ratio)])
     assert found.verdict == verdict
 
 
-def test_a_claim_fails_with_any_of_its_parts() -> None:
+def test_judge_refutes_a_claim_by_any_of_its_pairs() -> None:
     results = {"small": results_of({"A": [100.0], "B": [200.0], "C": [50.0], "D": [1e5]})}
     made = [
         Claim(("small",), "one ({})", ("A",), ("B", "D")),
@@ -84,7 +86,7 @@ def test_a_claim_fails_with_any_of_its_parts() -> None:
     )
 
 
-def test_claims_and_tables_say_the_same_times() -> None:
+def test_judge_and_time_table_give_the_same_times() -> None:
     ends = {"A": [90.0, 100.0, 170.0], "B": [300.0, 500.0, 1e5], "C": [500.0, 2000.0], "D": [1e6, 1e6, 1e6]}
     results = results_of({label: (times * 2)[:3] for label, times in ends.items()})
     (found,) = judge({"small": results}, [Claim(("small",), "all", ("A",), ("B", "C", "D"))])
@@ -96,7 +98,7 @@ def test_claims_and_tables_say_the_same_times() -> None:
     assert time_table(results).loc["A", "1e-08"] == "> 750"
 
 
-def test_the_settings_are_the_papers() -> None:
+def test_settings_are_those_of_the_paper() -> None:
     for name, nodes, samples, sigma in (
         ("small", 4, 1000, 1.0),
         ("large", 100, 300, 1.0),
@@ -130,7 +132,7 @@ TINY = {
 }
 
 
-def test_the_command(
+def test_reproduce_command_writes_pages_tables_and_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("adfs.experiments.paper.QUICK", TINY)
@@ -166,7 +168,7 @@ def test_the_command(
     assert "Theorem 4: time per step" in capsys.readouterr().out
 
 
-def test_an_unknown_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reproduce_command_suggests_a_known_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "smal"]) == 2
     assert "did you mean 'small'" in capsys.readouterr().err
 
@@ -181,7 +183,7 @@ REFERENCE = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_the_papers_settings_give_the_known_times_and_the_claims_hold(name: str, tmp_path: Path) -> None:
+def test_settings_of_the_paper_give_the_known_times_and_the_claims_hold(name: str, tmp_path: Path) -> None:
     found = reproduce(name, tmp_path, jobs=2, seeds=5)
     results, level = found.results[name], LEVELS[name]
     for label, expected in REFERENCE[name].items():
@@ -190,7 +192,7 @@ def test_the_papers_settings_give_the_known_times_and_the_claims_hold(name: str,
 
 
 @pytest.mark.soak
-def test_on_covtype_adfs_is_well_ahead_of_msda(tmp_path: Path) -> None:
+def test_adfs_on_covtype_is_well_ahead_of_msda(tmp_path: Path) -> None:
     """The runs of the final paper on real data: 1e-8 relative, by a factor of 2 or more."""
     root = Path(__file__).parents[2]
     data = root.parent / "shared" / "data" / "covtype.libsvm.binary.scale.bz2"

@@ -33,7 +33,7 @@ def made(n: int, d: int, scale: float = 1.0, loss: str = "logistic", n_nodes: in
     return adfs.Problem(X, np.sign(X[:, 0]), loss, n_nodes=n_nodes)
 
 
-def test_what_is_less_work_is_chosen():
+def test_choose_takes_the_method_with_the_least_work():
     name, reason = chosen(made(2000, 10))
     assert name == "newton"
     assert "passes are predicted" in reason
@@ -47,7 +47,7 @@ def test_what_is_less_work_is_chosen():
     assert chosen(made(50, 3), n_features=5001)[0] != "newton"
 
 
-def test_estimators_say_what_ran():
+def test_estimators_report_the_method_and_the_reason():
     rng = np.random.default_rng(1)
     X = rng.standard_normal((60, 3))
     y = X[:, 0] + rng.standard_normal(60)
@@ -61,7 +61,7 @@ def test_estimators_say_what_ran():
 
 # Little data all together, and in each process but not all together.
 @pytest.mark.parametrize(("n_samples", "width"), [(60, 3), (1200, 30)])
-def test_all_processes_choose_alike(n_samples: int, width: int) -> None:
+def test_choose_is_the_same_in_all_processes(n_samples: int, width: int) -> None:
     rng = np.random.default_rng(2)
     X = rng.standard_normal((n_samples, width))
     y = X[:, 0] + rng.standard_normal(n_samples) > 0.0

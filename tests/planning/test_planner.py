@@ -40,7 +40,7 @@ def found(problem: adfs.Problem) -> adfs.planning.Plan:
     return plan(problem, nodes=[1, 8], network=["cycle"], tau=10.0, methods=["adfs", "adfs-block", "dagd"])
 
 
-def test_the_predicted_time_is_that_of_a_run(problem: adfs.Problem, found: adfs.planning.Plan) -> None:
+def test_predict_gives_the_time_of_a_run(problem: adfs.Problem, found: adfs.planning.Plan) -> None:
     network = adfs.Network("cycle:8")
     predicted = {one.method: one for one in found.predictions if one.n_nodes == 8}
     for name in ("adfs", found.best.method):
@@ -52,7 +52,7 @@ def test_the_predicted_time_is_that_of_a_run(problem: adfs.Problem, found: adfs.
         assert 1 / 1.6 < predicted[name].messages / run.columns["messages"][-1] < 1.6
 
 
-def test_methods_for_one_machine_are_tried_on_one_node() -> None:
+def test_plan_tries_methods_for_one_machine_on_one_node() -> None:
     X, y = rows(4000)
     said = plan(adfs.Problem(X, y, "logistic", 40.0), nodes=[1, 2], network=["path"], tau=1.0)
     assert {one.n_nodes for one in said.predictions if one.method in ("apcg", "point-saga")} == {1}
@@ -61,7 +61,7 @@ def test_methods_for_one_machine_are_tried_on_one_node() -> None:
 
 
 @pytest.mark.parametrize("n_nodes", [1, 4, 16])
-def test_condition_numbers_of_any_split_come_from_those_of_the_whole(n_nodes: int) -> None:
+def test_facts_give_the_condition_numbers_of_any_split(n_nodes: int) -> None:
     X, y = rows(3200)
     facts = Facts.of(adfs.Problem(X, y, "logistic", 3.0, 2))
     real = summarize(adfs.Problem(X, y, "logistic", 6.0 / n_nodes, n_nodes, partition="random"))
@@ -80,7 +80,7 @@ def test_facts_of_a_summary_are_those_of_the_problem() -> None:
     assert facts.kappa_b <= told.kappa_b <= 1.15 * facts.kappa_b
 
 
-def test_newton_is_named_where_it_wins() -> None:
+def test_plan_recommends_newton_for_few_features() -> None:
     def method(width: int) -> str:
         facts = Facts(n_samples=10_000, n_features=width, kappa_s=1e6, kappa_b=1e5)
         return plan(facts, nodes=[16], network=["grid"], methods=["adfs", "newton"], tau=5.0).best.method
@@ -89,7 +89,7 @@ def test_newton_is_named_where_it_wins() -> None:
     assert method(2000) == "adfs"
 
 
-def test_local_solvers_are_shown_but_recommended_only_by_name() -> None:
+def test_plan_recommends_local_solvers_only_by_name() -> None:
     easy = Facts(n_samples=100_000, n_features=30, kappa_s=8.0, kappa_b=4.0)
     open_ = plan(easy, nodes=[16], network=["grid"], tau=1000.0)
     assert open_.predictions[0].method == "msda"
@@ -99,7 +99,7 @@ def test_local_solvers_are_shown_but_recommended_only_by_name() -> None:
     assert named.best.method == "msda"
 
 
-def test_nodes_and_messages_stop_paying_where_the_plan_says() -> None:
+def test_plan_limits_are_where_more_nodes_and_slower_messages_stop_helping() -> None:
     said = plan(BIG, nodes=[16], network=["cycle"], tau=10.0, methods=["adfs"])
     delays = adfs.Delays(tau=10.0)
 
@@ -111,7 +111,7 @@ def test_nodes_and_messages_stop_paying_where_the_plan_says() -> None:
     assert time(16, 1.4 * said.tau_limit) > time(8, 1.4 * said.tau_limit)
 
 
-def test_a_method_from_outside_is_believed_its_contraction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_uses_the_contraction_of_a_method_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(Extra):
         name = "other"
         observed_factor = 1.0
@@ -123,7 +123,7 @@ def test_a_method_from_outside_is_believed_its_contraction(monkeypatch: pytest.M
     assert said.time == pytest.approx(said.position * (25_000 + 1.0))
 
 
-def test_a_loss_that_is_not_smooth_has_its_own_method() -> None:
+def test_plan_offers_two_methods_for_a_loss_that_is_not_smooth() -> None:
     X, y = rows(4000)
     problem = adfs.Problem(X, y, "hinge", 40.0, 4)
     said = plan(problem, network=["cycle:4"], tau=2.0, tol=1e-2)
@@ -133,7 +133,7 @@ def test_a_loss_that_is_not_smooth_has_its_own_method() -> None:
         assert 0.4 < one.time / run.columns["time"][-1] < 2.5
 
 
-def test_what_a_plan_writes(found: adfs.planning.Plan, tmp_path: Path) -> None:
+def test_plan_writes_json_a_figure_and_a_page(found: adfs.planning.Plan, tmp_path: Path) -> None:
     content = json.loads(found.to_json())
     assert content["best"]["method"] == found.best.method
     assert content["recommendation"] == str(found)
@@ -157,7 +157,7 @@ def test_what_a_plan_writes(found: adfs.planning.Plan, tmp_path: Path) -> None:
         assert f"<li>8 nodes are faster than 4 {told}.</li>" in page
 
 
-def test_every_shape_is_looked_at_once_and_what_has_no_such_size_is_left_out() -> None:
+def test_networks_of_has_every_shape_once_and_leaves_out_impossible_sizes() -> None:
     shapes = [network.name for network in networks_of([1, 2, 4, 6], ["cycle", "grid", "hypercube"], 100)]
     assert shapes == ["path:1", "path:2", "cycle:4", "cycle:6", "grid:2x3"]
     with pytest.raises(InputError, match="hypercube"):
@@ -166,13 +166,13 @@ def test_every_shape_is_looked_at_once_and_what_has_no_such_size_is_left_out() -
         networks_of([64], ["cycle"], 10)
 
 
-def test_few_rows_stay_on_one_node() -> None:
+def test_plan_keeps_few_rows_on_one_node() -> None:
     X, y = rows(143)
     assert plan(adfs.Problem(X, y)).best.n_nodes == 1
     assert plan(adfs.Problem(X, y), nodes=[4]).best.n_nodes == 4  # who asks for it
 
 
-def test_the_number_of_nodes_is_the_users_to_choose() -> None:
+def test_estimators_refuse_auto_for_nodes_and_networks() -> None:
     X, y = rows(60)
     with pytest.raises(InputError, match="n_nodes"):
         adfs.ADFSClassifier(n_nodes="auto").fit(X, y)
@@ -180,7 +180,9 @@ def test_the_number_of_nodes_is_the_users_to_choose() -> None:
         adfs.ADFSClassifier(n_nodes=4, network="auto").fit(X, y)
 
 
-def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_prints_the_plan_and_writes_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = ["--samples", "100000", "--features", "30", "--kappa-s", "5e4", "--kappa-b", "500"]
     page, figure = tmp_path / "p.html", tmp_path / "p.svg"
     options = [
@@ -217,7 +219,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["t.npz", "--tol", "2"], "between 0 and 1"),
     ],
 )
-def test_a_bad_request_is_one_line(
+def test_plan_command_refuses_a_bad_request_in_one_line(
     options: list[str],
     message: str,
     tmp_path: Path,

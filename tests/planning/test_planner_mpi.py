@@ -12,7 +12,7 @@ from mpi_launch import launch
 pytestmark = pytest.mark.mpi
 
 
-def test_ranks_measure_and_one_of_them_plans() -> None:
+def test_plan_command_on_ranks_measures_tau_and_plans_once() -> None:
     sizes = ["--samples", "9000", "--features", "20", "--kappa-s", "3000", "--kappa-b", "300"]
     asked = [*sizes, "--nodes", "2", "--network", "path", "--method", "adfs", "--measure", "--json"]
     found = launch(2, [sys.executable, "-m", "mpi4py", "-m", "adfs", "plan", *asked], timeout=120.0)
