@@ -44,6 +44,21 @@ def test_files_for_hosts_are_valid(schema: str) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+def test_architecture_page_names_folders_files_and_names_that_exist() -> None:
+    """They stand in backquotes: ``folder/``, ``folder/file.py`` or ``folder/file.py: name``."""
+    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for path, name in re.findall(r"`([\w/]+/|[\w/]+/\w+\.py)(?:: (\w+))?`", text):
+            found = next((base / path for base in (ROOT, ROOT / "src/adfs") if (base / path).exists()), None)
+            assert found is not None, f"{page} names {path}"
+            assert not name or name in found.read_text(encoding="utf-8"), f"{page} names {name} in {path}"
+    folders = {path.parent.name for path in (ROOT / "src" / "adfs").glob("*/__init__.py")}
+    rows = re.findall(
+        r"^\| `(\w+)/` \|", (ROOT / "docs/architecture.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert folders == set(rows)
+
+
 def test_the_version_has_its_part_of_the_changelog() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(adfs.__version__)}\b", changes, flags=re.MULTILINE)

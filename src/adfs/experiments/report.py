@@ -81,8 +81,7 @@ def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -
     # The runs end below the target; a little of that is shown.
     axes.set_ylim(bottom=0.3 * comparison.target)
     axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_time(results: Results) -> Figure:
