@@ -244,14 +244,15 @@ class Checkpoints:
         self, cluster: Cluster, path: Path, fingerprint: str, part_of: AnyPath | None = None
     ) -> None:
         self.cluster, self.path, self.fingerprint, self.part_of = cluster, path, fingerprint, part_of
+        self.one_file, self.n_ranks = cluster.one_file, cluster.size
         self.manifest = path / "manifest"  # names the complete generation in a folder
         self.generation = 0
         self._latest: JsonObject = {}
 
     def _file(self, generation: int) -> Path:
-        if self.cluster.one_file:
+        if self.one_file:
             return self.path
-        place = f"rank-{self.cluster.rank:05d}-of-{self.cluster.size:05d}"
+        place = f"rank-{self.cluster.rank:05d}-of-{self.n_ranks:05d}"
         return self.path / f"{place}.{generation:08d}.checkpoint"
 
     def start(self, *, resume: bool) -> None:
@@ -263,7 +264,7 @@ class Checkpoints:
 
     def _find_latest(self, resume: bool) -> JsonObject:
         """Return the generation, ranks and position of the last complete checkpoint; {} without one."""
-        if self.cluster.one_file:
+        if self.one_file:
             if self.path.is_dir():
                 raise InputError(f"cannot write the checkpoint {self.path}: it is a directory")
             _check_folder(self.path.parent)
@@ -287,7 +288,7 @@ class Checkpoints:
         A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
         later part of a fit whose first part was resumed, and an earlier fit left the file.
         """
-        why, size, latest = "to read the checkpoint", self.cluster.size, self._latest
+        why, size, latest = "to read the checkpoint", self.n_ranks, self._latest
         # The nodes of a process and the bits of its file belong to this number of ranks.
         if latest and latest["n_ranks"] != size and not optional:
             raise RefusalError(
@@ -317,7 +318,7 @@ class Checkpoints:
 
     def begin(self) -> None:
         """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""
-        if self.cluster.rank == 0 and not self.cluster.one_file:
+        if self.cluster.rank == 0 and not self.one_file:
             # A fit of several runs has such files in its own folder, too.
             for folder in {self.path, Path(self.part_of or self.path)}:
                 for name in ("finished.json", "ended.json"):
@@ -326,7 +327,7 @@ class Checkpoints:
 
     def save(self, process: Process, progress: Progress, stages: StageState) -> None:
         """Write a new checkpoint; all processes call it at the same position."""
-        if self.cluster.one_file:
+        if self.one_file:
             _save(self.path, process, self.fingerprint, progress, stages)
             return
         new = self.generation + 1
@@ -342,7 +343,7 @@ class Checkpoints:
         # The manifest is replaced only when every process has written its file.
         self._refuse_if_any_failed(trouble, new)
         if self.cluster.rank == 0:
-            header = {"generation": new, "n_ranks": self.cluster.size, "position": process.position}
+            header = {"generation": new, "n_ranks": self.n_ranks, "position": process.position}
             try:
                 write_container(self.manifest, _KIND, header, {})
             except FileError as error:
