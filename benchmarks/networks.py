@@ -36,6 +36,7 @@ def node_summary(n: int) -> NodeSummary:
         largest_smoothness=kappa / 10.0,
         n_samples=np.full(n, 20),
         n_active=np.full(n, 20),
+        n_features=np.full(n, 10),
     )
 
 
