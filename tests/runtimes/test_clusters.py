@@ -15,8 +15,7 @@ import adfs
 from adfs import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.algorithms import METHODS
 from adfs.cli import fit_files
-from adfs.cli.options import FitFileOptions, FitRunOptions, ModelOptions
-from adfs.data import ReadOptions
+from adfs.cli.options import FitFileOptions, FitRunOptions, ModelOptions, SearchOptions
 from adfs.errors import InputError
 from adfs.runtimes import RunOptions, run_method
 from adfs.runtimes.checkpoints import used_by_one_run
@@ -306,16 +305,16 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
     if name == "a.csv":
         good = text.partition("\n")[0] + ("\n1,2,3,1\n2,1,1,1\n" if kind == "weights" else "\n1,2,3\n2,1,1\n")
     (tmp_path / f"good-{name}").write_text(good, encoding="utf-8")
-    options = ReadOptions(weight="w" if kind == "weights" else None)
+    options = FitFileOptions(weight="w" if kind == "weights" else None)
 
     def told(cluster: Threads) -> str:
         with cluster:
             try:
                 file = tmp_path / (name if cluster.rank else f"good-{name}")
                 (table,) = fit_files._read(cluster, [str(file)], options)
-                estimator = fit_files._estimator(fit_files.FitRequest(("",), ModelOptions(loss=loss)))
-                y = fit_files._labels(cluster, table, [table], estimator._task, 4)
-                estimator.set_params(cluster=cluster, network="path").fit(table.X, y, table.weights)
+                estimator, _ = fit_files._estimator(fit_files.FitRequest(("",), ModelOptions(loss=loss)))
+                fit_files._check_labels(cluster, table, [table], loss, 4)
+                estimator.set_params(cluster=cluster, network="path").fit(table.X, table.y, table.weights)
             except adfs.InputError as error:
                 return str(error)
             return "not refused"
@@ -450,7 +449,7 @@ def request(**records: Any) -> fit_files.FitRequest:
         (request(model=ModelOptions(delta=2.0)), "--delta is 1.0 on rank 0 and 2.0 on rank 1"),
         (request(limits=FitRunOptions(seed=4)), "--seed is 0 on rank 0 and 4 on rank 1"),
         (request(reading=FitFileOptions(index_base=0)), "--index-base is None on rank 0 and 0 on rank 1"),
-        (request(cv=3), "--cv is None on rank 0 and 3 on rank 1"),
+        (request(search=SearchOptions(cv=3)), "--cv is None on rank 0 and 3 on rank 1"),
     ],
 )
 def test_command_lines_that_differ_are_refused_by_option(other: fit_files.FitRequest, words: str) -> None:

@@ -30,9 +30,9 @@ from adfs.launching import wait_for_rank_0
 
 #: Command -> its module, in the order of ``adfs --help``; the function has the name of the command.
 COMMANDS: dict[str, str] = {
-    "fit": "adfs.cli.fit_command",
-    "predict": "adfs.cli.predict",
-    "score": "adfs.cli.predict",
+    "fit": "adfs.cli.models",
+    "predict": "adfs.cli.models",
+    "score": "adfs.cli.models",
     "simulate": "adfs.cli.simulate",
     "rates": "adfs.cli.simulate",
     "plan": "adfs.cli.plan",

@@ -12,24 +12,18 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adfs._version import __version__
+from adfs.cli import options
 from adfs.cli.app import INTERRUPTED, TERMINATED, handling_sigterm, sigterm_as_ctrl_c
-from adfs.cli.fit_command import file_names
-from adfs.cli.options import (
-    FitFileOptions,
-    FitNodeOptions,
-    FitRunOptions,
-    ModelOptions,
-    all_ranks,
-    option_names,
-    penalty_weight,
-)
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
+from adfs.data.table import labels_for
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.checks import count_nodes
@@ -52,33 +46,21 @@ Search = ADFSClassifierCV | ADFSRegressorCV
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The options of ``adfs fit``, with τ and the grid of cross-validation as numbers."""
+    """The files and the options of ``adfs fit``."""
 
     files: tuple[str, ...]
-    model: ModelOptions = field(default_factory=ModelOptions)
-    reading: FitFileOptions = field(default_factory=FitFileOptions)
-    nodes: FitNodeOptions = field(default_factory=FitNodeOptions)
-    limits: FitRunOptions = field(default_factory=FitRunOptions)
-    tau: float | str | None = None
-    cv: int | None = None
-    grid: tuple[float, ...] = ()
-
-    @property
-    def read(self) -> ReadOptions:
-        """How the files are read."""
-        return ReadOptions(**dataclasses.asdict(self.reading))
+    model: options.ModelOptions = field(default_factory=options.ModelOptions)
+    search: options.SearchOptions = field(default_factory=options.SearchOptions)
+    reading: options.FitFileOptions = field(default_factory=options.FitFileOptions)
+    nodes: options.FitNodeOptions = field(default_factory=options.FitNodeOptions)
+    limits: options.FitRunOptions = field(default_factory=options.FitRunOptions)
 
     def options(self) -> JsonObject:
         """Return the values by their options, so that ranks can report the option in which they differ."""
-        names = option_names()
-        records = self.model, self.reading, self.nodes, self.limits
+        names = options.option_names()
+        records = self.model, self.search, self.reading, self.nodes, self.limits
         values = {names[name]: value for record in records for name, value in vars(record).items()}
-        return values | {"FILE": self.files, "--cv": self.cv, "the grid": self.grid}
-
-    @property
-    def run(self) -> RunOptions:
-        """The options of each run."""
-        return RunOptions(**dataclasses.asdict(self.limits))
+        return values | {"FILE": self.files}
 
 
 @dataclass(frozen=True)
@@ -107,7 +89,7 @@ def fit_files(request: FitRequest, finish: Finish) -> int:
     if not launched_by_mpi():
         code = _fit(OneProcess(), request, finish, errors)
     else:
-        with all_ranks(request.nodes.deadline) as world:
+        with options.all_ranks(request.nodes.deadline) as world:
             from adfs.runtimes.mpi import MpiRanks
 
             code = _fit(MpiRanks(world, deadline=request.nodes.deadline), request, finish, errors)
@@ -121,25 +103,25 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
     with sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
         cluster.same(request.options)
         # Wrong options are reported before any file is read, on all ranks alike.
-        estimator, _ = cluster.attempt("at the start", lambda: (_estimator(request), request.read))
+        estimator, fitter = cluster.attempt("at the start", partial(_estimator, request))
         tables, nodes, network = _read_files(cluster, request)
-        table, parts = stack(tables)
         # From here the rows of this process are one table; each file in it is a node.
-        counts = cluster.allgather(table.n_samples)
-        y = _labels(cluster, table, tables, estimator._task, sum(counts))
+        table, parts = stack(tables)
+        n_samples = sum(cluster.allgather(table.n_samples))
+        _check_labels(cluster, table, tables, request.model.loss, n_samples)
         # The estimator gets the nodes of this process, and the other processes as its cluster.
-        n_nodes, partition = _nodes(request, parts, nodes)
-        estimator.set_params(n_nodes=n_nodes, network=network, partition=partition, cluster=cluster)
-        # With cross-validation the search is fitted in place of the estimator.
-        fitter = estimator if request.cv is None else _search(request, estimator)
+        estimator.set_params(network=network, cluster=cluster)
+        if len(parts) > 1 or nodes is not None:
+            estimator.set_params(n_nodes=len(parts), partition=parts)
         # Two runs must not write the same checkpoint.
         held.enter_context(used_by_one_run(cluster, request.limits.checkpoint))
+        run = RunOptions(**dataclasses.asdict(request.limits))
         try:
-            model = fitter._fit(table.X, y, table.weights, table.offset, request.run, nodes)
+            model = fitter._fit(table.X, table.y, table.weights, table.offset, run, nodes)
         except InputError as error:
-            error.args = (error.with_options(option_names()),)
+            error.args = (error.with_options(options.option_names()),)
             raise
-        fitted = _results(request, fitter, model, table, sum(counts))
+        fitted = _results(request, fitter, model, table, n_samples)
         # From here nobody waits for another process, and the model is written whatever signal arrives.
         with handling_sigterm(signal.SIG_IGN):
             code = 0
@@ -161,65 +143,57 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
 # --------------------------------------------------------------------------- the estimator
 
 
-def _estimator(request: FitRequest) -> Estimator:
-    """Return the estimator of the loss, after a check that the options are for it."""
-    model = request.model
+def _estimator(request: FitRequest) -> tuple[Estimator, Estimator | Search]:
+    """Return the estimator of the loss, and what is fitted: itself, or a search for its weight."""
+    model, search, nodes = request.model, request.search, request.nodes
     if model.loss not in LOSSES:
         raise unknown_name("loss", model.loss, LOSSES)
+    regression = LOSSES[model.loss].task == "regression"
+    if regression and (model.class_weight is not None or model.multi_class != "auto"):
+        raise InputError(
+            f"--class-weight and --multi-class are for classification, not for the loss {model.loss!r}"
+        )
     # C for classes, alpha for numbers; 1 if neither is given.
-    weight = penalty_weight(model.loss, model.C, model.alpha)
-    if request.cv is not None and weight is not None:
+    weight = options.penalty_weight(model.loss, model.C, model.alpha)
+    if search.cv is not None and weight is not None:
         raise InputError("--cv chooses the weight itself: leave out -C and --alpha, or give a grid")
-    if weight is not None and not (np.isfinite(weight) and weight > 0.0):
-        option = "-C" if model.C is not None else "--alpha"
-        raise InputError(f"{option} must be finite and above 0, got {weight:g}")
-    # The task of the loss decides the kind of the estimator.
-    estimator: Estimator = ADFSClassifier()
-    if LOSSES[model.loss].task == "regression":
-        if model.class_weight is not None or model.multi_class != "auto":
-            raise InputError(
-                f"--class-weight and --multi-class are for classification, not for the loss {model.loss!r}"
-            )
-        estimator = ADFSRegressor()
-    # The fields of the record are parameters of the estimators; each kind leaves out those of the other.
-    known = estimator.get_params()
-    given = dataclasses.asdict(model) | {"tau": request.tau, "C": weight or 1.0, "alpha": weight or 1.0}
-    estimator.set_params(**{name: value for name, value in given.items() if name in known})
+    # The fields of the records are parameters of the estimators; each kind leaves out those of the other.
+    kind = ADFSRegressor if regression else ADFSClassifier
+    given: dict[str, Any] = dataclasses.asdict(model) | dataclasses.asdict(nodes)
+    given["C"] = given["alpha"] = 1.0 if weight is None else weight
+    given["partition"] = nodes.partition or "contiguous"
+    if model.tau not in (None, "measure"):
+        try:
+            given["tau"] = float(model.tau)
+        except ValueError:
+            raise InputError(f"--tau is a number or measure, got {model.tau!r}") from None
+    estimator: Estimator = kind(**{name: given[name] for name in kind._get_param_names() if name in given})
     # Wrong values are reported here, by their options: later, processes exchange only the text of an error.
     try:
         estimator._spec()
     except InputError as error:
-        raise InputError(error.with_options(option_names())) from None
-    return estimator
+        raise InputError(error.with_options(options.option_names())) from None
+    if search.cv is None:
+        return estimator, estimator
+    searches = ADFSRegressorCV if regression else ADFSClassifierCV
+    return estimator, searches(*_grid(model.loss, search), cv=search.cv, estimator=estimator)
 
 
-def _search(request: FitRequest, estimator: Estimator) -> Search:
-    """Return the estimator that chooses the weight of the penalty by cross-validation."""
-    search = ADFSClassifierCV if isinstance(estimator, ADFSClassifier) else ADFSRegressorCV
-    grid = (request.grid,) if request.grid else ()
-    return search(*grid, cv=request.cv, estimator=estimator)
-
-
-def _nodes(
-    request: FitRequest, parts: list[np.ndarray], nodes: list[int] | None
-) -> tuple[int, str | list[np.ndarray]]:
-    """Return the number of nodes in this process and the partition of its rows."""
-    given = request.nodes
-    # Over MPI the files of this rank are its nodes, whose numbers are known.
-    if nodes is not None:
-        return len(parts), parts
-    # One file is split; the network may determine the number of nodes.
-    if len(parts) == 1:
-        count = count_nodes(given.n_nodes, given.network, request.limits.seed)
-        return count, given.partition or "contiguous"
-    if given.n_nodes not in (None, len(parts)):
-        raise InputError(
-            f"{len(parts)} files make {len(parts)} nodes, one each; leave out --nodes, "
-            "or join the files to split them anew"
-        )
-    if given.partition is not None:
-        raise InputError("several files are one per node: --partition is for one file")
-    return len(parts), parts
+def _grid(loss: str, search: options.SearchOptions) -> list[list[float]]:
+    """Return the grid of weights that cross-validation tries in a list, which is empty for its own grid."""
+    # The grid of the other task is an error, as -C for a regression is.
+    text = options.penalty_weight(loss, search.C_grid, search.alpha_grid, ("--C-grid", "--alpha-grid"))
+    if text is None:
+        return []
+    option = "--C-grid" if search.C_grid is not None else "--alpha-grid"
+    try:
+        values = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} is a list of numbers such as 0.01,0.1,1, got {text!r}") from None
+    for value in values:
+        if not 0.0 < value < float("inf"):
+            raise InputError(f"{option} must hold numbers above 0, got {value:g}")
+    return [values]
 
 
 # --------------------------------------------------------------------------- files
@@ -230,35 +204,60 @@ def _read_files(cluster: Cluster, request: FitRequest) -> tuple[list[Table], lis
 
     In one process the nodes are None, and the network is the one that was asked for.
     """
+    files, given = request.files, request.nodes
     if cluster.size == 1:
-        return _read(cluster, request.files, request.read), None, request.nodes.network
-
-    def check() -> tuple[list[str], Network]:
-        names = file_names(request.files, request.nodes.n_nodes, cluster.size)
-        if request.nodes.partition is not None:
-            raise InputError("over MPI the files are the partition: leave out --partition")
-        seed = request.limits.seed
-        count = count_nodes(len(names), request.nodes.network, seed)
-        return names, Network("path:1" if count == 1 else request.nodes.network, n_nodes=count, seed=seed)
-
-    names, network = cluster.attempt("at the start", check)
+        if len(files) > 1 and given.n_nodes not in (None, len(files)):
+            raise InputError(
+                f"{len(files)} files make {len(files)} nodes, one each; leave out --nodes, "
+                "or join the files to split them anew"
+            )
+        if len(files) > 1 and given.partition is not None:
+            raise InputError("several files are one per node: --partition is for one file")
+        return _read(cluster, files, request.reading), None, given.network
+    names, network = cluster.attempt("at the start", partial(_files_of_nodes, request, cluster.size))
     # The placement puts neighbouring nodes into one process where it can.
-    block = place_together(cluster, network).block(cluster.rank)
-    tables = _read(cluster, [names[node] for node in block], request.read)
-    return tables, block.tolist(), network
+    nodes = place_together(cluster, network).block(cluster.rank).tolist()
+    return _read(cluster, [names[node] for node in nodes], request.reading), nodes, network
 
 
-def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[Table]:
+def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[list[str], Network]:
+    """Return the file of each node, from several names or from one with {rank} or {node}, and the network."""
+    files, n_nodes = request.files, request.nodes.n_nodes
+    # Several files are the nodes, in the order of the command line.
+    if len(files) > 1:
+        if n_nodes not in (None, len(files)):
+            raise InputError(f"{len(files)} files make as many nodes, one each; leave out --nodes")
+        names = list(files)
+    elif "{node}" in files[0]:
+        names = [files[0].replace("{node}", str(node)) for node in range(n_nodes or n_ranks)]
+    elif "{rank}" in files[0]:
+        if n_nodes not in (None, n_ranks):
+            raise InputError(
+                f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {n_nodes}"
+            )
+        names = [files[0].replace("{rank}", str(rank)) for rank in range(n_ranks)]
+    else:
+        raise InputError(
+            f"{files[0]} is one file for {n_ranks} ranks, and each reads its own only: "
+            "give one file per node, or a name such as shard-{rank}.svm"
+        )
+    if len(names) < n_ranks:
+        raise InputError(
+            f"there are {len(names)} files for {n_ranks} ranks; start {len(names)} ranks or fewer"
+        )
+    if request.nodes.partition is not None:
+        raise InputError("over MPI the files are the partition: leave out --partition")
+    seed, asked = request.limits.seed, request.nodes.network
+    return names, Network(asked, n_nodes=count_nodes(len(names), asked, seed), seed=seed)
+
+
+def _read(cluster: Cluster, names: Sequence[str], reading: options.FitFileOptions) -> list[Table]:
     """Read the files of this process; all processes agree on the first index and on the dimension."""
     why = "to read the files"
 
     def read() -> list[Table]:
-        tables = [read_table(name, options) for name in names]
-        if cluster.size > 1 or len(tables) > 1:
-            for table in tables:
-                if table.n_samples == 0:
-                    raise InputError(f"{table.source} has no samples: every node needs some")
-        return tables
+        read_options = ReadOptions(**dataclasses.asdict(reading))
+        return [read_table(name, read_options) for name in names]
 
     # An error of one rank is raised on all of them.
     raw = cluster.attempt(why, read)
@@ -268,34 +267,34 @@ def _read(cluster: Cluster, names: Sequence[str], options: ReadOptions) -> list[
     if any(names_there != headers[0][1] for _, names_there in headers):
         raise RefusalError("the files of different ranks have different columns; give them the same")
     # Indices count from 0 as soon as the file of one rank has an index 0.
-    base = options.index_base
+    base = reading.index_base
     if base is None:
         base = 0 if any(index == 0 for index, _ in headers) else 1
-    width = options.n_features
-    if width is None:
-        here = cluster.attempt(why, lambda: align(raw, index_base=base)[0].n_features)
-        width = max(cluster.allgather(here))
-    return cluster.attempt(why, lambda: align(raw, n_features=width, index_base=base))
+    # First the tables of this process get one width, then those of all processes.
+    tables = cluster.attempt(why, partial(align, raw, n_features=reading.n_features, index_base=base))
+    width = max(cluster.allgather(tables[0].n_features))
+    return cluster.attempt(why, partial(align, tables, n_features=width))
 
 
-def _labels(cluster: Cluster, table: Table, tables: Sequence[Table], task: str, n_samples: int) -> np.ndarray:
-    """Return the labels of this process's rows, after a check of the labels of all processes."""
-
-    def check() -> np.ndarray:
-        if table.y is None:
-            raise InputError(f"{table.source} has no labels")
-        if task == "regression" and table.y.dtype.kind == "U":
-            raise InputError(f"{table.source}: the labels are text, a regression needs numbers")
-        return table.y
-
-    y = cluster.attempt("to compare the labels", check)
-    if task == "regression":
-        return y
-    classes = all_labels(cluster, [y])
+def _check_labels(cluster: Cluster, table: Table, tables: Sequence[Table], loss: str, n_samples: int) -> None:
+    """Raise unless the labels of all processes fit the loss; warn if they differ from file to file."""
+    assert table.y is not None
+    why = "to compare the labels"
+    if LOSSES[loss].task == "regression":
+        cluster.attempt(why, partial(labels_for, table.y, "regression", loss, table.source))
+        return
+    classes = all_labels(cluster, [table.y])
     source = "all files together" if cluster.size > 1 else table.source
-    cluster.attempt("to compare the labels", lambda: _check_classes(classes, n_samples, source))
-    _warn_of_different_labels(cluster, tables, classes)
-    return y
+    cluster.attempt(why, partial(_check_classes, classes, n_samples, source))
+    # More than two classes, of which some files lack some: one of the files may be wrong.
+    here = [[Path(one.source).name, np.unique(np.asarray(one.y)).tolist()[:6]] for one in tables]
+    everywhere = [entry for part in cluster.allgather(here) for entry in part]
+    if classes.size > 2 and len({tuple(labels) for _, labels in everywhere}) > 1:
+        shown = "; ".join(
+            f"{name} has {', '.join(map(str, _plain_classes(np.array(labels))))}"
+            for name, labels in everywhere[:4]
+        )
+        cluster.say(f"the files hold different labels, {classes.size} classes together: {shown}")
 
 
 def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
@@ -313,18 +312,6 @@ def _check_classes(classes: np.ndarray, n_samples: int, source: str) -> None:
             f"{source}: {classes.size} different labels for {n_samples} samples are not classes; "
             "use a regression loss (--loss squared)"
         )
-
-
-def _warn_of_different_labels(cluster: Cluster, tables: Sequence[Table], classes: np.ndarray) -> None:
-    """Print the labels of each file if they differ and make more than two classes: one file may be wrong."""
-    here = [[Path(table.source).name, np.unique(np.asarray(table.y)).tolist()[:6]] for table in tables]
-    everywhere = [entry for part in cluster.allgather(here) for entry in part]
-    if classes.size > 2 and len({tuple(labels) for _, labels in everywhere}) > 1:
-        shown = "; ".join(
-            f"{name} has {', '.join(map(str, _plain_classes(np.array(labels))))}"
-            for name, labels in everywhere[:4]
-        )
-        cluster.say(f"the files hold different labels, {classes.size} classes together: {shown}")
 
 
 # --------------------------------------------------------------------------- the results
@@ -373,7 +360,7 @@ def _summary(request: FitRequest, model: FittedModel, n_samples: int, offset: st
     n_nodes = model.node_coef.shape[1]
     constants = LOSSES[options.loss].parameters()  # delta of the Huber loss, and so on
     # Of several classes the run with the largest gap is reported.
-    worst = max(model.runs, key=lambda run: run.gap)
+    worst = max(model.runs, key=attrgetter("gap"))
     return {
         "outcome": str(model.outcome),
         "gap": model.gap,

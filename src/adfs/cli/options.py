@@ -307,14 +307,6 @@ def flatten(command: Callable[..., Any], helps: Mapping[str, str]) -> Callable[.
 # --------------------------------------------------------------------------- helpers of commands
 
 
-def load_imports(names: list[str] | None) -> None:
-    """Import the modules that register methods or losses."""
-    if names:
-        from adfs.files import load_modules
-
-        load_modules(names)
-
-
 def check_figure(option: str, path: Path | None) -> None:
     """Raise unless the name of a figure's file has a suffix that can be drawn."""
     if path is not None and path.suffix.lower() not in (".png", ".pdf", ".svg"):

@@ -247,7 +247,9 @@ def labels_for(y: np.ndarray, task: str, loss: str, source: str) -> np.ndarray:
     """Return the labels for a loss: two classes as −1 and +1, numbers of a regression unchanged."""
     if task != "classification":
         if y.dtype.kind == "U":
-            raise InputError(f"{source}: the labels are text, the loss {loss!r} wants numbers")
+            raise InputError(
+                f"{source}: the labels are text, the loss {loss!r} of a regression needs numbers"
+            )
         return y
     # The larger class becomes +1.
     classes = np.unique(y)

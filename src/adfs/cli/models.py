@@ -1,10 +1,13 @@
-"""``adfs fit``: checks of the options before the files are read, and the report after the fit."""
+"""``adfs fit``, ``adfs predict`` and ``adfs score``.
+
+`adfs.cli.fit_files` makes the fit itself; this module checks the options before it, and reports after it.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +15,12 @@ import typer
 
 from adfs.cli import options
 from adfs.errors import InputError
-from adfs.files import check_outputs, write_whole
+from adfs.files import check_outputs, load_modules, write_whole
 from adfs.launching import launch_of, launched_by_mpi
 
 if TYPE_CHECKING:
     from adfs.cli.fit_files import FitRequest, Fitted
+    from adfs.data import LinearModel, Table
     from adfs.files import JsonObject
 
 
@@ -58,10 +62,8 @@ def fit(
     from adfs.cli.app import TERMINATED
     from adfs.cli.fit_files import FitRequest, fit_files
 
-    options.load_imports(output.imports)
-    # These two are texts on the command line.
-    tau, grid = _tau(model.tau, over_mpi), _grid(model.loss, search)
-    request = FitRequest(tuple(files), model, reading, nodes, limits, tau, search.cv, grid)
+    load_modules(output.imports or [])
+    request = FitRequest(tuple(files), model, search, reading, nodes, limits)
 
     # Called in process 0 only, before MPI ends.
     def finish(fitted: Fitted) -> int:
@@ -78,7 +80,7 @@ def fit(
         return TERMINATED  # before there was a model
 
 
-# --------------------------------------------------------------------------- before the fit
+# --------------------------------------------------------------------------- before a fit
 
 
 def _check_combinations(
@@ -96,6 +98,8 @@ def _check_combinations(
         raise InputError("--json prints a summary of the fit: give the file of the model with --out")
     if output.timeline is not None and not over_mpi:
         raise InputError("--timeline shows who waited for whom over MPI: start several ranks with mpiexec -n")
+    if model.tau == "measure" and not over_mpi:
+        raise InputError("--tau measure measures messages between ranks: start several with mpiexec -n")
     options.check_figure("--timeline", output.timeline)
     if search.cv is None and (search.C_grid or search.alpha_grid):
         raise InputError("--C-grid and --alpha-grid are for cross-validation: add --cv 5")
@@ -127,69 +131,7 @@ def _check_files(
         )
 
 
-def file_names(files: Sequence[str], n_nodes: int | None, n_ranks: int) -> list[str]:
-    """Return the file of each node: several files, or a name with {rank} or {node} in it.
-
-    Examples
-    --------
-    >>> file_names(["shard-{rank}.svm"], None, 2)
-    ['shard-0.svm', 'shard-1.svm']
-    """
-    # Several files are the nodes, in the order of the command line.
-    if len(files) > 1:
-        if n_nodes not in (None, len(files)):
-            raise InputError(f"{len(files)} files make as many nodes, one each; leave out --nodes")
-        names = list(files)
-    elif "{node}" in files[0]:
-        names = [files[0].replace("{node}", str(node)) for node in range(n_nodes or n_ranks)]
-    elif "{rank}" in files[0]:
-        if n_nodes not in (None, n_ranks):
-            raise InputError(
-                f"{{rank}} makes one node per rank ({n_ranks}): use {{node}} with --nodes {n_nodes}"
-            )
-        names = [files[0].replace("{rank}", str(rank)) for rank in range(n_ranks)]
-    else:
-        raise InputError(
-            f"{files[0]} is one file for {n_ranks} ranks, and each reads its own only: "
-            "give one file per node, or a name such as shard-{rank}.svm"
-        )
-    if len(names) < n_ranks:
-        raise InputError(
-            f"there are {len(names)} files for {n_ranks} ranks; start {len(names)} ranks or fewer"
-        )
-    return names
-
-
-def _grid(loss: str, search: options.SearchOptions) -> tuple[float, ...]:
-    """Return the weights of the penalty that cross-validation tries, empty for its default grid."""
-    # The grid of the other task is an error, as -C for a regression is.
-    given = options.penalty_weight(loss, search.C_grid, search.alpha_grid, ("--C-grid", "--alpha-grid"))
-    option = "--C-grid" if search.C_grid is not None else "--alpha-grid"
-    try:
-        values = tuple(float(word) for word in given.split(",")) if given is not None else ()
-    except ValueError:
-        raise InputError(f"{option} is a list of numbers such as 0.01,0.1,1, got {given!r}") from None
-    for value in values:
-        if not 0.0 < value < float("inf"):
-            raise InputError(f"{option} must hold numbers above 0, got {value:g}")
-    return values
-
-
-def _tau(text: str | None, over_mpi: bool) -> float | str | None:
-    """Return τ as a number, or the request to measure it."""
-    if text is None:
-        return None
-    if text == "measure":
-        if not over_mpi:
-            raise InputError("--tau measure measures messages between ranks: start several with mpiexec -n")
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--tau is a number or measure, got {text!r}") from None
-
-
-# --------------------------------------------------------------------------- after the fit
+# --------------------------------------------------------------------------- after a fit
 
 
 def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> None:
@@ -222,25 +164,20 @@ def _score_table(summary: JsonObject) -> str:
     return "\n".join(lines)
 
 
-def _best_weight(summary: JsonObject) -> str:
-    """Return a clause with the choice of cross-validation, empty without one."""
-    if "cv" not in summary:
-        return ""
-    name = "C" if "C" in summary else "alpha"
-    tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
-    # Fits that ended above the tolerance make the choice less certain.
-    unfinished = summary["cv"]["unfinished"]
-    short = f" ({unfinished} of {tried * folds} fits ended above --tol)" if unfinished else ""
-    return f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds{short}"
-
-
 def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     """Print how the fit ended, and return the exit code for it."""
     from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
     from adfs.runtimes.loop import Outcome
 
     summary = fitted.summary
-    gap, passes, chosen = summary["gap"], summary["passes"], _best_weight(summary)
+    gap, passes, chosen = summary["gap"], summary["passes"], ""
+    if "cv" in summary:
+        name = "C" if "C" in summary else "alpha"
+        tried, folds = len(summary["cv"]["tried"]), summary["cv"]["folds"]
+        chosen = f" with {name} = {summary[name]:g}, the best of {tried} on {folds} folds"
+        # Fits that ended above the tolerance make the choice less certain.
+        if summary["cv"]["unfinished"]:
+            chosen += f" ({summary['cv']['unfinished']} of {tried * folds} fits ended above --tol)"
     where = "" if out is None else f"; the model is in {out}"
     if fitted.outcome is Outcome.CONVERGED:
         reason = f" ({summary['reason']})" if summary["reason"] else ""
@@ -278,3 +215,180 @@ def _show_account(account: JsonObject, timeline: Path | None, progress: bool | N
     if wanted_on_screen(progress):
         table = rank_table(account).to_string(float_format=lambda value: f"{value:.3g}")
         print(f"seconds, messages and bytes of each rank\n{table}", file=sys.stderr)
+
+
+# --------------------------------------------------------------------------- predictions and scores
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """How a file is read for a model.
+
+    form: auto (by the file's ending), libsvm, npz, csv or parquet.
+    label: Label column of CSV and parquet: a name, or a number counted from 0 (or from the end, -1).
+    offset: Column of the offsets, if its name differs from the training data.
+    no_offset: Leave out the offset that the model was fitted with.
+    ignore_extra: Leave out features that the model does not know.
+    as_json: Print one JSON object.
+    """
+
+    form: str = options.option("auto", "--format")
+    label: str | None = None
+    offset: str | None = None
+    no_offset: bool = False
+    ignore_extra: bool = options.option(False, "--ignore-extra-features")
+    as_json: bool = options.option(False, "--json")
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """What is predicted, and where it goes.
+
+    out: Write here instead of standard output.
+    proba: Probabilities of the classes, as CSV; logistic loss only.
+    decision: The values xᵀθ + b instead of classes or means.
+    """
+
+    out: Path | None = options.option(None, "--out", "-o")
+    proba: bool = False
+    decision: bool = False
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model that adfs fit wrote.")],
+    file: Annotated[
+        str, typer.Argument(help="Samples, in any format of adfs fit; labels are not looked at.")
+    ],
+    output: PredictionOptions,
+    samples: SampleOptions,
+) -> None:
+    """Predict, one line per sample.
+
+    Examples
+    --------
+    adfs predict model.json test.svm.bz2 > labels.txt
+    adfs predict model.json test.csv --proba --out probabilities.csv
+    """
+    if output.proba and output.decision:
+        raise InputError("--proba and --decision are two different outputs: take one")
+    check_outputs({"MODEL": model, "FILE": file}, {"--out": output.out})
+    fitted, table = read_for(model, file, samples, labels_needed=False)
+    # Several columns have the classes as their heads.
+    header: list[object] = []
+    if output.proba:
+        values, header = fitted.proba(table.X, table.offset), list(fitted.classes or [])
+    elif output.decision:
+        values = fitted.decision(table.X, table.offset)
+        header = list(fitted.classes or []) if values.ndim == 2 else []
+    else:
+        values = fitted.predict(table.X, table.offset)
+    if samples.as_json:
+        text = json.dumps({"columns": header or None, "predictions": values.tolist()}) + "\n"
+    else:
+        rows = values.tolist() if values.ndim == 2 else values[:, None].tolist()
+        text = "".join(",".join(map(str, row)) + "\n" for row in ([header, *rows] if header else rows))
+    if output.out is None:
+        sys.stdout.write(text)
+    else:
+        write_whole(output.out, text)
+
+
+def read_for(
+    path: Path, file: str, samples: SampleOptions, *, weight: str | None = None, labels_needed: bool = True
+) -> tuple[LinearModel, Table]:
+    """Return a model, and a file's samples for it: features in the model's order, label and offset by name.
+
+    Options override the names that the model has stored.
+    """
+    from adfs.data import LinearModel, ReadOptions, align, read_table
+
+    model = LinearModel.load(path)
+    if samples.no_offset and samples.offset is not None:
+        raise InputError("--offset and --no-offset contradict each other: take one")
+    label = samples.label if samples.label is not None else model.label
+    offset = samples.offset if samples.offset is not None else model.offset
+    read = ReadOptions(samples.form, label, weight, offset=offset)
+    table = read_table(file, replace(read, labels_needed=labels_needed, offset_needed=False))
+    if samples.no_offset:
+        table = replace(table, offset=None)
+    elif offset is not None and table.offset is None:
+        known = "" if samples.offset is not None else ", which the model was fitted with"
+        raise InputError(
+            f"{file} has no column {offset!r} of offsets{known}; add it, name another one with --offset, "
+            "or predict without it by --no-offset"
+        )
+    # Columns are found by their names if both have names.
+    if table.feature_names is not None and model.feature_names is not None:
+        places = {name: place for place, name in enumerate(table.feature_names)}
+        missing = [name for name in model.feature_names if name not in places]
+        if missing:
+            raise InputError(f"{file} has no column {missing[0]!r}, which the model wants")
+        extra = set(places) - set(model.feature_names)
+        if extra and not samples.ignore_extra:
+            raise InputError(
+                f"{file} has a column {min(extra)!r} that the model does not know; name the label with "
+                "--label, or leave such columns out with --ignore-extra-features"
+            )
+        order = [places[name] for name in model.feature_names]
+        table = replace(table, X=table.X[:, order], feature_names=model.feature_names)
+    (table,) = align(
+        [table],
+        n_features=model.n_features,
+        index_base=model.index_base,
+        ignore_extra=samples.ignore_extra,
+        remedy="leave out those that the model does not know with --ignore-extra-features",
+    )
+    return model, table
+
+
+@dataclass(frozen=True)
+class WeightOptions:
+    """The weights of a score.
+
+    weight: Column of sample weights of CSV and parquet.
+    """
+
+    weight: str | None = None
+
+
+def score(
+    model: Annotated[Path, typer.Argument(help="A model that adfs fit wrote.")],
+    file: Annotated[str, typer.Argument(help="Samples with labels, in any format of adfs fit.")],
+    samples: SampleOptions,
+    weighting: WeightOptions,
+) -> None:
+    """Score a model on samples with labels.
+
+    The score is the share of right classes, R² for a regression, D² for the losses poisson and gamma.
+
+    Examples
+    --------
+    adfs score model.json test.svm.bz2
+    adfs score model.json test.csv --label price --json
+    """
+    import numpy as np
+
+    from adfs.prediction import accuracy, explained_share
+    from adfs.problem import LOSSES, get_loss
+    from adfs.problem.losses import check_labels
+
+    fitted, table = read_for(model, file, samples, weight=weighting.weight)
+    assert table.y is not None
+    predicted = fitted.predict(table.X, table.offset)
+    if (table.y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
+        raise InputError(f"{file}: its labels and those of the model are not of one kind (numbers, or text)")
+    weights = np.ones(table.n_samples) if table.weights is None else table.weights
+    if weights.min() < 0.0 or not weights.any():
+        raise InputError(f"{file}: the weights must be at least 0, and one of them above 0")
+    if fitted.classes is not None:
+        metric, value = "accuracy", accuracy(table.y, predicted, weights)
+    else:
+        # A loss from outside is not known here, and its model is scored by R².
+        loss = get_loss(fitted.loss if fitted.loss in LOSSES else "squared")
+        check_labels(loss, table.y, file)
+        metric = loss.score.lower().replace("²", "2")
+        value = explained_share(loss.unit_deviances, table.y, predicted, weights)
+    if samples.as_json:
+        print(json.dumps({"metric": metric, "score": value, "n_samples": table.n_samples}))
+    else:
+        print(f"{metric} {value:.6f} ({table.n_samples} samples)")
