@@ -55,7 +55,7 @@ class FitRequest:
     nodes: options.FitNodeOptions = field(default_factory=options.FitNodeOptions)
     limits: options.FitRunOptions = field(default_factory=options.FitRunOptions)
 
-    def options(self) -> JsonObject:
+    def by_option(self) -> JsonObject:
         """Return the values by their options, so that ranks can report the option in which they differ."""
         names = options.option_names()
         records = self.model, self.search, self.reading, self.nodes, self.limits
@@ -101,7 +101,7 @@ def fit_files(request: FitRequest, finish: Finish) -> int:
 def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exception]) -> int:
     """Fit, and return the exit code of ``finish`` in process 0; its error, if any, goes to ``errors``."""
     with sigterm_as_ctrl_c() as signals, cluster, ExitStack() as held:
-        cluster.same(request.options)
+        cluster.same(request.by_option)
         # Wrong options are reported before any file is read, on all ranks alike.
         estimator, fitter = cluster.attempt("at the start", partial(_estimator, request))
         tables, nodes, network = _read_files(cluster, request)
