@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from adfs.algorithms.adfs_kernels import (
+    AdfsConstants,
     AdfsParts,
-    adfs_constants,
     adfs_parts,
     center_iterate,
     center_iterates,
@@ -55,8 +55,20 @@ class AdfsProcess(CenterProcess, EventProcess):
         super().__init__(
             setting, sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
         )
-        beta = problem.samples.loss.beta
-        self.constants = adfs_constants(parameters, setting.network, beta, block, problem.penalty)
+        # A node that never acts has no samples: any probability does.
+        probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
+        mixing = parameters.root_sums[block] * (parameters.contraction / probability)
+        steps = parameters.virtual_weight[block] / parameters.dual_curvature
+        self.constants = AdfsConstants(
+            log_decay=parameters.log_decay,
+            beta=problem.samples.loss.beta,
+            nodes=np.stack([1.0 / sigma, mixing, steps], axis=1),
+            edge_step=parameters.edge_step,
+            edge_mixing=parameters.edge_mixing,
+            ends=self.ends,
+            slot=self.slot,
+            penalty=problem.penalty,
+        )
         self.parts = adfs_parts(problem, self.constants)
         self.state = self.parts.state
         self._duals_shape = (problem.n_samples, *problem.dual_shape)

@@ -21,7 +21,6 @@ from adfs.algorithms.adfs_kernels import (
     compute,
     decay,
     dual_scalars,
-    node_constants,
 )
 from adfs.algorithms.base import Method, Setting, block_slots, register_method
 from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
@@ -115,33 +114,28 @@ class AdfsBlockProcess(CenterProcess, RoundProcess):
         super().__init__(setting, setting.network.laplacian())
         problem, parameters, block = setting.problem, setting.parameters, setting.block
         # The constants of ADFS, with one probability of a computation for all nodes; edges have none.
+        sigma, rho, p_comm = parameters.sigma[block], parameters.contraction, parameters.p_comm
+        mixing = parameters.root_sums[block] * (rho / (1.0 - p_comm))
+        steps = np.full(block.size, parameters.virtual_weight / parameters.dual_curvature)
         self.constants = AdfsConstants(
             log_decay=parameters.log_decay,
             beta=problem.samples.loss.beta,
-            nodes=node_constants(
-                parameters.sigma[block],
-                parameters.root_sums[block],
-                np.full(block.size, parameters.contraction / (1.0 - parameters.p_comm)),
-                np.full(block.size, parameters.virtual_weight / parameters.dual_curvature),
-            ),
+            nodes=np.stack([1.0 / sigma, mixing, steps], axis=1),
             edge_step=np.empty(0),
             edge_mixing=np.empty(0),
             ends=setting.network.ends,
             slot=block_slots(setting.network, block),
             penalty=problem.penalty,
         )
-        roots = sampling_weights(
-            problem.smoothness, problem.active, problem.node_starts, parameters.sigma[block]
-        )
+        roots = sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
         tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
         # A round of samples draws one sample at every node that has any.
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
-        rho, p_comm = parameters.contraction, parameters.p_comm
+        adfs, window = adfs_parts(problem, self.constants), round_window(setting.seed, tables, p_comm)
         # Without gossip (a single node) its constants are never used.
-        mixing = rho / p_comm if p_comm > 0.0 else 0.0
-        adfs = adfs_parts(problem, self.constants)
         step = rho / (parameters.dual_curvature * p_comm) if p_comm > 0.0 else 0.0
-        self.parts: BlockParts = BlockParts(adfs, round_window(setting.seed, tables, p_comm), step, mixing)
+        gossip_mixing = rho / p_comm if p_comm > 0.0 else 0.0
+        self.parts: BlockParts = BlockParts(adfs, window, step, gossip_mixing)
         self.state = adfs.state
 
     def count(self, rounds: int, products: int) -> None:

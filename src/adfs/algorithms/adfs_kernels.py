@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from adfs.algorithms.base import block_slots
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_late
 from adfs.compilation import compiled, fma, inlined, kernel, overloads
-from adfs.network import Network
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.gaps import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox
@@ -38,7 +36,6 @@ from adfs.problem.samples import (
     row_span,
 )
 from adfs.problem.views import sample_curvature, sample_dual_prox
-from adfs.theory import Parameters
 
 # ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
 _SMALLEST_SCALE = 1e-60
@@ -100,40 +97,6 @@ class AdfsParts(NamedTuple):
     constants: AdfsConstants
     state: AdfsState
     room: np.ndarray
-
-
-def node_constants(
-    sigma: np.ndarray, root_sums: np.ndarray, mixing: np.ndarray, virtual_step: np.ndarray
-) -> np.ndarray:
-    """Lay out the constants of nodes as kernels read them; ``mixing`` is ρ/p_i, ``virtual_step`` α_i/σ_A."""
-    return np.stack([1.0 / sigma, root_sums * mixing, np.broadcast_to(virtual_step, sigma.shape)], axis=1)
-
-
-def adfs_constants(
-    parameters: Parameters,
-    network: Network,
-    beta: float,
-    block: np.ndarray,
-    penalty: Penalty,
-) -> AdfsConstants:
-    """Return the constants for a block of nodes."""
-    # A node that never acts has no samples: any probability does.
-    probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
-    return AdfsConstants(
-        log_decay=parameters.log_decay,
-        beta=beta,
-        nodes=node_constants(
-            parameters.sigma[block],
-            parameters.root_sums[block],
-            parameters.contraction / probability,
-            parameters.virtual_weight[block] / parameters.dual_curvature,
-        ),
-        edge_step=parameters.edge_step,
-        edge_mixing=parameters.edge_mixing,
-        ends=network.ends,
-        slot=block_slots(network, block),
-        penalty=penalty,
-    )
 
 
 def adfs_parts(problem: FiniteSum, constants: AdfsConstants) -> AdfsParts:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.method_kernels import inner_product
+from adfs.algorithms.method_kernels import add_row, inner_product, row_margin
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
 from adfs.problem.losses import curvature, derivative
@@ -118,8 +118,7 @@ def _slope(
         curvatures[j - first] = samples.weights[j] * curvature(samples.loss, margin, label_at(samples.y, j))
         pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
         size += abs(pull) * math.sqrt(norm)
-        for k in range(start, stop):
-            gradient[row_column(rows, j, k)] += pull * row_entry(rows, j, k)
+        add_row(rows, j, pull, gradient)
     return size
 
 
@@ -191,13 +190,7 @@ def _hessian_product(
     for j in range(first, last):
         weight = curvatures[j - first]
         if weight > 0.0:
-            start, stop = row_span(rows, j)
-            along = 0.0
-            for k in range(start, stop):
-                along += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
-            along *= weight
-            for k in range(start, stop):
-                out[row_column(rows, j, k)] += along * row_entry(rows, j, k)
+            add_row(rows, j, row_margin(rows, j, vector) * weight, out)
 
 
 @kernel

@@ -10,12 +10,18 @@ import numpy as np
 
 from adfs.algorithms.base import Method, Setting, register_method, theory_choice
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
-from adfs.algorithms.method_kernels import RoundKernels, extrapolate, node_gradients, register_kernels
+from adfs.algorithms.method_kernels import (
+    RoundKernels,
+    add_row,
+    extrapolate,
+    node_gradients,
+    register_kernels,
+    row_margin,
+)
 from adfs.algorithms.round_process import RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import FiniteSum, Samples
-from adfs.problem.samples import row_column, row_entry, row_span
 from adfs.theory import Facts, NodeSizes
 from adfs.theory.baselines import AgdParameters, ExtraParameters, largest_eigenvalue
 
@@ -79,13 +85,8 @@ def _curvature_products(samples: Samples, beta: float, vector: np.ndarray, out: 
             out[i, k] = 0.0
         for j in range(node_starts[i], node_starts[i + 1]):
             # One pass over the row for its product with v, one to add the multiple of the row.
-            start, stop = row_span(rows, j)
-            along = 0.0
-            for k in range(start, stop):
-                along += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
-            along *= beta * samples.weights[j]
-            for k in range(start, stop):
-                out[i, row_column(rows, j, k)] += along * row_entry(rows, j, k)
+            along = row_margin(rows, j, vector) * (beta * samples.weights[j])
+            add_row(rows, j, along, out[i])
 
 
 class Agd(Method[AgdParameters]):

@@ -14,7 +14,7 @@ outside the package.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from numba import types
@@ -217,6 +217,24 @@ def inner_product(a: np.ndarray, b: np.ndarray) -> float:
     return total
 
 
+@inlined
+def row_margin(rows: Rows, j: SupportsIndex, vector: np.ndarray) -> float:
+    """Return x_jᵀv, summed in the order in which the row is stored."""
+    start, stop = row_span(rows, j)
+    total = 0.0
+    for k in range(start, stop):
+        total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
+    return total
+
+
+@inlined
+def add_row(rows: Rows, j: SupportsIndex, factor: float, out: np.ndarray) -> None:
+    """Add a multiple of row j to a vector (d,)."""
+    start, stop = row_span(rows, j)
+    for k in range(start, stop):
+        out[row_column(rows, j, k)] += factor * row_entry(rows, j, k)
+
+
 @kernel
 def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: np.ndarray) -> None:
     """Write ∇f_i(θ_i) = Σ_j w_ij ℓ'(x_ijᵀθ_i) x_ij + σ_iθ_i for each node, ``theta`` and ``out`` (k, d)."""
@@ -225,14 +243,10 @@ def node_gradients(samples: Samples, sigma: np.ndarray, theta: np.ndarray, out: 
         for k in range(out.shape[1]):
             out[i, k] = sigma[i] * theta[i, k]
         for j in range(node_starts[i], node_starts[i + 1]):
-            start, stop = row_span(rows, j)
-            margin = 0.0
-            for k in range(start, stop):
-                margin += row_entry(rows, j, k) * theta[i, row_column(rows, j, k)]
             # The slope of the loss times the row is the sample's part of the gradient.
+            margin = row_margin(rows, j, theta[i])
             pull = samples.weights[j] * derivative(samples.loss, margin, label_at(samples.y, j))
-            for k in range(start, stop):
-                out[i, row_column(rows, j, k)] += pull * row_entry(rows, j, k)
+            add_row(rows, j, pull, out[i])
 
 
 @inlined

@@ -16,12 +16,13 @@ from scipy.linalg import lapack
 from adfs.algorithms.base import Method, Setting, register_method
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work, matrix_work
 from adfs.algorithms.lbfgs import FEW_TRIALS, DescentProcess
+from adfs.algorithms.method_kernels import row_margin
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import Samples, get_loss
 from adfs.problem.evaluation import loss_curvatures, loss_slopes
-from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of, row_column, row_entry, row_span
+from adfs.problem.samples import DenseRows, Rows, SparseRows, kind_of
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 from adfs.threads import single_threaded
 
@@ -35,11 +36,7 @@ _SQUARED = get_loss("squared")
 def row_margins(rows: Rows, vector: np.ndarray, out: np.ndarray) -> None:
     """Write x_jᵀv of each row, (N,)."""
     for j in range(out.size):
-        start, stop = row_span(rows, j)
-        total = 0.0
-        for k in range(start, stop):
-            total += row_entry(rows, j, k) * vector[row_column(rows, j, k)]
-        out[j] = total
+        out[j] = row_margin(rows, j, vector)
 
 
 @kernel

@@ -13,12 +13,12 @@ import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess, CenterProcess
 from adfs.algorithms.adfs_kernels import compute, exchange, run_events
-from adfs.algorithms.base import EventProcess, Method, Setting, block_slots, register_method
+from adfs.algorithms.base import EventProcess, Method, Setting, register_method
 from adfs.algorithms.costs import Cost, dual_cost, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
-from adfs.problem import FiniteSum, Loss, Samples
+from adfs.problem import Loss, Samples
 from adfs.problem.losses import weighted_conjugate_prox
 from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
 from adfs.theory import Facts, NonSmoothParameters, Parameters
@@ -49,34 +49,6 @@ class NsConstants(NamedTuple):
     edge_mixing: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
-
-
-def ns_constants(
-    parameters: NonSmoothParameters, network: Network, beta: float, nodes: np.ndarray | None = None
-) -> NsConstants:
-    """Return the constants for a block of nodes (all of them unless told otherwise)."""
-    block = np.arange(network.n_nodes) if nodes is None else np.asarray(nodes)
-    # A node without samples never acts: any numbers do.
-    counts = np.where(parameters.n_active > 0, parameters.n_active, 1.0)
-    probability = np.where(parameters.node_probability > 0.0, parameters.node_probability / counts, 1.0)
-    return NsConstants(
-        quarter=1.0 / (4.0 * parameters.step_bound),
-        offset=parameters.offset,
-        beta=beta,
-        inverse_sigma=1.0 / parameters.sigma[block],
-        sample_weight=(parameters.virtual_weight / probability)[block],
-        sample_mixing=(1.0 / probability)[block],
-        edge_weight=parameters.edge_weights / parameters.edge_probability,
-        edge_mixing=parameters.edge_resistance / parameters.edge_probability,
-        ends=network.ends,
-        slot=block_slots(network, block),
-    )
-
-
-def ns_start(problem: FiniteSum) -> NsState:
-    """Return the state at the start: all zero."""
-    centers = np.zeros((problem.n_nodes, problem.n_features), np.complex128)
-    return NsState(centers, np.zeros(problem.n_samples, np.complex128))
 
 
 @inlined
@@ -201,13 +173,27 @@ class NsAdfsProcess(CenterProcess, EventProcess):
     kernels = register_kernels(NsParts, EventKernels(run_events, ns_outgoing, ns_receive))
 
     def __init__(self, setting: Setting[NonSmoothParameters]) -> None:
-        problem = setting.problem
-        super().__init__(setting, problem.active.astype(np.float64))
+        problem, parameters, block = setting.problem, setting.parameters, setting.block
         # Samples are drawn uniformly: without smoothness none matters more than another.
-        samples = problem.samples
-        self.constants = ns_constants(setting.parameters, setting.network, samples.loss.beta, setting.block)
-        self.state = ns_start(problem)
-        self.parts = NsParts(samples, self.constants, self.state)
+        super().__init__(setting, problem.active.astype(np.float64))
+        # A node without samples never acts: any numbers do.
+        counts = np.where(parameters.n_active > 0, parameters.n_active, 1.0)
+        probability = np.where(parameters.node_probability > 0.0, parameters.node_probability / counts, 1.0)
+        self.constants = NsConstants(
+            quarter=1.0 / (4.0 * parameters.step_bound),
+            offset=parameters.offset,
+            beta=problem.samples.loss.beta,
+            inverse_sigma=1.0 / parameters.sigma[block],
+            sample_weight=(parameters.virtual_weight / probability)[block],
+            sample_mixing=(1.0 / probability)[block],
+            edge_weight=parameters.edge_weights / parameters.edge_probability,
+            edge_mixing=parameters.edge_resistance / parameters.edge_probability,
+            ends=self.ends,
+            slot=self.slot,
+        )
+        centers = np.zeros((problem.n_nodes, problem.n_features), np.complex128)
+        self.state = NsState(centers, np.zeros(problem.n_samples, np.complex128))
+        self.parts = NsParts(problem.samples, self.constants, self.state)
 
     def _shift(self, read: str) -> float:
         """Return the share of u in x = v + u/A_t; v itself has none."""

@@ -9,7 +9,7 @@ import numpy as np
 from adfs.algorithms.base import Method, Setting, get_method, register_method, theory_choice
 from adfs.algorithms.costs import Cost, RoundEffort, dual_cost
 from adfs.algorithms.lbfgs import CurvaturePairs
-from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_row, inner_product, prox_slope
+from adfs.algorithms.method_kernels import AHEAD, add_row, fetch_early, fetch_row, inner_product, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
@@ -55,8 +55,7 @@ def dual_pass(
         # θ follows the dual variable along the row.
         move = (duals[j] - found) / total
         duals[j] = found
-        for k in range(start, stop):
-            theta[row_column(rows, j, k)] += move * row_entry(rows, j, k)
+        add_row(rows, j, move, theta)
 
 
 class QningProcess(RoundProcess):

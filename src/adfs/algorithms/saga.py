@@ -16,6 +16,7 @@ from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.method_kernels import (
     EventKernels,
     RoundKernels,
+    add_row,
     extrapolate,
     prox_slope,
     register_kernels,
@@ -54,20 +55,14 @@ class PointSagaState(NamedTuple):
     table: np.ndarray
 
 
-class PointSagaConstants(NamedTuple):
-    """The smoothness of the loss, the step γ, the strong convexity μ of a term, and N."""
+class PointSagaParts(NamedTuple):
+    """The arguments of the kernel; ``step`` is γ, ``curvature`` the strong convexity μ of a term."""
 
+    samples: Samples
     beta: float
     step: float
     curvature: float
     n_terms: int
-
-
-class PointSagaParts(NamedTuple):
-    """The arguments of the kernel."""
-
-    samples: Samples
-    constants: PointSagaConstants
     state: PointSagaState
 
 
@@ -77,8 +72,7 @@ def _point_saga_run(
 ) -> int:
     """Take the steps of the samples drawn[first], …, drawn[last − 1]."""
     loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
-    beta, step, curvature, n_terms = parts.constants
-    state = parts.state
+    _, beta, step, curvature, n_terms, state = parts
     shrink = 1.0 / (1.0 + step * curvature)
     vectors = state.vectors
     a, b = state.scales[0], state.scales[1]
@@ -135,10 +129,8 @@ class PointSagaProcess(EventProcess):
         self.state = PointSagaState(
             np.zeros((problem.n_features, 2)), np.array([1.0, 0.0]), np.zeros(problem.n_samples)
         )
-        constants = PointSagaConstants(
-            samples.loss.beta, parameters.step, parameters.curvature, parameters.n_terms
-        )
-        self.parts = PointSagaParts(samples, constants, self.state)
+        constants = (samples.loss.beta, parameters.step, parameters.curvature, parameters.n_terms)
+        self.parts = PointSagaParts(samples, *constants, self.state)
         # The first pass fills the table with the gradients at 0; ``zero_table`` leaves it out.
         if not parameters.zero_table:
             slopes = problem.slopes(np.zeros(problem.n_features))
@@ -265,10 +257,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
             psi[k] += step * sigma[i] * state.now[i, k]
         row = state.last_row[i]
         if row >= 0:
-            push = step * (m - 1.0) * state.last_change[i]
-            start, stop = row_span(rows, row)
-            for k in range(start, stop):
-                psi[row_column(rows, row, k)] += push * row_entry(rows, row, k)
+            add_row(rows, row, step * (m - 1.0) * state.last_change[i], psi)
         # Nodes without samples draw none.
         j = np.int64(-1)
         if draw < drawn_up_to and window.nodes[draw] == i:
@@ -293,8 +282,7 @@ def _dsba_end(parts: DsbaParts, t: int, mixed: np.ndarray) -> int:
             found = prox_slope(loss, parts.beta, target, curvature, label_at(y, j), guess)
             change = weights[j] * found - known
             state.table[j] = known + change
-            for k in range(start, stop):
-                psi[row_column(rows, j, k)] -= step * m * change * row_entry(rows, j, k)
+            add_row(rows, j, -(step * m * change), psi)
         # The ℓ2 term is part of the prox: it shrinks the whole iterate.
         for k in range(d):
             state.before[i, k] = state.now[i, k]

@@ -18,7 +18,7 @@ from scipy.linalg import eigh_tridiagonal
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, second_eigenpair
 from adfs.theory.network_constants import edge_roots, inverse_sigma, sum_at_nodes
-from adfs.theory.problem_summary import NodeSummary, Source, check_smooth, summarize, summarize_on
+from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
 from adfs.theory.records import ParameterRecord, shown
 from adfs.threads import single_threaded
 
@@ -245,8 +245,7 @@ class PointSagaParameters(ParameterRecord):
     @classmethod
     def theory(cls, problem: Source, network: Network, *, zero_table: bool = False) -> PointSagaParameters:
         """Return Defazio's constants; a problem on several nodes is treated as if it were on one."""
-        summary = summarize(problem)
-        check_smooth(summary)
+        summary = summarize_on(network, problem)
         count = int(summary.n_active.sum())
         mu = float(summary.sigma.sum()) / count
         largest = float(summary.largest_smoothness.max()) + mu

@@ -148,8 +148,12 @@ def summarize_on(
             f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "
             "they must be the same"
         )
-    if smooth:
-        check_smooth(summary)
+    # Losses without a smooth gradient have L = ∞ and so κ = ∞.
+    if smooth and not np.all(np.isfinite(summary.kappa)):
+        raise InputError(
+            "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon_insensitive losses "
+            "use 'ns-adfs' (NonSmoothParameters) or a smoothed loss"
+        )
     check_tau(tau)
     return summary
 
@@ -159,16 +163,6 @@ def check_tau(tau: float) -> None:
     # nan stands for a time that was not given.
     if not (math.isnan(tau) or 0.0 <= tau < math.inf):
         raise InputError(f"tau must be finite and at least 0, got {tau!r}")
-
-
-def check_smooth(summary: NodeSummary) -> None:
-    """Raise unless every loss is smooth."""
-    # Losses without a smooth gradient have L = ∞ and so κ = ∞.
-    if not np.all(np.isfinite(summary.kappa)):
-        raise InputError(
-            "ADFS needs smooth losses; for hinge, absolute, quantile and epsilon_insensitive losses "
-            "use 'ns-adfs' (NonSmoothParameters) or a smoothed loss"
-        )
 
 
 def loss_facts(loss: Loss) -> dict[str, Any]:

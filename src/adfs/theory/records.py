@@ -113,7 +113,7 @@ class EventParameters(ParameterRecord):
             if any(getattr(self, name).size != size for name in alike):
                 self._refuse(f"the arrays of the {kind} have different lengths")
         # The probabilities of all events sum to 1, up to rounding.
-        total = self.p_comp + self.p_comm
+        total = float(self.node_probability.sum()) + float(self.edge_probability.sum())
         if not math.isclose(total, 1.0, rel_tol=0.0, abs_tol=1e-9):
             self._refuse(f"the probabilities sum to {total:.12g}, not 1")
         if np.any(self.edge_probability <= 0.0):
