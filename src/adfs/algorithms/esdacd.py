@@ -32,26 +32,21 @@ class EsdacdState(NamedTuple):
     time: np.ndarray
 
 
-class EsdacdConstants(NamedTuple):
-    """The constants of an event.
+class EsdacdParts(NamedTuple):
+    """The arguments of the kernels.
 
     ``log_decay`` is log λ, ``mean_step`` and ``momentum_step`` the steps of x and of v for each edge,
     ``ends`` its two nodes, ``slot`` the place of each node in the block (−1 when it lives elsewhere).
+    ``computed`` (1,) counts the samples since it was last read.
     """
 
+    samples: Samples
+    sigma: np.ndarray
     log_decay: float
     mean_step: np.ndarray
     momentum_step: np.ndarray
     ends: np.ndarray
     slot: np.ndarray
-
-
-class EsdacdParts(NamedTuple):
-    """The arguments of the kernels; ``computed`` (1,) counts the samples since it was last read."""
-
-    samples: Samples
-    sigma: np.ndarray
-    constants: EsdacdConstants
     state: EsdacdState
     solver: DualSolver
     computed: np.ndarray
@@ -64,7 +59,7 @@ def _finish(
     """Move node i, the first end of an edge (``sign`` 1) or its second (−1), by the difference of the two."""
     state = parts.state
     # The steps of x and v, written for their mean and their lag.
-    of_x, of_v = parts.constants.mean_step[edge], parts.constants.momentum_step[edge]
+    of_x, of_v = parts.mean_step[edge], parts.momentum_step[edge]
     for k in range(first.size):
         change = sign * (first[k] - second[k])
         state.mean[i, k] -= 0.5 * (of_x + of_v) * change
@@ -76,7 +71,7 @@ def _solve(parts: EsdacdParts, i: int, time: float) -> None:
     """Bring node i to a time, and ``solver.theta[i]`` to the dual gradient at its x."""
     state = parts.state
     # While the node was idle its lag decayed.
-    factor = math.exp(parts.constants.log_decay * (time - state.time[i]))
+    factor = math.exp(parts.log_decay * (time - state.time[i]))
     state.time[i] = time
     for k in range(state.mean.shape[1]):
         state.lag[i, k] *= factor
@@ -90,13 +85,13 @@ def _run(
     parts: EsdacdParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
 ) -> int:
     """Execute events first … last − 1; stop before one with a node of another block, and return its index."""
-    constants, theta = parts.constants, parts.solver.theta
-    n = constants.slot.size
+    theta = parts.solver.theta
+    n = parts.slot.size
     for t in range(first, last):
         # Every event is a communication: the schedule has no computations.
         edge = actors[t] - n
-        i = constants.slot[constants.ends[edge, 0]]
-        j = constants.slot[constants.ends[edge, 1]]
+        i = parts.slot[parts.ends[edge, 0]]
+        j = parts.slot[parts.ends[edge, 1]]
         if i < 0 or j < 0:
             return t
         # Both dual gradients first, from the same state, then both moves.
@@ -118,7 +113,7 @@ def _outgoing(parts: EsdacdParts, i: int, time: float, out: np.ndarray) -> None:
 @kernel
 def _incoming(parts: EsdacdParts, edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray) -> None:
     """Finish an event at the block's node i, from the dual gradients of both ends."""
-    if parts.constants.slot[parts.constants.ends[edge, 0]] == i:
+    if parts.slot[parts.ends[edge, 0]] == i:
         _finish(parts, edge, i, 1.0, own, other)
     else:
         _finish(parts, edge, i, -1.0, other, own)
@@ -133,20 +128,15 @@ class EsdacdProcess(EventProcess):
     def __init__(self, setting: Setting[EsdacdParameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
         super().__init__(setting, np.zeros(problem.n_samples))
-        self.constants = EsdacdConstants(
-            parameters.log_decay,
-            parameters.mean_step,
-            parameters.momentum_step,
-            self.ends,
-            self.slot,
-        )
         # The state of ADFS without samples: a mean and a lag per node.
         k, d = problem.n_nodes, problem.n_features
         self.state = EsdacdState(np.zeros((k, d)), np.zeros((k, d)), np.zeros(k))
         self.solver = make_solver(problem)
         self._computed = np.zeros(1, dtype=np.int64)
+        steps = (parameters.mean_step, parameters.momentum_step)
+        constants = (parameters.log_decay, *steps, self.ends, self.slot)
         self.parts = EsdacdParts(
-            problem.samples, problem.sigma, self.constants, self.state, self.solver, self._computed
+            problem.samples, problem.sigma, *constants, self.state, self.solver, self._computed
         )
 
     def count(self, computations: int, exchanges: int) -> None:
@@ -156,7 +146,7 @@ class EsdacdProcess(EventProcess):
 
     def primal(self, read: str = "x") -> np.ndarray:
         side = -0.5 if read == "x" else 0.5
-        factor = np.exp(self.constants.log_decay * (self.position - self.state.time))
+        factor = np.exp(self.parts.log_decay * (self.position - self.state.time))
         # On copies: reading the iterate does not change the run.
         solver = self.solver._replace(
             theta=self.solver.theta.copy(),
