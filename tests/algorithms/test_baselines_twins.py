@@ -64,7 +64,7 @@ def test_esdacd(choice):
     drive(process, 150)
     # y is x after one more idle event, and v − y the lag after it but for the weights.
     theta = setting.parameters.contraction
-    factor = np.exp(process.constants.log_decay * (150 - process.state.time))[:, None]
+    factor = np.exp(process.parts.log_decay * (150 - process.state.time))[:, None]
     mean, lag = process.state.mean, factor * process.state.lag
     close(mean + 0.5 * lag, v, INEXACT)
     close(mean - 0.5 * (1 - theta) / (1 + theta) * lag, y, INEXACT)
