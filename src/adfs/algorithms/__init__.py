@@ -1,19 +1,7 @@
 """The algorithms: literal forms that read beside the paper, and the compiled ones that run."""
 
-# Each of these modules registers its methods.
-from adfs.algorithms import (  # noqa: F401
-    adfs,
-    adfs_block,
-    esdacd,
-    gradient_methods,
-    interior_point,
-    lbfgs,
-    msda,
-    newton,
-    ns_adfs,
-    qning,
-    saga,
-)
+from adfs.algorithms.adfs import Adfs, Apcg
+from adfs.algorithms.adfs_block import AdfsBlock
 from adfs.algorithms.base import (
     METHODS,
     EventProcess,
@@ -25,8 +13,23 @@ from adfs.algorithms.base import (
     register_method,
 )
 from adfs.algorithms.costs import EventEffort, RoundEffort
+from adfs.algorithms.dual_methods import Esdacd, Msda
+from adfs.algorithms.gradient_methods import Agd, DistributedAgd, Extra
+from adfs.algorithms.interior_point import InteriorPoint
+from adfs.algorithms.lbfgs import Lbfgs
 from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
+from adfs.algorithms.newton import Newton
+from adfs.algorithms.ns_adfs import NsAdfs
+from adfs.algorithms.qning import Qning
 from adfs.algorithms.round_process import RoundProcess
+from adfs.algorithms.saga import Dsba, PointSaga
+
+# The order decides the colours of methods in figures: a new one comes last.
+for _method in (
+    *(Adfs(), Apcg(), AdfsBlock(), Esdacd(), Agd(), DistributedAgd(), Extra(), InteriorPoint()),
+    *(Lbfgs(), Msda(), Newton(), NsAdfs(), Qning(), PointSaga(), Dsba()),
+):
+    register_method(_method)
 
 __all__ = [
     "METHODS",

@@ -21,7 +21,7 @@ from adfs.algorithms.adfs_kernels import (
     receive,
     run_events,
 )
-from adfs.algorithms.base import EventProcess, Method, Process, Setting, register_method
+from adfs.algorithms.base import EventProcess, Method, Process, Setting
 from adfs.algorithms.costs import UNKNOWN, Cost, dual_cost, inverse_rate, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.network import Network
@@ -258,7 +258,3 @@ class Apcg(Adfs):
     warm_starts = False
     kind = "single"
     reference_order = 4
-
-
-register_method(Adfs())
-register_method(Apcg())

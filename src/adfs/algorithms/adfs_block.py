@@ -22,7 +22,7 @@ from adfs.algorithms.adfs_kernels import (
     decay,
     dual_scalars,
 )
-from adfs.algorithms.base import Method, Setting, block_slots, register_method
+from adfs.algorithms.base import Method, Setting, block_slots
 from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
 from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.round_process import RoundProcess
@@ -191,6 +191,3 @@ class AdfsBlock(Method[BlockParameters]):
         # Only rounds of samples count, each with one sample at every node that has any.
         a_round = (1.0 - parameters.p_comm) * float(np.count_nonzero(sizes.n_active > 0))
         return float(passes * sizes.n_samples.sum() / a_round)
-
-
-register_method(AdfsBlock())

@@ -160,19 +160,3 @@ def predicted_cost(method: Method, facts: Facts, network: Network, tol: float, t
         sums = 2.0 * (network.n_nodes - 1) if effort.hops else 0.0
         messages = 2.0 * network.n_edges * effort.exchanges + sums
     return Cost(position, passes, passes * facts.n_samples, position * messages)
-
-
-def after_local_solves(promised: Cost, first: float, facts: Facts, n_nodes: int, tol: float) -> Cost:
-    """Return the cost of a method whose nodes first solve their own problem, until position ``first``.
-
-    The mean of the local solutions is nearer to the optimum with more rows per node, fewer directions and
-    more penalty; theory's promise then counts from there.
-    """
-    start = 1.0
-    if facts.kappa_b > 1.0:
-        effective = facts.kappa_s / (facts.kappa_b - 1.0)
-        rows = facts.n_samples / n_nodes
-        start = min(1.0, effective**2 * facts.kappa_b / (4.0 * rows**2))
-    left = max(0.0, math.log(start / tol)) / math.log(1.0 / tol)
-    position = first + math.ceil(promised.position * left)
-    return Cost(*(position / promised.position * number for number in promised))

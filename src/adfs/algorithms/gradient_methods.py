@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, register_method, theory_choice
+from adfs.algorithms.base import Method, Setting, theory_choice
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
 from adfs.algorithms.method_kernels import (
     RoundKernels,
@@ -153,10 +153,6 @@ class DistributedAgd(Agd):
     needs_sums = True
 
 
-register_method(Agd())
-register_method(DistributedAgd())
-
-
 # --------------------------------------------------------------------------- EXTRA
 
 
@@ -248,6 +244,3 @@ class Extra(Method[ExtraParameters]):
 
     record, process = ExtraParameters, ExtraProcess
     choices = theory_choice(ExtraParameters)
-
-
-register_method(Extra())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Setting, register_method
+from adfs.algorithms.base import Setting
 from adfs.algorithms.newton import HessianMethod, HessianRounds, row_margins
 from adfs.algorithms.round_process import Gossip
 from adfs.compilation import compiled
@@ -322,6 +322,3 @@ class InteriorPoint(HessianMethod):
             "is for losses made of lines and parabolas with bounded slopes (hinge, absolute, quantile …) "
             f"and {problem.loss.name!r} is not"
         )
-
-
-register_method(InteriorPoint())

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, register_method
+from adfs.algorithms.base import Method, Setting
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
 from adfs.algorithms.method_kernels import inner_product
 from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
@@ -361,6 +361,3 @@ class Lbfgs(Method[NoParameters]):
 
     def effort(self, parameters: NoParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0, hops=2 * tree_depth(network))
-
-
-register_method(Lbfgs())

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.linalg import lapack
 
-from adfs.algorithms.base import Method, Setting, register_method
+from adfs.algorithms.base import Method, Setting
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work, matrix_work
 from adfs.algorithms.lbfgs import FEW_TRIALS, DescentProcess
 from adfs.algorithms.method_kernels import row_margin
@@ -336,6 +336,3 @@ class Newton(HessianMethod):
     def rounds_to(self, tol: float) -> float:
         # A few damped steps; then the number of correct digits doubles.
         return 3.0 + math.log2(1.0 + math.log(1.0 / tol))
-
-
-register_method(Newton())

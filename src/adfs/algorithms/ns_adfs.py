@@ -13,7 +13,7 @@ import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess, CenterProcess
 from adfs.algorithms.adfs_kernels import compute, exchange, run_events
-from adfs.algorithms.base import EventProcess, Method, Setting, register_method
+from adfs.algorithms.base import EventProcess, Method, Setting
 from adfs.algorithms.costs import Cost, dual_cost, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.compilation import fma, inlined, kernel, overloads
@@ -260,6 +260,3 @@ class NsAdfs(Method[Any]):
         offset = 2.0 * count / (1.0 - p_comm)
         position = self.observed_factor * math.sqrt((2.0 * bound * facts.spread + offset**2) / tol)
         return dual_cost(facts, position, (1.0 - p_comm) * position, 2.0 * p_comm * position)
-
-
-register_method(NsAdfs())

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, get_method, register_method, theory_choice
+from adfs.algorithms.base import Method, Setting, get_method, theory_choice
 from adfs.algorithms.costs import Cost, RoundEffort, dual_cost
 from adfs.algorithms.lbfgs import CurvaturePairs
 from adfs.algorithms.method_kernels import AHEAD, add_row, fetch_early, fetch_row, inner_product, prox_slope
@@ -164,6 +164,3 @@ class Qning(Method[QningParameters]):
 
     def effort(self, parameters: QningParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort(sizes.n_samples, exchanges=0)
-
-
-register_method(Qning())

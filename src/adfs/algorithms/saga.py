@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work, register_method
+from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work
 from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.method_kernels import (
     EventKernels,
@@ -191,9 +191,6 @@ class PointSaga(Method[PointSagaParameters]):
         return EventEffort(np.zeros(network.n_nodes, dtype=np.int64), at_start=first)
 
 
-register_method(PointSaga())
-
-
 # --------------------------------------------------------------------------- DSBA
 
 
@@ -365,6 +362,3 @@ class Dsba(Method[DsbaParameters]):
 
     def effort(self, parameters: DsbaParameters, sizes: NodeSizes, network: Network) -> RoundEffort:
         return RoundEffort((sizes.n_active > 0).astype(np.int64), gossip_first=True)
-
-
-register_method(Dsba())
