@@ -387,17 +387,10 @@ class Problem(FiniteSum):
         return evaluation.loss_slopes(self.samples, theta).reshape(self.n_samples, *self.dual_shape)
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
-        theta = self._checked("theta", theta)
+        theta, whole = self._checked("theta", theta), self.whole_penalty
         # (p, K) to θ's layout, output by output.
-        if self.loss.several_outputs:
-            return np.asarray((self.X.T @ self.slopes(theta)).T.ravel() + self._penalty_gradient(theta))
-        slopes = self.weights * evaluation.loss_derivatives(self.loss, self.X @ theta, self.labels)
-        return np.asarray(self.X.T @ slopes + self._penalty_gradient(theta))
-
-    def _penalty_gradient(self, theta: np.ndarray) -> np.ndarray:
-        whole = self.whole_penalty
-        gradient = whole.sigma * whole.ridge_part(theta)
-        return gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta)
+        gradient = (self.X.T @ self.slopes(theta)).T.ravel() + whole.sigma * whole.ridge_part(theta)
+        return np.asarray(gradient if whole.l1 is None else gradient + whole.l1 * np.sign(theta))
 
     def margins_at(self, theta: np.ndarray) -> np.ndarray:
         margins = self.X @ theta

@@ -63,23 +63,18 @@ def as_rows(X: Matrix, where: str = "X") -> Matrix:
 
     Data that has the right form already is not copied; what is given is never changed.
     """
-    # Numbers become float64: dense rows C-contiguous, sparse rows canonical CSR.
-    out: Matrix
-    if sparse(X):
-        if np.iscomplexobj(X):
-            raise InputError(f"{where} holds complex numbers; give their real parts")
-        if X.ndim == 2:
-            out = _canonical(X)
-            values = out.data
-        else:
-            out, values = X, np.empty(0)
-    else:
-        out = values = as_numbers(X, where)
+    if sparse(X) and np.iscomplexobj(X):
+        raise InputError(f"{where} holds complex numbers; give their real parts")
+    out: Matrix = X if sparse(X) else as_numbers(X, where)
     if out.ndim != 2:
         raise InputError(f"{where} must be two-dimensional (samples × features), got shape {out.shape}")
     if out.shape[1] == 0:
         raise InputError(f"{where} has no features (shape {out.shape})")
-    _check_range(values, where, "; clean or impute it first", out.indptr if sparse(out) else None)
+    values, starts = out, None
+    if sparse(out):
+        out = _canonical(out)
+        values, starts = out.data, out.indptr
+    _check_range(values, where, "; clean or impute it first", starts)
     return out
 
 
@@ -125,8 +120,9 @@ def check_weights(weights: ArrayLike | None, n_samples: int, where: str) -> np.n
             f"{where}sample_weight must have one entry per row of X: "
             f"X has {n_samples} rows, got shape {masses.shape}"
         )
-    if not np.all(np.isfinite(masses)) or np.any(masses < 0.0):
-        row = int(np.flatnonzero(~(np.isfinite(masses) & (masses >= 0.0)))[0])
+    fits = np.isfinite(masses) & (masses >= 0.0)
+    if not fits.all():
+        row = int(np.argmin(fits))
         raise InputError(f"{where}sample_weight must be finite and at least 0, that of row {row} is not")
     return masses
 
@@ -209,20 +205,14 @@ def stack_shards(shards: list[Shard]) -> tuple[Shard, np.ndarray]:
         X = as_rows(sp.vstack([sp.csr_array(shard.X) for shard in shards], format="csr"))
     else:
         X = np.ascontiguousarray(np.vstack([shard.X for shard in shards]))
+    # Where one shard has offsets, those without any have zeros.
+    shapes = [shard.offset.shape[1:] for shard in shards if shard.offset is not None]
+    offset = None
+    if shapes:
+        own = [np.zeros((len(s.y), *shapes[0])) if s.offset is None else s.offset for s in shards]
+        offset = np.concatenate(own)
     y = np.concatenate([shard.y for shard in shards])
-    weights = np.concatenate([shard.weights for shard in shards])
-    return Shard(X, y, weights, _stacked_offset(shards)), node_starts
-
-
-def _stacked_offset(shards: list[Shard]) -> np.ndarray | None:
-    """Return the offsets of all rows; a shard without any has zeros where another has some."""
-    # The shape of those that are given decides between one offset per row and one per output.
-    given = next((shard.offset for shard in shards if shard.offset is not None), None)
-    if given is None:
-        return None
-    missing = [np.zeros((shard.y.size, *given.shape[1:])) for shard in shards]
-    pairs = zip(shards, missing, strict=True)
-    return np.concatenate([zeros if shard.offset is None else shard.offset for shard, zeros in pairs])
+    return Shard(X, y, np.concatenate([shard.weights for shard in shards]), offset), node_starts
 
 
 # --------------------------------------------------------------------------- nodes

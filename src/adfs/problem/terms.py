@@ -291,7 +291,7 @@ class GeneralProblem(FiniteSum):
         self.n_samples, self.n_features = len(self.terms), int(n_features)
         self.dual_shape = (self.n_features,)
         # A term that keeps the base class's conjugate has none.
-        kinds = {type(term) for term in self.terms}
+        kinds = dict.fromkeys(type(term) for term in self.terms)
         self._without_conjugate = [kind.__name__ for kind in kinds if kind.conjugate is Term.conjugate]
         self.certifiable = not self._without_conjugate
         self.node_starts = np.concatenate([[0], np.cumsum([len(own) for own in terms])]).astype(np.int64)
