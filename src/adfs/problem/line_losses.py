@@ -60,7 +60,7 @@ class LineLoss(Loss):
     """A loss made of lines and perhaps a parabola: max_a [ar − (width/2)a²] over low ≤ a ≤ high.
 
     r = turn·u + constant, ``turn`` being ±1: ℓ' is turn·a for the best a. A subclass says what it is by a
-    static function ``line(loss, b)`` that returns turn, constant, width, low and high. With width 0 it has a
+    method ``line(b)`` that returns turn, constant, width, low and high. With width 0 it has a
     kink, as here; `SmoothLineLoss` has none.
     """
 
@@ -383,8 +383,8 @@ class SmoothedInsensitive(
             return math.inf
         return b * s + self.epsilon * abs(s) + 0.5 * self.width * s * s
 
-    domain = staticmethod(EpsilonInsensitive.domain)
-    dual_prox = staticmethod(EpsilonInsensitive.dual_prox)
+    domain = EpsilonInsensitive.domain
+    dual_prox = EpsilonInsensitive.dual_prox
 
     def curvature_over(self, low: float, high: float, b: float) -> float:
         first, last = self.epsilon, self.epsilon + self.width
