@@ -19,6 +19,8 @@ from adfs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from adfs.data.read import ReadOptions
+
 
 def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
     """Return the columns of a text file, and whether its first line has their names.
@@ -156,29 +158,22 @@ def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> Non
         )
 
 
-def split_columns(
-    path: Path,
-    frame: pd.DataFrame,
-    named: bool,
-    wanted: tuple[str | None, str | None, str | None],
-    *,
-    labels_needed: bool,
-    offset_needed: bool,
-) -> Table:
+def split_columns(path: Path, frame: pd.DataFrame, named: bool, options: ReadOptions) -> Table:
     """Return the table of a file's columns, which have names or not.
 
-    ``wanted`` are the columns of labels, of sample weights and of offsets: a name, or a number counted from 0
-    (from the end if negative). Without a column of labels, it is the one named label, target, y or class. A
-    file without the column of labels, or of offsets, is refused if they are needed.
+    A column is asked for by its name, or by its number counted from 0 (from the end if negative). If none is
+    asked for, the labels are the column named label, target, y or class.
     """
     if len(frame) == 0:
         raise InputError(f"{path} holds no samples")
     columns = [str(column) for column in frame.columns]
     frame.columns = columns
-    label, weight, offset = wanted
-    label_column = _find(columns, label, path, "label", labels_needed, named)
-    weight_column = None if weight is None else _find(columns, weight, path, "weight", labels_needed, named)
-    offset_column = None if offset is None else _find(columns, offset, path, "offset", offset_needed, named)
+    label_column = _find(columns, options.label, path, "label", options.labels_needed, named)
+    weight_column = offset_column = None
+    if options.weight is not None:
+        weight_column = _find(columns, options.weight, path, "weight", options.labels_needed, named)
+    if options.offset is not None:
+        offset_column = _find(columns, options.offset, path, "offset", options.offset_needed, named)
     features = [column for column in columns if column not in (label_column, weight_column, offset_column)]
     if not features:
         raise InputError(f"{path} has no column besides the label")

@@ -320,14 +320,7 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
         table = read_npz(path, labels_needed=options.labels_needed)
     else:
         frame, named = read_csv(path) if form == "csv" else read_parquet(path)
-        table = split_columns(
-            path,
-            frame,
-            named,
-            (options.label, options.weight, options.offset),
-            labels_needed=options.labels_needed,
-            offset_needed=options.offset_needed,
-        )
+        table = split_columns(path, frame, named, options)
     # LIBSVM text has no columns of weights or offsets, and an archive has its own.
     if options.weight is not None and table.weights is None:
         raise InputError(f"{path} has no weights: --weight names a column of CSV and parquet")

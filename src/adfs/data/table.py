@@ -153,7 +153,10 @@ def align(
     if len(names) > 1:
         raise InputError(f"{tables[0].source} and the other files have different columns; give them the same")
     # All LIBSVM files count from the same index, then they get the same width.
-    base = _first_index(tables, index_base)
+    lowest = {table.lowest_index: table.source for table in tables if table.lowest_index is not None}
+    base = index_base if index_base is not None else int(0 not in lowest)
+    if base == 1 and 0 in lowest:
+        raise InputError(f"{lowest[0]} has an index 0, but its indices should start at 1")
     shifted = [_shift(table, base) if table.lowest_index is not None else table for table in tables]
     width = max(table.n_features for table in shifted) if n_features is None else n_features
     # With more than 10⁸ columns a wrong index is more likely than a model of that size.
@@ -164,16 +167,6 @@ def align(
             "check the file, or confirm with --n-features"
         )
     return [_widen(table, width, ignore_extra, remedy) for table in shifted]
-
-
-def _first_index(tables: Sequence[Table], wanted: int | None) -> int:
-    lowest = [(table.lowest_index, table.source) for table in tables if table.lowest_index is not None]
-    if wanted is None:
-        return 0 if any(index == 0 for index, _ in lowest) else 1
-    for index, source in lowest:
-        if index < wanted:
-            raise InputError(f"{source} has an index 0, but its indices should start at 1")
-    return wanted
 
 
 def _shift(table: Table, base: int) -> Table:
