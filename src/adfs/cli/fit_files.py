@@ -26,7 +26,7 @@ from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.data.table import labels_for
 from adfs.errors import AdfsError, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
-from adfs.estimators.checks import count_nodes
+from adfs.estimators.base import count_nodes
 from adfs.estimators.pipeline import FittedModel
 from adfs.files import JsonObject
 from adfs.launching import launched_by_mpi

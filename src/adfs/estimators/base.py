@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -13,14 +16,15 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, _get_feature_names, check_is_fitted, validate_data
 
+from adfs._version import __version__
 from adfs.errors import InputError, new_name, unknown_name
-from adfs.estimators.checks import check_alike, count_nodes, is_number, positive, read_offset
-from adfs.estimators.inference import Inference, Summary, summary_of
+from adfs.estimators.inference import WithStandardErrors
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
-from adfs.estimators.solver import LocalData, ModelSpec, Solver
+from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset
 from adfs.network import Network
+from adfs.network.inputs import is_graph_file
 from adfs.prediction import decision_values
 from adfs.problem import LOSSES, Loss, get_loss, split
 from adfs.problem.losses import check_labels
@@ -28,6 +32,7 @@ from adfs.problem.shards import check_count
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered
+from adfs.runtimes.options import describe
 from adfs.runtimes.run import tell_placement
 from adfs.threads import single_threaded
 
@@ -42,16 +47,8 @@ READ_OPTIONS: dict[str, Any] = {
     "accept_large_sparse": True,
 }
 
-# Fitted attributes that exist after a fit with inference=True only.
-_INFERRED = (
-    "standard_errors_",
-    "robust_standard_errors_",
-    "z_values_",
-    "p_values_",
-    "intercept_standard_error_",
-    "dispersion_",
-)
-
+# Parameters that may differ between processes: each has its own nodes, rows, output and part of the cluster.
+_OWN = ("cluster", "partition", "verbose", "n_jobs", "n_nodes")
 
 #: Fits on one node share their network, and what was computed of it.
 _ONE_NODE = Network("path:1")
@@ -79,7 +76,7 @@ class Prepared:
 
 # A dataclass writes the constructor that scikit-learn asks for: it stores each parameter under its own name.
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The part of a linear model that does not depend on the task; see `ADFSClassifier`."""
 
     loss: str | Loss = field(default="", kw_only=False)
@@ -256,11 +253,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self.coef_: Any = model.coef
         self.intercept_: Any = model.intercept
         self._take(model)
-        self._inference = model.inference
-        for name in _INFERRED:  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if model.inference is not None:
-            self._take_inference(model.inference, model.coef.shape[1])
+        self._take_inference(model.inference, model.coef.shape[1])
         if self._single:
             self.coef_ = self.coef_.astype(np.float32)
             if isinstance(self.intercept_, np.ndarray):
@@ -276,69 +269,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         import pandas as pd
 
         return pd.DataFrame(self._recorded)
-
-    def _take_inference(self, models: Sequence[Inference], width: int) -> None:
-        """Set the standard errors of models with ``width`` coefficients each."""
-        shape = self.coef_.shape
-
-        def of_coef(values: Iterable[np.ndarray]) -> np.ndarray:
-            return np.array([line[:width] for line in values]).reshape(shape)
-
-        self.standard_errors_ = of_coef(each.errors() for each in models)
-        self.robust_standard_errors_ = of_coef(each.errors(robust=True) for each in models)
-        self.z_values_ = of_coef(each.z_values() for each in models)
-        self.p_values_ = of_coef(each.p_values() for each in models)
-        self.dispersion_ = models[0].dispersion  # models of several classes have none to estimate
-        if self.fit_intercept:
-            errors = np.array([each.errors()[width] for each in models])
-            self.intercept_standard_error_ = errors if len(shape) == 2 else float(errors[0])
-
-    def summary(self, *, robust: bool = False, confidence: float = 0.95) -> Summary:
-        """Return the table of coefficients, standard errors, z and p values and confidence intervals.
-
-        Its ``table`` is a data frame; printed, it also describes the model and the fit.
-
-        Parameters
-        ----------
-        robust : bool
-            Standard errors that are valid even if the model is wrong (sandwich).
-        confidence : float
-            Of the intervals.
-        """
-        check_is_fitted(self)
-        if self._inference is None:
-            raise InputError("there are no standard errors: fit with inference=True")
-        # One row per column of the data, and one for the intercept.
-        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
-        names = names or [f"x{k}" for k in range(self.n_features_in_)]
-        if self.fit_intercept:
-            names.append("intercept")
-        classes = [_plain(label) for label in getattr(self, "classes_", np.array([])).tolist()]
-        several = len(self._inference) > 1
-        sides = f"{classes[1]} against {classes[0]}" if len(classes) == 2 else "each against the others"
-        reason = f" ({self.method_reason_})" if self.method_reason_ else ""
-        # The header describes the model before the standard errors, and the fit after them.
-        header = {
-            "loss": self._loss().name,
-            **({"classes": sides} if classes else {}),
-            **self._inference[0].header(robust=robust),
-            "method": self.method_ + reason,
-            "certified gap": f"{self.dual_gap_:.1e}",
-        }
-        models = dict(zip(classes if several else [""], self._inference, strict=True))
-        return summary_of(models, names, header, robust, confidence)
-
-    def confidence_intervals(self, confidence: float = 0.95, *, robust: bool = False) -> pd.DataFrame:
-        """Return both ends of each coefficient's interval, and of the intercept's: two columns of `summary`.
-
-        Parameters
-        ----------
-        confidence : float
-            How often such an interval contains the true value; between 0 and 1.
-        robust : bool
-            From standard errors that are valid even if the model is wrong.
-        """
-        return self.summary(robust=robust, confidence=confidence).table.iloc[:, 4:]
 
     def _margins(self, X: Any, offset: Any) -> np.ndarray:
         """Return the decision values of rows, which are checked first; an offset is added."""
@@ -429,11 +359,6 @@ def _shape_of(ready: Prepared) -> tuple[Any, ...]:
     return data.X.shape, spec.loss.name, *intercept, spec.softmax, *classes
 
 
-def _plain(label: object) -> str:
-    """Return the text of a class: whole numbers without a decimal point."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-
-
 def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> None:
     """Raise TypeError for a parameter's name from before version 0.3."""
     known = cls._get_param_names()
@@ -441,3 +366,81 @@ def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> 
         current = None if name in known else new_name(name, known)
         if current is not None:
             raise TypeError(f"{cls.__name__}: the parameter {name!r} is called {current!r} since version 0.3")
+
+
+# --------------------------------------------------------------------------- checks
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a parameter is a real number; True and False are not."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def positive(value: Any, name: str) -> float:
+    """Return a parameter as a number, checked to be finite and above 0."""
+    if not (is_number(value) and np.isfinite(value) and value > 0.0):
+        raise InputError(f"{{{name}}} must be finite and above 0, got {value!r}", **{name: None})
+    return float(value)
+
+
+def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:
+    """Return the number of nodes: the one given, or the network's own; 1 where neither is given."""
+    if n_nodes is not None:
+        check_count(n_nodes)
+    if isinstance(network, str) and ":" not in network and not is_graph_file(network):
+        return int(n_nodes or 1)
+    try:
+        found = network.n_nodes if isinstance(network, Network) else Network(network, seed=seed).n_nodes
+    except InputError:
+        if not isinstance(network, str) or is_graph_file(network):
+            raise
+        # The name has no size, or is wrong: `Network` reports that once it is given the number of nodes.
+        return int(n_nodes or 1)
+    if n_nodes not in (None, found):
+        raise InputError(
+            f"the network {network!r} has {found} nodes but n_nodes is {n_nodes}; leave one of them out"
+        )
+    return int(found)
+
+
+def check_alike(cluster: Cluster, estimator: BaseEstimator, X: Any) -> None:
+    """Raise the same `RefusalError` in every process unless all fit the same estimator and columns."""
+    if cluster.size == 1:
+        return
+    facts = {"the estimator": type(estimator).__name__, "the version of adfs": __version__}
+    for name, value in estimator.get_params().items():
+        last = name.rpartition("__")[2]
+        if last == "cv" and not isinstance(value, Real | str) and not hasattr(value, "split"):
+            facts[name] = "a list of folds"  # of the process's own rows
+        elif last not in _OWN:
+            facts[name] = canonical_text(value)
+    names = None
+    with contextlib.suppress(TypeError):  # every process reports it when it checks its data
+        names = _get_feature_names(X)
+    facts["whether columns have names"] = str(names is not None)
+    for number, name in enumerate(() if names is None else names):
+        facts[f"the name of column {number}"] = repr(str(name))
+    cluster.same(lambda: facts)
+
+
+def canonical_text(value: object) -> str:
+    """Return a text that is the same for the same value, whatever kind of number or list it is.
+
+    >>> canonical_text((1, np.float32(0.5))), canonical_text({"b": 2, "a": 1}), canonical_text(print)
+    ('[1, 0.5]', "{'a': 1, 'b': 2}", '<built-in function print>')
+    """
+    if isinstance(value, bool | np.bool_):
+        return repr(bool(value))
+    if isinstance(value, Real):
+        return repr(float(value)).removesuffix(".0")
+    if isinstance(value, Mapping):
+        pairs = (f"{canonical_text(key)}: {canonical_text(entry)}" for key, entry in value.items())
+        return "{" + ", ".join(sorted(pairs)) + "}"
+    if isinstance(value, list | tuple) and not isinstance(value, Loss):
+        return "[" + ", ".join(canonical_text(entry) for entry in value) + "]"
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return canonical_text(value.tolist())
+    if isinstance(value, BaseEstimator):  # its own parameters are compared too
+        return type(value).__name__
+    # Objects without a repr of their own show an address, which differs between processes.
+    return re.sub(" at 0x[0-9a-fA-F]+", "", describe(value))

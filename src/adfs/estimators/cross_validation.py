@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -14,8 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from adfs.errors import InputError
-from adfs.estimators.base import LinearEstimator, Prepared
-from adfs.estimators.checks import check_alike, positive
+from adfs.estimators.base import LinearEstimator, Prepared, check_alike, positive
 from adfs.estimators.linear import ADFSClassifier, ADFSRegressor
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, row_products
@@ -192,6 +191,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         return self.best_estimator_._loss().score
 
 
+@dataclass(eq=False, repr=False)
 class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ignore[misc]
     """A classifier whose ``C`` is chosen by cross-validation.
 
@@ -232,16 +232,9 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     _name = "C"
     _plain = ADFSClassifier
 
-    def __init__(
-        self,
-        Cs: Any = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4),
-        *,
-        cv: Any = 5,
-        estimator: ADFSClassifier | None = None,
-    ) -> None:
-        self.Cs = Cs
-        self.cv = cv
-        self.estimator = estimator
+    Cs: Any = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+    cv: Any = field(default=5, kw_only=True)
+    estimator: ADFSClassifier | None = field(default=None, kw_only=True)
 
     def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
         return replace(spec, data_weight=value * spec.loss.sklearn_factor)
@@ -263,6 +256,7 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
         return np.asarray(np.log(self.predict_proba(X, offset)))
 
 
+@dataclass(eq=False, repr=False)
 class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore[misc]
     """A regressor whose ``alpha`` is chosen by cross-validation.
 
@@ -285,16 +279,9 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     _name = "alpha"
     _plain = ADFSRegressor
 
-    def __init__(
-        self,
-        alphas: Any = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3),
-        *,
-        cv: Any = 5,
-        estimator: ADFSRegressor | None = None,
-    ) -> None:
-        self.alphas = alphas
-        self.cv = cv
-        self.estimator = estimator
+    alphas: Any = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)
+    cv: Any = field(default=5, kw_only=True)
+    estimator: ADFSRegressor | None = field(default=None, kw_only=True)
 
     def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
         return replace(spec, penalty_weight=value)

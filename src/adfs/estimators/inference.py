@@ -8,12 +8,14 @@ the Gamma loss only. Weights count as repeated rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
 from scipy.special import ndtr, ndtri
+from sklearn.utils.validation import check_is_fitted
 
 from adfs.errors import InputError
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, append_column, row_products
@@ -26,6 +28,15 @@ from adfs.runtimes.cluster import RefusalError
 if TYPE_CHECKING:
     import pandas as pd
 
+# Fitted attributes that exist after a fit with inference=True only.
+_INFERRED = (
+    "standard_errors_",
+    "robust_standard_errors_",
+    "z_values_",
+    "p_values_",
+    "intercept_standard_error_",
+    "dispersion_",
+)
 _NO_INFORMATION = 1e-12  # an eigenvalue of the scaled information that passes for 0
 _NOTABLE = 0.1  # share of a standard error that the penalty takes
 
@@ -94,6 +105,22 @@ class Inference:
     def p_values(self, *, robust: bool = False) -> np.ndarray:
         """Return how likely numbers as far from 0 are where 0 is right, shape (m,)."""
         return np.asarray(2.0 * ndtr(-np.abs(self.z_values(robust=robust))))
+
+    def table(self, names: list[str], robust: bool, confidence: float) -> pd.DataFrame:
+        """Return one row per number, with its interval of a ``confidence`` between 0 and 1."""
+        import pandas as pd
+
+        tail, errors = 0.5 * (1.0 - confidence), self.errors(robust=robust)
+        half = -ndtri(tail) * errors
+        columns = {
+            "coef": self.estimate,
+            "std err": errors,
+            "z": self.z_values(robust=robust),
+            "P>|z|": self.p_values(robust=robust),
+            f"[{tail:g}": self.estimate - half,
+            f"{1.0 - tail:g}]": self.estimate + half,
+        }
+        return pd.DataFrame(columns, index=pd.Index(names))
 
     def header(self, *, robust: bool) -> dict[str, str]:
         """Return what stands above the table."""
@@ -230,47 +257,98 @@ class Summary:
         return "\n".join([*lines, "", text, *(f"note: {note}" for note in self.notes)])
 
 
-def summary_of(
-    models: dict[str, Inference], names: list[str], header: dict[str, str], robust: bool, confidence: float
-) -> Summary:
-    """Return the table of one model, or of several by their classes.
+class WithStandardErrors:
+    """The part of an estimator that sets standard errors and prints their table."""
 
-    Parameters
-    ----------
-    models : dict
-        How certain each class's model is; one without a name where there is one.
-    names : list of str
-        What the numbers are called.
-    header : dict
-        What stands above the table.
-    robust : bool
-    confidence : float
-        Between 0 and 1.
-    """
-    import pandas as pd
+    coef_: Any
+    fit_intercept: bool
+    n_features_in_: int
+    method_: str
+    method_reason_: str
+    dual_gap_: float
+    _loss: Callable[[], Loss]
 
-    if not 0.0 < confidence < 1.0:
-        raise InputError(f"confidence must be between 0 and 1, got {confidence!r}")
-    parts = {}
-    tail = 0.5 * (1.0 - confidence)
-    for name, found in models.items():
-        errors = found.errors(robust=robust)
-        reach = -ndtri(tail) * errors
-        columns = {
-            "coef": found.estimate,
-            "std err": errors,
-            "z": found.z_values(robust=robust),
-            "P>|z|": found.p_values(robust=robust),
-            f"[{tail:g}": found.estimate - reach,
-            f"{1.0 - tail:g}]": found.estimate + reach,
+    def _take_inference(self, models: list[Inference] | None, width: int) -> None:
+        """Set the standard errors of models with ``width`` coefficients each, in place of earlier ones."""
+        self._inference, shape = models, self.coef_.shape
+        for name in _INFERRED:
+            self.__dict__.pop(name, None)
+        if models is None:
+            return
+
+        def of_coef(values: Iterable[np.ndarray]) -> np.ndarray:
+            return np.array([line[:width] for line in values]).reshape(shape)
+
+        self.standard_errors_ = of_coef(each.errors() for each in models)
+        self.robust_standard_errors_ = of_coef(each.errors(robust=True) for each in models)
+        self.z_values_ = of_coef(each.z_values() for each in models)
+        self.p_values_ = of_coef(each.p_values() for each in models)
+        self.dispersion_ = models[0].dispersion  # models of several classes have none to estimate
+        if self.fit_intercept:
+            errors = np.array([each.errors()[width] for each in models])
+            self.intercept_standard_error_ = errors if len(shape) == 2 else float(errors[0])
+
+    def summary(self, *, robust: bool = False, confidence: float = 0.95) -> Summary:
+        """Return the table of coefficients, standard errors, z and p values and confidence intervals.
+
+        Its ``table`` is a data frame; printed, it also describes the model and the fit.
+
+        Parameters
+        ----------
+        robust : bool
+            Standard errors that are valid even if the model is wrong (sandwich).
+        confidence : float
+            Of the intervals.
+        """
+        check_is_fitted(self)
+        if self._inference is None:
+            raise InputError("there are no standard errors: fit with inference=True")
+        if not 0.0 < confidence < 1.0:
+            raise InputError(f"confidence must be between 0 and 1, got {confidence!r}")
+        # One row per column of the data, and one for the intercept.
+        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        names = names or [f"x{k}" for k in range(self.n_features_in_)]
+        if self.fit_intercept:
+            names.append("intercept")
+        classes = [_plain(label) for label in getattr(self, "classes_", np.array([])).tolist()]
+        several = len(self._inference) > 1
+        sides = f"{classes[1]} against {classes[0]}" if len(classes) == 2 else "each against the others"
+        reason = f" ({self.method_reason_})" if self.method_reason_ else ""
+        # The header describes the model before the standard errors, and the fit after them.
+        header = {
+            "loss": self._loss().name,
+            **({"classes": sides} if classes else {}),
+            **self._inference[0].header(robust=robust),
+            "method": self.method_ + reason,
+            "certified gap": f"{self.dual_gap_:.1e}",
         }
-        parts[name] = pd.DataFrame(columns, index=pd.Index(names))
-    table = parts[""] if len(parts) == 1 else pd.concat(parts, names=["class", "coefficient"])
-    # What is said of all classes is said once.
-    common = set.intersection(*(set(found.notes) for found in models.values()))
-    notes = dict.fromkeys(
-        note if note in common else f"class {name}: {note}"
-        for name, found in models.items()
-        for note in found.notes
-    )
-    return Summary(header, table, tuple(notes))
+        models = dict(zip(classes if several else [""], self._inference, strict=True))
+        tables = {name: found.table(names, robust, confidence) for name, found in models.items()}
+        # What is said of all classes is said once.
+        common = set.intersection(*(set(found.notes) for found in models.values()))
+        notes = dict.fromkeys(
+            note if note in common else f"class {name}: {note}"
+            for name, found in models.items()
+            for note in found.notes
+        )
+        import pandas as pd
+
+        joined = pd.concat(tables, names=["class", "coefficient"]) if several else tables[""]
+        return Summary(header, joined, tuple(notes))
+
+    def confidence_intervals(self, confidence: float = 0.95, *, robust: bool = False) -> pd.DataFrame:
+        """Return both ends of each coefficient's interval, and of the intercept's: two columns of `summary`.
+
+        Parameters
+        ----------
+        confidence : float
+            How often such an interval contains the true value; between 0 and 1.
+        robust : bool
+            From standard errors that are valid even if the model is wrong.
+        """
+        return self.summary(robust=robust, confidence=confidence).table.iloc[:, 4:]
+
+
+def _plain(label: object) -> str:
+    """Return the text of a class: whole numbers without a decimal point."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)

@@ -13,8 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from adfs.errors import InputError
-from adfs.estimators.base import LinearEstimator
-from adfs.estimators.checks import positive
+from adfs.estimators.base import LinearEstimator, positive
 from adfs.estimators.pipeline import FittedModel
 from adfs.prediction import explained_share, predicted_classes, probabilities
 from adfs.problem import LOSSES, Loss

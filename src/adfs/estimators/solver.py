@@ -28,6 +28,8 @@ from adfs.runtimes.cluster import Placement
 from adfs.runtimes.run import gather_summary
 from adfs.theory import Facts, loss_facts
 
+_LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared
+
 
 @dataclass(frozen=True)
 class LocalData:
@@ -250,6 +252,23 @@ def penalised(data: LocalData, spec: ModelSpec, n_nodes: int, columns: np.ndarra
     l1 = spec.penalty_weight * spec.l1_ratio / n_nodes
     rows = data.X, data.y, data.weights, data.node_starts
     return Problem.stacked(*rows, spec.loss, ridge, data.offset, l1, columns)
+
+
+def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
+    """Return offsets as numbers: one entry per row of the data, a number or one number per class."""
+    if offset is None:
+        return None
+    values = np.asarray(offset, dtype=np.float64)
+    if values.ndim not in (1, 2) or len(values) != n_rows:
+        raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
+    if not np.isfinite(values).all():
+        raise InputError("offset contains NaN or infinity")
+    if loss.link == "log" and np.abs(values).max(initial=0.0) > _LARGEST_LOGARITHM:
+        raise InputError(
+            f"offset must lie between −{_LARGEST_LOGARITHM:g} and {_LARGEST_LOGARITHM:g} for the loss "
+            f"{loss.name!r}, whose means it multiplies by its exponential; give the logarithm of the exposure"
+        )
+    return values
 
 
 def append_column(X: Any, value: float) -> Any:
