@@ -171,25 +171,23 @@ def used_by_one_run(cluster: Cluster, path: AnyPath | None) -> Iterator[None]:
         return
     place = Path(path)
     file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
-    with contextlib.ExitStack() as held:
-
-        def hold() -> None:
-            if cluster.rank == 0:
-                held.enter_context(_locked(file, place))
-
-        cluster.attempt("to look for checkpoints", hold)
+    # Process 0 holds the lock for all.
+    lock = partial(_lock, file, place) if cluster.rank == 0 else lambda: None
+    handle = cluster.attempt("to look for checkpoints", lock)
+    try:
         yield
+    finally:
+        if handle is not None:
+            file.unlink(missing_ok=True)
+            os.close(handle)
 
 
-@contextlib.contextmanager
-def _locked(file: Path, place: Path) -> Iterator[None]:
-    """Hold a lock that the system drops with this process."""
-    # The lock belongs to the open file: it ends with the process, however that ends.
+def _lock(file: Path, place: Path) -> int | None:
+    """Return the handle of a lock that the system drops with this process, however that ends."""
     try:
         import fcntl
     except ImportError:  # a system without such locks
-        yield
-        return
+        return None
     _check_folder(file.parent)
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -201,15 +199,10 @@ def _locked(file: Path, place: Path) -> Iterator[None]:
                 f"another run keeps its checkpoints in {place}: wait for its end, or name another place"
             ) from None
         except OSError:  # a disk without locks
-            break
+            return handle
         # Whoever held it before may have removed the file since it was opened.
         if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):
-            break
-        os.close(handle)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
+            return handle
         os.close(handle)
 
 
@@ -247,7 +240,6 @@ class Checkpoints:
         self.one_file, self.n_ranks = cluster.one_file, cluster.size
         self.manifest = path / "manifest"  # names the complete generation in a folder
         self.generation = 0
-        self._latest: JsonObject = {}
 
     def _file(self, generation: int) -> Path:
         if self.one_file:
@@ -255,12 +247,46 @@ class Checkpoints:
         place = f"rank-{self.cluster.rank:05d}-of-{self.n_ranks:05d}"
         return self.path / f"{place}.{generation:08d}.checkpoint"
 
-    def start(self, *, resume: bool) -> None:
-        """Check that a checkpoint can be written, before anything is run, and look for the last one."""
+    def start(self, make_process: MakeProcess | None, *, optional: bool) -> tuple[Process, Progress] | None:
+        """Check that a checkpoint can be written; return the process and the progress of the last one.
+
+        The result is None without a checkpoint, and if the run shall start anew (``make_process`` is None).
+        A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
+        later part of a fit whose first part was resumed, and an earlier fit left the file.
+        """
+        why, resume = "to look for checkpoints", make_process is not None
         # All count from the generation of process 0, whose manifest it is.
-        own = self.cluster.attempt("to look for checkpoints", partial(self._find_latest, resume))
-        self._latest = self.cluster.bcast(own)
-        self.generation = self._latest.get("generation", 0)
+        latest = self.cluster.bcast(self.cluster.attempt(why, partial(self._find_latest, resume)))
+        self.generation = latest.get("generation", 0)
+        if make_process is None or not latest:
+            return None
+        # The nodes of a process and the bits of its file belong to this number of ranks.
+        if latest["n_ranks"] != self.n_ranks:
+            if optional:
+                return None
+            raise RefusalError(
+                f"the checkpoint in {self.path} was written by {latest['n_ranks']} ranks "
+                f"and there are {self.n_ranks}; resume with as many as there were"
+            )
+        # Every process reads its own file; one that does not fit stops all.
+        path = self._file(self.generation)
+        why = "to read the checkpoint"
+        header, arrays = self.cluster.attempt(why, partial(read_container, path, "checkpoint"))
+        trouble = _why_refused(path, header, self.fingerprint)
+        if optional and any(self.cluster.allgather(bool(trouble))):
+            return None
+
+        def load() -> tuple[Process, Progress]:
+            if trouble:
+                raise InputError(trouble)
+            process, progress = _fill(path, header, arrays, make_process)
+            if process.position != latest.get("position", process.position):
+                raise InputError(f"{path} is of another position than the manifest says")
+            return process, progress
+
+        process, progress = self.cluster.attempt(why, load)
+        # The rows are the same for all, and only process 0 keeps them.
+        return process, dataclasses.replace(progress, rows=self.cluster.bcast(progress.rows))
 
     def _find_latest(self, resume: bool) -> JsonObject:
         """Return the generation, ranks and position of the last complete checkpoint; {} without one."""
@@ -281,40 +307,6 @@ class Checkpoints:
             if resume:
                 raise
             return {}  # a run that starts anew replaces it
-
-    def resume(self, make_process: MakeProcess, *, optional: bool) -> tuple[Process, Progress] | None:
-        """Return the process and the progress of the last checkpoint; None if there is no checkpoint.
-
-        A checkpoint of another run is refused. If it is ``optional``, the run starts anew instead: it is a
-        later part of a fit whose first part was resumed, and an earlier fit left the file.
-        """
-        why, size, latest = "to read the checkpoint", self.n_ranks, self._latest
-        # The nodes of a process and the bits of its file belong to this number of ranks.
-        if latest and latest["n_ranks"] != size and not optional:
-            raise RefusalError(
-                f"the checkpoint in {self.path} was written by {latest['n_ranks']} ranks "
-                f"and there are {size}; resume with as many as there were"
-            )
-        if not latest or latest["n_ranks"] != size:
-            return None
-        # Every process reads its own file; one that does not fit stops all.
-        path = self._file(self.generation)
-        header, arrays = self.cluster.attempt(why, partial(read_container, path, "checkpoint"))
-        trouble = _why_refused(path, header, self.fingerprint)
-        if optional and any(self.cluster.allgather(bool(trouble))):
-            return None
-
-        def load() -> tuple[Process, Progress]:
-            if trouble:
-                raise InputError(trouble)
-            process, progress = _fill(path, header, arrays, make_process)
-            if process.position != latest.get("position", process.position):
-                raise InputError(f"{path} is of another position than the manifest says")
-            return process, progress
-
-        process, progress = self.cluster.attempt(why, load)
-        # The rows are the same for all, and only process 0 keeps them.
-        return process, dataclasses.replace(progress, rows=self.cluster.bcast(progress.rows))
 
     def begin(self) -> None:
         """Remove the files about an earlier run's end; its checkpoint stays until there is a newer one."""

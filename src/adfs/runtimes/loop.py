@@ -369,6 +369,7 @@ class Loop:
         problem = nodes.problem
         deadline = begun + self._seconds - self.progress.seconds
         passes_left = self._most_passes - execution.work().computations / self._n_samples
+        cluster.activity = f"to try dual ascent at position {execution.position:.17g} of the schedule"
         duals = process.dual()
         assert duals is not None
         assert tol is not None

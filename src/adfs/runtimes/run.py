@@ -266,8 +266,8 @@ def _run_stages(
         identify = partial(run_fingerprint, stages.method.name, stages.setting, rule)
         fingerprint = cluster.attempt("to start", identify)
         checkpoints = Checkpoints(cluster, Path(options.checkpoint), fingerprint, part_of)
-        checkpoints.start(resume=options.resume)
-        resumed = checkpoints.resume(stages.resume, optional=later_part) if options.resume else None
+        make_process = stages.resume if options.resume else None
+        resumed = checkpoints.start(make_process, optional=later_part)
         process, progress = resumed or (process, progress)
     # From here on every process goes through the same positions.
     execution = Execution(process, nodes, stages.tau, stages.history.stages[-1].position)
