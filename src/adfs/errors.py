@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import ClassVar
 
-__all__ = ["AdfsError", "FileError", "InputError", "new_name", "unknown_name"]
+__all__ = ["AdfsError", "ExitCode", "FileError", "InputError", "new_name", "unknown_name"]
 
 #: What parameters, options and keys were called before version 0.3.
 _RENAMED = {
@@ -19,11 +20,21 @@ _RENAMED = {
 }
 
 
+class ExitCode(IntEnum):
+    """How a command ended; Ctrl-C and SIGTERM have the codes that shells use."""
+
+    NOT_CONVERGED = 1
+    BAD_REQUEST = 2
+    FILE_TROUBLE = 3
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
 class AdfsError(Exception):
     """Base class of the errors that this package raises."""
 
     #: The exit code of a command that fails with this error.
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[ExitCode] = ExitCode.BAD_REQUEST
 
 
 class InputError(AdfsError, ValueError):
@@ -68,7 +79,7 @@ class InputError(AdfsError, ValueError):
 class FileError(AdfsError, OSError):
     """A file could not be written or read, for a reason of the disk rather than of the request."""
 
-    exit_code = 3
+    exit_code = ExitCode.FILE_TROUBLE
 
 
 def new_name(name: object, known: Iterable[str]) -> str | None:

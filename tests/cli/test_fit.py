@@ -17,9 +17,8 @@ import pytest
 import adfs
 from adfs.algorithms import METHODS
 from adfs.cli import main
-from adfs.cli.app import NOT_CONVERGED, TERMINATED
 from adfs.data import LinearModel
-from adfs.errors import InputError
+from adfs.errors import ExitCode, InputError
 from adfs.files import load_modules
 from adfs.planning import Facts
 from adfs.problem import get_loss
@@ -117,7 +116,7 @@ def test_one_that_diverged_is_not_told_to_go_on(
 ) -> None:
     monkeypatch.setattr("adfs.runtimes.loop._DIVERGED_GAP", 1e-9)  # everything is too far away
     monkeypatch.setattr("adfs.runtimes.loop._DIVERGED_GROWTH", 0.0)
-    assert main(["fit", file, "--out", "m.json"]) == NOT_CONVERGED
+    assert main(["fit", file, "--out", "m.json"]) == ExitCode.NOT_CONVERGED
     told = capsys.readouterr().err
     assert "diverged after" in told
     assert "scale the features" in told
@@ -150,13 +149,13 @@ def test_sigterm_leaves_a_model_and_a_checkpoint(file: str) -> None:
         time.sleep(0.3)
         assert main(["fit", file, *endless[:-2], *kept[:2]]) == 2  # a live run's place
         run.send_signal(signal.SIGTERM)
-        assert run.wait(timeout=60) == TERMINATED
+        assert run.wait(timeout=60) == ExitCode.TERMINATED
     assert Path("kept").stat().st_size > 0
     assert not Path(".kept.lock").exists()
     assert LinearModel.load(Path("m.json")).training["outcome"] == "stopped"
     Path("m.json").unlink()
     resumed = [file, *endless, "--max-passes", "1", "--checkpoint", "kept"]
-    assert main(["fit", *resumed, "--resume"]) == NOT_CONVERGED
+    assert main(["fit", *resumed, "--resume"]) == ExitCode.NOT_CONVERGED
     assert LinearModel.load(Path("m.json")).training["passes"] > 1.0
 
 

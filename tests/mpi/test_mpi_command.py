@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from adfs.cli.app import INTERRUPTED, NOT_CONVERGED, TERMINATED, main
+from adfs.cli.app import main
 from adfs.data.model import LinearModel
+from adfs.errors import ExitCode
 from mpi_launch import Launched, environment, launch
 
 pytestmark = pytest.mark.mpi
@@ -43,7 +44,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
 
     kept = ["--checkpoint", str(tmp_path / "kept")]
     begun = fit_over_ranks(2, *accurate, *kept, "--max-passes", "5", "--out", str(tmp_path / "begun.json"))
-    assert begun.code == NOT_CONVERGED, begun.err  # a model all the same
+    assert begun.code == ExitCode.NOT_CONVERGED, begun.err  # a model all the same
     shown = ["--timeline", str(tmp_path / "waits.svg"), "--progress"]
     resumed = fit_over_ranks(2, *accurate, *kept, "--resume", "--out", str(tmp_path / "resumed.json"), *shown)
     assert resumed.code == 0, resumed.err
@@ -137,7 +138,7 @@ def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_pa
     kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
     command = [sys.executable, "-c", INTERRUPTED_FIT, str(folder), *endless, *kept]
     result = launch(2, command, timeout=150.0)
-    assert result.code == INTERRUPTED, result.err
+    assert result.code == ExitCode.INTERRUPTED, result.err
     assert any("the model so far, at a gap of" in line for line in result.sentences), result.err
     assert "MPI_ABORT" not in result.err
     assert LinearModel.load(Path(out)).training["outcome"] == "stopped"
@@ -189,8 +190,8 @@ def test_sigterm_ends_all_ranks_and_a_live_run_keeps_its_folder(two_files: str, 
     (sentence,) = second.sentences
     assert sentence.startswith(f"adfs: rank 0: another run keeps its checkpoints in {folder}")
     (first,) = found
-    assert first.code == TERMINATED, first.err
-    assert [(tmp_path / f"code-{rank}").read_text() for rank in (0, 1)] == [str(TERMINATED)] * 2
+    assert first.code == ExitCode.TERMINATED, first.err
+    assert [(tmp_path / f"code-{rank}").read_text() for rank in (0, 1)] == [str(int(ExitCode.TERMINATED))] * 2
     assert "MPI_ABORT" not in first.err
     assert LinearModel.load(out).training["outcome"] == "stopped"
     assert json.loads((folder / "ended.json").read_text())["outcome"] == "stopped"

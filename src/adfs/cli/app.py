@@ -25,7 +25,7 @@ import typer
 
 from adfs._version import __version__
 from adfs.cli.options import flatten
-from adfs.errors import AdfsError
+from adfs.errors import AdfsError, ExitCode
 from adfs.launching import wait_for_rank_0
 
 #: Command -> its module, in the order of ``adfs --help``; the function has the name of the command.
@@ -41,10 +41,6 @@ COMMANDS: dict[str, str] = {
     "report": "adfs.cli.compare",
     "net-bench": "adfs.cli.plan",
 }
-
-#: Exit codes: the tolerance was not reached; the request cannot be used; a file or standard output failed;
-#: Ctrl-C or a SIGTERM ended the run, with the codes that shells use.
-NOT_CONVERGED, BAD_REQUEST, FILE_TROUBLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 
 # Options that had another name before version 0.3.
 _RENAMED_OPTIONS = {"--algorithm": "--method", "--graph": "--network", "--graph-seed": "--network-seed"}
@@ -140,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _discard(sys.stdout)
         _say(f"cannot write to standard output: {error.strerror}")
-        code = FILE_TROUBLE
+        code = ExitCode.FILE_TROUBLE
     return code
 
 
@@ -155,24 +151,24 @@ def _run(given: list[str], debug: bool) -> int:
     try:
         code = build(helps)(args=given, prog_name="adfs", standalone_mode=False)
     except typer.Abort:
-        code = INTERRUPTED
+        code = ExitCode.INTERRUPTED
     except (AdfsError, typer.TyperException, OSError) as error:
         if isinstance(error, AdfsError):
             message, code = str(error), error.exit_code
         elif isinstance(error, typer.TyperException):
-            message, code = _current_option(error.format_message()), BAD_REQUEST
+            message, code = _current_option(error.format_message()), ExitCode.BAD_REQUEST
         elif error.errno is None:  # not a file, but a library that cannot be loaded, for instance
             raise
         else:
             # The error has a name only if opening a file failed; otherwise it is most likely the output.
             where = error.filename or "standard output or a file that was open"
-            message, code = f"reading or writing failed: {where}: {error.strerror}", FILE_TROUBLE
+            message, code = f"reading or writing failed: {where}: {error.strerror}", ExitCode.FILE_TROUBLE
         if debug:
             traceback.print_exception(error)
         wait_for_rank_0()
         _say(message)
-    if code in (INTERRUPTED, TERMINATED):
-        _say("interrupted" if code == INTERRUPTED else "told to end (SIGTERM)")
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        _say("interrupted" if code == ExitCode.INTERRUPTED else "told to end (SIGTERM)")
     return code if isinstance(code, int) else 0
 
 

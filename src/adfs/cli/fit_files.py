@@ -21,10 +21,10 @@ import numpy as np
 
 from adfs._version import __version__
 from adfs.cli import options
-from adfs.cli.app import INTERRUPTED, TERMINATED, handling_sigterm, sigterm_as_ctrl_c
+from adfs.cli.app import handling_sigterm, sigterm_as_ctrl_c
 from adfs.data import LinearModel, ReadOptions, Table, align, read_table, stack
 from adfs.data.table import labels_for
-from adfs.errors import AdfsError, InputError, unknown_name
+from adfs.errors import AdfsError, ExitCode, InputError, unknown_name
 from adfs.estimators import ADFSClassifier, ADFSClassifierCV, ADFSRegressor, ADFSRegressorCV
 from adfs.estimators.base import count_nodes
 from adfs.estimators.pipeline import FittedModel
@@ -137,7 +137,7 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
                 errors.append(error)
             cluster.activity = "to end the fit"
             codes, signalled = zip(*cluster.allgather([code, bool(signals)]), strict=True)
-        return TERMINATED if codes[0] == INTERRUPTED and any(signalled) else int(codes[0])
+        return ExitCode.TERMINATED if codes[0] == ExitCode.INTERRUPTED and any(signalled) else int(codes[0])
 
 
 # --------------------------------------------------------------------------- the estimator

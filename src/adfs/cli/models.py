@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adfs.cli import options
-from adfs.errors import InputError
+from adfs.errors import ExitCode, InputError
 from adfs.files import check_outputs, load_modules, write_whole
 from adfs.launching import launch_of, launched_by_mpi
 
@@ -59,7 +59,6 @@ def fit(
     _check_files(files, output, limits, over_mpi)
 
     # The heavy modules are imported after the checks, so that a wrong option is reported at once.
-    from adfs.cli.app import TERMINATED
     from adfs.cli.fit_files import FitRequest, fit_files
 
     load_modules(output.imports or [])
@@ -77,7 +76,7 @@ def fit(
     except KeyboardInterrupt as error:
         if not error.args:
             raise
-        return TERMINATED  # before there was a model
+        return ExitCode.TERMINATED  # before there was a model
 
 
 # --------------------------------------------------------------------------- before a fit
@@ -166,7 +165,6 @@ def _score_table(summary: JsonObject) -> str:
 
 def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
     """Print how the fit ended, and return the exit code for it."""
-    from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
     from adfs.runtimes.loop import Outcome
 
     summary = fitted.summary
@@ -187,10 +185,10 @@ def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
         )
         code = 0
     elif fitted.outcome is Outcome.STOPPED:
-        sentence, code = f"the model so far, at a gap of {gap:.1e}, was written{where}", INTERRUPTED
+        sentence, code = f"the model so far, at a gap of {gap:.1e}, was written{where}", ExitCode.INTERRUPTED
     elif fitted.outcome is Outcome.DIVERGED:
         advice = "scale the features to about 1, or raise the penalty (a smaller -C, a larger --alpha)"
-        sentence, code = f"diverged after {passes:.3g} passes; {advice}", NOT_CONVERGED
+        sentence, code = f"diverged after {passes:.3g} passes; {advice}", ExitCode.NOT_CONVERGED
     else:
         # The limit that ended the fit: the passes are rounded, so they may be a little below theirs.
         used_up = request.limits.seconds is None or passes >= 0.99 * request.model.max_iter
@@ -199,7 +197,7 @@ def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
             f"stopped ({fitted.outcome}){chosen} at a gap of {gap:.1e} after {passes:.0f} passes, above "
             f"--tol {request.model.tol:g}; raise {limit} or --tol, or scale the features"
         )
-        code = NOT_CONVERGED
+        code = ExitCode.NOT_CONVERGED
     print(f"adfs: {sentence}", file=sys.stderr)
     return code
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adfs.cli.options import FileOptions, ProblemOptions, RunLimits, option
-from adfs.errors import InputError
+from adfs.errors import ExitCode, InputError
 from adfs.files import check_outputs, write_whole
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def simulate(
     outputs = {"--out": output.out, "--history": output.history, "--checkpoint": limits.checkpoint}
     check_outputs({"DATA": data}, outputs)
 
-    from adfs.cli.app import INTERRUPTED, NOT_CONVERGED
     from adfs.runtimes import Outcome
     from adfs.runtimes import simulate as run_simulation
 
@@ -122,12 +121,12 @@ def simulate(
             print(f"{name:<9} {value:.6g}" if isinstance(value, float) else f"{name:<9} {value}")
     # Without --tol a run that used up its passes did what was asked.
     if result.outcome is Outcome.STOPPED:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     if result.outcome is Outcome.DIVERGED or (
         limits.tol is not None and result.outcome is not Outcome.CONVERGED
     ):
         print(f"adfs: {result.outcome} at a gap of {result.gap:.1e}", file=sys.stderr)
-        return NOT_CONVERGED
+        return ExitCode.NOT_CONVERGED
     return 0
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from adfs._version import __version__
 from adfs.algorithms.base import Method, get_method
-from adfs.errors import AdfsError, InputError
+from adfs.errors import AdfsError, ExitCode, InputError
 from adfs.experiments.comparison import Comparison, MethodSpec, read_comparison
 from adfs.experiments.inputs import is_data_file, make_problem
 from adfs.experiments.results import Results, load_runs, run_path
@@ -46,7 +46,7 @@ _ORIGIN = "# from "
 class RunsInterruptedError(AdfsError):
     """The runs were interrupted; finished ones are kept, and the same call continues from there."""
 
-    exit_code = 130  # as for Ctrl-C in a shell
+    exit_code = ExitCode.INTERRUPTED
 
 
 # --------------------------------------------------------------------------- one run
