@@ -219,7 +219,8 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
             return None
         key = (
             self._index_key(signature, codegen),  # holds the processor and the function's byte code
-            [f"{item.__module__}.{item.__qualname__}" for item in objects],
+            # The order of a tuple's fields may change in a file that is not hashed.
+            [(item.__module__, item.__qualname__, getattr(item, "_fields", ())) for item in objects],
             (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__),
             (numba.config.OPT, numba.config.BOUNDSCHECK),
         )

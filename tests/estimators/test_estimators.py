@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import signal
 import subprocess
 import sys
 import warnings
@@ -29,6 +30,7 @@ from adfs import ADFSClassifier, ADFSRegressor
 from adfs.errors import InputError
 from adfs.estimators.solver import Solver
 from adfs.runtimes import Outcome, simulate
+from adfs.runtimes.loop import Loop
 from estimators.agreement_cases import classification, regression
 
 # These two compare two fits to 1e-7, which a certified gap does not promise; by Newton's method they hold.
@@ -254,6 +256,25 @@ def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = classification("breast_cancer")
     with pytest.raises(KeyboardInterrupt):
         ADFSClassifier().fit(X, y)
+
+
+def test_ctrl_c_at_the_end_of_a_run_stops_the_next_run_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dual method solves a problem per round of the intercept: a request between two runs is not lost."""
+    run, ended = Loop._run, []
+
+    def interrupted(loop: Loop) -> Any:
+        ending = run(loop)
+        ended.append(str(ending.outcome))
+        if len(ended) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return ending
+
+    monkeypatch.setattr(Loop, "_run", interrupted)
+    X, y = classification("breast_cancer")
+    with pytest.raises(KeyboardInterrupt):
+        ADFSClassifier(method="adfs", tol=1e-9, random_state=0).fit(X, y)
+    assert ended == ["converged", "stopped"]
+    ADFSClassifier(method="adfs", random_state=0).fit(X, y)  # a new fit is not stopped
 
 
 SENTENCES = [

@@ -166,6 +166,7 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
         the network that this process holds, in the order of its parts.
         """
         with self.cluster or OneProcess() as cluster:
+            cluster.interrupted = False  # of an earlier fit
             # Processes that disagree stop here, before they wait for each other.
             check_alike(cluster, self, X)
             ready = self._prepare(cluster, (X, y, sample_weight, offset), options, nodes)

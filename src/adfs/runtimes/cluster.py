@@ -160,6 +160,9 @@ class Cluster(ABC):
         The machine of each process.
     one_file : bool
         Whether a checkpoint is one file of this process (otherwise a folder with one file per process).
+    interrupted : bool
+        Whether a request to stop came while a run was ending for another reason: the next run of the same fit
+        stops.
     activity : str
         The purpose of the messages from now on, for the sentence of a process that waits too long: "rank 0
         waited 60 s for rank 1 *to read the data* and gave up". `attempt` and `in_turns` set it; other code
@@ -172,6 +175,7 @@ class Cluster(ABC):
     size: int = 1
     hosts: Sequence[str] = ("",)
     one_file: bool = False
+    interrupted: bool = False
     activity: str = "at the start"
     suspended: float = 0.0
 

@@ -128,7 +128,7 @@ class Loop:
         options = self._options = stages.options
         self._bar: ProgressBar | None = None
         self._saved = time.perf_counter()
-        self.interrupted = False
+        self.interrupted = execution.cluster.interrupted
         self.last = self._last_position()
         # Nobody asked to record the run: checks are rare, and cheap far from the tolerance.
         self._unrecorded = options.record is None and options.tol is not None
@@ -152,7 +152,10 @@ class Loop:
         if self._checkpoints is not None:
             self._checkpoints.begin()
         with _interrupts(self, self._checkpoints is not None):
-            return self._run()
+            ending = self._run()
+        # A request that came after the last slice is for the next run of the fit, if there is one.
+        self.execution.cluster.interrupted = self.interrupted and ending.outcome is not Outcome.STOPPED
+        return ending
 
     def _run(self) -> Ending:
         execution, progress, stages = self.execution, self.progress, self.stages
