@@ -139,37 +139,35 @@ def _open_directly(path: AnyPath, status: os.stat_result) -> IO[bytes]:
     return os.fdopen(os.dup(handle), "wb")
 
 
-def check_writable(path: AnyPath) -> None:
-    """Raise unless a file can be written there; to be called before the work whose result it holds."""
+def check_writable(path: AnyPath, *, as_folder: bool = False) -> None:
+    """Raise unless a file can be written there, or files into a folder, which may have to be made.
+
+    It is called before the work whose result the file holds.
+    """
     path = Path(path)
+    refusal = f"cannot write into {path}" if as_folder else f"cannot write {path}"
     try:
         old = _status(path)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    if old is not None and stat.S_ISDIR(old.st_mode):
-        raise InputError(f"cannot write {path}: it is a directory")
-    if old is not None and not os.access(path, os.W_OK) and _output_handle(old) is None:
-        raise InputError(f"cannot write {path}: no permission to write to it")
-    if old is not None and _is_special(old):
-        return
-    # A regular file is replaced by a new one in the folder of its target.
-    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
-    _check_parent(folder, f"cannot write {path}")
-
-
-def _check_parent(folder: Path, refusal: str) -> None:
+        raise InputError(f"{refusal}: {error.strerror or error}") from None
+    is_folder = old is not None and stat.S_ISDIR(old.st_mode)
+    if as_folder:
+        if old is not None and not is_folder:
+            raise InputError(f"{refusal}: it is a file, and a folder is needed")
+        folder = path if is_folder else path.parent
+    else:
+        if is_folder:
+            raise InputError(f"{refusal}: it is a directory")
+        if old is not None and not os.access(path, os.W_OK) and _output_handle(old) is None:
+            raise InputError(f"{refusal}: no permission to write to it")
+        if old is not None and _is_special(old):
+            return
+        # A regular file is replaced by a new one in the folder of its target.
+        folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise InputError(f"{refusal}: there is no directory {folder}")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{refusal}: no permission to write into {folder}")
-
-
-def check_folder(path: AnyPath) -> None:
-    """Raise unless there is a folder that can be written into, or one can be made."""
-    path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"cannot write into {path}: it is a file, and a folder is needed")
-    _check_parent(path if path.exists() else path.parent, f"cannot write into {path}")
 
 
 def check_outputs(
@@ -183,12 +181,13 @@ def check_outputs(
     Each mapping goes from the name of an option or argument (``"FILE"``, ``"--out"``) to its path, None where
     it was not given: the files to read, the files to write, and the folders to write into.
     """
+    folders = folders or {}
     # Compare each output with all inputs and with the outputs before it.
     others: list[tuple[str, AnyPath]] = []
     for name, given in inputs.items():
         paths = [given] if isinstance(given, str | os.PathLike) else given or []
         others += [(name, path) for path in paths]
-    for name, path in [*outputs.items(), *(folders or {}).items()]:
+    for name, path in [*outputs.items(), *folders.items()]:
         if path is None:
             continue
         for other, other_path in others:
@@ -199,13 +198,7 @@ def check_outputs(
                     f"give {name} another name"
                 )
         others.append((name, path))
-    # Then check that each can be written.
-    for path in outputs.values():
-        if path is not None:
-            check_writable(path)
-    for path in (folders or {}).values():
-        if path is not None:
-            check_folder(path)
+        check_writable(path, as_folder=name in folders)
 
 
 def _same_file(one: AnyPath, other: AnyPath) -> bool:

@@ -34,11 +34,11 @@ COMMANDS: dict[str, str] = {
     "predict": "adfs.cli.models",
     "score": "adfs.cli.models",
     "simulate": "adfs.cli.simulate",
-    "rates": "adfs.cli.simulate",
+    "rates": "adfs.cli.plan",
     "plan": "adfs.cli.plan",
-    "compare": "adfs.cli.compare",
-    "reproduce": "adfs.cli.compare",
-    "report": "adfs.cli.compare",
+    "compare": "adfs.cli.simulate",
+    "reproduce": "adfs.cli.simulate",
+    "report": "adfs.cli.simulate",
     "net-bench": "adfs.cli.plan",
 }
 

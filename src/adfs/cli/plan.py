@@ -1,4 +1,4 @@
-"""``adfs plan`` and ``adfs net-bench``."""
+"""``adfs plan``, ``adfs rates`` and ``adfs net-bench``: predictions, and the measurements they can use."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adfs.cli import options
-from adfs.cli.options import WeightedFileOptions, option
+from adfs.cli.options import FileOptions, ProblemOptions, WeightedFileOptions, option
+from adfs.cli.simulate import Data, make_setting
 from adfs.errors import InputError
 from adfs.files import check_outputs
 from adfs.launching import launched_by_mpi
 
 if TYPE_CHECKING:
+    from adfs.network import Network
     from adfs.planning import Facts, Plan
     from adfs.problem import Problem
+    from adfs.theory import Parameters
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,6 @@ def _source(
     seed: int,
 ) -> Problem | Facts:
     """Return the problem of the data, or the facts that were given instead."""
-    from adfs.cli.simulate import make_setting
     from adfs.planning import Facts
 
     # Sizes are given if and only if there are no data.
@@ -227,9 +230,6 @@ def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[
 
 def _show(result: Plan) -> None:
     """Print the facts, each method at its best, and the recommendation."""
-    from rich.console import Console
-    from rich.table import Table
-
     from adfs.pages import number
 
     facts = result.facts
@@ -238,20 +238,112 @@ def _show(result: Plan) -> None:
         f"κ_b = {number(facts.kappa_b)}, τ = {result.tau:.4g}"
     )
     # A file or a pipe takes all columns; a screen of fewer than 110 characters takes all but the last three.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    texts = result.text_table
-    kept = len(texts.columns) if console.width >= 110 else len(texts.columns) - 3
-    # Numbers are aligned to the right; the recommendation is bold.
-    table = Table(box=None, pad_edge=False)
-    for head in texts.columns[:kept]:
-        table.add_column(head, justify="left" if head in ("method", "network") else "right", no_wrap=True)
-    best = result.predictions.index(result.best)
-    for row in texts.drop_duplicates("method").itertuples():
-        table.add_row(*row[1 : 1 + kept], style="bold" if row.Index == best else None)
-    console.print(table)
+    table = result.text_table.drop_duplicates("method")
+    if sys.stdout.isatty() and get_terminal_size().columns < 110:
+        table = table.iloc[:, :-3]
+    print(table.to_string(index=False), end="\n\n")
+    print(*result.sentences(), sep="\n")
+
+
+# --------------------------------------------------------------------------- the rates of the theory
+
+
+@dataclass(frozen=True)
+class RateOptions:
+    """The parameters whose rates are printed.
+
+    parameters: tuned or paper.
+    tau: Time of a message, one sample's computation taking 1 (5).
+    as_json: Print one JSON object.
+    """
+
+    parameters: str = "tuned"
+    tau: float | None = None
+    as_json: bool = option(False, "--json")
+
+
+def rates(data: Data, setting: ProblemOptions, reading: FileOptions, asked: RateOptions) -> None:
+    """Print what theory predicts for a problem and a network.
+
+    Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
+
+    Examples
+    --------
+    adfs rates sklearn:breast_cancer --nodes 9 --network grid:3x3 --tau 5
+    adfs rates train.svm --nodes 16 --network torus --sigma 0.1 --tau 50 --json
+    """
+    from adfs.algorithms import get_method
+    from adfs.runtimes.delays import DEFAULT_TAU
+    from adfs.theory import summarize, table1
+
+    tau = DEFAULT_TAU if asked.tau is None else asked.tau
+    problem, network = make_setting(data, reading, setting)
+    get_method("adfs").check(problem)
+    chosen = get_method("adfs").parameters(problem, network, choice=asked.parameters, tau=tau)
+    # The paper's table and our own facts use the same τ.
+    table, facts = table1(summarize(problem), network, tau), _rate_facts(problem, network, chosen, tau)
+    name = network.name or setting.network
+    if asked.as_json:
+        # JSON has no infinity.
+        finite = {key: value if math.isfinite(value) else None for key, value, _ in facts}
+        rows = {str(key): float(row["time"]) for key, row in table.iterrows()}
+        print(json.dumps(finite | {"network": name, "parameters": chosen.kind, "table1": rows}))
+        return
+    print(f"Problem and network ({name})")
+    for _, value, text in facts:
+        if text:
+            print(f"  {text:<58} {value}" if isinstance(value, int) else f"  {text:<58} {value:.6g}")
     print()
-    for sentence in result.sentences():
-        print(sentence)
+    print(chosen)
+    print()
+    print("Table 1: time to divide the error by e, constants left out")
+    shown = table.copy()
+    shown["time"] = [f"{value:.4g}" for value in shown["time"]]
+    print(shown[["time", "formula"]].to_string())
+
+
+def _rate_facts(
+    problem: Problem, network: Network, chosen: Parameters, tau: float
+) -> list[tuple[str, float, str]]:
+    """Return the name, the value and the description of each rate; without one it is for ``--json`` only."""
+    from adfs.algorithms import RoundEffort, get_method
+    from adfs.planning import Facts
+    from adfs.theory import node_sizes, theorem4_step_time
+
+    events = 1.0 / chosen.contraction
+    passes = events * chosen.p_comp / problem.n_samples
+    time = events * theorem4_step_time(chosen, network, tau).nu
+    # Newton and L-BFGS do not converge linearly: rounds to a fixed error replace the rate. A round waits for
+    # the node with the most work, and for a sum over all nodes.
+    facts, sizes = Facts.of(problem), node_sizes(problem)
+    rounds: list[tuple[str, float, str]] = []
+    for method in (get_method("newton"), get_method("lbfgs")):
+        effort = method.effort(None, sizes, network)
+        assert isinstance(effort, RoundEffort)
+        count = method.cost(facts, network, 1e-8).position
+        title = f"{method.label} (not linear): rounds to plan for an error of 1e-8"
+        rounds.append((f"{method.name}_rounds_to_1e-8", count, title))
+        time_of_one = float(effort.samples.max()) + effort.hops * tau
+        rounds.append((f"{method.name}_time_of_a_round", time_of_one, "idealised time of one of them"))
+    return [
+        ("n_nodes", problem.n_nodes, "nodes, n"),
+        ("n_samples", problem.n_samples, "samples of all nodes, nm"),
+        ("n_features", problem.n_features, "features, d"),
+        ("kappa_s", problem.kappa_s, "stochastic condition number, κ_s"),
+        ("kappa_b", problem.kappa_b, "batch condition number, κ_b"),
+        ("gamma", network.gamma, "spectral gap of the network, γ"),
+        ("tau", tau, "time of a message, τ"),
+        ("contraction", chosen.contraction, "ADFS: contraction per event, ρ"),
+        ("p_comm", chosen.p_comm, ""),  # the parameters are printed below, this one among them
+        ("events_to_divide_by_e", events, "events to divide the error by e, 1/ρ"),
+        ("passes_to_divide_by_e", passes, "passes over the data in them"),
+        ("messages_to_divide_by_e", 2.0 * events * chosen.p_comm, "messages in them"),
+        ("time_to_divide_by_e_at_most", time, "idealised time of them, at most (Theorem 4)"),
+        *rounds,
+    ]
+
+
+# --------------------------------------------------------------------------- measurements
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,24 @@
-"""``adfs simulate`` and ``adfs rates``: a run on a simulated network, and the rates of the theory."""
+"""``adfs simulate``, ``adfs compare``, ``adfs reproduce`` and ``adfs report``: runs on simulated networks."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adfs.cli.options import FileOptions, ProblemOptions, RunLimits, option
-from adfs.errors import ExitCode, InputError
+from adfs.errors import ExitCode, InputError, unknown_name
 from adfs.files import check_outputs, write_whole
 
 if TYPE_CHECKING:
+    from adfs.experiments import Comparison, Results
     from adfs.network import Network
     from adfs.problem import Problem
-    from adfs.theory import Parameters
 
 Data = Annotated[
     str,
@@ -160,96 +160,247 @@ def make_setting(data: str, reading: FileOptions, setting: ProblemOptions) -> tu
     return problem, network
 
 
-@dataclass(frozen=True)
-class RateOptions:
-    """The parameters whose rates are printed.
+# --------------------------------------------------------------------------- comparisons
 
-    parameters: tuned or paper.
-    tau: Time of a message, one sample's computation taking 1 (5).
-    as_json: Print one JSON object.
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The samples; the fields of `adfs.experiments.DataSpec`.
+
+    source: A file; gaussians (the paper's); synthetic:900x10; sklearn:breast_cancer, …
+    samples_per_node: So many random samples per node; all by default.
+    normalise: none, rows or columns.
     """
 
-    parameters: str = "tuned"
+    source: str | None = option(None, "--data")
+    samples_per_node: int | None = option(None, least=1)
+    normalise: str | None = None
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """The comparison; the fields of `adfs.experiments.Comparison`.
+
+    network: cycle, torus, grid:3x3, …; or a file, .graphml or an edge list.
+    n_nodes: Number of nodes, for a network whose name does not contain it.
+    partition: random, contiguous or label.
+    loss: A registered loss by name.
+    sigma: σ_i, the strong convexity at every node.
+    tau: Time of a message, one sample's computation taking 1.
+    delays: exponential or fixed.
+    methods: A method; may be repeated: adfs, msda, adfs:parameters=paper,label=Paper, …
+    seeds: Number of seeds, from 0.
+    target: Run until F - F* stays below this, in the mean over nodes.
+    relative: Whether errors are divided by F(0).
+    max_time: End a run after this idealised time.
+    max_passes: End a run after so many passes over the data.
+    title: Title of figures and page.
+    imports: A module or .py file that registers methods or losses; may be repeated.
+    """
+
+    network: str | None = None
+    n_nodes: int | None = option(None, "--nodes", least=1)
+    partition: str | None = None
+    loss: str | None = None
+    sigma: float | None = None
     tau: float | None = None
-    as_json: bool = option(False, "--json")
+    delays: str | None = None
+    methods: list[str] | None = option(None, "--method")
+    seeds: int | None = option(None, least=1)
+    target: float | None = None
+    relative: bool | None = option(None, "--relative/--absolute")
+    max_time: float | None = None
+    max_passes: float | None = None
+    title: str | None = None
+    imports: list[str] | None = option(None, "--import")
 
 
-def rates(data: Data, setting: ProblemOptions, reading: FileOptions, options: RateOptions) -> None:
-    """Print what theory predicts for a problem and a network.
+@dataclass(frozen=True)
+class RunnerOptions:
+    """How the runs are made; the parameters of `adfs.experiments.run_comparison`.
 
-    Condition numbers, γ, ADFS's parameters, the predicted rates, and the paper's Table 1.
+    jobs: Processes; as many as cores by default.
+    fresh: Repeat the runs that are in the folder.
+    progress: Progress on standard error; by default on a terminal only.
+    """
+
+    jobs: int | None = option(None, "--jobs", "-j", least=1)
+    fresh: bool = False
+    progress: bool | None = option(None, "--progress/--no-progress")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters, with the number of cores for the jobs if they are not given."""
+        from joblib import cpu_count
+
+        return asdict(self) | {"jobs": self.jobs or cpu_count()}
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """The folder of the results.
+
+    out: Folder of the results; the file's name by default.
+    traces: Format of the traces: csv or parquet.
+    """
+
+    out: Path | None = option(None, "--out", "-o")
+    traces: str = "csv"
+
+
+def compare(
+    data: DataOptions,
+    comparison: ComparisonOptions,
+    runner: RunnerOptions,
+    results: FolderOptions,
+    file: Annotated[
+        Path | None, typer.Argument(help="A comparison in TOML; the options override it.")
+    ] = None,
+) -> None:
+    """Compare methods on a problem and a network: traces, figures, a table, and a page.
+
+    The comparison is described in a TOML file, by options, or both. Finished runs are kept in the folder: the
+    same command continues after an interruption.
 
     Examples
     --------
-    adfs rates sklearn:breast_cancer --nodes 9 --network grid:3x3 --tau 5
-    adfs rates train.svm --nodes 16 --network torus --sigma 0.1 --tau 50 --json
+    adfs compare comparison.toml
+    adfs compare comparison.toml --seeds 10 --tau 50 --out slow-network
+    adfs compare --data sklearn:breast_cancer --network grid:3x3 --method adfs --method msda --seeds 3
+    adfs compare covtype.toml --data covtype.libsvm.binary.scale.bz2 --jobs 4
+    adfs compare comparison.toml --import mymethod.py --method mine --method adfs:parameters=paper
     """
-    from adfs.algorithms import get_method
-    from adfs.runtimes.delays import DEFAULT_TAU
-    from adfs.theory import summarize, table1
+    from adfs.experiments import run_comparison, write_folder
 
-    tau = DEFAULT_TAU if options.tau is None else options.tau
-    problem, network = make_setting(data, reading, setting)
-    get_method("adfs").check(problem)
-    chosen = get_method("adfs").parameters(problem, network, choice=options.parameters, tau=tau)
-    # The paper's table and our own facts use the same τ.
-    table, facts = table1(summarize(problem), network, tau), _rate_facts(problem, network, chosen, tau)
-    name = network.name or setting.network
-    if options.as_json:
-        # JSON has no infinity.
-        finite = {key: value if math.isfinite(value) else None for key, value, _ in facts}
-        rows = {str(key): float(row["time"]) for key, row in table.iterrows()}
-        print(json.dumps(finite | {"network": name, "parameters": chosen.kind, "table1": rows}))
-        return
-    print(f"Problem and network ({name})")
-    for _, value, text in facts:
-        if text:
-            print(f"  {text:<58} {value}" if isinstance(value, int) else f"  {text:<58} {value:.6g}")
-    print()
-    print(chosen)
-    print()
-    print("Table 1: time to divide the error by e, constants left out")
-    shown = table.copy()
-    shown["time"] = [f"{value:.4g}" for value in shown["time"]]
-    print(shown[["time", "formula"]].to_string())
+    # A wrong format of the traces is reported now, not after hours of running.
+    if results.traces not in ("csv", "parquet"):
+        raise unknown_name("format of traces", results.traces, ("csv", "parquet"))
+    if results.traces == "parquet" and find_spec("pyarrow") is None:
+        raise InputError("parquet needs pyarrow: pip install pyarrow, or use --traces csv")
+    # The file, the options, or both.
+    described = _described(file, data, comparison)
+    # The folder is named after the file, which must not be overwritten.
+    named = Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
+    folder = results.out or named
+    if folder.resolve() == (file or Path()).resolve() or folder.is_file():
+        raise InputError(f"{folder} is a file: name a folder for the results with --out")
+    runs = run_comparison(described, folder, origin=file, **runner.settings())
+    write_folder(runs, folder, traces=results.traces)
+    _show_times(runs)
+    print(f"\n{folder / 'report.html'}")
 
 
-def _rate_facts(
-    problem: Problem, network: Network, chosen: Parameters, tau: float
-) -> list[tuple[str, float, str]]:
-    """Return the name, the value and the description of each rate; without one it is for ``--json`` only."""
-    from adfs.algorithms import RoundEffort, get_method
-    from adfs.planning import Facts
-    from adfs.theory import node_sizes, theorem4_step_time
+def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptions) -> Comparison:
+    """Return the comparison of a file, of options, or of both, and check the names in it."""
+    from adfs.experiments import Comparison, read_comparison
 
-    events = 1.0 / chosen.contraction
-    passes = events * chosen.p_comp / problem.n_samples
-    time = events * theorem4_step_time(chosen, network, tau).nu
-    # Newton and L-BFGS do not converge linearly: rounds to a fixed error replace the rate. A round waits for
-    # the node with the most work, and for a sum over all nodes.
-    facts, sizes = Facts.of(problem), node_sizes(problem)
-    rounds: list[tuple[str, float, str]] = []
-    for method in (get_method("newton"), get_method("lbfgs")):
-        effort = method.effort(None, sizes, network)
-        assert isinstance(effort, RoundEffort)
-        count = method.cost(facts, network, 1e-8).position
-        title = f"{method.label} (not linear): rounds to plan for an error of 1e-8"
-        rounds.append((f"{method.name}_rounds_to_1e-8", count, title))
-        time_of_one = float(effort.samples.max()) + effort.hops * tau
-        rounds.append((f"{method.name}_time_of_a_round", time_of_one, "idealised time of one of them"))
-    return [
-        ("n_nodes", problem.n_nodes, "nodes, n"),
-        ("n_samples", problem.n_samples, "samples of all nodes, nm"),
-        ("n_features", problem.n_features, "features, d"),
-        ("kappa_s", problem.kappa_s, "stochastic condition number, κ_s"),
-        ("kappa_b", problem.kappa_b, "batch condition number, κ_b"),
-        ("gamma", network.gamma, "spectral gap of the network, γ"),
-        ("tau", tau, "time of a message, τ"),
-        ("contraction", chosen.contraction, "ADFS: contraction per event, ρ"),
-        ("p_comm", chosen.p_comm, ""),  # the parameters are printed below, this one among them
-        ("events_to_divide_by_e", events, "events to divide the error by e, 1/ρ"),
-        ("passes_to_divide_by_e", passes, "passes over the data in them"),
-        ("messages_to_divide_by_e", 2.0 * events * chosen.p_comm, "messages in them"),
-        ("time_to_divide_by_e_at_most", time, "idealised time of them, at most (Theorem 4)"),
-        *rounds,
-    ]
+    # Only the options that were given override the file.
+    table = {name: value for name, value in asdict(comparison).items() if value is not None}
+    source = {name: value for name, value in asdict(data).items() if value is not None}
+    if source:
+        table["data"] = source
+    # A file may be complete without any option; options alone must name the data.
+    if file is not None:
+        described = read_comparison(file, table)
+    elif not table:
+        raise InputError("give a TOML file, or --data, --network and --method; see adfs compare --help")
+    elif source and data.source is None:
+        raise InputError("--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer")
+    else:
+        described = Comparison.from_table(table, base=Path.cwd())
+    # Importing runs code, so the command reports it.
+    if described.imports:
+        print(f"adfs: imports {', '.join(described.imports)}", file=sys.stderr)
+    # Names of losses and methods are known only after the imports.
+    try:
+        described.check_names()
+    except InputError as error:
+        raise InputError(f"{file}: {error}" if file is not None else str(error)) from None
+    return described
+
+
+def _show_times(results: Results) -> None:
+    """Print the times from which each method stays below each error."""
+    from adfs.experiments.results import time_table
+
+    # The same table as in times.md.
+    comparison = results.comparison
+    over = f", medians of {len(comparison.seeds)} seeds," if len(comparison.seeds) > 1 else ""
+    unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
+    print(f"{comparison.title}: idealised time{over} until {unit} stays below …")
+    print(time_table(results).to_string())
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """The paper's experiments.
+
+    quick: Scaled-down settings and one seed, for a first look.
+    seeds: How many seeds; 5 by default, 1 if quick.
+    out: Folder of the results (reproduce, or reproduce-quick).
+    """
+
+    quick: bool = False
+    seeds: int | None = option(None, least=1)
+    out: Path | None = option(None, "--out", "-o")
+
+
+def reproduce(
+    which: Annotated[str, typer.Argument(help="small, large, many-samples, table or all.")],
+    runner: RunnerOptions,
+    options: ReproduceOptions,
+) -> None:
+    """Run the paper's experiments again, and report which of its claims hold in these runs.
+
+    small: 2 x 2 nodes with 1000 samples each; large: 10 x 10 with 300; many-samples: 7 x 7 with 10,000;
+    table: Table 1, and the time per step against Theorem 4's bound. Finished runs are kept: the same command
+    continues after an interruption.
+
+    Examples
+    --------
+    adfs reproduce all --quick
+    adfs reproduce large --seeds 3 --jobs 4
+    adfs reproduce table
+    """
+    from adfs.experiments.paper import reproduce as run_paper
+    from adfs.experiments.paper import step_time_text, table_text
+
+    quick = options.quick
+    folder = options.out or Path("reproduce-quick" if quick else "reproduce")
+    reproduction = run_paper(which, folder, quick=quick, seeds=options.seeds, **runner.settings())
+    # Each setting has its own folder and page.
+    for name, results in reproduction.results.items():
+        _show_times(results)
+        print(f"{folder / name / 'report.html'}\n")
+    # Only `table` and `all` evaluate Table 1 and Theorem 4.
+    if not reproduction.table.empty:
+        print("Table 1: idealised time to divide the error by e; predictions leave constants out")
+        print(table_text(reproduction.table).to_string())
+        print(
+            "\nTheorem 4: time per step on the clock of its proof, and its bound where its assumption holds"
+        )
+        print(step_time_text(reproduction.step_times).to_string(index=False))
+        print()
+    if reproduction.findings:
+        print("Claims" + (", on scaled-down settings" if quick else ""))
+        for finding in reproduction.findings:
+            print(f"  {finding.verdict:<14} {finding.text}\n{'':17}{finding.detail}")
+    if which == "all":
+        print(f"\n{folder / 'index.html'}")
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that adfs compare or adfs reproduce wrote.")],
+) -> None:
+    """Make the page, the figures and the table of a comparison again, from the runs in its folder.
+
+    A report never imports or runs the modules that the folder's comparison.toml names.
+
+    Examples
+    --------
+    adfs report comparison
+    adfs report reproduce/large
+    """
+    from adfs.experiments import remake_folder
+
+    remake_folder(folder)
+    print(folder / "report.html")

@@ -9,6 +9,7 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,11 @@ _FORMAT = "adfs-model"
 # Files of version 2 have packed coefficients: they are read, and no longer written.
 _VERSION, _PACKED_VERSION = 1, 2
 _PACKING = "little-endian, bytes transposed, zlib, base64"
+# The entries of a file between its version and its coefficients, in their order.
+_ENTRIES = (
+    *("task", "loss", "link", "classes", "softmax", "n_features", "feature_names"),
+    *("index_base", "label", "intercept", "training"),
+)
 # The links that the losses of each task may have.
 _LINKS = {"classification": ("identity", "logit"), "regression": ("identity", "log")}
 
@@ -108,24 +114,11 @@ class LinearModel:
 
     def to_json(self) -> str:
         """Return the file's text: one line per entry, and one per row of coefficients."""
-        entries = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "task": self.task,
-            "loss": self.loss,
-            "link": self.link,
-            "classes": self.classes,
-            "softmax": self.softmax,
-            "n_features": self.n_features,
-            "feature_names": None if self.feature_names is None else list(self.feature_names),
-            "index_base": self.index_base,
-            "label": self.label,
-            "intercept": self.intercept.tolist(),
-            "training": self.training,
-        }
+        entries = {"format": _FORMAT, "version": _VERSION}
+        entries |= {name: getattr(self, name) for name in _ENTRIES}
         # One line per entry and one per row of coefficients: people read and compare such files.
         lines = [
-            f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
+            f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=np.ndarray.tolist)}"
             for name, value in entries.items()
         ]
         rows = ",\n".join("    " + json.dumps(_row_entry(row)) for row in self.coef)
@@ -173,55 +166,46 @@ class LinearModel:
     @classmethod
     def _from_entries(cls, content: JsonObject) -> LinearModel:
         """Return the model of a file's entries, each checked; KeyError or ValueError where one is wrong."""
-        width, task, loss, link = content["n_features"], content["task"], content["loss"], content.get("link")
-        classes, names, base = content["classes"], content["feature_names"], content["index_base"]
-        label, softmax, training = content["label"], content["softmax"], content["training"]
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise ValueError("n_features must be a whole number of at least 1")
-        if not isinstance(task, str) or task not in _LINKS:
-            raise ValueError(f"unknown task {task!r}")
-        if not isinstance(loss, str):
-            raise ValueError(f"{loss!r} is no loss of a {task}")
+        link = content.get("link")
+        entries = {name: content[name] for name in _ENTRIES if name != "link"}
+        width, task, loss = entries.pop("n_features"), entries["task"], entries["loss"]
+        classes, names, label = entries["classes"], entries["feature_names"], entries["label"]
+        softmax, training = entries["softmax"], entries["training"]
+        # A file must meet all of these; the sentence is about one that does not.
+        whole = isinstance(width, int) and not isinstance(width, bool)
+        texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        kinds = isinstance(label, str | None) and isinstance(softmax, bool) and isinstance(training, dict)
+        conditions = {
+            "n_features must be a whole number of at least 1": whole and width >= 1,
+            f"unknown task {task!r}": isinstance(task, str) and task in _LINKS,
+            f"{loss!r} is no loss of a {task}": isinstance(loss, str),
+            "classes and task do not fit together": (classes is None) == (task == "regression"),
+            "feature_names must be one text per feature": names is None or (texts and len(names) == width),
+            "index_base must be 0 or 1": entries["index_base"] in (None, 0, 1),
+            "label must be text, softmax true or false, training an object": kinds,
+        }
+        for sentence, met in conditions.items():
+            if not met:
+                raise ValueError(sentence)
         if link is None:  # a file of version 0.1 or 0.2 of adfs, whose losses had hyphens
-            loss = loss.replace("-", "_")
-            link = _registered_link(loss, task)
+            entries["loss"] = loss.replace("-", "_")
+            link = _registered_link(entries["loss"], task)
         if link not in _LINKS[task]:
             raise ValueError(f"{link!r} is no link of a {task}")
-        if (classes is None) != (task == "regression"):
-            raise ValueError("classes and task do not fit together")
         if classes is not None:
             _check_classes(classes)
-        if names is not None and not (
-            isinstance(names, list) and len(names) == width and all(isinstance(name, str) for name in names)
-        ):
-            raise ValueError("feature_names must be one text per feature")
-        if base not in (None, 0, 1):
-            raise ValueError("index_base must be 0 or 1")
-        if not (isinstance(label, str | None) and isinstance(softmax, bool) and isinstance(training, dict)):
-            raise ValueError("label must be text, softmax true or false, training an object")
         rows = 1 if classes is None or len(classes) == 2 else len(classes)
         # The sizes are checked before any array of that size is made.
         if 8 * rows * width > machine_memory():
             raise ValueError(f"its {rows} × {width} coefficients do not fit into this machine's memory")
-        coef = coefficients_from(content["coef"], rows, width)
-        intercept = numbers(content["intercept"], "intercept")
+        coef = _coefficients(content["coef"], rows, width)
+        intercept = _numbers(entries["intercept"], "intercept")
         if intercept.shape != (rows,):
             raise ValueError(f"intercept must be {rows} numbers, one per row of coef")
         if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
             raise ValueError("a coefficient is not finite")
-        return cls(
-            task=task,
-            loss=loss,
-            coef=coef,
-            intercept=intercept,
-            classes=classes,
-            softmax=softmax,
-            feature_names=None if names is None else tuple(names),
-            index_base=base,
-            label=label,
-            training=training,
-            link=link,
-        )
+        entries |= {"intercept": intercept, "feature_names": None if names is None else tuple(names)}
+        return cls(coef=coef, link=link, **entries)
 
 
 def _registered_link(loss: str, task: str) -> str:
@@ -246,37 +230,6 @@ def _check_classes(classes: object) -> None:
         raise ValueError(f"the class {twice!r} is there twice")
 
 
-def numbers(value: object, name: str) -> np.ndarray:
-    """Return a list of JSON numbers as float64; text, truth values and nested lists are refused."""
-    found = np.asarray(value) if isinstance(value, list) else None
-    if found is None or (found.size and found.dtype.kind not in "iuf"):
-        raise ValueError(f"{name} must be a list of numbers")
-    return found.astype(np.float64)
-
-
-def coefficients_from(entry: object, n_rows: int, width: int) -> np.ndarray:
-    """Return the coefficients that a file holds, shape (n_rows, width); ValueError for anything else."""
-    if isinstance(entry, list):
-        if len(entry) != n_rows:
-            raise ValueError(f"coef must have {n_rows} rows, one per model")
-        return np.array([_dense(row, width) for row in entry])
-    # The rest reads packed coefficients, which version 0.2 wrote for large models.
-    if not isinstance(entry, dict) or entry.get("packing") != _PACKING:
-        raise ValueError("coef is neither a list nor packed in a way that is known here")
-    if entry["shape"] != [n_rows, width]:
-        raise ValueError("coef does not have the shape that classes and n_features say")
-    if "counts" not in entry:
-        return _unpack(entry["values"], n_rows * width, np.float64).reshape(n_rows, width)
-    counts = entry["counts"]
-    valid = isinstance(counts, list) and len(counts) == n_rows
-    if not valid or not all(isinstance(count, int) and 0 <= count <= width for count in counts):
-        raise ValueError("coef must say how many entries each row has")
-    cuts, total = np.cumsum(counts)[:-1], sum(counts)
-    columns, values = _unpack(entry["indices"], total, np.int64), _unpack(entry["values"], total, np.float64)
-    pairs = zip(np.split(columns, cuts), np.split(values, cuts), strict=True)
-    return np.array([_scattered(places, row, width) for places, row in pairs])
-
-
 def _row_entry(row: np.ndarray) -> object:
     """Return a row of coefficients as a file has it: all of them, or indices and values of a sparse row."""
     row = np.ascontiguousarray(row, dtype=np.float64)
@@ -286,29 +239,60 @@ def _row_entry(row: np.ndarray) -> object:
     return row.tolist()
 
 
+def _numbers(value: object, name: str) -> np.ndarray:
+    """Return a list of JSON numbers as float64; text, truth values and nested lists are refused."""
+    found = np.asarray(value) if isinstance(value, list | np.ndarray) else None
+    if found is None or (found.size and found.dtype.kind not in "iuf"):
+        raise ValueError(f"{name} must be a list of numbers")
+    return found.astype(np.float64)
+
+
+def _coefficients(entry: object, n_rows: int, width: int) -> np.ndarray:
+    """Return the coefficients that a file holds, shape (n_rows, width); ValueError for anything else."""
+    if isinstance(entry, dict) and entry.get("packing") == _PACKING:
+        entry = _unpacked_rows(entry, n_rows, width)
+    if not isinstance(entry, list):
+        raise ValueError("coef is neither a list nor packed in a way that is known here")
+    if len(entry) != n_rows:
+        raise ValueError(f"coef must have {n_rows} rows, one per model")
+    return np.array([_dense(row, width) for row in entry])
+
+
 def _dense(row: object, width: int) -> np.ndarray:
     """Return the coefficients of a row as a file has it, shape (width,)."""
-    if isinstance(row, list):
-        found = numbers(row, "a row of coef")
+    if not isinstance(row, dict):
+        if not isinstance(row, list | np.ndarray):
+            raise ValueError("a row of coef must be a list of numbers, or its indices and values")
+        found = _numbers(row, "a row of coef")
         if found.shape != (width,):
             raise ValueError("a row of coef does not have n_features entries")
         return found
-    if not isinstance(row, dict):
-        raise ValueError("a row of coef must be a list of numbers, or its indices and values")
-    places, values = numbers(row["indices"], "indices"), numbers(row["values"], "values")
+    # The values of a sparse row stand at its indices, and 0 elsewhere.
+    places, values = _numbers(row["indices"], "indices"), _numbers(row["values"], "values")
     if places.shape != values.shape or places.ndim != 1:
         raise ValueError("a row of coef must have one value per index")
-    return _scattered(places, values, width)
-
-
-def _scattered(places: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
-    """Return the row of coefficients with some values at some places and 0 elsewhere, shape (width,)."""
     inside = (places >= 0) & (places < width) & (places == np.floor(places))
     if not inside.all() or np.any(np.diff(places) <= 0):
         raise ValueError("a row of coef holds indices outside the features, or not in ascending order")
     out = np.zeros(width)
     out[places.astype(np.int64)] = values
     return out
+
+
+def _unpacked_rows(entry: JsonObject, n_rows: int, width: int) -> list[Any]:
+    """Return the rows of packed coefficients, which version 0.2 wrote for large models."""
+    if entry["shape"] != [n_rows, width]:
+        raise ValueError("coef does not have the shape that classes and n_features say")
+    if "counts" not in entry:
+        return list(_unpack(entry["values"], n_rows * width, np.float64).reshape(n_rows, width))
+    counts = entry["counts"]
+    valid = isinstance(counts, list) and len(counts) == n_rows
+    if not valid or not all(isinstance(count, int) and 0 <= count <= width for count in counts):
+        raise ValueError("coef must say how many entries each row has")
+    cuts, total = np.cumsum(counts)[:-1], sum(counts)
+    columns, values = _unpack(entry["indices"], total, np.int64), _unpack(entry["values"], total, np.float64)
+    pairs = zip(np.split(columns, cuts), np.split(values, cuts), strict=True)
+    return [{"indices": places, "values": row} for places, row in pairs]
 
 
 def _unpack(text: object, count: int, kind: type[np.float64] | type[np.int64]) -> np.ndarray:
