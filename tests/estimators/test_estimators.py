@@ -260,16 +260,17 @@ def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_at_the_end_of_a_run_stops_the_next_run_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dual method solves a problem per round of the intercept: a request between two runs is not lost."""
-    run, ended = Loop._run, []
+    check, ended = Loop._check, []
 
-    def interrupted(loop: Loop) -> Any:
-        ending = run(loop)
-        ended.append(str(ending.outcome))
-        if len(ended) == 1:
-            signal.raise_signal(signal.SIGINT)
+    def interrupted(loop: Loop, *args: Any) -> Any:
+        ending = check(loop, *args)
+        if ending is not None:
+            ended.append(str(ending.outcome))
+            if len(ended) == 1:
+                signal.raise_signal(signal.SIGINT)
         return ending
 
-    monkeypatch.setattr(Loop, "_run", interrupted)
+    monkeypatch.setattr(Loop, "_check", interrupted)
     X, y = classification("breast_cancer")
     with pytest.raises(KeyboardInterrupt):
         ADFSClassifier(method="adfs", tol=1e-9, random_state=0).fit(X, y)

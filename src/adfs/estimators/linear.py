@@ -160,13 +160,10 @@ class ADFSClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             )
         # None leaves the choice to the number of classes, which all processes together know.
         softmax = None if self.multi_class == "auto" else self.multi_class == "multinomial"
-        if loss.multiclass(2) is None:
-            if softmax:
-                raise InputError(
-                    f"{{multi_class}} is for the logistic loss, not {self.loss!r}",
-                    multi_class=self.multi_class,
-                )
-            softmax = False
+        if softmax and loss.multiclass(2) is None:
+            raise InputError(
+                f"{{multi_class}} is for the logistic loss, not {self.loss!r}", multi_class=self.multi_class
+            )
         data_weight = positive(self.C, "C") * loss.sklearn_factor
         return {"data_weight": data_weight, "class_weight": self.class_weight, "softmax": softmax}
 

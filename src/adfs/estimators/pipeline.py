@@ -267,7 +267,9 @@ def _compared(
         classes = np.unique(data.y) if cluster.size == 1 else all_labels(cluster, [data.y])
         if classes.size < 2:  # every process sees the same classes and raises
             raise RefusalError("a classifier needs samples of at least two classes, y holds one class only")
-        softmax = classes.size > 2 if spec.softmax is None else spec.softmax
+        softmax = spec.softmax
+        if softmax is None:  # where the loss has a form for several classes
+            softmax = classes.size > 2 and spec.loss.multiclass(classes.size) is not None
         spec = replace(spec, softmax=softmax)
     if spec.inference:
         check_inference(spec)

@@ -141,44 +141,38 @@ class Loop:
 
     def run(self, bar: ProgressBar | None) -> Ending:
         """Run to the end of the budget; a bar shows how far the run is."""
-        progress, self._bar = self.progress, bar
-        ending = progress.ending
+        execution, progress, stages = self.execution, self.progress, self.stages
+        ending, self._bar = progress.ending, bar
         if ending is not None and self._stays_ended(ending):
             return ending
         # The run goes on: a row that was recorded only because it had ended is forgotten.
         if ending is not None and not ending.planned:
             progress.rows.pop()
-        progress.ending = None
+        progress.ending = ending = None
         if self._checkpoints is not None:
             self._checkpoints.begin()
-        with _interrupts(self, self._checkpoints is not None):
-            ending = self._run()
-        # A request that came after the last slice is for the next run of the fit, if there is one.
-        self.execution.cluster.interrupted = self.interrupted and ending.outcome is not Outcome.STOPPED
-        return ending
-
-    def _run(self) -> Ending:
-        execution, progress, stages = self.execution, self.progress, self.stages
         points = self._points(execution.position)
         point = next(points)
-        while True:
-            stage_check = stages.next_check
-            outcome = self._go_to(min(point, self.last, stage_check))
-            ends = outcome is not None or execution.position >= self.last
-            # An unrecorded run that is good enough where the rule of its stages checks it ends there.
-            next_check = min(point, stage_check) if self._unrecorded else point
-            planned = not ends and execution.position >= next_check
-            if ends or planned:
-                self._check(outcome, planned)
-                if progress.ending is not None:
-                    return progress.ending
-                point = next(points)
-            if execution.position >= stage_check:
-                # The decisions of a run are part of it, and count in its seconds.
-                progress.seconds += stages.check(execution)
-                self.last = self._last_position()
-                points = self._points(math.nextafter(execution.position, math.inf))
-                point = next(points)
+        with _interrupts(self, self._checkpoints is not None):
+            while ending is None:
+                stage_check = stages.next_check
+                outcome = self._go_to(min(point, self.last, stage_check))
+                ends = outcome is not None or execution.position >= self.last
+                # An unrecorded run that is good enough where the rule of its stages checks it ends there.
+                next_check = min(point, stage_check) if self._unrecorded else point
+                planned = not ends and execution.position >= next_check
+                if ends or planned:
+                    ending = self._check(outcome, planned)
+                    point = next(points)
+                if ending is None and execution.position >= stage_check:
+                    # The decisions of a run are part of it, and count in its seconds.
+                    progress.seconds += stages.check(execution)
+                    self.last = self._last_position()
+                    points = self._points(math.nextafter(execution.position, math.inf))
+                    point = next(points)
+        # A request that came after the last slice is for the next run of the fit, if there is one.
+        execution.cluster.interrupted = self.interrupted and ending.outcome is not Outcome.STOPPED
+        return ending
 
     # ------------------------------------------------------------------ where to check, and where to end
 
@@ -265,8 +259,8 @@ class Loop:
 
     # ------------------------------------------------------------------ checks
 
-    def _check(self, outcome: Outcome | None, planned: bool) -> None:
-        """Certify and record the run, and end it if it ends here."""
+    def _check(self, outcome: Outcome | None, planned: bool) -> Ending | None:
+        """Certify and record the run; return how it ends if it ends here."""
         execution, progress, rows = self.execution, self.progress, self.progress.rows
         tol = self._options.tol
         certificate, measures = self._evaluate(ends=not planned)
@@ -292,7 +286,7 @@ class Loop:
         exhausted = tol is not None and execution.process.exhausted
         spent = rows[-1]["passes"] >= self._most_passes or execution.position >= self.last
         if outcome is None and not (exhausted or spent):
-            return
+            return None
         outcome = outcome or Outcome.OUT_OF_BUDGET
         if certificate.is_estimate:
             certificate, _ = self._evaluate(ends=True)
@@ -303,6 +297,7 @@ class Loop:
         progress.ending = Ending(outcome, certificate, exhausted, planned)
         if self._checkpoints is not None:
             self._save()
+        return progress.ending
 
     def _evaluate(self, *, ends: bool) -> tuple[Certificate, dict[str, float]]:
         """Return the certificate of the current point, and the measures of the nodes' iterates."""

@@ -166,13 +166,6 @@ class Run:
         )
 
 
-def as_columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Return recorded rows column by column; a missing entry is nan."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    table = np.array([[row.get(name, np.nan) for row in rows] for name in names], dtype=np.float64)
-    return dict(zip(names, table, strict=True))
-
-
 def arrays_under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

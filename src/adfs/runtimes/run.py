@@ -30,7 +30,7 @@ from adfs.runtimes.delays import Delays
 from adfs.runtimes.execution import Execution
 from adfs.runtimes.loop import Ending, Loop, Outcome, Progress
 from adfs.runtimes.options import NEED_OPTIMUM, RUN_OPTIONS, Record, RunOptions, describe, takes_run_options
-from adfs.runtimes.result import Run, as_columns
+from adfs.runtimes.result import Run
 from adfs.runtimes.stages import Stages, gather_summary
 from adfs.runtimes.timing import ProgressBar, measured_tau_of
 from adfs.theory import smoothness_limit
@@ -236,7 +236,7 @@ def _nothing_to_run(method: Method, problem: FiniteSum, nodes: AllNodes, options
     zero = np.zeros(problem.n_features)
     value = nodes.value_at_zero
     names = ("position", "passes", "computations", "messages", "bytes", "seconds", "gap")
-    columns = as_columns([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
+    columns = _columns([dict.fromkeys(names, 0.0) | {"primal": value, "dual": value}])
     count = nodes.sigma.size if options.gather else problem.n_nodes
     theta = np.zeros((count, problem.n_features))
     dual = np.zeros((problem.n_samples, *problem.dual_shape))
@@ -330,7 +330,7 @@ def _result(execution: Execution, stages: Stages, progress: Progress, ending: En
         theta=theta,
         coef=certificate.theta,
         gap=certificate.gap,
-        columns=as_columns(rows),
+        columns=_columns(rows),
         parameters=stages.setting.parameters,
         seed=options.seed,
         seconds=progress.seconds,
@@ -345,6 +345,13 @@ def _result(execution: Execution, stages: Stages, progress: Progress, ending: En
 def wanted_on_screen(show: bool | None) -> bool:
     """Whether progress is to be shown: as asked, or on a terminal."""
     return sys.stderr.isatty() if show is None else show
+
+
+def _columns(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    """Return recorded rows column by column; a missing entry is nan."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = np.array([[row.get(name, np.nan) for row in rows] for name in names], dtype=np.float64)
+    return dict(zip(names, table, strict=True))
 
 
 def tell_placement(cluster: Cluster, placement: Placement, progress: bool | None) -> None:
