@@ -1,9 +1,11 @@
-"""Files: written whole or not at all, archives read with a limit of memory, modules imported by path."""
+"""Files: written whole or not at all, read decompressed and with a limit of memory, modules by path."""
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import errno
+import gzip
 import hashlib
 import importlib.util
 import lzma
@@ -13,7 +15,7 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -37,6 +39,14 @@ _WRONG_NAME = (
     errno.ELOOP,
     errno.ENAMETOOLONG,
 )
+
+#: Endings of compressed files. Whether a file is compressed is decided by its first bytes.
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz")
+_MAGIC: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 
 
 def write_whole(path: AnyPath, content: Content, *, make_folder: bool = False) -> None:
@@ -217,6 +227,47 @@ def reading_error(path: AnyPath, error: OSError) -> AdfsError:
     """Return the error for a file that cannot be read: an `InputError` if its name is wrong."""
     kind = InputError if error.errno in _WRONG_NAME else FileError
     return kind(f"cannot read {path}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed; an error while it is open becomes an `InputError`."""
+    try:
+        with path.open("rb") as raw:
+            if not raw.seekable():
+                raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
+            # The first bytes say whether and how the file is compressed.
+            head = raw.read(6)
+            if not head:
+                raise InputError(f"{path} is empty")
+            if head.startswith(b"\x28\xb5\x2f\xfd"):
+                raise InputError(f"{path} is compressed with zstd, which is not read; use gzip, bzip2 or xz")
+            raw.seek(0)
+            opener = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
+            if opener is None:
+                yield raw
+                return
+            with opener(raw, "rb") as stream:
+                yield stream
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{path} is cut short or damaged, it cannot be decompressed: {error}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory; give the files in it") from None
+    except OSError as error:
+        if error.errno is None:  # how gzip and bz2 report damage
+            raise InputError(f"cannot read {path}: it is cut short or damaged ({error})") from None
+        raise reading_error(path, error) from None
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this process may use: those of the machine, or of its container."""
+    # A container may allow less than the machine has.
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
 
 
 def read_arrays(

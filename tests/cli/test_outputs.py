@@ -120,7 +120,7 @@ def test_no_output_over_an_input_or_another_output(
 def test_more_features_than_memory_are_refused_at_once(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adfs.data.read.machine_memory", lambda: 16 * 10**9)
+    monkeypatch.setattr("adfs.data.table.machine_memory", lambda: 16 * 10**9)
     assert main([*command, "few.svm", "--n-features", "2000000000"]) == 2
     assert "--n-features 2000000000 needs about 128 GB per node, this machine has 16 GB" in (
         capsys.readouterr().err

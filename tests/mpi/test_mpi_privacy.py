@@ -74,7 +74,7 @@ def test_the_command_reads_only_its_own_files_and_gives_the_model_of_one_process
     assert alone.returncode == 0, alone.stderr
     # Each rank finds its own files under names that exist for it alone.
     open_only = (
-        "import os, sys, builtins, adfs.data.table as streams\n"
+        "import os, sys, builtins, adfs.files as streams\n"
         "rank = os.environ['OMPI_COMM_WORLD_RANK']\n"
         "real = streams.open_bytes\n"
         "opened = []\n"

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from adfs.data.table import Matrix, machine_memory
+from adfs.data.table import Matrix
 from adfs.errors import InputError
-from adfs.files import JsonObject, reading_error, write_whole
+from adfs.files import JsonObject, machine_memory, reading_error, write_whole
 from adfs.prediction import decision_values, inverse_link, predicted_classes, probabilities
 
 _FORMAT = "adfs-model"

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.data.columns import read_csv, read_parquet, split_columns
-from adfs.data.table import COMPRESSED_SUFFIXES, Matrix, Table, align, machine_memory, open_bytes
+from adfs.data.table import Matrix, ReadOptions, Table, align, as_number, split_columns
 from adfs.errors import InputError, unknown_name
-from adfs.files import read_arrays
+from adfs.files import machine_memory, open_bytes, read_arrays
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The arrays of a CSR matrix, as `scipy.sparse.save_npz` names them.
 _CSR = ("data", "indices", "indptr", "shape")
@@ -30,13 +36,17 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     An archive without ``y`` is refused if labels are needed.
     """
     roles = ("sample_weight", "offset")
+    # Real data are not compressed by more than a factor of 100. An archive that claims to be must be small, a
+    # hundredth of the memory, because it may have been made to fill the memory.
+    memory = machine_memory()
     with open_bytes(path) as stream:
         # NumPy reports a damaged archive in many ways; this check gives one sentence.
         if not zipfile.is_zipfile(stream):
             raise InputError(f"{path} is not a NumPy archive, or is damaged or cut short")
         stream.seek(0)
+        most_bytes = min(memory, max(100 * path.stat().st_size, memory // 100))
         try:
-            arrays = read_arrays(stream, _most_bytes(path), (*_CSR, "format", "X", "y", *roles))
+            arrays = read_arrays(stream, most_bytes, (*_CSR, "format", "X", "y", *roles))
         except ValueError as error:
             raise InputError(f"{path} cannot be read as a NumPy archive: {error}") from None
     X = _rows(arrays, path)
@@ -47,7 +57,10 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
         )
     if y is not None:
         y = _column(y, X.shape[0], "y", path)
-        y = _texts(y, path) if y.dtype.kind in "US" else _numbers(y, "y", path)
+        try:
+            y = y.astype(np.str_) if y.dtype.kind in "US" else _numbers(y, "y", path)
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: y holds bytes that are not text; save text or numbers") from None
     # Both are optional columns with one number per row.
     weights, offset = (
         _numbers(_column(arrays[name], X.shape[0], name, path), name, path) if name in arrays else None
@@ -55,23 +68,6 @@ def read_npz(path: Path, *, labels_needed: bool = True) -> Table:
     )
     name = None if offset is None else "offset"
     return Table(X, y, weights, str(path), offset=offset, offset_name=name)
-
-
-def _most_bytes(path: Path) -> int:
-    """Return how much memory the arrays of an archive may take: at most the memory of this machine.
-
-    Real data are not compressed by more than a factor of 100. An archive that claims to be must be small, a
-    hundredth of the memory, because it may have been made to fill the memory.
-    """
-    memory = machine_memory()
-    return min(memory, max(100 * path.stat().st_size, memory // 100))
-
-
-def _texts(values: np.ndarray, path: Path) -> np.ndarray:
-    try:
-        return values.astype(np.str_)
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: y holds bytes that are not text; save text or numbers") from None
 
 
 def _rows(arrays: dict[str, np.ndarray], path: Path) -> Matrix:
@@ -201,7 +197,7 @@ def _fault(text: str) -> str | None:
     words = text.split()
     if not words:
         return None
-    label = _plain_number(words[0])
+    label = as_number(words[0])
     if label is None:
         if "," in words[0]:
             return "the first word is not one label: not LIBSVM text, or several labels per sample"
@@ -223,7 +219,7 @@ def _fault(text: str) -> str | None:
         if int(index) <= previous:
             return f"the index {index} comes after {previous}; indices must ascend"
         previous = int(index)
-        number = _plain_number(value)
+        number = as_number(value)
         if number is None:
             return f"the value of index {index} is not a number"
         if not np.isfinite(number):
@@ -231,71 +227,131 @@ def _fault(text: str) -> str | None:
     return None
 
 
-def _plain_number(word: str) -> float | None:
-    try:
-        return None if "_" in word else float(word)
-    except ValueError:
-        return None
+def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
+    """Return the columns of a text file, and whether its first line has their names.
 
-
-#: Format -> the endings of its files. Files with other endings are read as LIBSVM text, which often has none.
-FORMATS = {
-    "libsvm": (".svm", ".libsvm", ".svmlight", ".txt", ".t"),
-    "npz": (".npz",),
-    "csv": (".csv", ".tsv"),
-    "parquet": (".parquet", ".pq"),
-}
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How files are read.
-
-    Parameters
-    ----------
-    form : str
-        ``"auto"`` or one of `FORMATS`.
-    label, weight, offset : str, optional
-        The columns with the labels, the sample weights and the offsets, for CSV and parquet.
-    n_features : int, optional
-        d, if the files do not determine it.
-    index_base : int, optional
-        0 or 1, for LIBSVM text.
-    labels_needed, offset_needed : bool
-        Whether a file without labels, or without the offsets that ``offset`` names, is refused.
+    Columns may be separated by commas, semicolons, tabs, bars or blanks.
     """
+    import pandas as pd
 
-    form: str = "auto"
-    label: str | None = None
-    weight: str | None = None
-    n_features: int | None = None
-    index_base: int | None = None
-    labels_needed: bool = True
-    offset: str | None = None
-    offset_needed: bool = True
-
-    def __post_init__(self) -> None:
-        if self.form != "auto" and self.form not in FORMATS:
-            raise unknown_name("format", self.form, ("auto", *FORMATS))
-        if self.index_base not in (None, 0, 1):
-            raise InputError(f"--index-base must be 0 or 1, got {self.index_base}")
-        # A node of a run keeps about eight vectors of d numbers of 8 bytes.
-        needed, memory = 8 * 8 * (self.n_features or 0), machine_memory()
-        if needed > memory:
-            raise InputError(
-                f"--n-features {self.n_features} needs about {needed / 1e9:.3g} GB per node, this machine "
-                f"has {memory / 1e9:.3g} GB; give the number of features that the data has, or leave it out"
+    # The text is read at once: its first lines decide the separator and whether there are names.
+    with open_bytes(path) as stream:
+        content = stream.read().removeprefix(b"\xef\xbb\xbf")
+    if b"\x00" in content:
+        raise InputError(f"{path} is not CSV: it holds bytes that are not text")
+    first = next((line for line in io.BytesIO(content) if line.strip()), b"")
+    if not first:
+        raise InputError(f"{path} is empty")
+    separator = _separator(content)
+    fields = _fields(first, separator)
+    # A first line of numbers only is a sample.
+    named = not all(as_number(field) is not None for field in fields)
+    # A line with too many fields is an error; pandas only warns if all lines have them.
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                io.BytesIO(content),
+                sep=r"\s+" if separator == " " else separator,
+                skipinitialspace=True,
+                header=0 if named else None,
+                index_col=False,
+                low_memory=False,
             )
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not CSV in UTF-8: it holds bytes that are not text") from None
+    except pd.errors.ParserWarning:
+        raise InputError(f"{path}: the lines have more fields than the first one ({len(fields)})") from None
+    except pd.errors.ParserError as error:
+        match = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        if match:
+            raise InputError(
+                f"{path}: line {match[2]} has {match[3]} fields, {match[1]} were expected"
+            ) from None
+        raise InputError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}") from None
+    except ValueError:  # its message may contain values of the file, which stay in this process
+        raise InputError(f"{path} cannot be read as CSV") from None
+    # pandas renames columns that have the same name, so the text is checked.
+    if named:
+        _check_first_line(fields, frame, path)
+        twice = next((field for field in fields if fields.count(field) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: two columns are named {twice!r}")
+        frame = frame.rename(columns=str.strip)
+    return frame, named
 
 
-def format_of(path: Path) -> str:
-    """Return the format of a file by the ending of its name."""
-    # data.svm.bz2 has the format of data.svm.
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
-        suffixes.pop()
-    last = suffixes[-1] if suffixes else ""
-    return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
+def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
+    """Return the columns of a parquet file, which have names."""
+    # pandas' own error does not say what to install.
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise InputError(f"reading {path} needs pyarrow: pip install pyarrow") from None
+    with open_bytes(path) as stream:
+        content = stream.read()
+    try:
+        return parquet.read_table(io.BytesIO(content)).to_pandas(), True
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _separator(content: bytes) -> str:
+    """Return the separator of the columns: equally often on every line, and with numbers between."""
+    head = b"".join(itertools.islice(io.BytesIO(content), 20))
+    # Each separator is tried on the first lines.
+    lines = [line for line in head.splitlines() if line.strip()]
+    best, separator = (False, -1.0), ","
+    for mark in (",", ";", "\t", "|", " "):  # of two that are equally good, the more usual one
+        rows = [_fields(line, mark) for line in lines]
+        if len(rows[0]) == 1:
+            continue
+        numeric = [as_number(field) is not None for row in rows[1:] or rows for field in row]
+        merit = (len({len(row) for row in rows}) == 1, sum(numeric) / len(numeric))
+        if merit > best:
+            best, separator = merit, mark
+    return separator
+
+
+def _fields(line: bytes, separator: str) -> list[str]:
+    text = line.decode("utf-8", "replace")
+    if separator == " ":
+        return [field.strip('"') for field in text.split()]
+    try:
+        fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
+    except csv.Error:  # a very long line without this separator
+        return [text]
+    return [field.strip() for field in fields]
+
+
+def _check_first_line(fields: list[str], frame: pd.DataFrame, path: Path) -> None:
+    """Raise if the first line, taken for names, looks like a sample.
+
+    It does if it has numbers where the other lines have them, and either a text that occurs below it, too, or
+    numbers that cannot be the numbers of columns, because they are not whole or do not ascend.
+    """
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    # Each name of the first line with its column, and whether that holds numbers.
+    columns = [frame.iloc[:, place] for place in range(frame.shape[1])]
+    pairs = [
+        (field, values, is_numeric_dtype(values) and not is_bool_dtype(values))
+        for field, values in zip(fields, columns, strict=False)
+    ]
+    numbers = [field for field, _, numeric in pairs if numeric and field]
+    if len(frame) == 0 or None in map(as_number, numbers):
+        return
+    repeated = any(values.astype(str).eq(field).any() for field, values, numeric in pairs if not numeric)
+    values = [float(number) for number in numbers]
+    numbered = all(value.is_integer() for value in values) and all(a < b for a, b in pairwise(values))
+    if repeated or not numbered:
+        raise InputError(
+            f"{path} has no line of names: its first line looks like the other lines; put a line with the "
+            "names of the columns above it (or, if that line has the names, replace those that are numbers)"
+        )
 
 
 def check_name(name: str) -> None:
@@ -313,7 +369,7 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
     options = options or ReadOptions()
     check_name(os.fspath(path))
     path = Path(path)
-    form = format_of(path) if options.form == "auto" else options.form
+    form = options.form_of(path)
     if form == "libsvm":
         table = read_libsvm(path)
     elif form == "npz":

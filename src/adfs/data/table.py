@@ -1,76 +1,85 @@
-"""The samples of one file as a table, and several tables with the same columns."""
+"""The samples of one file as a table, made of columns, and several tables with the same columns."""
 
 from __future__ import annotations
 
-import bz2
 import dataclasses
-import gzip
-import lzma
-import os
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from adfs.errors import InputError
-from adfs.files import reading_error
+from adfs.errors import InputError, unknown_name
+from adfs.files import COMPRESSED_SUFFIXES, machine_memory
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
 
-#: Endings of compressed files. Whether a file is compressed is decided by its first bytes.
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz")
-_MAGIC: dict[bytes, Any] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\x00": lzma.open,
+#: Format -> the endings of its files. Files with other endings are read as LIBSVM text, which often has none.
+FORMATS = {
+    "libsvm": (".svm", ".libsvm", ".svmlight", ".txt", ".t"),
+    "npz": (".npz",),
+    "csv": (".csv", ".tsv"),
+    "parquet": (".parquet", ".pq"),
 }
 
 
-@contextmanager
-def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed; an error while it is open becomes an `InputError`."""
-    try:
-        with path.open("rb") as raw:
-            if not raw.seekable():
-                raise InputError(f"{path} is a pipe, which can be read once only; save it to a file first")
-            # The first bytes say whether and how the file is compressed.
-            head = raw.read(6)
-            if not head:
-                raise InputError(f"{path} is empty")
-            if head.startswith(b"\x28\xb5\x2f\xfd"):
-                raise InputError(f"{path} is compressed with zstd, which is not read; use gzip, bzip2 or xz")
-            raw.seek(0)
-            opener = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
-            if opener is None:
-                yield raw
-                return
-            with opener(raw, "rb") as stream:
-                yield stream
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"{path} is cut short or damaged, it cannot be decompressed: {error}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a directory; give the files in it") from None
-    except OSError as error:
-        if error.errno is None:  # how gzip and bz2 report damage
-            raise InputError(f"cannot read {path}: it is cut short or damaged ({error})") from None
-        raise reading_error(path, error) from None
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are read.
 
+    Parameters
+    ----------
+    form : str
+        ``"auto"`` or one of `FORMATS`.
+    label, weight, offset : str, optional
+        The columns with the labels, the sample weights and the offsets, for CSV and parquet.
+    n_features : int, optional
+        d, if the files do not determine it.
+    index_base : int, optional
+        0 or 1, for LIBSVM text.
+    labels_needed, offset_needed : bool
+        Whether a file without labels, or without the offsets that ``offset`` names, is refused.
+    """
 
-def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: those of the machine, or of its container."""
-    # A container may allow less than the machine has.
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total
+    form: str = "auto"
+    label: str | None = None
+    weight: str | None = None
+    n_features: int | None = None
+    index_base: int | None = None
+    labels_needed: bool = True
+    offset: str | None = None
+    offset_needed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.form != "auto" and self.form not in FORMATS:
+            raise unknown_name("format", self.form, ("auto", *FORMATS))
+        if self.index_base not in (None, 0, 1):
+            raise InputError(f"--index-base must be 0 or 1, got {self.index_base}")
+        # A node of a run keeps about eight vectors of d numbers of 8 bytes.
+        needed, memory = 8 * 8 * (self.n_features or 0), machine_memory()
+        if needed > memory:
+            raise InputError(
+                f"--n-features {self.n_features} needs about {needed / 1e9:.3g} GB per node, this machine "
+                f"has {memory / 1e9:.3g} GB; give the number of features that the data has, or leave it out"
+            )
+
+    def form_of(self, path: Path) -> str:
+        """Return the format of a file, by the ending of its name unless it was given."""
+        if self.form != "auto":
+            return self.form
+        # data.svm.bz2 has the format of data.svm.
+        suffixes = [suffix.lower() for suffix in path.suffixes]
+        if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
+            suffixes.pop()
+        last = suffixes[-1] if suffixes else ""
+        return next((form for form, endings in FORMATS.items() if last in endings), "libsvm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,3 +261,123 @@ def labels_for(y: np.ndarray, task: str, loss: str, source: str) -> np.ndarray:
             "for numbers choose a regression loss, such as squared"
         )
     return np.where(y == classes[1], 1.0, -1.0)
+
+
+# --------------------------------------------------------------------------- columns
+
+
+def split_columns(path: Path, frame: pd.DataFrame, named: bool, options: ReadOptions) -> Table:
+    """Return the table of a file's columns, which have names or not.
+
+    A column is asked for by its name, or by its number counted from 0 (from the end if negative). If none is
+    asked for, the labels are the column named label, target, y or class.
+    """
+    if len(frame) == 0:
+        raise InputError(f"{path} holds no samples")
+    columns = [str(column) for column in frame.columns]
+    frame.columns = columns
+    label_column = _find(columns, options.label, path, "label", options.labels_needed, named)
+    weight_column = offset_column = None
+    if options.weight is not None:
+        weight_column = _find(columns, options.weight, path, "weight", options.labels_needed, named)
+    if options.offset is not None:
+        offset_column = _find(columns, options.offset, path, "offset", options.offset_needed, named)
+    features = [column for column in columns if column not in (label_column, weight_column, offset_column)]
+    if not features:
+        raise InputError(f"{path} has no column besides the label")
+    # One column after the other: an error names the first one that does not hold numbers.
+    X = np.column_stack([_numeric(frame[column], column, path) for column in features])
+    return Table(
+        np.ascontiguousarray(X),
+        None if label_column is None else _labels(frame[label_column], label_column, path),
+        None if weight_column is None else _numeric(frame[weight_column], weight_column, path),
+        str(path),
+        feature_names=tuple(features) if named else None,
+        offset=None if offset_column is None else _numeric(frame[offset_column], offset_column, path),
+        offset_name=offset_column,
+    )
+
+
+def _find(
+    columns: list[str], wanted: str | None, path: Path, role: str, needed: bool, named: bool
+) -> str | None:
+    """Return the name of the column with a role, None if it is neither there nor needed."""
+    if wanted is None:
+        usual = ("label", "target", "y", "class")
+        candidates = [column for column in columns if column.lower() in usual] if named else []
+        if len(candidates) == 1:
+            return candidates[0]
+        if not needed:
+            return None
+        reason = "several columns could be the label"
+        if not candidates:
+            reason = "no column is named label, target, y or class"
+        if len(columns) == 1:
+            raise InputError(
+                f"{path} has one column only, {columns[0]!r}; separate columns by commas, semicolons, tabs, "
+                "bars or blanks"
+            )
+        raise InputError(f"{path}: {reason}; say which with --{role}: {_listed(columns)}")
+    # A name first: a column may be called 0.
+    if wanted in columns and named:
+        return wanted
+    if re.fullmatch(r"-?\d+", wanted) and -len(columns) <= int(wanted) < len(columns):
+        return columns[int(wanted)]
+    if not needed:
+        return None
+    raise InputError(f"{path} has no column {wanted!r}; its columns are {_listed(columns)}")
+
+
+def _listed(columns: list[str]) -> str:
+    return ", ".join(columns[:12]) + (f", … ({len(columns)} in all)" if len(columns) > 12 else "")
+
+
+def _numeric(values: pd.Series, name: str, path: Path) -> np.ndarray:
+    """Return a column as numbers; raise if it holds text, or has missing or infinite entries."""
+    from pandas.api.types import is_bool_dtype, is_complex_dtype, is_numeric_dtype
+
+    if not (is_numeric_dtype(values) or is_bool_dtype(values)) or is_complex_dtype(values):
+        # The row is reported, not its text.
+        for row, value in enumerate(values):
+            if as_number(str(value)) is None:
+                raise InputError(
+                    f"{path}: column {name!r} holds text in data row {row + 1}; turn it into numbers first"
+                )
+        raise InputError(f"{path}: column {name!r} holds {values.dtype} values, not numbers")
+    # Missing values become NaN, which is refused below.
+    out = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    if not np.isfinite(out).all():
+        row = int(np.flatnonzero(~np.isfinite(out))[0])
+        raise InputError(
+            f"{path}: column {name!r} is missing, NaN or infinite in data row {row + 1}; "
+            "clean or impute it first"
+        )
+    return out
+
+
+def _labels(values: pd.Series, name: str, path: Path) -> np.ndarray:
+    """Return the labels as numbers, or as text; raise if some are numbers and others are not."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    if values.isna().any():
+        row = int(np.flatnonzero(values.isna().to_numpy())[0])
+        raise InputError(f"{path}: the label {name!r} is missing in data row {row + 1}")
+    if is_numeric_dtype(values) and not is_bool_dtype(values):
+        return _numeric(values, name, path)
+    # Labels may be text, or numbers that were read as text.
+    texts = [str(value) for value in values]
+    numeric = [as_number(text) is not None for text in texts]
+    if any(numeric) and not all(numeric):
+        raise InputError(
+            f"{path}: the label {name!r} mixes numbers and text: a number in data row "
+            f"{numeric.index(True) + 1}, text in data row {numeric.index(False) + 1}"
+        )
+    return np.array([float(text) for text in texts]) if all(numeric) else np.array(texts, dtype=np.str_)
+
+
+def as_number(word: str) -> float | None:
+    """Return the number that a word is, None for other words; ``1_000`` is none."""
+    try:
+        return None if "_" in word else float(word)
+    except ValueError:
+        return None
