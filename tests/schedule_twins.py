@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adfs.schedule import AliasTables, RoundWindow, Schedule
+from adfs.algorithms.round_process import RoundWindow
+from adfs.schedule import AliasTables, Schedule
 from adfs.schedule.poisson import CELL_MEAN, COUNT_THRESHOLDS
 
 LOW = 0xFFFFFFFF

@@ -164,6 +164,16 @@ def test_report_command_makes_the_same_files_again(
     assert {name: (folder / name).read_bytes() for name in names} == before
 
 
+def test_page_of_runs_without_the_facts_of_their_problem(written: tuple[Results, Path]) -> None:
+    """Runs of another version may lack these facts: the page leaves them out."""
+    results = written[0]
+    for problem in ({}, {"problem": {"samples": 90}}):
+        runs = {key: dataclasses.replace(run, details=problem) for key, run in results.runs.items()}
+        page = make_page(dataclasses.replace(results, runs=runs))
+        assert "all samples on" in page
+        assert ("<dt>samples</dt><dd>90</dd>" in page) == bool(problem)
+
+
 def test_remake_folder_keeps_parquet_traces(written: tuple[Results, Path], tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     results, folder = written

@@ -25,13 +25,12 @@ from adfs.algorithms.adfs_kernels import (
 from adfs.algorithms.base import Method, Setting, block_slots
 from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
 from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
-from adfs.algorithms.round_process import RoundProcess
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
 from adfs.compilation import inlined, kernel
 from adfs.network import Network
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.gaps import shrunk
-from adfs.schedule import AliasTables, RoundWindow, round_window
-from adfs.schedule.sampling import draw_rounds
+from adfs.schedule import AliasTables
 from adfs.theory import BlockParameters, Facts, NodeSizes
 
 

@@ -1,19 +1,29 @@
-"""Methods in rounds: the processes that all nodes go through together."""
+"""Methods in rounds: the processes that all nodes go through together, and the draws of their rounds."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from functools import cache
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from adfs.algorithms.base import Process, Setting, Work
 from adfs.algorithms.method_kernels import Parts, RoundKernels, go_on, run_rounds
+from adfs.compilation import compiled, kernel
 from adfs.problem import FiniteSum
 from adfs.problem.samples import SparseRows
+from adfs.schedule import AliasTables
+from adfs.schedule.sampling import Domain, draw_pairs, draw_sample, philox
+
+_LOW = np.uint64(0xFFFFFFFF)
+_11, _32 = np.uint64(11), np.uint64(32)
+_COIN, _SAMPLE = np.uint64(Domain.ROUND_COIN), np.uint64(Domain.ROUND_SAMPLE)
+#: Samples that a window of rounds draws together, few enough to stay in the fastest cache.
+_WINDOW = 2048
 
 
 class Gossip(Protocol):
@@ -144,3 +154,122 @@ class PrimalProcess(Process):
 
     def dual(self) -> np.ndarray | None:
         return self.problem.clip_to_domain(self.problem.slopes(self.point), in_place=True)
+
+
+# --------------------------------------------------------------------------- random draws of rounds
+
+
+@compiled
+def round_coin(key: np.uint64, t: np.uint64) -> float:
+    """Return the uniform number in [0, 1) that all nodes share in round t."""
+    w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(0), _COIN, key & _LOW, key >> _32)
+    return float(((w0 << _32) | w1) >> _11) * 2.0**-53
+
+
+class RoundWindow(NamedTuple):
+    """The draws of some successive rounds, and the tables they come from; see `draw_rounds`.
+
+    Attributes
+    ----------
+    key : uint64
+        The seed.
+    p_gossip : float
+        The probability of a round of gossip, which draws no samples.
+    packed, node_starts : ndarray
+        The alias tables of the block's nodes.
+    places, names : (a,) int64 and uint64
+        The nodes that can draw: their places in the process's block, and their numbers in the network.
+    bounds : (2,) int64
+        The first round of the window, and the first one after it.
+    gossips : (w,) bool
+        Which of the rounds are gossip.
+    starts : (w + 1,) int64
+        The draws of the r-th round are number ``starts[r]`` … ``starts[r + 1] − 1``.
+    nodes, actors, samples : (w·a,) int32, int32 and int64
+        For each draw, the node's place in the block, its number in the network, and the row.
+    counters, bits : (w·(a or 1),) uint64
+        Working memory.
+    """
+
+    key: np.uint64
+    p_gossip: float
+    packed: NDArray[np.uint64]
+    node_starts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    names: NDArray[np.uint64]
+    bounds: NDArray[np.int64]
+    gossips: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    actors: NDArray[np.int32]
+    samples: NDArray[np.int64]
+    counters: NDArray[np.uint64]
+    bits: NDArray[np.uint64]
+
+
+@kernel
+def draw_rounds(window: RoundWindow, first: int) -> None:
+    """Draw the rounds from ``first`` on, as many as the window holds."""
+    index, name, rounds = window.counters, window.bits, window.gossips.size
+    window.bounds[0] = first
+    window.bounds[1] = first + rounds
+    # One coin per round decides for all nodes whether it is gossip.
+    if window.p_gossip > 0.0:
+        for r in range(rounds):
+            index[r] = np.uint64(first + r)
+            name[r] = np.uint64(0)
+        draw_pairs(rounds, _COIN, window.key, index, name)
+        for r in range(rounds):
+            window.gossips[r] = float(index[r] >> _11) * 2.0**-53 < window.p_gossip
+    # In every other round each node draws a sample, from a counter of the round and the node alone.
+    count = 0
+    for r in range(rounds):
+        window.starts[r] = count
+        if not window.gossips[r]:
+            for k in range(window.places.size):
+                index[count] = np.uint64(first + r)
+                name[count] = window.names[k] << _32
+                window.nodes[count] = window.places[k]
+                window.actors[count] = window.names[k]
+                count += 1
+    window.starts[rounds] = count
+    draw_pairs(count, _SAMPLE, window.key, index, name)
+    for e in range(count):
+        window.samples[e] = draw_sample(
+            index[e], window.packed, window.node_starts, np.uint64(window.nodes[e])
+        )
+
+
+def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> RoundWindow:
+    """Return a window for rounds of about two thousand samples, to be filled by `draw_rounds`.
+
+    The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
+
+    Parameters
+    ----------
+    seed : int
+    tables : AliasTables
+        The tables of the nodes that a process holds.
+    p_gossip : float
+        The probability of a round of gossip.
+    """
+    # Nodes without a positive weight never draw.
+    places = np.flatnonzero(tables.drawable)
+    rounds = max(1, _WINDOW // max(1, places.size))
+    draws = rounds * places.size
+    return RoundWindow(
+        key=np.uint64(seed),
+        p_gossip=float(p_gossip),
+        packed=tables.packed,
+        node_starts=tables.node_starts,
+        places=places,
+        names=tables.node_ids[places].astype(np.uint64),
+        bounds=np.zeros(2, dtype=np.int64),
+        gossips=np.zeros(rounds, dtype=np.bool_),
+        starts=np.zeros(rounds + 1, dtype=np.int64),
+        nodes=np.zeros(draws, dtype=np.int32),
+        actors=np.zeros(draws, dtype=np.int32),
+        samples=np.zeros(draws, dtype=np.int64),
+        counters=np.zeros(max(draws, rounds), dtype=np.uint64),
+        bits=np.zeros(max(draws, rounds), dtype=np.uint64),
+    )

@@ -21,13 +21,12 @@ from adfs.algorithms.method_kernels import (
     prox_slope,
     register_kernels,
 )
-from adfs.algorithms.round_process import RoundProcess
+from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
 from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.schedule import AliasTables, RoundWindow, round_window
-from adfs.schedule.sampling import draw_rounds
+from adfs.schedule import AliasTables
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters, PointSagaParameters
 

@@ -23,7 +23,7 @@ from adfs.errors import InputError, new_name, unknown_name
 from adfs.estimators.inference import WithStandardErrors
 from adfs.estimators.pipeline import FittedModel, Start, fit_model
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset
-from adfs.network import Network
+from adfs.network import GRAPHS, Network
 from adfs.network.inputs import is_graph_file
 from adfs.prediction import decision_values
 from adfs.problem import LOSSES, Loss, get_loss, split
@@ -388,7 +388,7 @@ def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:
     """Return the number of nodes: the one given, or the network's own; 1 where neither is given."""
     if n_nodes is not None:
         check_count(n_nodes)
-    if isinstance(network, str) and ":" not in network and not is_graph_file(network):
+    if isinstance(network, str) and network in GRAPHS:  # without a size
         return int(n_nodes or 1)
     try:
         found = network.n_nodes if isinstance(network, Network) else Network(network, seed=seed).n_nodes

@@ -252,7 +252,8 @@ def _facts(results: Results) -> dict[str, str]:
         "data": Path(comparison.data.source).name,
         "loss": comparison.loss,
     }
-    facts |= {name: number(value) for name, value in first.details["problem"].items()}
+    # Runs of another version may lack them.
+    facts |= {name: number(value) for name, value in first.details.get("problem", {}).items()}
     facts["σ_i"] = f"{sigma:g}" if not isinstance(sigma, tuple) else f"{min(sigma):g} … {max(sigma):g}"
     facts["time of a message, τ"] = f"{comparison.tau:g}"
     facts["delays"] = delays.pop("law")
@@ -318,7 +319,7 @@ def make_page(
         caption += f" Lines are medians over {count} seeds, bands the range of all seeds."
         note += "; the median over seeds, their range below it"
     note += ". Where a run ended above the level, the time is a lower bound."
-    samples = f"{facts['samples of all nodes']} samples on {comparison.network_name}"
+    samples = f"{facts.get('samples of all nodes', 'all')} samples on {comparison.network_name}"
     lead = f"{comparison.loss} loss, {samples}, τ = {comparison.tau:g}"
     return fill_page(
         "page.html",

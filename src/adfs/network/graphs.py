@@ -21,29 +21,6 @@ Sizes = dict[str, Number]
 RETRIES = 100
 
 
-@dataclass(frozen=True)
-class Family:
-    """One kind of graph.
-
-    ``sizes`` are the names of its sizes, in the order in which they are written behind the colon; with
-    ``more_sizes`` the last one can be repeated. ``build`` makes the edges from them (and a generator, when
-    ``random``); loops and repeated pairs are removed afterwards. ``check`` returns the reason for which the
-    sizes are impossible, or "". ``example`` is a full name. ``fill`` computes sizes from a number of nodes
-    and the sizes that were given, ``count`` computes the number of nodes. ``advice`` is for the error message
-    when no connected graph was drawn.
-    """
-
-    sizes: tuple[str, ...]
-    build: Callable[..., Edges]
-    check: Callable[..., str]
-    example: str
-    fill: Callable[[int, Sizes], Sizes] = lambda n, given: {"n": n}
-    count: Callable[..., int] = lambda n, *others: n
-    random: bool = False
-    more_sizes: bool = False
-    advice: Callable[..., str] = lambda *sizes: ""
-
-
 # The families. Each function returns edges in any order and direction.
 
 
@@ -82,8 +59,7 @@ def _lattice(*sides: int, wrap: bool) -> Edges:
 def _hypercube(dimension: int) -> Edges:
     # Two nodes are linked when their numbers differ in one bit.
     nodes = np.arange(2**dimension)
-    parts = [_pairs(nodes, nodes ^ (1 << bit)) for bit in range(dimension)]
-    return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
+    return _pairs(np.tile(nodes, dimension), nodes ^ (1 << np.arange(dimension))[:, None])
 
 
 def _tree(n: int) -> Edges:
@@ -99,9 +75,9 @@ def _barbell(clique: int, path: int) -> Edges:
 
 
 def _exponential(n: int) -> Edges:
-    nodes = np.arange(n)
-    parts = [_pairs(nodes, (nodes + 2**k) % n) for k in range((n - 1).bit_length())]
-    return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
+    # Node i is linked to i ± 2^k, for all powers below n.
+    nodes, powers = np.arange(n), 1 << np.arange((n - 1).bit_length())
+    return _pairs(np.tile(nodes, powers.size), (nodes + powers[:, None]) % n)
 
 
 def _erdos_renyi(n: int, p: float, generator: np.random.Generator) -> Edges:
@@ -175,6 +151,7 @@ def _small_world(n: int, neighbours: int, p: float, generator: np.random.Generat
 
 def _squarest(n: int, given: Sizes) -> Sizes:
     """Return the sides of the grid of n nodes that is closest to a square, or its columns for given rows."""
+    # The largest divisor of n that is not above its square root.
     rows = int(given.get("rows", 0)) or next(s for s in range(math.isqrt(n), 0, -1) if n % s == 0)
     return {"rows": rows, "columns": max(1, n // max(1, rows))}
 
@@ -210,45 +187,59 @@ def _threshold(n: int) -> float:
 # The registry.
 
 
-def _simple(build: Callable[[int], Edges], example: str) -> Family:
-    return Family(("n",), build, _at_least_one, example)
+@dataclass(frozen=True)
+class Family:
+    """One kind of graph.
+
+    ``build`` makes the edges from the sizes (and a generator, when ``random``); loops and repeated pairs are
+    removed afterwards. ``example`` is a full name. ``sizes`` are the names of its sizes, in the order in
+    which they are written behind the colon; with ``more_sizes`` the last one can be repeated. ``check``
+    returns the reason for which the sizes are impossible, or "". ``fill`` computes sizes from a number of
+    nodes and the sizes that were given, ``count`` computes the number of nodes. ``advice`` is for the error
+    message when no connected graph was drawn.
+    """
+
+    build: Callable[..., Edges]
+    example: str
+    sizes: tuple[str, ...] = ("n",)
+    check: Callable[..., str] = _at_least_one
+    fill: Callable[[int, Sizes], Sizes] = lambda n, given: {"n": n}
+    count: Callable[..., int] = lambda n, *others: n
+    random: bool = False
+    more_sizes: bool = False
+    advice: str = ""
 
 
-def _box(example: str, *, wrap: bool) -> Family:
-    build = functools.partial(_lattice, wrap=wrap)
-    return Family(
-        ("rows", "columns"),
-        build,
-        _at_least_one,
-        example,
-        _squarest,
-        lambda *sides: math.prod(sides),
-        more_sizes=True,
-    )
-
+_grid = functools.partial(
+    Family,
+    sizes=("rows", "columns"),
+    fill=_squarest,
+    count=lambda *sides: math.prod(sides),
+    more_sizes=True,
+)
 
 GRAPHS: Mapping[str, Family] = {
-    "path": _simple(_path, "path:5"),
-    "cycle": _simple(_cycle, "cycle:8"),
-    "star": _simple(_star, "star:5"),
-    "complete": _simple(_complete, "complete:4"),
-    "tree": _simple(_tree, "tree:15"),
-    "exponential": _simple(_exponential, "exponential:16"),
-    "grid": _box("grid:3x3", wrap=False),
-    "torus": _box("torus:4x4", wrap=True),
+    "path": Family(_path, "path:5"),
+    "cycle": Family(_cycle, "cycle:8"),
+    "star": Family(_star, "star:5"),
+    "complete": Family(_complete, "complete:4"),
+    "tree": Family(_tree, "tree:15"),
+    "exponential": Family(_exponential, "exponential:16"),
+    "grid": _grid(functools.partial(_lattice, wrap=False), "grid:3x3"),
+    "torus": _grid(functools.partial(_lattice, wrap=True), "torus:4x4"),
     "hypercube": Family(
-        ("dimension",),
         _hypercube,
-        lambda dimension: "" if 0 <= dimension <= 24 else "the dimension must lie between 0 and 24",
         "hypercube:4",
+        ("dimension",),
+        lambda dimension: "" if 0 <= dimension <= 24 else "the dimension must lie between 0 and 24",
         lambda n, given: {"dimension": n.bit_length() - 1},
         lambda dimension: 2**dimension,
     ),
     "barbell": Family(
-        ("clique", "path"),
         _barbell,
-        lambda clique, path: "" if clique >= 1 and path >= 0 else "the cliques do not fit",
         "barbell:5,2",
+        ("clique", "path"),
+        lambda clique, path: "" if clique >= 1 and path >= 0 else "the cliques do not fit",
         lambda n, given: {
             "clique": (n - given.get("path", 0)) // 2,
             "path": n - 2 * given.get("clique", n // 2),
@@ -256,42 +247,40 @@ GRAPHS: Mapping[str, Family] = {
         lambda clique, path: 2 * clique + path,
     ),
     "erdos-renyi": Family(
-        ("n", "p"),
         _erdos_renyi,
-        _check_probability,
         "erdos-renyi:50,0.1",
+        ("n", "p"),
+        _check_probability,
         lambda n, given: {"n": n, "p": min(1.0, 2 * _threshold(n))},
         random=True,
-        advice=lambda n, p: f"raise the probability well above log(n)/n = {_threshold(n):.3g}",
+        advice="raise the probability well above log(n)/n",
     ),
     "random-regular": Family(
-        ("n", "degree"),
         _random_regular,
-        _check_regular,
         "random-regular:100,4",
+        ("n", "degree"),
+        _check_regular,
         lambda n, given: {"n": n, "degree": min(4, n - 1)},
         random=True,
-        advice=lambda n, degree: "take a degree of at least 3",
+        advice="take a degree of at least 3",
     ),
     "geometric": Family(
-        ("n", "radius"),
         _geometric,
-        lambda n, radius: _at_least_one(n) or ("" if radius > 0 else "the radius must be positive"),
         "geometric:50,0.3",
+        ("n", "radius"),
+        lambda n, radius: _at_least_one(n) or ("" if radius > 0 else "the radius must be positive"),
         lambda n, given: {"n": n, "radius": math.sqrt(2 * _threshold(n) / math.pi)},
         random=True,
-        advice=lambda n, radius: (
-            f"raise the radius well above sqrt(log(n)/(pi n)) = {math.sqrt(_threshold(n) / math.pi):.3g}"
-        ),
+        advice="raise the radius well above sqrt(log(n)/(pi n))",
     ),
     "small-world": Family(
-        ("n", "neighbours", "p"),
         _small_world,
-        _check_small_world,
         "small-world:50,4,0.1",
+        ("n", "neighbours", "p"),
+        _check_small_world,
         lambda n, given: {"n": n, "neighbours": min(4, (n - 1) // 2 * 2), "p": 0.1},
         random=True,
-        advice=lambda n, neighbours, p: "raise the number of nearest neighbours or lower the probability",
+        advice="raise the number of nearest neighbours or lower the probability",
     ),
 }
 
@@ -379,8 +368,7 @@ def build_graph(name: str, n_nodes: int | None, seed: int | None) -> tuple[int, 
         if components(n, edges)[0] == 1:
             return n, edges, full_name
     raise InputError(
-        f"no connected graph among {RETRIES} draws of '{full_name}':"
-        f" {entry.advice(*sizes)}, or take another seed"
+        f"no connected graph among {RETRIES} draws of '{full_name}': {entry.advice}, or take another seed"
     )
 
 

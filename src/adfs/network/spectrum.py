@@ -188,6 +188,7 @@ class GroundedLaplacian:
         self.kept = np.delete(np.arange(network.n_nodes), ground)
         if self.iterative:
             return
+        # A positive definite matrix needs no pivots, so the order of elimination can be that of least fill.
         try:
             self.factor = splu(
                 self.laplacian[self.kept][:, self.kept].tocsc(),
@@ -284,6 +285,7 @@ def _checked(
     inverse: GroundedLaplacian | None = None,
 ) -> EigenPair:
     """Return the pair of a vector with a bound of its error, or refuse it."""
+    # The sign of an eigenvector is arbitrary: fix it, so that every method returns the same vector.
     u = u / np.sqrt(np.sum(masses * u**2))
     u = -u if u[np.argmax(np.abs(u))] < 0 else u
     # The Rayleigh quotient, edge by edge.
@@ -341,6 +343,7 @@ def _lanczos(
         converged = exhausted or beta * abs(vectors[-1, 0]) <= LANCZOS_TOLERANCE * abs(values[0])
         if converged or steps >= max_steps:
             break
+    # The basis vectors were not kept, for lack of memory: the same recurrence makes them again.
     total = np.zeros_like(known)
     for coefficient, (_, _, basis) in zip(vectors[:, 0], _three_term(apply, known), strict=False):
         total = daxpy(basis, total, a=coefficient)

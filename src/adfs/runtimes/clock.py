@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from adfs.algorithms.base import Method, get_method
 from adfs.algorithms.costs import EventEffort
+from adfs.algorithms.round_process import round_coin
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
 from adfs.network import Network
@@ -34,8 +35,7 @@ from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.delays import ClockState, Delays, Pace, computation_time, message_times
 from adfs.runtimes.result import History, Run, StageCheck
 from adfs.schedule import Schedule, make_schedule
-from adfs.schedule.philox import stage_seed
-from adfs.schedule.sampling import round_coin
+from adfs.schedule.sampling import stage_seed
 from adfs.theory import NodeSizes, node_sizes, tree_depth
 
 _LONGEST_WALK = 2.0**48

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError, unknown_name
 from adfs.network import Network
-from adfs.schedule.philox import Domain, check_seed, philox
+from adfs.schedule.sampling import Domain, check_seed, philox
 
 #: τ where nobody gives one: the time of a message in the paper's experiments.
 DEFAULT_TAU = 5.0

@@ -17,7 +17,7 @@ from adfs.errors import InputError, unknown_name
 from adfs.network import Network
 from adfs.runtimes.delays import Delays
 from adfs.schedule import SCHEDULES
-from adfs.schedule.philox import check_seed
+from adfs.schedule.sampling import check_seed
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -42,7 +42,7 @@ from adfs.runtimes.cluster import Cluster, Placement
 from adfs.runtimes.delays import Delays
 from adfs.runtimes.options import RunOptions
 from adfs.runtimes.result import History, StageCheck, StageRecord, arrays_under
-from adfs.schedule.philox import stage_seed
+from adfs.schedule.sampling import stage_seed
 from adfs.theory import NodeSummary, summarize
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from adfs.errors import unknown_name
 from adfs.schedule.events import Events, IidSchedule, Schedule, frame
 from adfs.schedule.poisson import PoissonSchedule
-from adfs.schedule.sampling import AliasTables, RoundWindow, draw_rounds, round_window
+from adfs.schedule.sampling import AliasTables
 
 __all__ = [
     "SCHEDULES",
@@ -21,12 +21,9 @@ __all__ = [
     "Events",
     "IidSchedule",
     "PoissonSchedule",
-    "RoundWindow",
     "Schedule",
-    "draw_rounds",
     "frame",
     "make_schedule",
-    "round_window",
 ]
 
 #: The schedules by the names that users write.

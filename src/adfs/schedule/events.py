@@ -13,8 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled, prefetch
 from adfs.errors import InputError
-from adfs.schedule.philox import Domain, check_seed, draw_pairs
-from adfs.schedule.sampling import AliasTables, build_actor_table, draw_column, draw_sample, frozen
+from adfs.schedule.sampling import (
+    AliasTables,
+    Domain,
+    build_actor_table,
+    check_seed,
+    draw_column,
+    draw_pairs,
+    draw_sample,
+    frozen,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from adfs.compilation import compiled, inlined, kernel, prefetch
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events
-from adfs.schedule.philox import Domain, draw_pairs
-from adfs.schedule.sampling import draw_sample
+from adfs.schedule.sampling import Domain, draw_pairs, draw_sample
 
 CELL_MEAN = 2.0
 

@@ -1,32 +1,142 @@
-"""Drawing an index with given probabilities in constant time, for schedules and for methods in rounds.
+"""Random bits that depend on a seed and a counter alone, and drawing an index with given probabilities.
 
-Alias tables by Walker's method in Vose's form: each of m columns of equal mass holds its own index below a
-threshold and one other index, its alias, above. A draw picks a column, then a side. Masses are rounded to
-integers that sum to exactly m full columns, and the table is built from those integers. No later step rounds,
-so a row of weight 0 has threshold 0, is nobody's alias, and is never drawn.
+A schedule is the same for every process because draw number t is a function of (seed, t) alone. The bits are
+those of Philox4x32-10 by Salmon, Moraes, Dror and Shaw, *Parallel random numbers: as easy as 1, 2, 3* (2011):
+ten rounds of two 32-bit multiplications on a counter of four words, under a key of two. The key is the seed.
+The last word of the counter holds the *domain*, the purpose of the bits, so that two purposes never share a
+bit.
+
+Alias tables by Walker's method in Vose's form draw an index in constant time: each of m columns of equal mass
+holds its own index below a threshold and one other index, its alias, above. A draw picks a column, then a
+side. Masses are rounded to integers that sum to exactly m full columns, and the table is built from those
+integers. No later step rounds, so a row of weight 0 has threshold 0, is nobody's alias, and is never drawn.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adfs.compilation import compiled, inlined, kernel
 from adfs.errors import InputError
-from adfs.schedule.philox import Domain, draw_pairs, philox
 
 T = TypeVar("T", bound=np.generic)
 
+
+# --------------------------------------------------------------------------- random bits
+
+
+class Domain(IntEnum):
+    """The purposes of random bits, in the top byte of the counter's last word; a new one takes a new number.
+
+    The comments give the four words of each domain's counters.
+    """
+
+    IID_EVENT = 1 << 24  # (t low, t high, 0, domain)
+    POISSON_COUNT = 2 << 24  # events in a cell of a clock: (cell low, cell high, actor, domain)
+    POISSON_EVENT = 3 << 24  # event k of a cell: (cell low, cell high, actor, domain | k)
+    ROUND_COIN = 4 << 24  # the coin that all nodes share in a round: (t low, t high, 0, domain)
+    ROUND_SAMPLE = 5 << 24  # the sample of a node in a round: (t low, t high, node, domain)
+    COMPUTATION_TIME = 6 << 24  # of a node's k-th computation: (k low, k high, node, domain | attempt)
+    MESSAGE_TIME = 7 << 24  # of an edge's k-th pair of messages: (k low, k high, edge, domain)
+
+
 _LOW = np.uint64(0xFFFFFFFF)
-_1, _11, _32 = np.uint64(1), np.uint64(11), np.uint64(32)
-_COIN, _SAMPLE = np.uint64(Domain.ROUND_COIN), np.uint64(Domain.ROUND_SAMPLE)
+_1, _32 = np.uint64(1), np.uint64(32)
+_MULTIPLIER_0 = np.uint64(0xD2511F53)
+_MULTIPLIER_1 = np.uint64(0xCD9E8D57)
 #: Bits of a threshold in a table of rows; the error of a row's probability is at most 2**-32 of the mean one.
 _ROW_BITS = 32
-#: Samples that a window of rounds draws together, few enough to stay in the fastest cache.
-_WINDOW = 2048
+
+Word = np.uint64
+Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+
+
+def _weyl(increment: int) -> tuple[np.uint64, ...]:
+    """Return the multiples of a key's increment, one per round of the generator."""
+    return tuple(np.uint64(increment * k & 0xFFFFFFFF) for k in range(10))
+
+
+# The two increments of the paper's key schedule.
+_K0 = _weyl(0x9E3779B9)
+_K1 = _weyl(0xBB67AE85)
+
+
+@inlined
+def _round(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
+    # Words are 64-bit integers whose upper half is zero: LLVM then uses the widening 32-bit multiplication,
+    # of which a vector register does several at once.
+    p0 = _MULTIPLIER_0 * c0
+    p1 = _MULTIPLIER_1 * c2
+    return (p1 >> _32) ^ c1 ^ (k0 & _LOW), p1 & _LOW, (p0 >> _32) ^ c3 ^ (k1 & _LOW), p0 & _LOW
+
+
+@inlined
+def philox(c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word) -> Words:
+    """Return the four words of one counter (c0 to c3) under one key (k0, k1), each below 2**32."""
+    # Written out, not looped: a loop inside would keep LLVM from vectorising the caller's.
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[1], k1 + _K1[1])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[2], k1 + _K1[2])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[3], k1 + _K1[3])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[4], k1 + _K1[4])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[5], k1 + _K1[5])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[6], k1 + _K1[6])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[7], k1 + _K1[7])
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0 + _K0[8], k1 + _K1[8])
+    return _round(c0, c1, c2, c3, k0 + _K0[9], k1 + _K1[9])
+
+
+@kernel
+def draw_pairs(
+    count: int, domain: Word, key: Word, index: NDArray[np.uint64], name: NDArray[np.uint64]
+) -> None:
+    """Draw 2 × 64 bits for each of `count` counters, in place.
+
+    `key` is the seed. On entry `index` holds the first two words of each counter, low half first; `name`
+    holds the third word in its upper half and the number that is added to the domain in its lower half. On
+    exit they hold the first and the second draw.
+    """
+    # In place, because LLVM vectorises a loop over few arrays only: it must test that they do not overlap.
+    k0 = key & _LOW
+    k1 = key >> _32
+    for i in range(count):
+        w0, w1, w2, w3 = philox(
+            index[i] & _LOW, index[i] >> _32, name[i] >> _32, (domain + (name[i] & _LOW)) & _LOW, k0, k1
+        )
+        index[i] = (w0 << _32) | w1
+        name[i] = (w2 << _32) | w3
+
+
+def check_seed(seed: object) -> int:
+    """Return a seed, an integer with 0 ≤ seed < 2**64, as an int; refuse anything else."""
+    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer):
+        raise InputError(f"seed must be an integer with 0 <= seed < 2**64, but is {seed!r}")
+    if not 0 <= int(seed) < 2**64:
+        raise InputError(f"seed must lie in 0 <= seed < 2**64, but is {int(seed)}")
+    return int(seed)
+
+
+def stage_seed(seed: int, stage: int) -> int:
+    """Return the seed of a stage of a run: a hash of both, and for stage 0 the run's own.
+
+    Examples
+    --------
+    >>> stage_seed(7, 0), stage_seed(7, 1) == stage_seed(8, 0)
+    (7, False)
+    """
+    if stage == 0:
+        return seed
+    # The word in the text stays as it was: it decides the bits of recorded runs.
+    return int.from_bytes(hashlib.sha256(f"seed {int(seed)}, phase {stage}".encode()).digest()[:8], "little")
+
+
+# --------------------------------------------------------------------------- alias tables
 
 
 def frozen(array: NDArray[T]) -> NDArray[T]:
@@ -248,122 +358,3 @@ class AliasTables:
         packed, drawable = _build_rows(row_weights, bounds)
         packed.flags.writeable = drawable.flags.writeable = False  # new arrays, which `frozen` would copy
         return cls(packed, frozen(bounds), frozen(ids), drawable)
-
-
-# --------------------------------------------------------------------------- methods in rounds
-
-
-@compiled
-def round_coin(key: np.uint64, t: np.uint64) -> float:
-    """Return the uniform number in [0, 1) that all nodes share in round t."""
-    w0, w1, _, _ = philox(t & _LOW, t >> _32, np.uint64(0), _COIN, key & _LOW, key >> _32)
-    return float(((w0 << _32) | w1) >> _11) * 2.0**-53
-
-
-class RoundWindow(NamedTuple):
-    """The draws of some successive rounds, and the tables they come from; see `draw_rounds`.
-
-    Attributes
-    ----------
-    key : uint64
-        The seed.
-    p_gossip : float
-        The probability of a round of gossip, which draws no samples.
-    packed, node_starts : ndarray
-        The alias tables of the block's nodes.
-    places, names : (a,) int64 and uint64
-        The nodes that can draw: their places in the process's block, and their numbers in the network.
-    bounds : (2,) int64
-        The first round of the window, and the first one after it.
-    gossips : (w,) bool
-        Which of the rounds are gossip.
-    starts : (w + 1,) int64
-        The draws of the r-th round are number ``starts[r]`` … ``starts[r + 1] − 1``.
-    nodes, actors, samples : (w·a,) int32, int32 and int64
-        For each draw, the node's place in the block, its number in the network, and the row.
-    counters, bits : (w·(a or 1),) uint64
-        Working memory.
-    """
-
-    key: np.uint64
-    p_gossip: float
-    packed: NDArray[np.uint64]
-    node_starts: NDArray[np.int64]
-    places: NDArray[np.int64]
-    names: NDArray[np.uint64]
-    bounds: NDArray[np.int64]
-    gossips: NDArray[np.bool_]
-    starts: NDArray[np.int64]
-    nodes: NDArray[np.int32]
-    actors: NDArray[np.int32]
-    samples: NDArray[np.int64]
-    counters: NDArray[np.uint64]
-    bits: NDArray[np.uint64]
-
-
-@kernel
-def draw_rounds(window: RoundWindow, first: int) -> None:
-    """Draw the rounds from ``first`` on, as many as the window holds."""
-    index, name, rounds = window.counters, window.bits, window.gossips.size
-    window.bounds[0] = first
-    window.bounds[1] = first + rounds
-    # One coin per round decides for all nodes whether it is gossip.
-    if window.p_gossip > 0.0:
-        for r in range(rounds):
-            index[r] = np.uint64(first + r)
-            name[r] = np.uint64(0)
-        draw_pairs(rounds, _COIN, window.key, index, name)
-        for r in range(rounds):
-            window.gossips[r] = float(index[r] >> _11) * 2.0**-53 < window.p_gossip
-    # In every other round each node draws a sample, from a counter of the round and the node alone.
-    count = 0
-    for r in range(rounds):
-        window.starts[r] = count
-        if not window.gossips[r]:
-            for k in range(window.places.size):
-                index[count] = np.uint64(first + r)
-                name[count] = window.names[k] << _32
-                window.nodes[count] = window.places[k]
-                window.actors[count] = window.names[k]
-                count += 1
-    window.starts[rounds] = count
-    draw_pairs(count, _SAMPLE, window.key, index, name)
-    for e in range(count):
-        window.samples[e] = draw_sample(
-            index[e], window.packed, window.node_starts, np.uint64(window.nodes[e])
-        )
-
-
-def round_window(seed: int, tables: AliasTables, p_gossip: float = 0.0) -> RoundWindow:
-    """Return a window for rounds of about two thousand samples, to be filled by `draw_rounds`.
-
-    The draws of round t are a function of (seed, t) and of (seed, node, t) alone.
-
-    Parameters
-    ----------
-    seed : int
-    tables : AliasTables
-        The tables of the nodes that a process holds.
-    p_gossip : float
-        The probability of a round of gossip.
-    """
-    # Nodes without a positive weight never draw.
-    places = np.flatnonzero(tables.drawable)
-    rounds = max(1, _WINDOW // max(1, places.size))
-    draws = rounds * places.size
-    return RoundWindow(
-        key=np.uint64(seed),
-        p_gossip=float(p_gossip),
-        packed=tables.packed,
-        node_starts=tables.node_starts,
-        places=places,
-        names=tables.node_ids[places].astype(np.uint64),
-        bounds=np.zeros(2, dtype=np.int64),
-        gossips=np.zeros(rounds, dtype=np.bool_),
-        starts=np.zeros(rounds + 1, dtype=np.int64),
-        nodes=np.zeros(draws, dtype=np.int32),
-        actors=np.zeros(draws, dtype=np.int32),
-        samples=np.zeros(draws, dtype=np.int64),
-        counters=np.zeros(max(draws, rounds), dtype=np.uint64),
-        bits=np.zeros(max(draws, rounds), dtype=np.uint64),
-    )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adfs.errors import InputError
-from adfs.schedule.philox import Domain, check_seed, draw_pairs
+from adfs.schedule.sampling import Domain, check_seed, draw_pairs
 from schedule_twins import draws, philox
 
 ONES = 0xFFFFFFFF
