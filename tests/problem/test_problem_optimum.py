@@ -15,7 +15,8 @@ from sklearn.svm import LinearSVC, LinearSVR
 
 from adfs.algorithms import METHODS
 from adfs.algorithms.interior_point import quadratic_pieces
-from adfs.problem import Problem, losses, optimum
+from adfs.problem import Problem, finite_sum, losses
+from adfs.problem.finite_sum import Optimum
 from adfs.problem.losses import Loss, get_loss
 from loss_cases import CASES, FEW, ON_SPARSE_ROWS, SMOOTH, case_id
 
@@ -39,7 +40,7 @@ def made(
     return given, np.where(margin > 0.0, 1.0, -1.0) if loss.task == "classification" else margin
 
 
-def assert_certified(problem: Problem, tol: float = 1e-12) -> optimum.Optimum:
+def assert_certified(problem: Problem, tol: float = 1e-12) -> Optimum:
     """Check a certificate without the functions that made it."""
     found = problem.optimum()
     assert found.gap <= tol
@@ -133,7 +134,7 @@ def test_what_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     problem = Problem(X, y, "absolute", 1e-3)
     with monkeypatch.context() as patch:
         patch.setattr(type(METHODS["interior-point"]), "reference_order", np.inf)
-        patch.setattr(optimum, "_MOST_STEPS", 1)
+        patch.setattr(finite_sum, "_MOST_STEPS", 1)
         with pytest.warns(RuntimeWarning, match=r"relative duality gap of .*, not 1\.0e-12; rescale"):
             poor = problem.optimum()
     assert poor.method == "ns-adfs"

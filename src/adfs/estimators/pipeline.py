@@ -125,10 +125,8 @@ def fit_model(data: LocalData, spec: ModelSpec, solver: Solver, warm: Start | No
     problems = solver.cluster.attempt("to check the data", partial(_problems, scaled, spec, classes))
     if solver.method == "auto":
         solver = solver.choose(problems[0], spec)
-    if spec.free_intercept:  # the same rows for all classes
-        entry = column_value(problems[0], spec, solver)
-        rows = append_column(scaled.X, entry)
-        problems = [replace(problem, X=rows, free_column=entry) for problem in problems]
+    if spec.free_intercept:
+        problems = _with_intercept_column(problems, spec, solver)
     runs = _solve_all(problems, spec, solver, warm, columns)
     # From the columns as they were solved back to the columns as they were given.
     coef, intercept = _models(np.array([run.coef for run in runs]), spec, columns)
@@ -223,12 +221,23 @@ def _solve(
         )
         options = replace(second.options, max_passes=left, parameters=other.parameters)
         second = replace(second, method=other.method, options=options, reason=reason, replacement=None)
-        center = run.coef.reshape(spec.loss.n_outputs, -1)[:, -1] if spec.free_intercept else None
+        if spec.free_intercept:  # this method may want another entry in its column
+            (data,) = _with_intercept_column([data], spec, second)
+            center = run.coef.reshape(spec.loss.n_outputs, -1)[:, -1]
         last = _solve(data, spec, second, run.dual, center)
         return replace(last, columns=joined_frames([run, last], last.gap), seconds=run.seconds + last.seconds)
     if spec.free_intercept:
         return solve_with_intercept(data, spec, solver, start, center)
     return solver.solve(penalised(data, spec, solver.network.n_nodes), start)
+
+
+def _with_intercept_column(problems: list[LocalData], spec: ModelSpec, solver: Solver) -> list[LocalData]:
+    """Return problems whose last column is the free intercept's, with the entry that the method needs."""
+    first = problems[0]
+    X = first.X if first.free_column is None else first.X[:, :-1]
+    entry = column_value(replace(first, X=X), spec, solver)
+    rows = append_column(X, entry)  # the same rows for all classes
+    return [replace(problem, X=rows, free_column=entry) for problem in problems]
 
 
 def _starts(
