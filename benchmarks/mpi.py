@@ -20,7 +20,7 @@ from adfs.runtimes.cluster import Placement
 from adfs.runtimes.execution import Execution, ProcessTimes
 from adfs.runtimes.joint_problem import place
 from adfs.runtimes.mpi import MpiRanks
-from adfs.runtimes.netbench import message_seconds
+from adfs.runtimes.timing import message_seconds
 from adfs.schedule import Events
 from benchmarks.measure import Row, write_table
 

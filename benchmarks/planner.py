@@ -190,7 +190,7 @@ def worker() -> None:
     """Measure, plan and run on two ranks."""
     from mpi4py import MPI
 
-    from adfs.runtimes.netbench import bench_network
+    from adfs.runtimes.timing import bench_network
 
     comm = MPI.COMM_WORLD
     results: list[dict[str, Any]] = []

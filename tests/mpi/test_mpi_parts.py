@@ -28,8 +28,8 @@ from adfs.runtimes.mpi import (
     place,
     rank_table,
 )
-from adfs.runtimes.mpi.faults import Watch, as_one_program, end_all_on_error, restore_error_hook
-from adfs.runtimes.netbench import bench_network, message_seconds
+from adfs.runtimes.mpi.faults import Watch, as_one_program
+from adfs.runtimes.timing import bench_network, message_seconds
 from adfs.schedule import make_schedule
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
@@ -286,7 +286,7 @@ def test_short_messages_are_not_taken_for_the_bandwidth(monkeypatch: pytest.Monk
         return [(0, 1)], np.array([[1e-5 + 1e-9 * width for width in widths]])
 
     monkeypatch.setattr("adfs.runtimes.mpi.ranks.MpiRanks", Alone)
-    monkeypatch.setattr("adfs.runtimes.netbench.measure_messages", measured)
+    monkeypatch.setattr("adfs.runtimes.timing.measure_messages", measured)
     found = bench_network(None, (124,))  # type: ignore[arg-type]
     assert found.exchange.shape == (1, 1)
     assert found.latency == pytest.approx(1e-5, rel=1e-3)
@@ -367,7 +367,9 @@ def test_a_rank_says_what_it_alone_was_told(
             raise error
         assert capfd.readouterr().err == ("" if number == 0 else "adfs: rank 1: X contains NaN\n")
         # A program of somebody's own.
-        end_all_on_error(comm, 60.0)  # type: ignore[arg-type]
+        before, watch = sys.excepthook, Watch(OneProcess(), 60.0)
+        watch.install_hooks(comm)  # type: ignore[arg-type]
         sys.excepthook(type(error), error, None)
-        restore_error_hook()
+        watch.restore_hooks()
+        assert sys.excepthook is before
         assert capfd.readouterr().err == f"adfs: {error}\n"

@@ -8,8 +8,8 @@ import scipy.stats
 
 import adfs
 from adfs.algorithms import METHODS
+from adfs.experiments.paper import theorem4_table
 from adfs.runtimes.clock import Delays, retime
-from adfs.runtimes.timing import theorem4_table
 
 
 def durations(m: int, count: int, **keywords: object) -> np.ndarray:

@@ -206,7 +206,7 @@ def _source(
 
 def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[float | None, float | None]:
     """Return the seconds of a sample and τ, None if not measured; nan on ranks other than 0."""
-    from adfs.runtimes.timing import step_seconds
+    from adfs.runtimes.timing import bench_network, step_seconds
 
     if not asked_for:
         return None, None
@@ -215,8 +215,6 @@ def _measure(source: Problem | Facts, asked_for: bool, over_mpi: bool) -> tuple[
     entries = None if mean is None else max(1, round(mean))
     if not over_mpi:
         return step_seconds(width, entries), None
-    from adfs.runtimes.netbench import bench_network
-
     # All ranks measure, rank 0 plans.
     with options.all_ranks() as world:
         rank = world.Get_rank()
@@ -373,7 +371,7 @@ def net_bench(bench: BenchOptions) -> None:
     mpiexec -n 2 adfs net-bench
     mpiexec -n 4 --hostfile hosts adfs net-bench --numbers 124 --entries 14
     """
-    from adfs.runtimes.netbench import WIDTHS, bench_network
+    from adfs.runtimes.timing import WIDTHS, bench_network
 
     if min(bench.numbers or [1]) < 1:
         raise InputError(f"--numbers must be above 0, got {min(bench.numbers or [1])}")

@@ -19,7 +19,6 @@ The time of a position is the time by which every event up to it has happened, m
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,8 +212,11 @@ class Clock:
         self.network = network
         self.position = self._base = 0.0
         self.stage = -1
+        self._tree_depth: int | None = None
         self._seed, self._samples = seed, np.ascontiguousarray(sizes.n_samples, dtype=np.int64)
         self._pace = delays.pace(network, seed, single=single)
+        # A message of a sum over all nodes goes over some edge.
+        self._mean_tau = float(self._pace.tau.mean()) if network.n_edges else 0.0
         n, counts = network.n_nodes, np.zeros(network.n_edges + 1, dtype=np.int64)
         self._state = ClockState(np.zeros(n), np.zeros(n, dtype=np.int64), counts)
         self._ends = network.edges.astype(np.int64)
@@ -246,14 +248,9 @@ class Clock:
         """Let every node go through its samples some times, and all nodes sum up and down a tree."""
         # A check is computed by all nodes at once, and its sums go up and down a tree.
         _all_compute(self._pace, self._state, np.ceil(passes * self._samples).astype(np.int64))
-        tau = self._pace.tau
-        hops = 2 * self._tree_depth * int(sums)
-        _sum_over_all(self._pace, self._state, hops, float(tau.mean()) if tau.size else 0.0)
-
-    @functools.cached_property
-    def _tree_depth(self) -> int:
-        """The depth of the tree along which the nodes sum, computed once."""
-        return tree_depth(self.network)
+        if self._tree_depth is None:
+            self._tree_depth = tree_depth(self.network)
+        _sum_over_all(self._pace, self._state, 2 * self._tree_depth * int(sums), self._mean_tau)
 
     @property
     def times(self) -> np.ndarray:
@@ -282,12 +279,11 @@ class Clock:
             for _, events in self.schedule.windows(self.position - self._base, position - self._base):
                 _walk_events(self._pace, self._state, self._ends, before, events.actor)
         else:
-            tau = self._pace.tau
             plan = RoundWalk(
                 np.ascontiguousarray(effort.samples, dtype=np.int64),
                 int(effort.exchanges),
                 int(effort.hops),
-                float(tau.mean()) if tau.size else 0.0,
+                self._mean_tau,
                 bool(effort.gossip_first),
                 -1.0 if effort.gossip_probability is None else float(effort.gossip_probability),
                 self._coins,
@@ -365,12 +361,7 @@ def follow(clock: Clock, history: History, check: StageCheck) -> None:
         clock.begin_stage(following.parameters, following.sizes)
 
 
-def with_times(
-    run: Run,
-    problem: FiniteSum | NodeSizes,
-    network: Network,
-    delays: Delays,
-) -> Run:
+def with_times(run: Run, problem: FiniteSum | NodeSizes, network: Network, delays: Delays) -> Run:
     """Return a run whose frame has the columns ``time`` (max_i T_i) and ``time_mean``, new or replaced.
 
     Parameters

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -219,7 +219,7 @@ class Stages:
         # The rule may see the problem differently from the start (rounded kinks, boxes).
         if self.rule is not None:
             problem = self.rule.first_problem(problem, start, nodes.add)
-        self.summary = gather_summary(self.cluster, nodes.placement, problem)
+        self.summary = self.summarize(problem)
         parameters = self._parameters(self.summary, options.parameters)
         place = (nodes.block, self._method_options)
         self.setting = Setting(problem, self.network, parameters, options.seed, options.schedule, *place)
@@ -268,9 +268,7 @@ class Stages:
                 seed=options.seed,
                 schedule=options.schedule,
             )
-            for check in self.history.checks:
-                follow(self._clock, self.history, check)
-            self.last_in_time = self._position_at_limit(self._clock, options.time)
+            self._follow_checks(self.history.checks)
 
     # ------------------------------------------------------------------ going on
 
@@ -284,15 +282,19 @@ class Stages:
         position = stage.position + ahead
         return min(position, stages[number + 1].position) if number + 1 < len(stages) else position
 
-    @staticmethod
-    def _position_at_limit(clock: Clock, limit: float) -> float:
-        """Return the last position within a time, and leave the clock where it is."""
-        if clock.latest > limit and clock.position > 0.0:
-            return clock.position
-        mark = clock.mark()
-        position = position_at(clock, limit)
-        clock.back(mark)
-        return position
+    def _follow_checks(self, checks: Sequence[StageCheck]) -> None:
+        """Let the clock go through checks, and find the last position within the budget of time."""
+        clock, limit = self._clock, self.options.time
+        if clock is None or limit is None:
+            return
+        for check in checks:
+            follow(clock, self.history, check)
+        self.last_in_time = clock.position
+        # A check may have taken what was left of the budget. Otherwise the clock looks ahead and comes back.
+        if clock.latest <= limit or clock.position == 0.0:
+            mark = clock.mark()
+            self.last_in_time = position_at(clock, limit)
+            clock.back(mark)
 
     def check(self, execution: Execution) -> float:
         """Certify the run, and begin the next stage if the rule says so; return the seconds it took."""
@@ -317,9 +319,7 @@ class Stages:
         seconds = time.perf_counter() - begun
         if stage is not None:  # compilation does not count
             self.cluster.in_turns("to compile", partial(execution.compile, self.method, self.setting))
-        if self._clock is not None and self.options.time is not None:
-            follow(self._clock, self.history, self.history.checks[-1])
-            self.last_in_time = self._position_at_limit(self._clock, self.options.time)
+        self._follow_checks(self.history.checks[-1:])
         return seconds
 
     def _begin(self, stage: Stage, certificate: Certificate, execution: Execution) -> None:

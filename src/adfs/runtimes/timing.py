@@ -1,16 +1,16 @@
-"""The progress of a run on the screen; where its time went, as tables and a time-line; the time of one step.
+"""The progress of a run on the screen, and its time: where it went, as tables and a time-line.
 
-The time of a step is measured for a sample on this machine, and on the clock of Theorem 4's bound.
+The times of a message between ranks and of a local step are measured here too: τ is their ratio.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 import sys
 import time
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -24,15 +24,13 @@ from adfs.network import Network
 from adfs.pages import COLORS
 from adfs.problem import Problem
 from adfs.problem.samples import Matrix
-from adfs.runtimes.clock import retime
 from adfs.runtimes.cluster import Cluster
-from adfs.runtimes.delays import Delays
 from adfs.runtimes.options import RunOptions
-from adfs.theory import NodeSummary, Parameters, theorem4_step_time
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from mpi4py import MPI
     from rich.progress import Progress, TaskID
 
 
@@ -168,8 +166,10 @@ def draw_timeline(details: JsonObject, axes: Axes | None = None) -> Axes:
     return axes
 
 
-# --------------------------------------------------------------------------- the time of a step
+# --------------------------------------------------------------------------- steps and messages
 
+#: The default lengths of messages, in numbers.
+WIDTHS = tuple(10**k for k in range(6))
 _BATCHES = 5
 _BATCH_SECONDS = 0.02
 
@@ -179,8 +179,6 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
 
     This process has so many rows, with so many non-zeros each (None: dense).
     """
-    from adfs.runtimes.netbench import measure_messages
-
     if cluster.one_file:
         raise InputError("tau='measure' measures messages between processes, and this run sends none")
     # Both times are measured now, on the machines of the run. Messages get a fifth of the time of a network
@@ -234,60 +232,158 @@ def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float
     return float(best)
 
 
-def theorem4_table(
-    networks: tuple[str | Network, ...] = ("cycle:16", "grid:4x4", "complete:8"),
-    p_comm: tuple[float, ...] = (0.1, 0.3, 0.5),
-    tau: tuple[float, ...] = (1.0, 5.0),
-    *,
-    laws: tuple[str, ...] = ("fixed", "exponential"),
-    blocking: tuple[bool, ...] = (True, False),
-    events: int = 100_000,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Measure the time per step against Theorem 4's bound, over graphs, p_comm, τ and kinds of clock.
+@dataclass(frozen=True)
+class NetBench:
+    """The measured times.
 
-    All nodes compute equally often and all edges are equally likely, as in the paper.
+    Attributes
+    ----------
+    pairs : list of (int, int)
+        The pairs of ranks, measured one after the other.
+    widths : tuple of int
+        Numbers in a message (d).
+    exchange : ndarray of shape (pairs, widths)
+        Seconds of a message one way: half of a round trip, the median of many.
+    step : ndarray of shape (ranks, widths)
+        Seconds of one sample's computation with dense rows of that width, all ranks computing at once.
+    hosts : list of str
+        The host of each rank.
+    latency : float
+        Seconds of a message of one number, the median over pairs.
+    bandwidth : float
+        Bytes per second one way with the longest message of `WIDTHS`, the median over pairs.
+    """
+
+    pairs: list[tuple[int, int]]
+    widths: tuple[int, ...]
+    exchange: np.ndarray
+    step: np.ndarray
+    hosts: list[str]
+    latency: float
+    bandwidth: float
+
+    @property
+    def tau(self) -> np.ndarray:
+        """The median message in units of the median local step, for each width."""
+        return np.asarray(np.median(self.exchange, axis=0) / np.median(self.step, axis=0))
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per width: a message one way (median, best and worst pair), a local step, τ."""
+        import pandas as pd
+
+        micro = 1e6 * self.exchange
+        return pd.DataFrame(
+            {
+                "numbers": self.widths,
+                "message µs": np.median(micro, axis=0),
+                "best pair": micro.min(axis=0),
+                "worst pair": micro.max(axis=0),
+                "local step µs": 1e6 * np.median(self.step, axis=0),
+                "tau": self.tau,
+            }
+        )
+
+
+def message_seconds(cluster: Cluster, pair: tuple[int, int], width: int, spent: float = 0.1) -> float:
+    """Return the seconds of a message between two processes, one way; 0 in other processes.
+
+    This is half of the median round trip: a single message may arrive before its receiver begins to wait.
+    The measurement takes about ``spent`` seconds.
+    """
+    if cluster.rank not in pair:
+        return 0.0
+    first = cluster.rank == pair[0]
+    peer = pair[1] if first else pair[0]
+
+    def pass_on(buffer: np.ndarray, *, send: bool) -> None:
+        parcel = [(peer, buffer)]
+        cluster.sendrecv(parcel if send else [], [] if send else parcel)
+
+    def median(count: int) -> float:
+        buffer, seconds = np.zeros(width), np.zeros(count)
+        for trip in range(count):
+            begun = time.perf_counter()
+            pass_on(buffer, send=first)
+            pass_on(buffer, send=not first)
+            seconds[trip] = time.perf_counter() - begun
+        # Both use the result of the one that begins: its clock measures complete round trips.
+        result = np.array([np.median(seconds)])
+        pass_on(result, send=first)
+        return float(result[0])
+
+    # Five round trips tell how many fit into the given time.
+    return 0.5 * median(int(min(2000, max(7, spent / max(median(5), 1e-7)))))
+
+
+def measure_messages(
+    cluster: Cluster, widths: tuple[int, ...], spent: float = 0.1
+) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Return pairs of processes, and the seconds of a message of each width between them, (pairs, widths).
+
+    Each of them takes about ``spent`` seconds.
+    """
+    cluster.activity = "to measure the network"
+    ranks = range(len(cluster.hosts))
+    pairs = list(itertools.combinations(ranks, 2))
+    # Many processes have too many pairs. The pairs of a ring are some within hosts and some between them.
+    if len(pairs) > 28:
+        pairs = [(0, ranks[-1]), *itertools.pairwise(ranks)]
+    seconds = np.zeros((len(pairs), len(widths)))
+    for number, pair in enumerate(pairs):
+        # Wait for all processes, so that one pair is measured at a time.
+        cluster.allgather(None)
+        for column, width in enumerate(widths):
+            seconds[number, column] = message_seconds(cluster, pair, width, spent)
+    return pairs, np.max(cluster.allgather(seconds), axis=0)
+
+
+def bench_network(
+    comm: MPI.Intracomm,
+    widths: tuple[int, ...] = WIDTHS,
+    *,
+    entries: int | None = None,
+    deadline: float = 60.0,
+) -> NetBench:
+    """Measure messages between ranks and local steps; all ranks call it together.
+
+    Parameters
+    ----------
+    comm : Intracomm
+    widths : tuple of int
+        Numbers in a message (d).
+    entries : int, optional
+        Non-zeros per row, for the local step; dense rows when left out.
+    deadline : float
+        Seconds that a rank waits for another.
 
     Returns
     -------
-    pandas.DataFrame
-        One row per case: ``network``, ``n_nodes``, ``p_comm``, ``tau``, ``law``, ``blocking``, ``measured``
-        (time per step), ``bound`` (ν), ``constant`` (measured·n/(p_comp + τ·p_comm^max), 24 in the bound)
-        and ``holds`` (whether the assumptions of the proof hold).
+    NetBench
+        The same on every rank.
     """
-    import pandas as pd
+    from adfs.runtimes.mpi.ranks import MpiRanks
 
-    rows: list[dict[str, object]] = []
-    for network in (Network(name) for name in networks):
-        # A problem with one sample per node: only the probabilities matter to a clock.
-        n = network.n_nodes
-        one, count = np.ones(n), np.ones(n, dtype=np.int64)
-        summary = NodeSummary(count, count, count, one, one, one, one, one)
-        paper = Parameters.paper(summary, network)
-        for share, message, law, waiting in product(p_comm, tau, laws, blocking):
-            # A clock reads nothing but the probabilities; the contraction is put where any of them allow it.
-            parameters = dataclasses.replace(
-                paper,
-                contraction=1e-9,
-                node_probability=np.full(n, (1.0 - share) / n),
-                edge_probability=np.full(network.n_edges, share / network.n_edges),
-            )
-            bound = theorem4_step_time(parameters, network, message)
-            delays = Delays(tau=message, law=law, blocking=waiting)
-            found = retime("adfs", parameters, summary, network, delays, [events], seed=seed)
-            measured = float(found.latest[0]) / events
-            rows.append(
-                {
-                    "network": network.name,
-                    "n_nodes": n,
-                    "p_comm": share,
-                    "tau": message,
-                    "law": law,
-                    "blocking": waiting,
-                    "measured": measured,
-                    "bound": bound.nu,
-                    "constant": measured * n / (bound.p_comp + message * bound.p_comm_max),
-                    "holds": bound.holds,
-                }
-            )
-    return pd.DataFrame(rows)
+    sizes = tuple(int(width) for width in widths)
+    with MpiRanks(comm, deadline=deadline) as ranks:
+        # The latency needs short messages and the bandwidth long ones, whatever widths were asked for.
+        measured = tuple(sorted({WIDTHS[0], *sizes, WIDTHS[-1]}))
+        pairs, messages = measure_messages(ranks, measured)
+        latency, slowest = (float(np.median(messages[:, measured.index(WIDTHS[k])])) for k in (0, -1))
+        exchange = messages[:, [measured.index(size) for size in sizes]]
+
+        def measure(width: int) -> float:
+            return step_seconds(width, None if entries is None else min(entries, width))
+
+        # The first call compiles: one rank after another, so that they share the cache.
+        ranks.in_turns("to measure the network", lambda: measure(sizes[0]))
+        # Then all ranks measure at once, because cores may share the bandwidth of the memory.
+        steps = [ranks.allgather(measure(width)) for width in sizes]
+        return NetBench(
+            pairs,
+            sizes,
+            exchange,
+            np.array(steps).T,
+            list(ranks.hosts),
+            latency,
+            8.0 * WIDTHS[-1] / slowest,
+        )

@@ -2,14 +2,21 @@
 
 `EventExchange` is the readable version; the tests compare this one with it. After a few hundredths of a
 second of waiting the compiled loop returns to Python, which checks the deadline and handles signals.
+
+It starts and tests the requests of `MpiLinks` by a few MPI functions, whose addresses each process looks up.
+It gets the addresses of the requests' handles, because the type of a handle differs between MPI libraries.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import llvmlite.binding
 import numpy as np
+from numba import types
 
 from adfs.algorithms.base import EventProcess
 from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_message
@@ -17,12 +24,20 @@ from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
 from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.mpi.faults import SUSPENDED_SECONDS, rank_names
-from adfs.runtimes.mpi.links import MPI_START, MPI_TEST, MPI_WTIME, YIELD, MpiLinks
 from adfs.schedule import Events
 from adfs.schedule.events import empty_events
 
 if TYPE_CHECKING:
-    from adfs.runtimes.mpi.ranks import MpiRanks
+    from adfs.runtimes.mpi.ranks import MpiLinks, MpiRanks
+
+#: ``start(request)``, ``test(request, flag, status)``, ``wtime()`` and ``sched_yield()``; addresses are
+#: integers.
+MPI_START = types.ExternalFunction("adfs_mpi_start", types.int32(types.intp))
+MPI_TEST = types.ExternalFunction("adfs_mpi_test", types.int32(types.intp, types.intp, types.intp))
+MPI_WTIME = types.ExternalFunction("adfs_mpi_wtime", types.float64())
+YIELD = types.ExternalFunction("adfs_yield", types.int32())
+
+_NAMES = {"adfs_mpi_start": "MPI_Start", "adfs_mpi_test": "MPI_Test", "adfs_mpi_wtime": "MPI_Wtime"}
 
 # The number of waits that are kept for the timeline.
 _LOG = 512
@@ -90,6 +105,26 @@ class Board(NamedTuple):
     addresses: np.ndarray
     waited: np.ndarray
     log: np.ndarray
+
+
+@functools.cache
+def library_is_loaded() -> bool:
+    """Make the functions known to compiled code; return False if one is not found (mpi4py is used then)."""
+    from mpi4py import MPI
+
+    # mpi4py is linked to the MPI library, so its extension module leads to the functions.
+    try:
+        library = ctypes.CDLL(MPI.__file__)
+        functions = {ours: getattr(library, theirs) for ours, theirs in _NAMES.items()}
+        functions["adfs_yield"] = ctypes.CDLL(None).sched_yield
+    except (OSError, AttributeError, TypeError):
+        return False
+    for name, function in functions.items():
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        if address is None:
+            return False
+        llvmlite.binding.add_symbol(name, address)
+    return True
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Failures on a cluster: waits have a deadline, each rank reports one sentence, and no rank hangs.
 
 A rank that waits longer than the deadline raises `RankLostError`, which names the rank it waited for. An
-uncaught exception ends all ranks (`end_all_on_error`), because the others would wait for this one for ever.
+uncaught exception ends all ranks (`Watch.install_hooks`): the others would wait for this one for ever.
 A rank that receives SIGTERM while others fail reports what it was doing, if its launcher leaves it the time:
 Open MPI kills it a fifth of a second later.
 
@@ -92,6 +92,7 @@ class Watch:
         self.crowded = False
         self.pulse: Pulse | None = None
         self._sigterm: Any = None
+        self._excepthook = sys.excepthook
 
     def wait(
         self,
@@ -190,11 +191,21 @@ class Watch:
             "see what happened there, and resume from the last checkpoint if there is one"
         )
 
-    def report_sigterm(self) -> None:
-        """Report what this rank was doing when it receives SIGTERM.
+    def install_hooks(self, comm: MPI.Intracomm) -> None:
+        """From now on report an uncaught exception in one sentence and end all ranks, and report SIGTERM.
 
-        A launcher sends this signal to the other ranks when one rank fails.
+        All ranks raise a `RefusalError` together: rank 0 reports it, and so does a rank with a reason of its
+        own. Then each rank ends by itself. It ends MPI first, because ``python -m mpi4py`` would call
+        MPI_ABORT. A launcher sends SIGTERM to the other ranks when one rank fails.
         """
+
+        def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if not isinstance(error, RefusalError):
+                _report_and_end(error, comm)
+                return
+            if comm.Get_rank() == 0 or error.own:
+                say(str(error))
+            _end_mpi(self.deadline)
 
         def stop(number: int, frame: FrameType | None) -> None:
             if not _final_sentence.is_set():
@@ -208,11 +219,13 @@ class Watch:
             else:
                 os._exit(128 + number)
 
+        self._excepthook, sys.excepthook = sys.excepthook, end
         if threading.current_thread() is threading.main_thread():
             self._sigterm = signal.signal(signal.SIGTERM, stop)
 
-    def restore_sigterm(self) -> None:
-        """Restore the handler that `report_sigterm` replaced."""
+    def restore_hooks(self) -> None:
+        """Restore the handlers that `install_hooks` replaced."""
+        sys.excepthook = self._excepthook
         if self._sigterm is not None:
             signal.signal(signal.SIGTERM, self._sigterm)
 
@@ -237,26 +250,6 @@ def abort(comm: MPI.Intracomm, code: int = 1) -> None:
     timer.daemon = True
     timer.start()
     comm.Abort(code)
-
-
-def end_all_on_error(comm: MPI.Intracomm, deadline: float) -> None:
-    """From now on report an uncaught exception in one sentence and end all ranks.
-
-    All ranks raise a `RefusalError` together: rank 0 reports it, and so does a rank with a reason of its own.
-    Then each rank ends by itself. It ends MPI first, because ``python -m mpi4py`` would call MPI_ABORT.
-    """
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, RefusalError):
-            if comm.Get_rank() == 0 or error.own:
-                say(str(error))
-            _end_mpi(deadline)
-            return
-        _report_and_end(error, comm)
-
-    hook.before = before  # type: ignore[attr-defined]
-    sys.excepthook = hook
 
 
 @contextlib.contextmanager
@@ -314,12 +307,6 @@ def _report_and_end(error: BaseException, comm: MPI.Intracomm) -> None:
         # Ranks that fail at the same moment may write their sentences too.
         time.sleep(0.3)
         abort(comm)
-
-
-def restore_error_hook() -> None:
-    """Restore the hook that `end_all_on_error` replaced."""
-    hook: Any = sys.excepthook
-    sys.excepthook = getattr(hook, "before", hook)
 
 
 # --------------------------------------------------------------------------- signs of life

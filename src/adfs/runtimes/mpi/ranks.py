@@ -18,20 +18,12 @@ from adfs.network import Network
 from adfs.problem import Loss
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.losses import get_loss
-from adfs.runtimes.cluster import Cluster, Parcels, Placement, pack, unpack
+from adfs.runtimes.cluster import Cluster, Links, Parcels, Placement, pack, unpack
 from adfs.runtimes.exchange import EventExchange
 from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.joint_problem import ShardSource, join_shards
-from adfs.runtimes.mpi.compiled_exchange import CompiledExchange
-from adfs.runtimes.mpi.faults import (
-    Pulse,
-    Tag,
-    Watch,
-    end_all_on_error,
-    nothing,
-    restore_error_hook,
-)
-from adfs.runtimes.mpi.links import MpiLinks, library_is_loaded
+from adfs.runtimes.mpi.compiled_exchange import CompiledExchange, library_is_loaded
+from adfs.runtimes.mpi.faults import Pulse, Tag, Watch, nothing
 from adfs.runtimes.options import RUN_OPTIONS, RunOptions, describe, takes_run_options
 from adfs.runtimes.result import Run
 from adfs.runtimes.run import run_method, tell_placement
@@ -108,14 +100,17 @@ class MpiRanks(Cluster):
             watch, self._watch = self.watch, None
             # After an error the hooks stay: another rank may end this one before it has reported.
             if kind is None:
-                self._disconnect(watch)
+                watch.restore_hooks()
+                assert watch.pulse is not None
+                watch.pulse.close()
+                watch.comm.Free()
 
     def _connect(self, comm: MPI.Intracomm) -> None:
         """Wait for all ranks, and duplicate the communicator: its messages never meet the user's."""
         self.rank, self.size, self.activity = comm.Get_rank(), comm.Get_size(), "at the start"
         watch = self._watch = Watch(self, self.deadline)
         # From here on a rank that fails ends the others, which may already wait for it.
-        end_all_on_error(comm, self.deadline)
+        watch.install_hooks(comm)
         self._meet(comm, watch)
         watch.comm, request = comm.Idup()
         watch.until(request.Test, list, self.activity)
@@ -132,7 +127,6 @@ class MpiRanks(Cluster):
         # Without signs of life, a rank that reads or compiles must be allowed to be silent for an hour.
         if not all(possible for *_, possible in cards):
             watch.patience = 3600.0
-        watch.report_sigterm()
 
     def _meet(self, comm: MPI.Intracomm, watch: Watch) -> None:
         """Wait until all ranks are there, so that rank 0 can name those that are not.
@@ -157,13 +151,6 @@ class MpiRanks(Cluster):
         watch.wait([comm.Irecv(nothing(), r, tag) for r in others], others, self.activity)
         signs += [comm.Isend(nothing(), r, tag) for r in others]
         watch.wait(signs, [*others, *others], self.activity)
-
-    def _disconnect(self, watch: Watch) -> None:
-        watch.restore_sigterm()
-        restore_error_hook()
-        assert watch.pulse is not None
-        watch.pulse.close()
-        watch.comm.Free()
 
     # ------------------------------------------------------------------ through rank 0
 
@@ -259,6 +246,75 @@ class MpiRanks(Cluster):
         pulse = self.watch.pulse
         assert pulse is not None
         return pulse.beating()
+
+
+class MpiLinks(Links):
+    """The ends of the cut edges that are on this rank; see `adfs.runtimes.cluster.Links`.
+
+    The messages of an edge have their own tag between the two ranks, so its k-th send meets its k-th receive.
+    A receive is started before it is needed, so that an early message goes directly into its buffer.
+    """
+
+    def __init__(self, ranks: MpiRanks, placement: Placement, message_length: int) -> None:
+        super().__init__(ranks.rank, placement, message_length)
+        self._watch = ranks.watch
+        # The buffers stay in place, because the requests keep their addresses.
+        comm, all_tags = ranks.watch.comm, self._tags()
+        ends = list(zip(self.out, self.into, self.peer.tolist(), all_tags.tolist(), strict=True))
+        self.sends = [comm.Send_init(out, peer, tag) for out, _, peer, tag in ends]
+        self.receives = [comm.Recv_init(into, peer, tag) for _, into, peer, tag in ends]
+        self.started = False
+
+    def _tags(self) -> np.ndarray:
+        """Return the tag of each link: both ranks number their common edges in the order of the edges."""
+        tags = np.zeros(self.edges.size, dtype=np.int64)
+        for peer in np.unique(self.peer):
+            here = np.flatnonzero(self.peer == peer)
+            tags[here] = Tag.FIRST_LINK + np.arange(here.size)
+        from mpi4py import MPI
+
+        most = self._watch.comm.Get_attr(MPI.TAG_UB)
+        if isinstance(most, int) and tags.max(initial=0) > most:
+            raise InputError(
+                f"rank {self._watch.cluster.rank} shares more edges with one rank than this MPI has tags "
+                f"({most}): use more ranks, or a placement that cuts fewer edges"
+            )
+        return tags
+
+    def open(self) -> None:
+        if not self.started:
+            for receive in self.receives:
+                receive.Start()
+            self.started = True
+
+    def send(self, link: int) -> None:
+        self.sends[link].Start()
+
+    def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
+        found: list[int] = []
+
+        def ready() -> bool:
+            found.extend(k for k in links if self.receives[k].Test() and self.sends[k].Test())
+            return bool(found)
+
+        if not ready() and why is not None:
+            self._watch.until(ready, self.peer[list(links)].tolist, why)
+        return found
+
+    def renew(self, link: int) -> None:
+        self.receives[link].Start()
+
+    def close(self) -> None:
+        """Finish the sends, and cancel the receives, for which no message will come."""
+        self._watch.wait(self.sends, self.peer.tolist(), "to take the last message")
+        for request in self.receives:
+            if self.started:
+                request.Cancel()
+                request.Wait()
+            request.Free()
+        for request in self.sends:
+            request.Free()
+        self.sends, self.receives, self.started = [], [], False
 
 
 def _load(deadline: float, compiled: bool) -> MpiRanks:
