@@ -114,7 +114,8 @@ def _fit(cluster: Cluster, request: FitRequest, finish: Finish, errors: list[Exc
         if len(parts) > 1 or nodes is not None:
             estimator.set_params(n_nodes=len(parts), partition=parts)
         # Two runs must not write the same checkpoint.
-        held.enter_context(used_by_one_run(cluster, request.limits.checkpoint))
+        if request.limits.checkpoint is not None:
+            held.enter_context(used_by_one_run(cluster, request.limits.checkpoint))
         run = RunOptions(**dataclasses.asdict(request.limits))
         try:
             model = fitter._fit(table.X, table.y, table.weights, table.offset, run, nodes)

@@ -164,11 +164,8 @@ def _fill(
 
 
 @contextlib.contextmanager
-def used_by_one_run(cluster: Cluster, path: AnyPath | None) -> Iterator[None]:
+def used_by_one_run(cluster: Cluster, path: AnyPath) -> Iterator[None]:
     """Refuse a second run where a live one keeps its checkpoints; a run that died holds nothing."""
-    if path is None:
-        yield
-        return
     place = Path(path)
     file = place.with_name(f".{place.name}.lock") if cluster.one_file else place / ".lock"
     # Process 0 holds the lock for all.

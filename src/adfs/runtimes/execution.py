@@ -72,12 +72,8 @@ class ProcessTimes:
         """Return everything in types that JSON has."""
         if self._waits:
             self._keep_longest()
-        return {
-            "setting_up": self.setting_up,
-            "computing": self.computing,
-            "communicating": self.communicating,
-            "waiting": self.waiting,
-            "evaluating": self.evaluating,
+        names = ("setting_up", "computing", "communicating", "waiting", "evaluating")
+        return {name: getattr(self, name) for name in names} | {
             "total": time.perf_counter() - self.start,
             "waited_for": {str(rank): seconds for rank, seconds in sorted(self.for_whom.items())},
             "waits": [[round(a, 6), round(b, 6), rank] for a, b, rank in self._waits],

@@ -105,10 +105,9 @@ def _placed(
         return linked, place_together(cluster, linked)
     count = shards.n_nodes if isinstance(shards, FiniteSum) else len(shards)
     given = None if nodes is None else [int(node) for node in nodes]
+    trouble = ""
     if given is not None and isinstance(shards, FiniteSum) and sorted(given) != given:
         trouble = f"rank {cluster.rank} must name the nodes of its problem in increasing order"
-    else:
-        trouble = ""
     cluster.activity = "to place the nodes"
     for words in cluster.allgather(trouble):
         if words:
@@ -124,15 +123,13 @@ def numbered(
     They are numbered in the order of processes, unless each process names its own.
     """
     cards = cluster.allgather([count, None if nodes is None else list(nodes)])
-    n_ranks = len(cards)
     counts = [held for held, _ in cards]
     _refuse_empty(counts, "shard")
-    total = sum(counts)
+    total, n_ranks = sum(counts), len(cards)
     linked = cluster.attempt("to build the network", partial(network_of, network, total, n_ranks))
     # Unless every process names its nodes, they are numbered in the order of the processes.
     if any(own is None for _, own in cards):
-        rank_of_node = np.repeat(np.arange(n_ranks), counts)
-        return linked, Placement(rank_of_node, linked.edges, n_ranks)
+        return linked, Placement(np.repeat(np.arange(n_ranks), counts), linked.edges, n_ranks)
     rank_of_node = np.full(total, -1)
     for rank, (held, own) in enumerate(cards):
         if len(own) != held:
@@ -146,7 +143,7 @@ def numbered(
 
 
 def place_together(cluster: Cluster, network: Network) -> Placement:
-    """Return process 0's placement of a network's nodes: eigenvectors may differ between machines."""
+    """Return process 0's placement of a network's nodes."""
     # Process 0 decides: its eigenvectors may differ from those of other machines in the last bit.
     chosen = cluster.attempt("to place the nodes", partial(place, network, cluster.size))
     ranks = cluster.bcast(chosen.rank_of_node.astype(np.float64))
@@ -203,10 +200,8 @@ def place(network: Network, n_ranks: int) -> Placement:
         )
     rank_of_node = np.zeros(n, dtype=np.int64)
     # Every edge carries as many messages, whatever its weight.
-    weights = np.ones(network.n_edges)
-    i, j = network.edges[:, 0], network.edges[:, 1]
-    links = sp.csr_array(sp.coo_array((weights, (i, j)), shape=(n, n)))
-    links = sp.csr_array(links + links.T)
+    links = network.adjacency()
+    links.data = np.ones(links.nnz)
     _bisect(links, np.arange(n), 0, n_ranks, rank_of_node)
     return Placement(rank_of_node, np.asarray(network.edges), n_ranks)
 

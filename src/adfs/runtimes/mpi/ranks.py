@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -41,8 +42,6 @@ class MpiRanks(Cluster):
         ``MPI.COMM_WORLD`` when left out; it is duplicated while it is in use.
     deadline : float
         Seconds that a rank waits for another before it raises `RankLostError`.
-    compiled : bool
-        Whether compiled code exchanges the messages if possible; the bits are the same.
 
     Examples
     --------
@@ -52,9 +51,7 @@ class MpiRanks(Cluster):
         model = adfs.ADFSClassifier(cluster=adfs.MpiRanks(MPI.COMM_WORLD)).fit(X_of_this_rank, y_of_this_rank)
     """
 
-    def __init__(
-        self, comm: MPI.Intracomm | None = None, *, deadline: float = 60.0, compiled: bool = True
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm | None = None, *, deadline: float = 60.0) -> None:
         if isinstance(deadline, bool) or not isinstance(deadline, int | float | np.number):
             raise InputError(f"deadline must be a number of seconds, got {deadline!r}")
         if not (math.isfinite(deadline) and deadline > 0.0):
@@ -62,7 +59,6 @@ class MpiRanks(Cluster):
         # The communicator is looked up on first use: importing or pickling must not start MPI.
         self._comm = comm
         self.deadline = float(deadline)
-        self.compiled = compiled
         # The ranks connect in the outermost of nested `with` blocks.
         self._watch: Watch | None = None
         self._depth = 0
@@ -73,7 +69,7 @@ class MpiRanks(Cluster):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Leave out the communicator: a loaded model uses the one of its own program."""
-        return _load, (self.deadline, self.compiled)
+        return partial(MpiRanks, deadline=self.deadline), ()
 
     def __repr__(self) -> str:
         return f"MpiRanks(deadline={self.deadline:g})"
@@ -238,7 +234,7 @@ class MpiRanks(Cluster):
         """Return the compiled exchange if the process has kernels and the MPI library is found."""
         links = self.links(placement, process.message_length)
         # A rank without links to other ranks has nothing to exchange.
-        if self.compiled and links.edges.size and process.kernels is not None and library_is_loaded():
+        if links.edges.size and process.kernels is not None and library_is_loaded():
             return CompiledExchange(self, process, links, times, tau)
         return EventExchange(self, process, links, times, tau)
 
@@ -315,10 +311,6 @@ class MpiLinks(Links):
         for request in self.sends:
             request.Free()
         self.sends, self.receives, self.started = [], [], False
-
-
-def _load(deadline: float, compiled: bool) -> MpiRanks:
-    return MpiRanks(deadline=deadline, compiled=compiled)
 
 
 @takes_run_options
