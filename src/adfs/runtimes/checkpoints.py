@@ -319,25 +319,14 @@ class Checkpoints:
         if self.one_file:
             _save(self.path, process, self.fingerprint, progress, stages)
             return
-        new = self.generation + 1
+        new, first = self.generation + 1, self.cluster.rank == 0
         self.cluster.activity = f"to write the checkpoint at position {process.position:.17g}"
-        trouble = ""
-        try:
-            # Rows are the same in every process: process 0 writes them.
-            with self.cluster.busy():
-                own = progress if self.cluster.rank == 0 else dataclasses.replace(progress, rows=[])
-                _save(self._file(new), process, self.fingerprint, own, stages)
-        except FileError as error:
-            trouble = str(error)
+        # Rows are the same in every process: process 0 writes them.
+        own = progress if first else dataclasses.replace(progress, rows=[])
+        self._write(new, partial(_save, self._file(new), process, self.fingerprint, own, stages))
         # The manifest is replaced only when every process has written its file.
-        self._refuse_if_any_failed(trouble, new)
-        if self.cluster.rank == 0:
-            header = {"generation": new, "n_ranks": self.n_ranks, "position": process.position}
-            try:
-                write_container(self.manifest, _KIND, header, {})
-            except FileError as error:
-                trouble = str(error)
-        self._refuse_if_any_failed(trouble, new)
+        header = {"generation": new, "n_ranks": self.n_ranks, "position": process.position}
+        self._write(new, partial(write_container, self.manifest, _KIND, header, {}) if first else None)
         self.generation = new
         self._remove_older()
 
@@ -349,8 +338,15 @@ class Checkpoints:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def _refuse_if_any_failed(self, trouble: str, generation: int) -> None:
-        """Raise everywhere if one process has trouble; the generation before stays."""
+    def _write(self, generation: int, write: Callable[[], None] | None) -> None:
+        """Write a file of a generation; raise everywhere if one process fails, the one before stays."""
+        trouble = ""
+        try:
+            if write is not None:
+                with self.cluster.busy():
+                    write()
+        except FileError as error:
+            trouble = str(error)
         found = self.cluster.allgather(trouble)
         failed = [rank for rank, words in enumerate(found) if words]
         if failed:

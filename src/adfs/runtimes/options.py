@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,14 +68,9 @@ class Grid:
     def points(self) -> Iterator[float]:
         """Yield the passes (or positions) at which to record, without end."""
         yield 0.0
-        k = 0
-        while True:
-            # Points are computed from their number, so that they do not drift.
-            if self.every is not None:
-                yield (k + 1) * self.every
-            else:
-                yield self.first * 10.0 ** (k / self.per_decade)
-            k += 1
+        # Points are computed from their number, so that they do not drift.
+        for k in itertools.count():
+            yield self.first * 10.0 ** (k / self.per_decade) if self.every is None else (k + 1) * self.every
 
 
 @dataclass(frozen=True)
