@@ -205,29 +205,31 @@ def _read_files(cluster: Cluster, request: FitRequest) -> tuple[list[Table], lis
 
     In one process the nodes are None, and the network is the one that was asked for.
     """
-    files, given = request.files, request.nodes
-    if cluster.size == 1:
-        if len(files) > 1 and given.n_nodes not in (None, len(files)):
-            raise InputError(
-                f"{len(files)} files make {len(files)} nodes, one each; leave out --nodes, "
-                "or join the files to split them anew"
-            )
-        if len(files) > 1 and given.partition is not None:
-            raise InputError("several files are one per node: --partition is for one file")
-        return _read(cluster, files, request.reading), None, given.network
     names, network = cluster.attempt("at the start", partial(_files_of_nodes, request, cluster.size))
+    if network is None:
+        return _read(cluster, names, request.reading), None, request.nodes.network
     # The placement puts neighbouring nodes into one process where it can.
     nodes = place_together(cluster, network).block(cluster.rank).tolist()
     return _read(cluster, [names[node] for node in nodes], request.reading), nodes, network
 
 
-def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[list[str], Network]:
-    """Return the file of each node, from several names or from one with {rank} or {node}, and the network."""
+def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[Sequence[str], Network | None]:
+    """Return the file of each node and their network; in one process all files, and None for the network.
+
+    The files of several ranks are several names, or one with {rank} or {node} in it.
+    """
     files, n_nodes = request.files, request.nodes.n_nodes
+    if len(files) > 1 and n_nodes not in (None, len(files)):
+        raise InputError(
+            f"{len(files)} files make {len(files)} nodes, one each; leave out --nodes, "
+            "or join the files to split them anew"
+        )
+    if request.nodes.partition is not None and (len(files) > 1 or n_ranks > 1):
+        raise InputError("several files are one per node: --partition is for one file")
+    if n_ranks == 1:
+        return files, None
     # Several files are the nodes, in the order of the command line.
     if len(files) > 1:
-        if n_nodes not in (None, len(files)):
-            raise InputError(f"{len(files)} files make as many nodes, one each; leave out --nodes")
         names = list(files)
     elif "{node}" in files[0]:
         names = [files[0].replace("{node}", str(node)) for node in range(n_nodes or n_ranks)]
@@ -246,8 +248,6 @@ def _files_of_nodes(request: FitRequest, n_ranks: int) -> tuple[list[str], Netwo
         raise InputError(
             f"there are {len(names)} files for {n_ranks} ranks; start {len(names)} ranks or fewer"
         )
-    if request.nodes.partition is not None:
-        raise InputError("over MPI the files are the partition: leave out --partition")
     seed, asked = request.limits.seed, request.nodes.network
     return names, Network(asked, n_nodes=count_nodes(len(names), asked, seed), seed=seed)
 
@@ -285,7 +285,7 @@ def _check_labels(cluster: Cluster, table: Table, tables: Sequence[Table], loss:
         cluster.attempt(why, partial(labels_for, table.y, "regression", loss, table.source))
         return
     classes = all_labels(cluster, [table.y])
-    source = "all files together" if cluster.size > 1 else table.source
+    source = table.source if table.n_samples == n_samples else "all files together"
     cluster.attempt(why, partial(_check_classes, classes, n_samples, source))
     # More than two classes, of which some files lack some: one of the files may be wrong.
     here = [[Path(one.source).name, np.unique(np.asarray(one.y)).tolist()[:6]] for one in tables]

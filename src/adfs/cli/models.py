@@ -339,21 +339,11 @@ def read_for(
     return model, table
 
 
-@dataclass(frozen=True)
-class WeightOptions:
-    """The weights of a score.
-
-    weight: Column of sample weights of CSV and parquet.
-    """
-
-    weight: str | None = None
-
-
 def score(
     model: Annotated[Path, typer.Argument(help="A model that adfs fit wrote.")],
     file: Annotated[str, typer.Argument(help="Samples with labels, in any format of adfs fit.")],
     samples: SampleOptions,
-    weighting: WeightOptions,
+    weight: Annotated[str | None, typer.Option(help="Column of sample weights of CSV and parquet.")] = None,
 ) -> None:
     """Score a model on samples with labels.
 
@@ -370,7 +360,7 @@ def score(
     from adfs.problem import LOSSES, get_loss
     from adfs.problem.losses import check_labels
 
-    fitted, table = read_for(model, file, samples, weight=weighting.weight)
+    fitted, table = read_for(model, file, samples, weight=weight)
     assert table.y is not None
     predicted = fitted.predict(table.X, table.offset)
     if (table.y.dtype.kind == "U") != (predicted.dtype.kind == "U"):

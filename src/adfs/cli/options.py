@@ -266,13 +266,11 @@ def _parameters(record: Any, helps: Mapping[str, str]) -> list[inspect.Parameter
     for entry in dataclasses.fields(record):
         help_text, least = texts.get(entry.name), entry.metadata.get("least")
         hint: Any = hints[entry.name]
-        parameter = inspect.Parameter(
-            entry.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=entry.default,
-            annotation=Annotated[hint, typer.Option(*_names(entry), help=help_text, min=least)],
+        annotation = Annotated[hint, typer.Option(*_names(entry), help=help_text, min=least)]
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            inspect.Parameter(entry.name, by_name, default=entry.default, annotation=annotation)
         )
-        parameters.append(parameter)
     return parameters
 
 

@@ -295,9 +295,7 @@ def rates(data: Data, setting: ProblemOptions, reading: FileOptions, asked: Rate
     print(chosen)
     print()
     print("Table 1: time to divide the error by e, constants left out")
-    shown = table.copy()
-    shown["time"] = [f"{value:.4g}" for value in shown["time"]]
-    print(shown[["time", "formula"]].to_string())
+    print(table[["time", "formula"]].to_string(float_format="{:.4g}".format))
 
 
 def _rate_facts(
