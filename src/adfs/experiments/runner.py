@@ -122,31 +122,25 @@ def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: flo
 
 
 def _last_position(
-    comparison: Comparison, method: Method, constants: object, problem: Problem, clock: Callable[[], Clock]
+    comparison: Comparison, method: Method, constants: object, problem: Problem, start: Callable[[], Clock]
 ) -> float:
-    """Return the position at which a run ends if it has not reached its target: the first of its limits."""
+    """Return the position at which a run ends if it has not reached its target: the first of its limits.
+
+    ``start`` returns a new clock.
+    """
     # Without any limit a run ends after a fixed number of passes.
-    limits = []
-    if comparison.max_time is not None:
-        limits.append(_position_in_time(clock, comparison.max_time))
-    if comparison.max_passes is not None or not limits:
+    limits, time = [], comparison.max_time
+    if comparison.max_passes is not None or time is None:
         passes = _DEFAULT_PASSES if comparison.max_passes is None else comparison.max_passes
         limits.append(method.position_of(constants, node_sizes(problem), passes))
+    if time is not None and (clock := start()).latest < time:
+        # Simulating the clock to the end may take longer than the run, which mostly ends before. A 64th of
+        # the time gives the pace, unless that is less than 1000 events or rounds.
+        sampled = 64.0 * position_at(clock, clock.latest + (time - clock.latest) / 64.0)
+        limits.append(sampled if sampled >= 64_000.0 else position_at(start(), time))
+    elif time is not None:
+        limits.append(0.0)
     return float(max(1, math.ceil(min(limits))))
-
-
-def _position_in_time(start: Callable[[], Clock], time: float) -> float:
-    """Return about how many events or rounds fit into a time; ``start`` returns a new clock.
-
-    Simulating the clock to the end may take longer than the run, which mostly ends before. A 64th of the time
-    gives the pace, unless that is less than 1000 events or rounds.
-    """
-    clock, share = start(), 1.0 / 64.0
-    begun = clock.latest
-    if begun >= time:
-        return 0.0
-    sampled = position_at(clock, begun + share * (time - begun))
-    return sampled / share if sampled >= 1000.0 else position_at(start(), time)
 
 
 def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
