@@ -28,7 +28,7 @@ from adfs.network.inputs import is_graph_file
 from adfs.prediction import decision_values
 from adfs.problem import LOSSES, Loss, get_loss, split
 from adfs.problem.losses import check_labels
-from adfs.problem.shards import check_count
+from adfs.problem.shards import check_count, check_range
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered
@@ -195,6 +195,7 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
             rows, targets = validate_data(self, X, y, **READ_OPTIONS, y_numeric=regression)
             if regression:
                 targets = np.asarray(targets, dtype=np.float64)
+                check_range(targets, "y")
                 check_labels(spec.loss, targets, "y")
             else:
                 check_classification_targets(targets)

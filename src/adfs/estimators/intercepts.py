@@ -23,7 +23,7 @@ from adfs.algorithms.base import Process, get_method
 from adfs.algorithms.round_process import PrimalProcess
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, joined_frames, penalised
 from adfs.problem import FiniteSum, Loss, Problem
-from adfs.problem.evaluation import dual_rooms, weighted_row_sums
+from adfs.problem.evaluation import loss_domains, weighted_row_sums
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.views import common_margin
@@ -171,9 +171,11 @@ class InterceptFit:
         columns[:, -1] = 0.0
         self.columns = columns.ravel()
         self.center = self.levels = best_constants(data, loss, solver)
-        problem = penalised(replace(data, offset=self._offset()), spec, solver.network.n_nodes, self.columns)
         self.unpenalised = get_method(solver.method).unpenalised_columns
-        self.problem = problem.with_ridge_columns(self.columns) if self.unpenalised else problem
+        ridge_columns = self.columns if self.unpenalised else None
+        shifted = replace(data, offset=self._offset())
+        problem = penalised(shifted, spec, solver.network.n_nodes, self.columns, ridge_columns)
+        self.problem = problem
         nodes = AllNodes(solver.cluster, solver.placement, self.problem)
         zero, duals = np.zeros(problem.n_features), np.zeros((problem.n_samples, *problem.dual_shape))
         parts = self.problem.gap_parts(duals, zero, self._slack(zero.reshape(self.outputs, -1), self.levels))
@@ -361,7 +363,11 @@ def balanced(problem: FiniteSum, duals: np.ndarray, nodes: AllNodes) -> np.ndarr
     if problem.dual_shape:
         return problem.clip_to_domain(_balanced_classes(problem, duals, nodes))
     duals = np.where(problem.weights > 0.0, duals, 0.0)
-    distance = dual_rooms(problem.loss, problem.labels, problem.weights, duals)
+    # An infinite end is no bound; a domain without any leaves the weight as the scale.
+    with np.errstate(invalid="ignore"):
+        low, high = problem.weights * loss_domains(problem.loss, problem.labels, problem.n_samples)
+    room = np.minimum(duals - low, high - duals)
+    distance = np.where(np.isfinite(room), np.maximum(room, 0.0), problem.weights)
     columns = np.column_stack([duals, distance, np.maximum(duals, 0.0), np.minimum(duals, 0.0)])
     total, space, above, below = nodes.add(_node_sums(problem, columns))
     if abs(total) < space:

@@ -29,7 +29,6 @@ from adfs.estimators.solver import (
     penalised,
 )
 from adfs.problem.samples import sparse
-from adfs.problem.shards import as_signs
 from adfs.runtimes import Cluster, Outcome, Run
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, widen
@@ -316,7 +315,8 @@ def _problems(data: LocalData, spec: ModelSpec, classes: np.ndarray | None) -> l
     elif spec.softmax:
         labels = [np.searchsorted(classes, data.y).astype(np.float64)]
     else:
-        labels = [as_signs(data.y, name) for name in (classes[1:] if classes.size == 2 else classes)]
+        positive = classes[1:] if classes.size == 2 else classes
+        labels = [np.where(data.y == name, 1.0, -1.0) for name in positive]
     offset = data.offset
     if offset is None:
         return [replace(data, y=y) for y in labels]

@@ -21,7 +21,7 @@ from adfs.planning import choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
-from adfs.problem.shards import as_rows
+from adfs.problem.shards import as_rows, check_range
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.cluster import Placement
@@ -175,7 +175,7 @@ class Solver:
         summary = gather_summary(cluster, self.placement, problem)
         if not summary.n_active.any():
             return replace(self, method=next(iter(METHODS)), reason="all rows are constants")
-        spread = self._spread(problem) if not loss.smooth else 1.0
+        spread = self._spread(problem) if not problem.smooth else 1.0
         cluster.activity = "to choose a method"
         entries = [data.X.nnz if sparse(data.X) else data.X.size, data.X.shape[0]]
         stored, counts = zip(*cluster.allgather(entries), strict=True)
@@ -242,16 +242,23 @@ class Solver:
         return self.add(np.stack([node_sums(column, node_starts) for column in own], axis=1))
 
 
-def penalised(data: LocalData, spec: ModelSpec, n_nodes: int, columns: np.ndarray | None = None) -> Problem:
+def penalised(
+    data: LocalData,
+    spec: ModelSpec,
+    n_nodes: int,
+    columns: np.ndarray | None = None,
+    ridge_columns: np.ndarray | None = None,
+) -> Problem:
     """Return the problem of this process's rows in a network of ``n_nodes``.
 
-    ``columns`` (d,) has 0 for columns that the ℓ1 term leaves out, 1 for the others.
+    ``columns`` (d,) has 0 for columns that the ℓ1 term leaves out, 1 for the others; ``ridge_columns`` is the
+    same for the ℓ2 term.
     """
     # Every node has the same share of the penalty.
     ridge = spec.penalty_weight * (1.0 - spec.l1_ratio) / n_nodes
     l1 = spec.penalty_weight * spec.l1_ratio / n_nodes
     rows = data.X, data.y, data.weights, data.node_starts
-    return Problem.stacked(*rows, spec.loss, ridge, data.offset, l1, columns)
+    return Problem.stacked(*rows, spec.loss, ridge, data.offset, l1, columns, ridge_columns)
 
 
 def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
@@ -261,8 +268,7 @@ def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
     values = np.asarray(offset, dtype=np.float64)
     if values.ndim not in (1, 2) or len(values) != n_rows:
         raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
-    if not np.isfinite(values).all():
-        raise InputError("offset contains NaN or infinity")
+    check_range(values, "offset")
     if loss.link == "log" and np.abs(values).max(initial=0.0) > _LARGEST_LOGARITHM:
         raise InputError(
             f"offset must lie between −{_LARGEST_LOGARITHM:g} and {_LARGEST_LOGARITHM:g} for the loss "

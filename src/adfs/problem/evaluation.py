@@ -372,19 +372,6 @@ def loss_curvatures(loss: Loss, margins: np.ndarray, y: Labels) -> np.ndarray:
 
 
 @compiled
-def dual_rooms(loss: Loss, y: Labels, weights: np.ndarray, duals: np.ndarray) -> np.ndarray:
-    """Return each dual variable's distance to the nearer end of its domain, w where there is none; (N,)."""
-    out = np.zeros(duals.size)
-    for j in range(duals.size):
-        if weights[j] > 0.0:
-            # An infinite end is no bound; a domain without any leaves the weight as the scale.
-            low, high = domain(loss, label_at(y, j))
-            room = min(duals[j] - weights[j] * low, weights[j] * high - duals[j])
-            out[j] = max(room, 0.0) if math.isfinite(room) else weights[j]
-    return out
-
-
-@compiled
 def loss_domains(loss: Loss, y: Labels, count: int) -> np.ndarray:
     """Return the ends of the intervals on which ℓ*(·; y_j) is finite, of N = ``count`` rows; shape (2, N)."""
     out = np.empty((2, count))

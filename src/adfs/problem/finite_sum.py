@@ -77,6 +77,8 @@ class FiniteSum(ABC):
         The shape of one term's dual variable.
     active : ndarray of shape (N,), bool
         Which terms are more than a constant.
+    smoothness : ndarray of shape (N,)
+        L_ij or anything above, 0 on constants; ``inf`` on terms that are not smooth.
     loss : Loss
         The loss of the samples; one named ``"general"``, which offers nothing, for terms with their own prox.
     smooth, certifiable : bool
@@ -95,6 +97,8 @@ class FiniteSum(ABC):
         The samples of a linear model, node after node; ``data`` has all four.
     labels, samples
         Labels with the offsets of the margins, and all samples, in the form that kernels take.
+    ridge_mask : ndarray of shape (d,)
+        `ridge_columns` as kernels take them: 1 for each entry that the ℓ2 terms count, 0 for the others.
     row_norms_squared : ndarray of shape (N,)
         q_ij = ‖x_ij‖².
     margin_scales : ndarray of shape (n_nodes, 5)
@@ -112,6 +116,7 @@ class FiniteSum(ABC):
     ridge_columns: np.ndarray | None = None
     dual_shape: tuple[int, ...]
     active: np.ndarray
+    smoothness: np.ndarray
     loss: Loss
     smooth: bool
     assumes_curvature: bool = False
@@ -126,6 +131,7 @@ class FiniteSum(ABC):
     data: Shard
     labels: Labels
     samples: Samples
+    ridge_mask: np.ndarray
     row_norms_squared: np.ndarray
     margin_scales: np.ndarray
 
@@ -135,11 +141,6 @@ class FiniteSum(ABC):
     def node_of_row(self) -> np.ndarray:
         """The node of each term, shape (N,)."""
         return np.repeat(np.arange(self.n_nodes), np.diff(self.node_starts))
-
-    @property
-    @abstractmethod
-    def smoothness(self) -> np.ndarray:
-        """L_ij or anything above, 0 on constants; ``inf`` on terms that are not smooth; shape (N,)."""
 
     @property
     def kappa(self) -> np.ndarray:
@@ -173,11 +174,6 @@ class FiniteSum(ABC):
         if self.l1 is None or self.l1_columns is None:
             return Ridge()
         return ElasticNet(self.l1, self.l1_columns)
-
-    @property
-    def ridge_mask(self) -> np.ndarray:
-        """1 for each entry of θ that the ℓ2 terms count, 0 for the others; (d,), as kernels take it."""
-        return np.ones(self.n_features) if self.ridge_columns is None else self.ridge_columns
 
     @property
     def whole_penalty(self) -> WholePenalty:
@@ -242,7 +238,11 @@ class FiniteSum(ABC):
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         """Return what each node contributes to F(θ) − D(s), as `gaps.close_gap` takes it; (n, 6).
 
-        ``slack`` bounds what margins are off by besides their rounding.
+        The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that
+        of wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the
+        worse of u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w; at least that of δ|s| (for a loss
+        that is not smooth, of δ times the steeper slope at u ± δ). ``slack`` bounds what margins are off by
+        besides their rounding: a rounded intercept.
         """
 
     def primal_from_dual(self, duals: np.ndarray) -> np.ndarray:

@@ -33,11 +33,11 @@ from adfs.problem.evaluation import (
     two_sum,
 )
 from adfs.problem.losses import divergence, point_of, value, write_slope
-from adfs.problem.samples import Labels, Rows, Samples, kind_of, plain_label, row_entry, row_span, shift_size
+from adfs.problem.samples import Rows, Samples, kind_of, plain_label, row_entry, row_span, shift_size
 
 _EPS = float(np.finfo(np.float64).eps)
 _OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
-_DIVERGENCE, _VALUE, _MARGINS, _ROWS, _TIPS, _ROUNDING = range(6)  # the columns of `gap_parts`
+DIVERGENCE, VALUE, MARGINS, ROWS, TIPS, ROUNDING = range(6)  # the columns of `FiniteSum.gap_parts`
 
 
 # --------------------------------------------------------------------------- penalties
@@ -178,7 +178,7 @@ def _row_size(rows: Rows, j: int) -> tuple[float, int]:
     return squares, count
 
 
-# The two scans are not given the loss, so that they are compiled once for all of them.
+# The scan is not given the loss, so that it is compiled once for all of them.
 
 
 @compiled
@@ -186,7 +186,7 @@ def scan_rows(rows: Rows, weights: np.ndarray, node_starts: np.ndarray) -> tuple
     """Return ‖x‖² of each row, (N,), and each node's sums that bound the rounding of its margins, (n, 5).
 
     The sums over active rows, of a norm and a weight above 0: of w‖x‖², of w(m + 4)²‖x‖², m being the entries
-    of a row, of the part of the labels (`label_scales`, 0 here), and of w; and the number of these rows.
+    of a row, of the part of the labels (0 here, see `Problem`), and of w; and the number of these rows.
     """
     norms, scales = np.empty(weights.size), np.zeros((node_starts.size - 1, 5))
     for i in range(scales.shape[0]):
@@ -202,21 +202,6 @@ def scan_rows(rows: Rows, weights: np.ndarray, node_starts: np.ndarray) -> tuple
     return norms, scales
 
 
-@compiled
-def label_scales(
-    y: Labels, weights: np.ndarray, active: np.ndarray, node_starts: np.ndarray, n_outputs: int
-) -> np.ndarray:
-    """Return each node's sum of w times the square of the labels and offsets that margins meet, (n,)."""
-    out = np.zeros(node_starts.size - 1)
-    for i in range(out.size):
-        for j in range(node_starts[i], node_starts[i + 1]):
-            if active[j]:
-                most = abs(plain_label(y, j)) + shift_size(y, j)
-                most += n_outputs - 1
-                out[i] += weights[j] * most * most
-    return out
-
-
 def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float = 0.0) -> np.ndarray:
     """Return half of each node's Σwβδ², δ bounding what rounding does to u; shape (n,).
 
@@ -230,48 +215,8 @@ def margin_rounding(scales: np.ndarray, beta: float, square: float, slack: float
 # --------------------------------------------------------------------------- the gap
 
 
-@np.errstate(over="ignore", invalid="ignore")  # an infinite gap is what it is
-def gap_parts(
-    samples: Samples,
-    active: np.ndarray,
-    duals: np.ndarray,
-    theta: np.ndarray,
-    scales: np.ndarray,
-    slack: float = 0.0,
-) -> np.ndarray:
-    """Return what each node's samples contribute to F(θ) − D(s), for `close_gap`; shape (n, 6).
-
-    The columns: the sum of wℓ(u) + wℓ*(s/w) − us, infinite outside the domain; that of wℓ(u); half that of
-    wβδ², δ bounding how far rounding takes u (for a loss that is not smooth the first column has the worse of
-    u − δ and u + δ instead); that of w‖x‖²; that of ‖s‖²/w; at least that of δ|s| (for a loss that is not
-    smooth, of δ times the steeper slope at u ± δ).
-
-    Parameters
-    ----------
-    samples : Samples
-    active : ndarray of shape (N,)
-    duals : ndarray of shape (N, K)
-    theta : ndarray of shape (K·p,)
-    scales : ndarray of shape (n, 5)
-        `scan_rows` with `label_scales`.
-    slack : float
-        A bound of what else the margins are off by: a rounded intercept.
-    """
-    out = np.zeros((samples.node_starts.size - 1, 6))
-    square, beta = squared_norm(theta), samples.loss.beta
-    out[:, _ROWS] = scales[:, 0]
-    if beta < math.inf:
-        out[:, _MARGINS] = margin_rounding(scales, beta, square, slack)
-    room = np.empty((2, duals.shape[1])), np.empty(theta.size)
-    kind = beta == math.inf, samples.loss.link == "log"
-    _sum_gap(samples, active, duals, theta, kind, (math.sqrt(square), slack), room, out)
-    if 0.0 < beta < math.inf:  # Σδ|s| is at most √(Σwδ²·Σs²/w)
-        out[:, _ROUNDING] = np.sqrt(2.0 / beta * out[:, _MARGINS]) * np.sqrt(out[:, _TIPS])
-    return out
-
-
 @kernel
-def _sum_gap(
+def sum_gap(
     samples: Samples,
     active: np.ndarray,
     duals: np.ndarray,
@@ -281,7 +226,7 @@ def _sum_gap(
     room: tuple[np.ndarray, np.ndarray],
     out: np.ndarray,
 ) -> None:
-    """Do the sums of `gap_parts` that run over samples.
+    """Do the sums of `Problem.gap_parts` that run over samples; ``duals`` (N, K), ``out`` (n, 6).
 
     ``kind`` says whether there are kinks and whether there is a log link, ``sizes`` are ‖θ‖ and the slack,
     ``room`` is (2, K) and (K·p,).
@@ -329,10 +274,10 @@ def _sum_gap(
                 term = divergence(loss, point_of(loss, margins), point_of(loss, scaled), label)
             apart, error = two_sum(apart, weight * term)
             apart_carry += error
-        out[i, _DIVERGENCE] = finish_sum(apart, apart_carry)
-        out[i, _VALUE] = finish_sum(total, total_carry)
-        out[i, _TIPS] = squares
-        out[i, _ROUNDING] = rounding
+        out[i, DIVERGENCE] = finish_sum(apart, apart_carry)
+        out[i, VALUE] = finish_sum(total, total_carry)
+        out[i, TIPS] = squares
+        out[i, ROUNDING] = rounding
 
 
 @compiled

@@ -34,6 +34,7 @@ from adfs.problem.shards import (
     check_l1,
     check_sigma,
     check_squares,
+    check_weights,
     make_shard,
     split,
     stack_shards,
@@ -143,7 +144,7 @@ class Problem(FiniteSum):
             data = data.take(order)
         own = check_sigma(sigma, len(parts)), check_l1(l1, len(parts))
         self._set(Parts(chosen, data, node_starts, *own, row_index=row_index))
-        check_squares(data, self.row_norms_squared, chosen, self.sigma, lambda j: f"row {int(order[j])}")
+        check_squares(self, lambda j: f"row {int(order[j])}")
 
     @classmethod
     def from_shards(
@@ -183,13 +184,7 @@ class Problem(FiniteSum):
         own = check_sigma(sigma, len(checked)), check_l1(l1, len(checked))
         problem._set(Parts(chosen, stacked, node_starts, *own))
         node = problem.node_of_row
-        check_squares(
-            stacked,
-            problem.row_norms_squared,
-            chosen,
-            problem.sigma,
-            lambda j: f"shard {node[j]}: row {j - node_starts[node[j]]}",
-        )
+        check_squares(problem, lambda j: f"shard {node[j]}: row {j - node_starts[node[j]]}")
         return problem
 
     @classmethod
@@ -204,14 +199,22 @@ class Problem(FiniteSum):
         offset: np.ndarray | None = None,
         l1: float = 0.0,
         l1_columns: np.ndarray | None = None,
+        ridge_columns: np.ndarray | None = None,
     ) -> Problem:
-        """Build a problem from rows that are sorted by node; see the attribute ``node_starts``."""
+        """Build a problem from rows that are sorted by node; see the attribute ``node_starts``.
+
+        Labels and offsets are known to fit the loss; rows and weights may have left their range by a scale.
+        """
         problem, n_nodes = cls.__new__(cls), len(node_starts) - 1
-        data = make_shard(X, y, weights, loss, "", offset)
+        # Copies, because the arrays of a problem cannot be written to.
+        shift = None if offset is None else np.array(offset, dtype=np.float64, order="C")
+        labels = np.array(y, dtype=np.float64)
+        data = Shard(as_rows(X), labels, check_weights(weights, labels.size, ""), shift)
         own = check_sigma(sigma, n_nodes), check_l1(l1, n_nodes) if l1 else None
-        problem._set(Parts(loss, data, np.array(node_starts), *own, l1_columns))
+        problem._set(Parts(loss, data, np.array(node_starts), *own, l1_columns, ridge_columns))
         return problem
 
+    @np.errstate(over="ignore", invalid="ignore")  # `check_squares` names the row
     def _set(self, parts: Parts) -> None:
         """Set all attributes."""
         loss, data, self.node_starts, self.sigma, self.l1, self.l1_columns, self.ridge_columns = parts[:7]
@@ -229,6 +232,7 @@ class Problem(FiniteSum):
         self.n_features = int(data.X.shape[1]) * self.n_outputs
         if self.l1 is not None and self.l1_columns is None:
             self.l1_columns = np.ones(self.n_features)
+        self.ridge_mask = np.ones(self.n_features) if self.ridge_columns is None else self.ridge_columns
         self.dual_shape = (self.n_outputs,) if loss.several_outputs else ()
         self.X, self.y, self.weights, self.offset = data
         self.sparse = sp.issparse(data.X)
@@ -242,10 +246,19 @@ class Problem(FiniteSum):
         scan = parts.scan or gaps.scan_rows(rows, self.weights, self.node_starts)
         self.row_norms_squared, scales = scan
         self.active = np.asarray((self.row_norms_squared > 0.0) & (self.weights > 0.0))
+        # L_ij = w β q.
+        self.smoothness = np.where(self.active, np.inf, 0.0)
+        if self.smooth:
+            self.smoothness = np.asarray(self.weights * loss.beta * self.row_norms_squared)
+        # The rounding of a margin depends on the label and the offsets that it meets.
+        if isinstance(self.labels, ShiftedLabels):
+            most = np.abs(self.labels.values) + np.abs(self.labels.shift).sum(axis=1)
+        else:
+            most = np.abs(self.labels)
+        most = most + (self.n_outputs - 1)
+        squares = np.where(self.active, self.weights * most * most, 0.0)
         self.margin_scales = scales.copy()
-        self.margin_scales[:, 2] = gaps.label_scales(
-            self.labels, self.weights, self.active, self.node_starts, self.n_outputs
-        )
+        self.margin_scales[:, 2] = evaluation.node_sums(squares, self.node_starts)
         self._parts = parts._replace(loss=loss, scan=scan)
 
     def _with(self, **parts: Any) -> Problem:
@@ -269,13 +282,6 @@ class Problem(FiniteSum):
         order.setflags(write=False)
         return order
 
-    @property
-    def smoothness(self) -> np.ndarray:
-        """L_ij = w β q, 0 on inactive rows; ``inf`` on active ones of a non-smooth loss; shape (N,)."""
-        if self.smooth:
-            return np.asarray(self.weights * self.loss.beta * self.row_norms_squared)
-        return np.where(self.active, np.inf, 0.0)
-
     @cached_property
     def batch_smoothness(self) -> np.ndarray:
         """λ_max(β X_iᵀ W_i X_i), shape (n,)."""
@@ -289,10 +295,6 @@ class Problem(FiniteSum):
         starts = np.array([0, self.n_samples], dtype=np.int64)
         l1 = None if self.l1 is None else np.array([self.l1.sum()])
         return self._with(node_starts=starts, sigma=check_sigma(self.total_sigma, 1), l1=l1, scan=None)
-
-    def with_ridge_columns(self, columns: np.ndarray) -> Problem:
-        """Return the problem whose ℓ2 terms count the columns with 1 in ``columns`` (d,) only."""
-        return self._with(ridge_columns=columns)
 
     def with_offset(self, offset: np.ndarray) -> Problem:
         """Return the same problem with other offsets of the margins, (N,) or (N, K)."""
@@ -414,22 +416,30 @@ class Problem(FiniteSum):
         return out.reshape(self.n_samples, *self.dual_shape)
 
     def row_total(self, duals: np.ndarray) -> np.ndarray:
-        """Return Σ x_ij s_ij, the nodes' sums added in their order; shape (d,)."""
         s = self._checked("s", duals)
         return evaluation.weighted_row_total(self.samples.rows, self.node_starts, s, self.n_features)
 
     def row_sums(self, duals: np.ndarray) -> np.ndarray:
-        """Return each node's Σ_j x_ij s_ij, shape (n, d)."""
         s = self._checked("s", duals)
         return evaluation.weighted_row_sums(self.samples.rows, self.node_starts, s, self.n_features)
 
     def conjugate_sums(self, duals: np.ndarray) -> np.ndarray:
-        """Return each node's Σ_j w_ij ℓ*(s_ij/w_ij), shape (n,); infinite outside the domain."""
         return evaluation.conjugate_sums(self.samples, self.active, self._checked("s", duals))
 
+    @np.errstate(over="ignore", invalid="ignore")  # an infinite gap is what it is
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         s, theta = self._checked("s", duals), self._checked("theta", theta)
-        return gaps.gap_parts(self.samples, self.active, s, theta, self.margin_scales, slack)
+        out, scales, loss = np.zeros((self.n_nodes, 6)), self.margin_scales, self.samples.loss
+        square, beta = evaluation.squared_norm(theta), loss.beta
+        out[:, gaps.ROWS] = scales[:, 0]
+        if beta < math.inf:
+            out[:, gaps.MARGINS] = gaps.margin_rounding(scales, beta, square, slack)
+        room = np.empty((2, self.n_outputs)), np.empty(theta.size)
+        kind = beta == math.inf, loss.link == "log"
+        gaps.sum_gap(self.samples, self.active, s, theta, kind, (math.sqrt(square), slack), room, out)
+        if 0.0 < beta < math.inf:  # Σδ|s| is at most √(Σwδ²·Σs²/w)
+            out[:, gaps.ROUNDING] = np.sqrt(2.0 / beta * out[:, gaps.MARGINS]) * np.sqrt(out[:, gaps.TIPS])
+        return out
 
     def __repr__(self) -> str:
         kind = "sparse" if self.sparse else "dense"

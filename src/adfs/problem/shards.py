@@ -6,7 +6,7 @@ A shard is what one node holds: rows, labels, sample weights and offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike
 from adfs.errors import InputError, unknown_name
 from adfs.problem.losses import Loss, check_labels
 from adfs.problem.samples import Matrix, sparse
+
+if TYPE_CHECKING:
+    from adfs.problem.finite_sum import FiniteSum
 
 _LARGEST = 1e150  # can be squared
 #: The ends of what doubles hold with all their digits.
@@ -74,11 +77,11 @@ def as_rows(X: Matrix, where: str = "X") -> Matrix:
     if sparse(out):
         out = _canonical(out)
         values, starts = out.data, out.indptr
-    _check_range(values, where, "; clean or impute it first", starts)
+    check_range(values, where, "; clean or impute it first", starts)
     return out
 
 
-def _check_range(values: np.ndarray, where: str, advice: str = "", starts: np.ndarray | None = None) -> None:
+def check_range(values: np.ndarray, where: str, advice: str = "", starts: np.ndarray | None = None) -> None:
     """Raise unless all numbers and their squares are finite; ``starts`` is where sparse rows begin."""
     # Extremes need no memory, and are nan where one number is.
     if values.size and not (values.min() >= -_LARGEST and values.max() <= _LARGEST):
@@ -90,11 +93,6 @@ def _check_range(values: np.ndarray, where: str, advice: str = "", starts: np.nd
         raise InputError(
             f"{where} holds a number beyond ±{_LARGEST:g} in row {row}, whose square is no double; scale it"
         )
-
-
-def as_signs(labels: np.ndarray, positive: object) -> np.ndarray:
-    """Return +1 where a label is the positive one and −1 elsewhere: what two-class losses take."""
-    return np.where(labels == positive, 1.0, -1.0)
 
 
 def _canonical(X: Matrix) -> Matrix:
@@ -138,7 +136,7 @@ def check_offset(offset: ArrayLike, n_samples: int, loss: Loss, where: str) -> n
         fits, shape = values.shape == (n_samples,), f"({n_samples},), one per row"
     if not fits:
         raise InputError(f"{where}offset must have shape {shape}, got {values.shape}")
-    _check_range(values, f"{where}offset")
+    check_range(values, f"{where}offset")
     return values
 
 
@@ -159,26 +157,24 @@ def make_shard(
             f"{where}y must have one entry per row of X: X has {rows.shape[0]} rows, "
             f"y has shape {labels.shape}"
         )
-    _check_range(labels, f"{where}y")
+    check_range(labels, f"{where}y")
     check_labels(loss, labels, f"{where}y")
     masses = check_weights(weights, labels.size, where)
     shift = None if offset is None else check_offset(offset, labels.size, loss, where)
     return Shard(rows, labels, masses, shift)
 
 
-def check_squares(
-    data: Shard, norms: np.ndarray, loss: Loss, sigma: np.ndarray, name: Callable[[int], str]
-) -> None:
+def check_squares(problem: FiniteSum, name: Callable[[int], str]) -> None:
     """Raise where ‖x‖², weights or their products leave the range of doubles; ``name`` names a row."""
-    weights = data.weights
+    weights, norms = problem.weights, problem.row_norms_squared
     outside = (norms < SMALLEST) | (norms > LARGEST)
     chosen = np.flatnonzero(outside)
     # Rows of zeros are constants, whatever the sum of their squares is.
-    outside[chosen] = np.asarray((data.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
+    outside[chosen] = np.asarray((problem.X[chosen] != 0.0).sum(axis=1)).ravel() > 0
     # L and L/σ must be doubles with all their digits.
     with np.errstate(over="ignore", under="ignore"):
-        smoothness = weights * norms * min(loss.beta, 1.0)
-        ratio = smoothness / sigma.min()
+        smoothness = weights * norms * min(problem.loss.beta, 1.0)
+        ratio = smoothness / problem.sigma.min()
     unusable = (norms > 0.0) & ((smoothness < SMALLEST) | ~np.isfinite(ratio))
     for bad, what in (
         (outside, "has a squared norm that is not a double; scale X"),

@@ -299,10 +299,10 @@ class GeneralProblem(FiniteSum):
         self.active = np.array([not term.constant for term in self.terms], dtype=bool)
         # A larger L is valid for every term: it only makes the steps shorter.
         own = np.array([term.smoothness for term in self.terms], dtype=np.float64)
-        self._smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
-        if self._smoothness.shape != own.shape or not np.all(self._smoothness >= own):
+        self.smoothness = own if smoothness is None else np.array(smoothness, dtype=np.float64)
+        if self.smoothness.shape != own.shape or not np.all(self.smoothness >= own):
             raise InputError("smoothness must be one number per term, none below the term's own")
-        self.smooth = bool(np.all(np.isfinite(self._smoothness)))
+        self.smooth = bool(np.all(np.isfinite(self.smoothness)))
 
     def _terms_of_nodes(self) -> list[list[Term]]:
         return [self.terms[a:b] for a, b in pairwise(self.node_starts)]
@@ -334,10 +334,6 @@ class GeneralProblem(FiniteSum):
             words += [type(term).__qualname__, *(part for part in parts if not isinstance(part, np.ndarray))]
             arrays += [part for part in parts if isinstance(part, np.ndarray)]
         return words, arrays
-
-    @property
-    def smoothness(self) -> np.ndarray:
-        return self._smoothness
 
     @property
     def batch_smoothness(self) -> np.ndarray:

@@ -115,11 +115,7 @@ class BoxedProblem(Problem):
         # Kernels see the intervals, and draw the samples that are neither constants nor known.
         self.samples = self.samples._replace(loss=self.boxed)
         self.active = np.asarray(problem.active & (curvature > 0.0))
-
-    @property
-    def smoothness(self) -> np.ndarray:
-        """L_ij = w β_j q, shape (N,)."""
-        return np.asarray(self.weights * self.boxed.curvature * self.row_norms_squared)
+        self.smoothness = np.asarray(self.weights * curvature * self.row_norms_squared)
 
     @cached_property
     def batch_smoothness(self) -> np.ndarray:

@@ -19,7 +19,7 @@ from adfs.problem import Loss, Multinomial, Problem
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.losses import check_labels, get_loss
 from adfs.problem.samples import Matrix, sparse
-from adfs.problem.shards import as_rows, as_signs, check_sigma
+from adfs.problem.shards import as_rows, check_sigma
 from adfs.runtimes.cluster import Cluster, Placement, RefusalError
 
 _DENSE = 600  # nodes up to which the Fiedler vector comes from a dense eigensolver
@@ -76,7 +76,9 @@ def join_shards(
         mine = check_sigma(sigma, linked.n_nodes)[block]
         fitted = []
         for X, y, *rest in parts:
-            labels = np.asarray(y) if classes is None else as_signs(np.asarray(y), classes[1])
+            labels = np.asarray(y)
+            if classes is not None:
+                labels = np.where(labels == classes[1], 1.0, -1.0)
             rows = widen(X, width)
             fitted.append((sp.csr_array(rows) if as_csr else rows, labels, *rest))
         return Problem.from_shards(fitted, chosen, mine)
