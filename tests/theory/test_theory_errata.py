@@ -23,7 +23,7 @@ from adfs.theory import (
     theorem2_initial_error,
     theorem3_bound,
 )
-from adfs.theory.network_constants import network_constant
+from adfs.theory.records import network_constant
 from apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
 from literal_cases import domain_excess, make_parameters, random_case, run_literal, unchecked
 from literal_methods import LiteralNsAdfs

@@ -45,13 +45,14 @@ def test_what_always_holds(case: Case, kind: str) -> None:
     )
     assert parameters.largest_contraction == pytest.approx(parameters.contraction, rel=1e-12)
     assert parameters.decay == pytest.approx(math.exp(parameters.log_decay), rel=1e-12)
+    step, mixing = parameters.edge_steps()
     np.testing.assert_allclose(
-        parameters.edge_mixing * parameters.edge_probability,
+        mixing * parameters.edge_probability,
         parameters.contraction * parameters.edge_resistance,
         rtol=1e-14,
     )
     np.testing.assert_allclose(
-        parameters.edge_step * parameters.dual_curvature * parameters.edge_probability,
+        step * parameters.dual_curvature * parameters.edge_probability,
         parameters.contraction * network.weights,
         rtol=1e-14,
     )
@@ -72,7 +73,7 @@ def test_the_scale_of_mu_cancels(case: Case, kind: str, scale: float) -> None:
     np.testing.assert_allclose(other.edge_probability, one.edge_probability, rtol=1e-10)
     np.testing.assert_allclose(other.node_probability, one.node_probability, rtol=1e-10)
     # So do the steps that reach node variables: η̃ = ρμ²/(σ_A p).
-    np.testing.assert_allclose(other.edge_step, one.edge_step, rtol=1e-10)
+    np.testing.assert_allclose(other.edge_steps()[0], one.edge_steps()[0], rtol=1e-10)
     first = AugmentedGraph(problem, network, one)
     second = AugmentedGraph(problem, network.with_weights(scale * network.weights), other)
     assert second.step_bound() / other.dual_curvature == pytest.approx(

@@ -59,12 +59,13 @@ class AdfsProcess(CenterProcess, EventProcess):
         probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
         mixing = parameters.root_sums[block] * (parameters.contraction / probability)
         steps = parameters.virtual_weight[block] / parameters.dual_curvature
+        edge_step, edge_mixing = parameters.edge_steps()
         self.constants = AdfsConstants(
             log_decay=parameters.log_decay,
             beta=problem.samples.loss.beta,
             nodes=np.stack([1.0 / sigma, mixing, steps], axis=1),
-            edge_step=parameters.edge_step,
-            edge_mixing=parameters.edge_mixing,
+            edge_step=edge_step,
+            edge_mixing=edge_mixing,
             ends=self.ends,
             slot=self.slot,
             penalty=problem.penalty,
@@ -105,6 +106,7 @@ class GeneralAdfsProcess(EventProcess):
         # χ of a term is `mixing` over its root, η̃ is `step` times χ times its smoothness.
         self.mixing = (parameters.contraction * parameters.root_sums / probability)[block]
         self.step = (parameters.virtual_weight / parameters.dual_curvature)[block]
+        self.edge_step, self.edge_mixing = parameters.edge_steps()
 
     def run(self, events: Events, first: int, last: int) -> int:
         n = self.slot.size
@@ -148,8 +150,8 @@ class GeneralAdfsProcess(EventProcess):
 
     def _receive(self, edge: int, i: int, difference: np.ndarray, sign: float) -> None:
         """Move node i by the difference of the two ends' iterates."""
-        change = sign * self.parameters.edge_step[edge] * difference
-        chi = self.parameters.edge_mixing[edge]
+        change = sign * self.edge_step[edge] * difference
+        chi = self.edge_mixing[edge]
         self.mean[i] += 0.5 * (1.0 + chi) * change
         self.lag[i] += (1.0 - chi) * change
 

@@ -204,9 +204,9 @@ class Clock:
             sizes = NodeSizes(
                 sizes.n_samples.sum(keepdims=True), sizes.n_active.sum(keepdims=True), sizes.n_features[:1]
             )
-        if sizes.n_nodes != network.n_nodes:
+        if sizes.n_samples.size != network.n_nodes:
             raise InputError(
-                f"the problem has {sizes.n_nodes} nodes and the network {network.n_nodes}; "
+                f"the problem has {sizes.n_samples.size} nodes and the network {network.n_nodes}; "
                 "they must be the same"
             )
         self.network = network

@@ -418,5 +418,5 @@ def _contraction(parameters: Any) -> float:
 
 def _condition(summary: NodeSummary) -> float:
     """Return κ_b; on one node, where no method needs it, κ_s."""
-    kappa = summary.batch_kappa if summary.n_nodes > 1 else summary.kappa
+    kappa = summary.batch_kappa if summary.sigma.size > 1 else summary.kappa
     return float(1.0 + kappa.max())

@@ -94,7 +94,7 @@ class Adaptive(StageRule):
         parameters, summary = stages.setting.parameters, stages.summary
         if self._margins is None and self.keeps_all and summary.n_active.any():
             # Even without any curvature each sample must still be drawn: is there something to gain?
-            nothing = np.full(summary.n_nodes, np.finfo(np.float64).tiny)
+            nothing = np.full(summary.sigma.size, np.finfo(np.float64).tiny)
             roots = summary.n_active.astype(np.float64)
             flat = summary.with_other(kappa=nothing, batch_kappa=nothing, root_sums=roots)
             wanted = _LEAST_TIME_SHARE * predicted_time(parameters, stages.network, stages.tau)
@@ -173,7 +173,7 @@ class Adaptive(StageRule):
             return 0.0
         kappa = sums / known.sigma
         shrunk = np.divide(kappa, known.kappa, out=np.zeros_like(kappa), where=known.kappa > 0.0)
-        batch_kappa = shrunk * known.batch_kappa if known.n_nodes > 1 else kappa
+        batch_kappa = shrunk * known.batch_kappa if known.sigma.size > 1 else kappa
         summary = known.with_other(
             n_active=n_active, kappa=kappa, batch_kappa=batch_kappa, root_sums=root_sums
         )
@@ -183,7 +183,7 @@ class Adaptive(StageRule):
         self, stages: Stages, certificate: Certificate, boxed: BoxedProblem, before: float, estimate: float
     ) -> Stage | None:
         """Return the stage with boxes, unless it is not worth its restart; an infinite estimate forces it."""
-        if stages.summary.n_nodes > 1:
+        if stages.network.n_nodes > 1:
             # λ_max(K_i): a row of w entries adds w(w + 1)/2 products to a Gram matrix, and a sample's step is
             # 5w and a prox of about 75; or it takes products with vectors, 8 passes at most.
             width = boxed.entries_per_row or boxed.n_features

@@ -9,9 +9,9 @@ from adfs.theory.baselines import (
     NoParameters,
     PointSagaParameters,
 )
-from adfs.theory.network_constants import dual_curvature, dual_curvature_of_split, tree_depth
 from adfs.theory.parameters import BlockParameters, NonSmoothParameters, Parameters, smoothness_limit
 from adfs.theory.problem_summary import Facts, NodeSizes, NodeSummary, loss_facts, node_sizes, summarize
+from adfs.theory.records import dual_curvature, dual_curvature_of_split, tree_depth
 from adfs.theory.theorems import (
     AugmentedGraph,
     table1,

@@ -17,9 +17,8 @@ from scipy.linalg import eigh_tridiagonal
 
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, second_eigenpair
-from adfs.theory.network_constants import edge_roots, inverse_sigma, sum_at_nodes
 from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
-from adfs.theory.records import ParameterRecord, shown
+from adfs.theory.records import ParameterRecord, edge_roots, inverse_sigma, shown, sum_at_nodes
 from adfs.threads import single_threaded
 
 

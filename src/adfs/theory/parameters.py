@@ -12,17 +12,19 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
-from adfs.theory.network_constants import (
+from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
+from adfs.theory.records import (
+    EventParameters,
+    ParameterRecord,
     dual_curvature,
     dual_curvature_of_split,
     edge_roots,
     inverse_sigma,
     largest_scaled_laplacian,
     network_constant,
+    shown,
     sum_at_nodes,
 )
-from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
-from adfs.theory.records import EventParameters, ParameterRecord, shown
 
 # --------------------------------------------------------------------------- the split r
 
@@ -139,17 +141,10 @@ class Parameters(EventParameters):
         """Return μ_ij² = α_i L_ij, shape (N,)."""
         return np.asarray(self.virtual_weight[problem.node_of_row] * problem.smoothness)
 
-    @property
-    def edge_step(self) -> np.ndarray:
-        """η̃_e = ρ μ_e²/(σ_A p_e) on communication edges, shape (|E|,)."""
-        return np.asarray(
-            self.contraction * self.edge_weights / (self.dual_curvature * self.edge_probability)
-        )
-
-    @property
-    def edge_mixing(self) -> np.ndarray:
-        """χ_e = ρ R_e/p_e on communication edges, shape (|E|,)."""
-        return np.asarray(self.contraction * self.edge_resistance / self.edge_probability)
+    def edge_steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return η̃_e = ρ μ_e²/(σ_A p_e) and χ_e = ρ R_e/p_e of communication edges, each of shape (|E|,)."""
+        steps = self.contraction * self.edge_weights / (self.dual_curvature * self.edge_probability)
+        return steps, self.contraction * self.edge_resistance / self.edge_probability
 
     @classmethod
     def paper(cls, problem: Source, network: Network, tau: float = math.nan) -> Parameters:
@@ -364,7 +359,7 @@ class NonSmoothParameters(EventParameters):
             sigma=summary.sigma,
             n_active=active,
             node_probability=sample_probability * active,
-            virtual_weight=np.full(summary.n_nodes, weight),
+            virtual_weight=np.full(network.n_nodes, weight),
             edge_weights=network.weights,
             edge_probability=edge_probability,
             edge_resistance=resistance,

@@ -37,11 +37,6 @@ class NodeSizes:
     n_active: np.ndarray
     n_features: np.ndarray
 
-    @property
-    def n_nodes(self) -> int:
-        """The number n of nodes."""
-        return int(self.n_samples.size)
-
 
 @dataclass(frozen=True)
 class NodeSummary(NodeSizes):
@@ -143,9 +138,9 @@ def summarize_on(
         raise InputError(
             f"the network must be an adfs.Network, got {network!r}; make one with adfs.Network(…)"
         )
-    if summary.n_nodes != network.n_nodes:
+    if summary.sigma.size != network.n_nodes:
         raise InputError(
-            f"the problem has {summary.n_nodes} nodes and the network {network.n_nodes}; "
+            f"the problem has {summary.sigma.size} nodes and the network {network.n_nodes}; "
             "they must be the same"
         )
     # Losses without a smooth gradient have L = ∞ and so κ = ∞.
@@ -298,7 +293,7 @@ class Facts:
         kappa_s = float(summary.kappa @ summary.sigma) / total if smooth else math.inf
         # λ_max of a sum is at most the sum of the nodes' λ_max, and at most the trace.
         batch = kappa_s
-        if smooth and summary.n_nodes > 1:
+        if smooth and summary.sigma.size > 1:
             batch = min(kappa_s, float(summary.batch_kappa @ summary.sigma) / total)
         return cls(
             n_samples=int(summary.n_samples.sum()),
@@ -311,7 +306,7 @@ class Facts:
 
     def root_sums(self, n_nodes: int) -> np.ndarray:
         """Return Σ_j √(1 + L_j/σ_i) of each of n nodes, shape (n,)."""
-        if self.known_summary is not None and self.known_summary.n_nodes == n_nodes:
+        if self.known_summary is not None and self.known_summary.sigma.size == n_nodes:
             return self.known_summary.root_sums
         # Every node has about the same mean root as all samples together, for σ_i = Σσ/n.
         each = self.kappa_s / self.n_samples if self.smoothness is None else self.smoothness
@@ -330,7 +325,7 @@ class Facts:
         Few rows have a larger λ_max in proportion than many: (1 + √(e/m))² times the limit for many rows,
         with e = trace/λ_max the effective dimension.
         """
-        if self.known_summary is not None and self.known_summary.n_nodes == n_nodes > 1:
+        if self.known_summary is not None and self.known_summary.sigma.size == n_nodes > 1:
             return float(self.known_summary.batch_kappa.mean())
         of_all_rows = self.kappa_b - 1.0
         if not self.smooth or of_all_rows <= 0.0:
@@ -346,7 +341,7 @@ class Facts:
 
         If the problem is on n nodes already, the summary of these nodes is returned.
         """
-        if self.known_summary is not None and self.known_summary.n_nodes == n_nodes:
+        if self.known_summary is not None and self.known_summary.sigma.size == n_nodes:
             return self.known_summary
         counts, ones = self._counts(n_nodes), np.ones(n_nodes)
         largest = self.kappa_s / self.n_samples if self.smoothness is None else float(self.smoothness.max())

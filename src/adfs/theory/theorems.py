@@ -19,9 +19,9 @@ from adfs.errors import InputError
 from adfs.network import Network
 from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
-from adfs.theory.network_constants import network_constant, sum_at_nodes
 from adfs.theory.parameters import NonSmoothParameters, Parameters
 from adfs.theory.problem_summary import Source, check_tau, summarize, summarize_on
+from adfs.theory.records import network_constant, sum_at_nodes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -371,9 +371,8 @@ def theorem5_time(problem: Source, network: Network, tau: float) -> ExecutionTim
     tau : float
         Time of a communication, one sample's computation taking 1.
     """
-    check_tau(tau)
     summary = summarize(problem)
-    parameters = Parameters.paper(summary, network)
+    parameters = Parameters.paper(summary, network, tau)
     m, kappa = float(summary.n_active.max()), float(summary.kappa.max())
     r_kappa = (1.0 + float(summary.kappa.min())) / (1.0 + kappa)
     gamma = network_constant(network, parameters.edge_resistance)
@@ -381,10 +380,10 @@ def theorem5_time(problem: Source, network: Network, tau: float) -> ExecutionTim
     step = theorem4_step_time(parameters, network, tau)
     c_tau = step.p_comm_max / parameters.p_comm if parameters.p_comm else 0.0
     # Δ_p is below 1 where nodes with many or hard samples compute no more often than others.
-    mean_root_sum = float(summary.root_sums.sum()) / summary.n_nodes
+    mean_root_sum = float(summary.root_sums.sum()) / network.n_nodes
     holding = summary.root_sums > 0.0
     shares = parameters.node_probability[holding] / summary.root_sums[holding]
-    delta = min(1.0, float(shares.min()) * summary.n_nodes * mean_root_sum / parameters.p_comp)
+    delta = min(1.0, float(shares.min()) * network.n_nodes * mean_root_sum / parameters.p_comp)
     # The two terms of the bound: computations, then communications.
     samples = (m + math.sqrt(m * kappa)) / math.sqrt(r_kappa)
     links = (1.0 + 2.0 * c_tau * tau) * math.sqrt((1.0 + kappa) / gamma)
