@@ -264,7 +264,7 @@ def show_two_ranks(story: Story, problem: adfs.Problem) -> None:
 def show_plan(story: Story, problem: adfs.Problem) -> None:
     """Show the planner's recommendation for this problem."""
     plan = adfs.plan(problem, nodes=[1, 4, 9], network=["grid"], tau=5.0)
-    words = f"The demonstration chose ADFS by name; it is made for many more samples than these. Here, {plan}"
+    words = f"The demonstration chose ADFS by name; it is made for many more samples. The planner: {plan}"
     story.add("Which method to take", words)
 
 
