@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from adfs.errors import InputError
 from adfs.network import Network
@@ -22,8 +21,10 @@ from adfs.problem.samples import Matrix, sparse
 from adfs.problem.shards import as_rows, check_sigma
 from adfs.runtimes.cluster import Cluster, Placement, RefusalError
 
+if TYPE_CHECKING:
+    import networkx
+
 _DENSE = 600  # nodes up to which the Fiedler vector comes from a dense eigensolver
-_SWAPS = 1000  # tried at most to improve a cut
 
 
 #: Two labels or more, numbers or text.
@@ -174,8 +175,8 @@ def network_of(network: Network | str | None, n_nodes: int | None, n_ranks: int)
 def place(network: Network, n_ranks: int) -> Placement:
     """Put the nodes of a network on ranks, equally many each (or one more), cutting few edges.
 
-    Recursive bisection: each part is ordered by its Fiedler vector, by its bandwidth and by the nodes'
-    numbers, cut at the right place, improved by swaps, and the best of the three is kept.
+    Recursive bisection: each part is ordered by the nodes' numbers, by its bandwidth, by a search in depth
+    and by its Fiedler vector, cut at the right place, and the best of the four is kept.
 
     Parameters
     ----------
@@ -194,71 +195,45 @@ def place(network: Network, n_ranks: int) -> Placement:
       rank 0: nodes 0-7 (10 edges inside, 4 to other ranks)
       rank 1: nodes 8-15 (10 edges inside, 4 to other ranks)
     """
+    import networkx
+
     n = network.n_nodes
     if not 1 <= n_ranks <= n:
         raise InputError(
             f"{n} nodes cannot be placed on {n_ranks} ranks: every rank holds at least one node; "
             f"start {n} ranks or fewer"
         )
-    rank_of_node = np.zeros(n, dtype=np.int64)
     # Every edge carries as many messages, whatever its weight.
-    links = network.adjacency()
-    links.data = np.ones(links.nnz)
-    _bisect(links, np.arange(n), 0, n_ranks, rank_of_node)
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(network.edges.tolist())
+    rank_of_node = np.zeros(n, dtype=np.int64)
+    _bisect(graph, list(range(n)), 0, n_ranks, rank_of_node)
     return Placement(rank_of_node, np.asarray(network.edges), n_ranks)
 
 
-def _bisect(links: sp.csr_array, nodes: np.ndarray, first: int, ranks: int, out: np.ndarray) -> None:
+def _bisect(graph: networkx.Graph, nodes: list[int], first: int, ranks: int, out: np.ndarray) -> None:
     """Give some nodes to ranks first … first + ranks − 1."""
     if ranks == 1:
         out[nodes] = first
         return
+    import networkx
+
     left = ranks // 2
     # Sizes as equal as they can be: the first ranks have one more.
-    base, more = divmod(nodes.size, ranks)
+    base, more = divmod(len(nodes), ranks)
     size = left * base + min(left, more)
-    part = sp.csr_array(links[nodes][:, nodes])
-    best, fewest = np.zeros(nodes.size, dtype=bool), np.inf
-    # The best of several cuts, each improved by swaps.
-    for order in _orders(part):
-        side = np.zeros(nodes.size, dtype=bool)
-        side[order[:size]] = True
-        cut = _improve(part, side)
-        if cut < fewest:
-            best, fewest = side, cut
-    if not best[0]:  # the part that holds the lowest node goes first, where the sizes allow it
-        best = ~best if 2 * size == nodes.size else best
-    _bisect(links, nodes[best], first, left, out)
-    _bisect(links, nodes[~best], first + left, ranks - left, out)
-
-
-def _orders(part: sp.csr_array) -> list[np.ndarray]:
-    n = part.shape[0]
-    orders: list[np.ndarray] = [np.arange(n), np.asarray(reverse_cuthill_mckee(part, symmetric_mode=True))]
+    part = graph.subgraph(nodes)
+    bandwidth = networkx.utils.reverse_cuthill_mckee_ordering(part)
+    orders = [nodes, list(bandwidth), list(networkx.dfs_preorder_nodes(part))]
     # The second eigenvector of the Laplacian orders the nodes along the network.
-    if 2 < n <= _DENSE:
-        laplacian = np.diag(np.asarray(part.sum(axis=1)).ravel()) - part.toarray()
-        orders.append(np.argsort(np.linalg.eigh(laplacian)[1][:, 1], kind="stable"))
-    return orders
-
-
-def _improve(part: sp.csr_array, side: np.ndarray) -> float:
-    """Swap pairs across the cut while that cuts fewer edges; change ``side`` and return the edges cut."""
-    for _ in range(min(part.shape[0], _SWAPS)):
-        sign = np.where(side, 1.0, -1.0)
-        # The gain of a node that changes sides: its edges across minus its edges inside.
-        gain = -sign * (part @ sign)
-        # Only the nodes with the largest gains of each side are tried as pairs.
-        here, there = np.flatnonzero(side), np.flatnonzero(~side)
-        here = here[np.argsort(-gain[here], kind="stable")][:8]
-        there = there[np.argsort(-gain[there], kind="stable")][:8]
-        total = gain[here][:, None] + gain[there][None, :] - 2.0 * part[here][:, there].toarray()
-        a, b = np.unravel_index(int(np.argmax(total)), total.shape)
-        if total[a, b] <= 0.0:
-            break
-        side[here[a]], side[there[b]] = False, True
-    sign = np.where(side, 1.0, -1.0)
-    return float((part.sum() - sign @ (part @ sign)) / 4.0)
+    if len(nodes) <= _DENSE:
+        laplacian = networkx.laplacian_matrix(part, nodes).toarray()
+        order = np.argsort(np.linalg.eigh(laplacian)[1][:, 1], kind="stable")
+        orders.append([nodes[k] for k in order])
+    best = min((set(order[:size]) for order in orders), key=partial(networkx.cut_size, part))
+    _bisect(graph, sorted(best), first, left, out)
+    _bisect(graph, sorted(set(nodes) - best), first + left, ranks - left, out)
 
 
 # --------------------------------------------------------------------------- the data
@@ -321,9 +296,6 @@ def widen(X: Matrix, width: int) -> Matrix:
     return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
 
 
-_MOST_LABELS = 1000
-
-
 def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
     """Return the different labels of all processes, sorted; a process may hold one of them only."""
 
@@ -332,7 +304,7 @@ def all_labels(cluster: Cluster, labels: list[np.ndarray]) -> np.ndarray:
         if everything.dtype.kind == "f" and not np.isfinite(everything).all():
             raise InputError("the labels contain NaN or infinity")
         found: Classes = np.unique(everything).tolist()
-        return found[:_MOST_LABELS]
+        return found
 
     # A process may hold samples of one class only: the union decides.
     cards = cluster.allgather(cluster.attempt("to compare the labels", own))
