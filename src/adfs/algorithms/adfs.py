@@ -227,11 +227,13 @@ class Adfs(Method[Parameters]):
         # Theorem 2 with tuned parameters: of 1/ρ events, one part are computations, the rest communications.
         if not facts.smooth:
             return UNKNOWN
-        n, samples, exchanges = network.n_nodes, float(facts.root_sums(network.n_nodes).sum()), 0.0
+        n, summary = network.n_nodes, facts.summary(network.n_nodes)
+        samples, exchanges = float(summary.root_sums.sum()), 0.0
         if n > 1:
             # The busiest node decides how long the messages take.
             delay = tau * n * float(network.degrees.max()) / network.n_edges
-            samples, exchanges = inverse_rate(samples, network_links(network), facts.batch_kappa(n), delay)
+            kappa = float(summary.batch_kappa.mean())
+            samples, exchanges = inverse_rate(samples, network_links(network), kappa, delay)
         factor = self.observed_factor * math.log(1.0 / tol)
         return dual_cost(facts, factor * (samples + exchanges), factor * samples, factor * 2.0 * exchanges)
 

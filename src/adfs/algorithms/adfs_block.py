@@ -176,9 +176,11 @@ class AdfsBlock(Method[BlockParameters]):
         # As for ADFS, but all nodes wait for the one with the most work, and all of them gossip at once.
         if not facts.smooth:
             return UNKNOWN
-        n, samples, gossips = network.n_nodes, float(facts.root_sums(network.n_nodes).max()), 0.0
+        n, summary = network.n_nodes, facts.summary(network.n_nodes)
+        samples, gossips = float(summary.root_sums.max()), 0.0
         if n > 1:
-            samples, gossips = inverse_rate(samples, 1.0 / network.gamma, facts.batch_kappa(n), tau)
+            kappa = float(summary.batch_kappa.mean())
+            samples, gossips = inverse_rate(samples, 1.0 / network.gamma, kappa, tau)
         factor = self.observed_factor * math.log(1.0 / tol)
         messages = factor * gossips * 2.0 * network.n_edges
         return dual_cost(facts, factor * (samples + gossips), factor * samples * n, messages)

@@ -7,7 +7,7 @@ R_e = μ_e² (e_k − e_l)ᵀ Lap⁺ (e_k − e_l) lies in (0, 1], equals 1 exac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
@@ -16,7 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, depth_first_order
 
 from adfs.compilation import compiled
-from adfs.errors import AdfsError, InputError, unknown_name
+from adfs.errors import AdfsError
 from adfs.threads import single_threaded
 
 if TYPE_CHECKING:
@@ -56,32 +56,20 @@ def hop_distances(network: Network, source: int) -> NDArray[np.int64]:
     return _breadth_first(network.incidence.indptr, network.incidence.neighbours, source)
 
 
-def diameter_bounds(network: Network, searches: int | None = None) -> tuple[int, int]:
-    """Bound the diameter from below and above by a few breadth-first searches.
+def diameter_bounds(network: Network) -> tuple[int, int]:
+    """Return a lower and an upper bound of the diameter, which are equal up to 2,000 nodes.
 
-    A search from s gives the eccentricity ecc(s), so diameter ≥ ecc(s), and for every v ecc(v) ≤ d(s, v) +
-    ecc(s), so diameter ≤ max_v min_s (d(s, v) + ecc(s)). The next search starts where that upper bound is
-    largest (which raises the lower bound) or, every second one of the first 64, at the most central node so
+    A breadth-first search from s gives the eccentricity ecc(s), so diameter ≥ ecc(s), and for every v
+    ecc(v) ≤ d(s, v) + ecc(s), so diameter ≤ max_v min_s (d(s, v) + ecc(s)). The next search starts where that
+    upper bound is largest (which raises the lower bound) or, every second time, at the most central node so
     far (which lowers the upper bounds). The bounds meet at the latest when a search began at every node.
-
-    Parameters
-    ----------
-    network : Network
-    searches : int, optional
-        The number of searches; by default as many as it takes up to 2,000 nodes, 64 above.
-
-    Returns
-    -------
-    lower, upper : int
     """
     n = network.n_nodes
-    if searches is None:
-        searches = n + SEARCHES if n <= EXACT_NODES else SEARCHES
     lower = 0
     ceiling = np.full(n, np.iinfo(np.int64).max // 2)  # an upper bound of each eccentricity
     floor = np.zeros(n, np.int64)  # a lower bound of each
     source = int(np.argmax(network.degrees))
-    for search in range(searches):
+    for search in range(n if n <= EXACT_NODES else SEARCHES):
         hops = hop_distances(network, source)
         eccentricity = int(hops.max())
         lower = max(lower, eccentricity)
@@ -91,7 +79,7 @@ def diameter_bounds(network: Network, searches: int | None = None) -> tuple[int,
         if ceiling.max() <= lower:
             break
         floor[source] = np.iinfo(np.int64).max
-        source = int(np.argmin(floor) if search % 2 and search < SEARCHES else np.argmax(ceiling))
+        source = int(np.argmin(floor) if search % 2 else np.argmax(ceiling))
     return lower, int(ceiling.max())
 
 
@@ -122,27 +110,18 @@ class Resistances:
         In (0, 1], in the order of ``network.edges``, read-only.
     exact : bool
         Whether they are the R_e themselves.
-    relative_error : float
-        R_e ≤ values[e] ≤ (1 + relative_error) R_e on every edge, up to rounding. For exact values it is the
-        measured defect of Foster's sum.
     """
 
     values: Floats
     exact: bool
-    relative_error: float
 
 
 @single_threaded
-def resistances(network: Network, method: Literal["auto", "exact", "bound"] = "auto") -> Resistances:
+def resistances(network: Network) -> Resistances:
     """Effective resistances R_e of all edges, each times its weight.
 
-    Parameters
-    ----------
-    network : Network
-    method : {"auto", "exact", "bound"}
-        - ``"exact"``: from a dense inverse, for networks of at most 2,000 nodes.
-        - ``"bound"``: an upper bound in O(Σ_e min degree), see Notes; tight on expanders of large degree.
-        - ``"auto"``: exact up to 2,000 nodes, the bound above.
+    Up to 2,000 nodes they come from a dense inverse. Above, they are upper bounds in O(Σ_e min degree), which
+    are tight on expanders of large degree.
 
     Notes
     -----
@@ -159,36 +138,22 @@ def resistances(network: Network, method: Literal["auto", "exact", "bound"] = "a
        smallest at c = (t − 2λ)/(q − λt), where it is 2/λ − (t − 2λ)²/(λ(q − λt)), with t = bᵀLap b and
        q = ‖Lap b‖², sums over the neighbours of k and l. (It is the Gauss–Radau rule with its node at λ.)
 
-    Conversely bᵀLap⁺b ≥ (bᵀb)²/bᵀLap b = 4/t by Cauchy and Schwarz, which certifies ``relative_error``.
-
     Examples
     --------
     >>> from adfs.network import Network
     >>> resistances(Network("cycle:4")).values.round(12).tolist()
     [0.75, 0.75, 0.75, 0.75]
     """
-    methods = ("auto", "exact", "bound")
-    if method not in methods:
-        raise unknown_name("resistance method", method, methods)
-    n = network.n_nodes
-    if method == "exact" and n > EXACT_NODES:
-        raise InputError(
-            f"exact resistances are for networks of at most {EXACT_NODES} nodes and this one has {n}:"
-            " use method='bound'"
-        )
-    exact = n <= EXACT_NODES and (method != "bound" or n == 1)
-    if exact:
-        # One node has no edges. Foster's sum measures the rounding of the others.
-        values = _exact(network) if n > 1 else np.empty(0)
-        error = abs(float(values.sum()) - (n - 1)) / max(n - 1, 1)
-    else:
-        values, error = _bound(network)
+    exact = network.n_nodes <= EXACT_NODES
+    values = _exact(network) if exact else _bound(network)
     values.flags.writeable = False
-    return Resistances(values, exact, error)
+    return Resistances(values, exact)
 
 
 def _exact(network: Network) -> Floats:
     """Compute R_e from the inverse of the Laplacian without the row and column of one node."""
+    if network.n_nodes == 1:
+        return np.empty(0)
     ground = int(np.argmax(network.weighted_degrees))  # keeps the entries of the inverse small
     kept = np.delete(np.arange(network.n_nodes), ground)
     inverse = np.zeros((network.n_nodes, network.n_nodes))
@@ -197,8 +162,7 @@ def _exact(network: Network) -> Floats:
         factor = scipy.linalg.cho_factor(grounded)
     except np.linalg.LinAlgError:
         raise AdfsError(
-            "the Laplacian is singular to rounding: the edge weights span too many orders of magnitude,"
-            " use method='bound'"
+            "the Laplacian is singular to rounding: the edge weights span too many orders of magnitude"
         ) from None
     inverse[np.ix_(kept, kept)] = scipy.linalg.cho_solve(factor, np.eye(kept.size))
     i, j = network.edges.T
@@ -246,8 +210,8 @@ def shared_neighbour_sums(
         series[e] = total_series
 
 
-def _bound(network: Network) -> tuple[Floats, float]:
-    """Return the smallest of the three bounds of every edge, and the largest relative error."""
+def _bound(network: Network) -> Floats:
+    """Return the smallest of the three bounds of every edge."""
     edges, weights, degrees = network.edges, network.weights, network.weighted_degrees
     products, series = np.empty(network.n_edges), np.empty(network.n_edges)
     by_node = weights[network.incidence.edges]
@@ -264,5 +228,4 @@ def _bound(network: Network) -> tuple[Floats, float]:
     gain = np.divide((t - 2 * floor) ** 2, floor * spare, out=np.zeros_like(t), where=spare > 0)
     # the difference of two large numbers: its rounding is added, so that it stays a bound
     spectral = 2 / floor - gain + 32 * np.finfo(np.float64).eps * 2 / floor
-    values = np.minimum(values, weights * spectral)
-    return values, max(float(np.max(values * t / (4 * weights))) - 1, 0.0)
+    return np.asarray(np.minimum(values, weights * spectral))

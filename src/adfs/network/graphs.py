@@ -268,7 +268,9 @@ GRAPHS: Mapping[str, Family] = {
         _geometric,
         "geometric:50,0.3",
         ("n", "radius"),
-        lambda n, radius: _at_least_one(n) or ("" if radius > 0 else "the radius must be positive"),
+        lambda n, radius: (
+            _at_least_one(n) or ("" if 0 < radius < math.inf else "the radius must be positive and finite")
+        ),
         lambda n, given: {"n": n, "radius": math.sqrt(2 * _threshold(n) / math.pi)},
         random=True,
         advice="raise the radius well above sqrt(log(n)/(pi n))",
@@ -305,14 +307,12 @@ def _read_sizes(family: str, text: str, n_nodes: int | None) -> tuple[Number, ..
             ) from None
         # Probabilities and radii are real numbers, all other sizes are whole.
         name = entry.sizes[min(position, len(entry.sizes) - 1)]
-        kind, valid = "whole", value.is_integer()
-        if name in ("p", "radius"):
-            kind, valid = "finite", math.isfinite(value)
-        if not valid:
+        real = name in ("p", "radius")
+        if not (real or value.is_integer()):
             raise InputError(
-                f"the size {name!r} of the network {family!r} must be a {kind} number, not {value!r}"
+                f"the size {name!r} of the network {family!r} must be a whole number, not {value!r}"
             )
-        values.append(int(value) if kind == "whole" else value)
+        values.append(value if real else int(value))
     given: Sizes = dict(zip(entry.sizes, values, strict=False))
     missing = entry.sizes[len(values) :]
     if not missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -48,15 +49,22 @@ def _order_labels(labels: Iterable[Hashable]) -> list[Hashable]:
         return distinct
 
 
-def _freeze(
-    n: int, ends: NDArray[np.int64], weights: NDArray[np.float64], names: Sequence[Hashable]
+def _from_labels(
+    names: Sequence[Hashable], ends: Iterable[Hashable], weights: Sequence[object]
 ) -> GraphArrays:
+    """Return the graph with these nodes, in this order; ``ends`` has two names per edge."""
+    index = {name: k for k, name in enumerate(names)}
+    pairs = np.array([index[name] for name in ends], dtype=np.int64).reshape(-1, 2)
+    return _freeze(pairs, _as_weights(weights), names)
+
+
+def _freeze(ends: NDArray[np.int64], weights: NDArray[np.float64], names: Sequence[Hashable]) -> GraphArrays:
     """Sort the edges, refuse loops and repeats; ``names`` become the labels."""
     loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
     if loops.size:
         raise InputError(
             f"node {names[ends[loops[0], 0]]!r} is linked to itself ({loops.size} self-loop(s)):"
-            " remove the self-loops"
+            " remove the self-loops (in an adjacency matrix, set the diagonal to 0)"
         )
     # In lexicographic order equal pairs are neighbours.
     low, high = ends.min(axis=1), ends.max(axis=1)
@@ -70,8 +78,8 @@ def _freeze(
             " (a list of pairs is an edge list; pass an adjacency matrix as a NumPy or SciPy array)"
         )
     # Nodes that are numbered 0, …, n − 1 need no labels; True and False equal 1 and 0, but are labels.
-    plain = list(names) == list(range(n)) and not any(isinstance(name, bool) for name in names)
-    return GraphArrays(n, edges, weights[order], None if plain else tuple(names))
+    plain = list(names) == list(range(len(names))) and not any(isinstance(name, bool) for name in names)
+    return GraphArrays(len(names), edges, weights[order], None if plain else tuple(names))
 
 
 def read_networkx(graph: networkx.Graph) -> GraphArrays:
@@ -82,35 +90,24 @@ def read_networkx(graph: networkx.Graph) -> GraphArrays:
         raise InputError(
             "the network is a multigraph: join parallel edges into one, for instance by nx.Graph(graph)"
         )
-    # Numbers of nodes follow the order of their labels.
-    names = _order_labels(graph.nodes)
-    index = {name: k for k, name in enumerate(names)}
-    rows = [(index[a], index[b]) for a, b in graph.edges]
     weights = [weight for _, _, weight in graph.edges(data="weight", default=1.0)]
-    return _freeze(len(names), np.array(rows, dtype=np.int64).reshape(-1, 2), _as_weights(weights), names)
+    return _from_labels(_order_labels(graph.nodes), itertools.chain(*graph.edges), weights)
 
 
 def read_adjacency(entries: Matrix) -> GraphArrays:
     """Read a symmetric adjacency matrix, dense or sparse; a positive entry is a weight, zero is no edge."""
-    if entries.ndim != 2:
-        raise InputError(f"an adjacency matrix has two dimensions, not {entries.ndim}: pass an (n, n) array")
+    if entries.ndim != 2 or entries.shape[0] != entries.shape[1]:
+        raise InputError(f"an adjacency matrix is square, not of shape {entries.shape}: pass an (n, n) array")
     if entries.dtype.kind not in "biuf":
         raise InputError(f"an adjacency matrix holds real numbers, not {entries.dtype}: convert it to float")
-    if entries.shape[0] != entries.shape[1]:
-        raise InputError(
-            f"the adjacency matrix is not square, its shape is {entries.shape[0]} x {entries.shape[1]}:"
-            " pass an (n, n) array"
-        )
-    n = int(entries.shape[0])
     # A copy: the user's matrix keeps its explicit zeros.
     table: Matrix = scipy.sparse.csr_array(entries, dtype=np.float64, copy=True)
     table.sum_duplicates()
-    values = np.asarray(table.data, dtype=np.float64)
-    if not np.isfinite(values).all():
+    if not np.isfinite(table.data).all():
         raise InputError(
             "the adjacency matrix has an entry that is not a finite number: replace it by a weight or by 0"
         )
-    # Symmetric but for rounding, and without self-loops.
+    # Symmetric but for rounding.
     table.eliminate_zeros()
     excess = (abs(table - table.T) - ASYMMETRY * abs(table).maximum(abs(table.T))).tocoo()
     if excess.nnz and excess.data.max() > 0:
@@ -120,14 +117,9 @@ def read_adjacency(entries: Matrix) -> GraphArrays:
             f"the adjacency matrix is not symmetric, entries ({i}, {j}) and ({j}, {i}) differ:"
             " edges go both ways, pass (A + A.T) / 2 if that is what you mean"
         )
-    if np.any(table.diagonal() != 0):
-        node = int(np.flatnonzero(table.diagonal())[0])
-        raise InputError(
-            f"node {node} is linked to itself (diagonal entry of the adjacency matrix): set the diagonal to 0"
-        )
-    upper = scipy.sparse.triu(table, 1).tocoo()
-    ends = np.column_stack([upper.coords[0], upper.coords[1]]).astype(np.int64)
-    return _freeze(n, ends, np.asarray(upper.data, dtype=np.float64), range(n))
+    upper = scipy.sparse.triu(table).tocoo()
+    ends = np.column_stack(upper.coords).astype(np.int64)
+    return _freeze(ends, np.asarray(upper.data, dtype=np.float64), range(entries.shape[0]))
 
 
 def read_edge_list(pairs: Sequence[Any] | np.ndarray, n_nodes: int | None) -> GraphArrays:
@@ -156,9 +148,7 @@ def read_edge_list(pairs: Sequence[Any] | np.ndarray, n_nodes: int | None) -> Gr
         names: list[Hashable] = list(range(n_nodes))
     else:
         names = _order_labels(labels)
-    index = {name: k for k, name in enumerate(names)}
-    ends = np.array([index[label] for label in labels], dtype=np.int64).reshape(-1, 2)
-    return _freeze(len(names), ends, _as_weights([row[2] if len(row) == 3 else 1.0 for row in rows]), names)
+    return _from_labels(names, labels, [row[2] if len(row) == 3 else 1.0 for row in rows])
 
 
 def is_graph_file(name: str) -> bool:

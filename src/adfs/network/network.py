@@ -281,7 +281,7 @@ class Network:
 
     @cached_property
     def resistances(self) -> Resistances:
-        """R_e for every edge by the default method of :func:`adfs.network.resistances`."""
+        """R_e for every edge, or upper bounds of them (see :func:`adfs.network.resistances`)."""
         return resistances(self)
 
     @cached_property

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.blas import daxpy, ddot, dscal
 from scipy.sparse.linalg import cg, splu
 
-from adfs.errors import AdfsError, InputError, unknown_name
+from adfs.errors import AdfsError, InputError
 from adfs.network.distances import hop_distances
 from adfs.threads import single_threaded
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Operator = Callable[[Floats], Floats]
-Method = Literal["auto", "dense", "factor", "cg", "lanczos"]
-METHODS = ("auto", "dense", "factor", "cg", "lanczos")
 
 DENSE_NODES = 400
 #: factorise up to this estimated cost per node and edge, which is that of some 3,000 Lanczos steps
@@ -62,8 +60,6 @@ class EigenPair:
         Relative: an eigenvalue lies within ``error * value`` of ``value``, rounding included. It comes from
         the residual of the pair, of which the true error is about the square; below 1e-8 as a rule, never
         above 1e-2.
-    method : str
-        ``"dense"``, ``"factor"``, ``"cg"`` or ``"lanczos"``.
     lower : float
         ``value * (1 - error)``: the safe side where too large a λ_2 would do harm.
     """
@@ -71,24 +67,20 @@ class EigenPair:
     value: float
     vector: Floats
     error: float
-    method: str
     lower: float
 
 
 @single_threaded
-def second_eigenpair(
-    network: Network, diagonal: ArrayLike | None = None, *, method: Method = "auto"
-) -> EigenPair:
+def second_eigenpair(network: Network, diagonal: ArrayLike | None = None) -> EigenPair:
     """Smallest positive λ with Lap u = λ N u, and its vector.
+
+    Start vectors are fixed, so that the same input gives the same bits.
 
     Parameters
     ----------
     network : Network
     diagonal : (n,) array or float, optional
         The positive diagonal of N, the masses of the nodes; the identity by default.
-    method : {"auto", "dense", "factor", "cg", "lanczos"}
-        The module explains the choice; "cg" takes over where "lanczos" does not converge. Start vectors are
-        fixed, so that the same input gives the same bits.
 
     Returns
     -------
@@ -114,30 +106,23 @@ def second_eigenpair(
             f"the diagonal is {masses[bad[0]]:g} at node {bad[0]}:"
             " every entry must be a positive finite number"
         )
-    if method not in METHODS:
-        raise unknown_name("eigenvalue method", method, METHODS)
     if n == 1:
-        return EigenPair(np.inf, np.zeros(1), 0.0, "dense", np.inf)
+        return EigenPair(np.inf, np.zeros(1), 0.0, np.inf)
+    if n <= DENSE_NODES or factor_cost(network) <= FACTOR_COST_EACH * (n + network.n_edges):
+        return _by_inverse(network, masses, iterative=False)
     # The diagonal of N^{-1} Lap spans about as many orders of magnitude as its spectrum does.
     rates = network.weighted_degrees / masses
-    chosen: str = method
-    if method == "auto" and n <= DENSE_NODES:
-        chosen = "dense"
-    elif method == "auto" and factor_cost(network) <= FACTOR_COST_EACH * (n + network.n_edges):
-        chosen = "factor"
-    elif method == "auto":
-        chosen = "lanczos" if rates.max() <= EVEN_MASSES * rates.min() else "cg"
-    if chosen != "lanczos":
-        return _by_inverse(network, masses, chosen)
-    # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
-    root = np.sqrt(masses)
-    inverse_root = scipy.sparse.diags_array(1.0 / root)
-    scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
-    vector, converged = _lanczos(lambda v: scaled @ v, root / np.linalg.norm(root), largest=False)
-    if not converged:
-        return _by_inverse(network, masses, "cg")
+    vector = None
+    if rates.max() <= EVEN_MASSES * rates.min():
+        # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
+        root = np.sqrt(masses)
+        inverse_root = scipy.sparse.diags_array(1.0 / root)
+        scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
+        vector = _lanczos(lambda v: scaled @ v, root / np.linalg.norm(root), LANCZOS_STEPS, largest=False)
+    if vector is None:
+        return _by_inverse(network, masses, iterative=True)
     u = vector / root
-    return _checked(network, masses, u - np.sum(masses * u) / masses.sum(), chosen)
+    return _checked(network, masses, u - np.sum(masses * u) / masses.sum())
 
 
 @single_threaded
@@ -153,12 +138,10 @@ def largest_eigenvalue(network: Network) -> float:
         return 0.0
     masses, laplacian = np.ones(n), network.laplacian()
     if n <= DENSE_NODES:
-        return _checked(network, masses, np.linalg.eigh(laplacian.toarray())[1][:, -1], "dense").value
-    vector, converged = _lanczos(
-        lambda v: laplacian @ v, masses / np.sqrt(n), largest=True, max_steps=LANCZOS_STEPS // 20
-    )
-    if converged:
-        return _checked(network, masses, vector, "lanczos").value
+        return _checked(network, masses, np.linalg.eigh(laplacian.toarray())[1][:, -1]).value
+    vector = _lanczos(lambda v: laplacian @ v, masses / np.sqrt(n), LANCZOS_STEPS // 20, largest=True)
+    if vector is not None:
+        return _checked(network, masses, vector).value
     return float(network.weighted_degrees[network.edges].sum(axis=1).max())
 
 
@@ -178,15 +161,15 @@ def factor_cost(network: Network) -> float:
 class GroundedLaplacian:
     """The Laplacian without the row and the column of one node, which makes it positive definite.
 
-    A Laplacian is singular along the constant vector. Method "cg" iterates on the whole matrix and a right
-    side that sums to zero; any other method factorises.
+    A Laplacian is singular along the constant vector. It is factorised, or (``iterative``) conjugate
+    gradients work on the whole matrix and a right side that sums to zero.
     """
 
-    def __init__(self, network: Network, ground: int, method: str) -> None:
-        self.network, self.ground, self.iterative = network, ground, method == "cg"
+    def __init__(self, network: Network, ground: int, *, iterative: bool) -> None:
+        self.network, self.ground, self.iterative = network, ground, iterative
         self.laplacian = network.laplacian()
         self.kept = np.delete(np.arange(network.n_nodes), ground)
-        if self.iterative:
+        if iterative:
             return
         # A positive definite matrix needs no pivots, so the order of elimination can be that of least fill.
         try:
@@ -206,31 +189,31 @@ class GroundedLaplacian:
 
         A refinement gives x all its digits.
         """
-        x, residual = np.zeros_like(right), right
+        x = self._solve_once(right)
         i, j = self.network.edges.T
-        for step in range(refinements + 1):
-            if step > 0:
-                # Flows along edges, unlike products with the Laplacian, do not cancel.
-                flow = self.network.weights * (x[i] - x[j])
-                out = np.bincount(i, weights=flow, minlength=x.size)
-                residual = right - (out - np.bincount(j, weights=flow, minlength=x.size))
-            if self.iterative:
-                balanced = residual.copy()
-                balanced[self.ground] = -residual[self.kept].sum()
-                # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
-                size = float(np.max(np.abs(balanced))) or 1.0
-                precondition = scipy.sparse.diags_array(1.0 / self.laplacian.diagonal())
-                # as with a factorisation, the caller checks the result
-                found, _ = cg(
-                    self.laplacian, balanced / size, rtol=1e-12, maxiter=LANCZOS_STEPS, M=precondition
-                )
-                x += size * (found - found[self.ground])
-            else:
-                x[self.kept] += self.factor.solve(np.ascontiguousarray(residual[self.kept]))
+        for _ in range(refinements):
+            # Flows along edges, unlike products with the Laplacian, do not cancel.
+            flow = self.network.weights * (x[i] - x[j])
+            out = np.bincount(i, weights=flow, minlength=x.size)
+            x += self._solve_once(right - (out - np.bincount(j, weights=flow, minlength=x.size)))
         return x
 
+    def _solve_once(self, right: Floats) -> Floats:
+        if not self.iterative:
+            x = np.zeros_like(right)
+            x[self.kept] = self.factor.solve(right[self.kept])
+            return x
+        balanced = right.copy()
+        balanced[self.ground] = -right[self.kept].sum()
+        # scaled, so that neither tiny nor huge numbers leave the range of a double when squared
+        size = float(np.max(np.abs(balanced))) or 1.0
+        precondition = scipy.sparse.diags_array(1.0 / self.laplacian.diagonal())
+        # as with a factorisation, the caller checks the result
+        found, _ = cg(self.laplacian, balanced / size, rtol=1e-12, maxiter=LANCZOS_STEPS, M=precondition)
+        return np.asarray(size * (found - found[self.ground]))
 
-def _by_inverse(network: Network, masses: Floats, method: str) -> EigenPair:
+
+def _by_inverse(network: Network, masses: Floats, *, iterative: bool) -> EigenPair:
     """Find the pair of (Lap, N) from its inverse, whose largest eigenvalue is 1/λ_2.
 
     With a heavy node g grounded (x_g = 0) and u = x − Σ_i N_i x_i/ΣN, which sums to zero under N,
@@ -243,7 +226,7 @@ def _by_inverse(network: Network, masses: Floats, method: str) -> EigenPair:
     """
     # heavy, so that removing means does not cancel, and well connected, so that the rest is not singular
     ground = int(np.argmax(masses * network.weighted_degrees))
-    inverse = GroundedLaplacian(network, ground, method)
+    inverse = GroundedLaplacian(network, ground, iterative=iterative)
     total, root = float(masses.sum()), np.sqrt(masses)
     root[ground] = 0.0
     along = root / np.sqrt(total)
@@ -261,28 +244,26 @@ def _by_inverse(network: Network, masses: Floats, method: str) -> EigenPair:
         image = root * x
         return x, image - shrink * float(np.sum(along * image)) * along
 
-    if method == "dense":
+    if root.size <= DENSE_NODES:
         matrix = np.stack([applied(column)[1] for column in np.eye(root.size)])
         # all of them: LAPACK's search for a single one fails where hundreds coincide (complete graphs)
         top = np.linalg.eigh(matrix)[1][:, -1]
     else:
-        top, converged = _lanczos(lambda vector: applied(vector)[1], np.zeros_like(root), largest=True)
-        if not converged:
+        nothing = np.zeros_like(root)
+        found = _lanczos(lambda vector: applied(vector)[1], nothing, LANCZOS_STEPS, largest=True)
+        if found is None:
             raise AdfsError(
                 "the smallest positive eigenvalue of the network's Laplacian did not converge in"
                 f" {LANCZOS_STEPS} Lanczos steps: take weights that span fewer orders of magnitude"
             )
+        top = found
     # One more application removes the rounding of the sum of Lanczos vectors.
     x = applied(top)[0]
-    return _checked(network, masses, x - np.sum(masses * x) / total, method, inverse)
+    return _checked(network, masses, x - np.sum(masses * x) / total, inverse)
 
 
 def _checked(
-    network: Network,
-    masses: Floats,
-    u: Floats,
-    method: str,
-    inverse: GroundedLaplacian | None = None,
+    network: Network, masses: Floats, u: Floats, inverse: GroundedLaplacian | None = None
 ) -> EigenPair:
     """Return the pair of a vector with a bound of its error, or refuse it."""
     # The sign of an eigenvector is arbitrary: fix it, so that every method returns the same vector.
@@ -305,24 +286,21 @@ def _checked(
         error = 1.0 - 1.0 / (value * (theta + residual))
     if not error <= ACCEPTED_ERROR:
         raise AdfsError(
-            f"an eigenvalue of the network's Laplacian ({value:.6g}, method {method!r}) failed its check,"
-            f" relative error {error:.1e}: try another method, or weights that span fewer orders of magnitude"
+            f"an eigenvalue of the network's Laplacian ({value:.6g}) failed its check, relative error"
+            f" {error:.1e}: take weights that span fewer orders of magnitude"
         )
     u.flags.writeable = False
     error = max(error, 0.0) + ROUNDING
-    return EigenPair(value, u, error, method, value * (1.0 - error))
+    return EigenPair(value, u, error, value * (1.0 - error))
 
 
-def _lanczos(
-    apply: Operator, known: Floats, *, largest: bool, max_steps: int | None = None
-) -> tuple[Floats, bool]:
-    """Return one extreme eigenvector of a symmetric operator, and whether it converged.
+def _lanczos(apply: Operator, known: Floats, max_steps: int, *, largest: bool) -> Floats | None:
+    """Return one extreme eigenvector of a symmetric operator, None where it does not converge.
 
     Extreme Ritz values do not suffer from the missing reorthogonalisation (copies of converged ones appear,
     which does no harm), and memory stays at a few vectors. ``known`` is a unit eigenvector that is projected
     out, or zero. A second run of the recurrence, from the same start, sums up the Ritz vector.
     """
-    max_steps = LANCZOS_STEPS if max_steps is None else max_steps
     diagonal: list[float] = []
     beside: list[float] = []
     next_check, size = 4, 0.0
@@ -340,14 +318,15 @@ def _lanczos(
         values, vectors = scipy.linalg.eigh_tridiagonal(
             diagonal, beside[:-1], select="i", select_range=(at, at)
         )
-        converged = exhausted or beta * abs(vectors[-1, 0]) <= LANCZOS_TOLERANCE * abs(values[0])
-        if converged or steps >= max_steps:
+        if exhausted or beta * abs(vectors[-1, 0]) <= LANCZOS_TOLERANCE * abs(values[0]):
             break
+        if steps >= max_steps:
+            return None
     # The basis vectors were not kept, for lack of memory: the same recurrence makes them again.
     total = np.zeros_like(known)
     for coefficient, (_, _, basis) in zip(vectors[:, 0], _three_term(apply, known), strict=False):
         total = daxpy(basis, total, a=coefficient)
-    return daxpy(known, total, a=-ddot(known, total)), bool(converged)
+    return np.asarray(daxpy(known, total, a=-ddot(known, total)))
 
 
 def _three_term(apply: Operator, known: Floats) -> Iterator[tuple[float, float, Floats]]:

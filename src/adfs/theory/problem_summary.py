@@ -304,29 +304,12 @@ class Facts:
             **known,
         )
 
-    def root_sums(self, n_nodes: int) -> np.ndarray:
-        """Return Σ_j √(1 + L_j/σ_i) of each of n nodes, shape (n,)."""
-        if self.known_summary is not None and self.known_summary.sigma.size == n_nodes:
-            return self.known_summary.root_sums
-        # Every node has about the same mean root as all samples together, for σ_i = Σσ/n.
-        each = self.kappa_s / self.n_samples if self.smoothness is None else self.smoothness
-        return self._counts(n_nodes) * float(np.mean(np.sqrt(1.0 + n_nodes * each)))
-
-    def _counts(self, n_nodes: int) -> np.ndarray:
-        """Return the numbers of samples of n nodes that share them evenly, shape (n,)."""
-        if not 1 <= n_nodes <= self.n_samples:
-            raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
-        # The first nodes have one sample more if n does not divide N.
-        return self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
-
-    def batch_kappa(self, n_nodes: int) -> float:
+    def _batch_kappa(self, n_nodes: int) -> float:
         """Return an estimate of λ_max(βX_iᵀW_iX_i)/σ_i for one of n nodes.
 
         Few rows have a larger λ_max in proportion than many: (1 + √(e/m))² times the limit for many rows,
         with e = trace/λ_max the effective dimension.
         """
-        if self.known_summary is not None and self.known_summary.sigma.size == n_nodes > 1:
-            return float(self.known_summary.batch_kappa.mean())
         of_all_rows = self.kappa_b - 1.0
         if not self.smooth or of_all_rows <= 0.0:
             return max(0.0, of_all_rows)
@@ -343,15 +326,20 @@ class Facts:
         """
         if self.known_summary is not None and self.known_summary.sigma.size == n_nodes:
             return self.known_summary
-        counts, ones = self._counts(n_nodes), np.ones(n_nodes)
-        largest = self.kappa_s / self.n_samples if self.smoothness is None else float(self.smoothness.max())
+        if not 1 <= n_nodes <= self.n_samples:
+            raise InputError(f"{self.n_samples} samples cannot be shared by {n_nodes} nodes")
+        # The first nodes have one sample more if n does not divide N.
+        counts = self.n_samples // n_nodes + (np.arange(n_nodes) < self.n_samples % n_nodes)
+        ones = np.ones(n_nodes)
+        each = np.asarray(self.kappa_s / self.n_samples if self.smoothness is None else self.smoothness)
         return NodeSummary(
             n_samples=counts,
             n_active=counts,
             n_features=np.full(n_nodes, self.n_features),
             sigma=ones / n_nodes,
             kappa=self.kappa_s * n_nodes * (counts / self.n_samples),
-            batch_kappa=self.batch_kappa(n_nodes) * ones,
-            root_sums=self.root_sums(n_nodes),
-            largest_smoothness=largest * ones,
+            batch_kappa=self._batch_kappa(n_nodes) * ones,
+            # Every node has about the same mean root as all samples together, for σ_i = Σσ/n.
+            root_sums=counts * float(np.mean(np.sqrt(1.0 + n_nodes * each))),
+            largest_smoothness=float(each.max()) * ones,
         )
