@@ -156,8 +156,14 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
     [
         (["--C-grid", "1"], "--C-grid and --alpha-grid are for cross-validation: add --cv 5"),
         (["--cv", "3", "--alpha-grid", "1"], "the loss 'logistic' takes --C-grid, not --alpha-grid"),
-        (["--cv", "3", "--C-grid", "1,x"], "--C-grid is a list of numbers such as 0.01,0.1,1, got '1,x'"),
-        (["--cv", "3", "--C-grid", "0"], "--C-grid must hold numbers above 0, got 0"),
+        (
+            ["--cv", "3", "--C-grid", "1,x"],
+            "--C-grid takes numbers above 0 with commas, such as 0.01,0.1,1, got '1,x'",
+        ),
+        (
+            ["--cv", "3", "--C-grid", "0"],
+            "--C-grid takes numbers above 0 with commas, such as 0.01,0.1,1, got '0'",
+        ),
         (["--cv", "3", "-C", "1"], "--cv chooses the weight itself"),
         (["--offset", "nothing"], "has no column 'nothing'"),
         (["--summary"], "--summary prints a table: give the file of the model with --out"),

@@ -144,8 +144,6 @@ def test_too_few_features_are_told_with_options_that_the_command_has(
     ("command", "option"),
     [
         (["net-bench"], "--deadline"),
-        (["net-bench"], "--entries"),
-        (["net-bench"], "--numbers"),
         (["simulate", "few.svm"], "--tol"),
         (["simulate", "few.svm"], "--max-passes"),
         (["simulate", "few.svm"], "--max-seconds"),

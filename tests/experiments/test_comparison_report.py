@@ -125,7 +125,7 @@ def test_page_needs_no_other_file_and_escapes_the_texts_of_users(written: tuple[
     assert len(re.findall(r'<g id="curve-0-[a-z]*-band"', page)) == 4
     assert html.escape(results.comparison.toml()) in page
     assert "Seeds: 0, 1, 2." in page
-    assert page.split("<h2>Network", 1)[1].count("<circle") == 6
+    assert [f" {node} -->" in page.split("<h2>Network", 1)[1] for node in range(7)] == [True] * 6 + [False]
 
 
 def test_page_gives_the_command_that_finds_the_runs_again(
@@ -201,6 +201,7 @@ def test_findings_are_loaded_as_they_were_saved(written: tuple[Results, Path], t
 
 
 def test_network_svg_has_a_circle_per_node_and_a_line_per_edge() -> None:
+    svg = "{http://www.w3.org/2000/svg}"
     for name in (
         "grid:3x4",
         "torus:3x3",
@@ -219,11 +220,11 @@ def test_network_svg_has_a_circle_per_node_and_a_line_per_edge() -> None:
         assert places.max() <= 1.0 + 1e-9
         assert len({tuple(np.round(place, 6)) for place in places}) == network.n_nodes
         drawing = ET.fromstring(network_svg(network))
-        assert len(drawing.findall("line")) == network.n_edges
-        assert len(drawing.findall("circle")) == network.n_nodes
+        assert len(drawing.findall(f".//*[@id='edges']/{svg}path")) == network.n_edges
+        assert len(drawing.findall(f".//*[@id='nodes']//{svg}use")) == network.n_nodes
     assert np.allclose(np.abs(np.diff(layout(Network("grid:3x4"))[:2], axis=0)), [[1.0 / 3.0, 0.0]])
     named = Network(nx.relabel_nodes(nx.path_graph(3), {0: "<a>", 1: "b", 2: "c"}))
-    assert "&lt;a&gt;" in network_svg(named)
+    assert "&lt;a&gt; -->" in network_svg(named)
     assert "too many to draw" in network_svg(Network("path:700"))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.checkpoints import tell_ending, used_by_one_run
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import all_labels, place_together
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Estimator = ADFSClassifier | ADFSRegressor
 Search = ADFSClassifierCV | ADFSRegressorCV
@@ -65,10 +62,9 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The results: the model, the recorded rows, the outcome, the summary, and the ranks' account of time."""
+    """The results: the model, the outcome, the summary, the ranks' account of time, and the estimator."""
 
     model: LinearModel
-    history: pd.DataFrame
     outcome: Outcome
     summary: JsonObject
     account: JsonObject
@@ -187,14 +183,7 @@ def _grid(loss: str, search: options.SearchOptions) -> list[list[float]]:
     if text is None:
         return []
     option = "--C-grid" if search.C_grid is not None else "--alpha-grid"
-    try:
-        values = [float(word) for word in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} is a list of numbers such as 0.01,0.1,1, got {text!r}") from None
-    for value in values:
-        if not 0.0 < value < float("inf"):
-            raise InputError(f"{option} must hold numbers above 0, got {value:g}")
-    return [values]
+    return [options.read_numbers(option, text, float, "0.01,0.1,1")]
 
 
 # --------------------------------------------------------------------------- files
@@ -351,7 +340,7 @@ def _results(
         label=request.reading.label,
         training=summary,
     )
-    return Fitted(written, estimator.history_, model.outcome, summary, account, estimator)
+    return Fitted(written, model.outcome, summary, account, estimator)
 
 
 def _summary(request: FitRequest, model: FittedModel, n_samples: int, offset: str | None) -> JsonObject:

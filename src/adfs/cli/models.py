@@ -137,7 +137,7 @@ def _write(fitted: Fitted, output: options.FitOutputOptions, summary: bool) -> N
     """Write the model and the history, and print the tables."""
     # The files first: a full disk is reported before the tables are printed.
     if output.history is not None:
-        write_whole(output.history, fitted.history.to_csv(index=False))
+        write_whole(output.history, fitted.estimator.history_.to_csv(index=False))
     if output.out is None:
         sys.stdout.write(fitted.model.to_json())
     else:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -303,6 +304,19 @@ def flatten(command: Callable[..., Any], helps: Mapping[str, str]) -> Callable[.
 
 
 # --------------------------------------------------------------------------- helpers of commands
+
+
+def read_numbers(option: str, text: str, kind: type[int] | type[float], example: str) -> list[Any]:
+    """Return the numbers above 0 of an option such as ``--nodes 1,4,16``."""
+    # A wrong word becomes 0, which the check reports.
+    try:
+        values = [kind(word) for word in text.split(",")]
+    except ValueError:
+        values = [0]
+    if not all(0 < value < math.inf for value in values):
+        whole = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{option} takes {whole} above 0 with commas, such as {example}, got {text!r}")
+    return values
 
 
 def check_figure(option: str, path: Path | None) -> None:

@@ -130,7 +130,9 @@ def plan(
         )
     if over_mpi and choices.tau is not None:
         raise InputError("under mpiexec --measure measures tau: leave out --tau")
-    counts = None if choices.nodes is None else _counts(choices.nodes)
+    counts = None
+    if choices.nodes is not None:
+        counts = options.read_numbers("--nodes", choices.nodes, int, "1,4,16")
 
     from adfs.planning import GRAPHS
     from adfs.planning import plan as make_plan
@@ -163,17 +165,6 @@ def plan(
         print(result.to_json(), end="")
     else:
         _show(result)
-
-
-def _counts(text: str) -> list[int]:
-    # A wrong word becomes 0, which the next check reports.
-    try:
-        counts = [int(word) for word in text.split(",")]
-    except ValueError:
-        counts = [0]
-    if min(counts) < 1:
-        raise InputError(f"--nodes takes whole numbers above 0 with commas, such as 1,4,16, got {text!r}")
-    return counts
 
 
 def _source(
@@ -352,8 +343,8 @@ class BenchOptions:
     as_json: Print one JSON object.
     """
 
-    numbers: list[int] | None = option(None, "--numbers", "-d")
-    entries: int | None = option(None, positive=True)
+    numbers: list[int] | None = option(None, "--numbers", "-d", least=1)
+    entries: int | None = option(None, least=1)
     deadline: float = option(60.0, positive=True)
     as_json: bool = option(False, "--json")
 
@@ -371,8 +362,6 @@ def net_bench(bench: BenchOptions) -> None:
     """
     from adfs.runtimes.timing import WIDTHS, bench_network
 
-    if min(bench.numbers or [1]) < 1:
-        raise InputError(f"--numbers must be above 0, got {min(bench.numbers or [1])}")
     if not launched_by_mpi():
         raise InputError(
             "net-bench measures messages between MPI ranks: start it as mpiexec -n 2 adfs net-bench"

@@ -140,8 +140,7 @@ def make_setting(data: str, reading: FileOptions, setting: ProblemOptions) -> tu
 
     loss = get_loss(setting.loss)
     table = read_source(data, ReadOptions(**asdict(reading)), seed=setting.seed)
-    if table.y is None:
-        raise InputError(f"{table.source} has no labels")
+    assert table.y is not None  # a file without labels was refused
     y = labels_for(table.y, loss.task, loss.name, table.source)
     # Names such as grid:3x3 and files have a number of nodes; a bare name without --nodes means one node.
     n_nodes, name = setting.n_nodes, setting.network
@@ -290,7 +289,7 @@ def compare(
 
 
 def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptions) -> Comparison:
-    """Return the comparison of a file, of options, or of both, and check the names in it."""
+    """Return the comparison of a file, of options, or of both."""
     from adfs.experiments import Comparison, read_comparison
 
     # Only the options that were given override the file.
@@ -310,11 +309,6 @@ def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptio
     # Importing runs code, so the command reports it.
     if described.imports:
         print(f"adfs: imports {', '.join(described.imports)}", file=sys.stderr)
-    # Names of losses and methods are known only after the imports.
-    try:
-        described.check_names()
-    except InputError as error:
-        raise InputError(f"{file}: {error}" if file is not None else str(error)) from None
     return described
 
 
@@ -325,8 +319,7 @@ def _show_times(results: Results) -> None:
     # The same table as in times.md.
     comparison = results.comparison
     over = f", medians of {len(comparison.seeds)} seeds," if len(comparison.seeds) > 1 else ""
-    unit = "(F - F*)/F(0)" if comparison.relative else "F - F*"
-    print(f"{comparison.title}: idealised time{over} until {unit} stays below …")
+    print(f"{comparison.title}: idealised time{over} until {results.error_name} stays below …")
     print(time_table(results).to_string())
 
 

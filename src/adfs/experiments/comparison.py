@@ -102,13 +102,9 @@ class DelaySpec:
     slow_links: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        straggler = "[node, factor], [node, factor, share] or [node, factor, share, period]"
         for name, words, sizes, n_nodes in (
-            (
-                "stragglers",
-                "[node, factor], [node, factor, share] or [node, factor, share, period]",
-                (2, 3, 4),
-                1,
-            ),
+            ("stragglers", straggler, (2, 3, 4), 1),
             ("slow_links", "[node, node, factor]", (3,), 2),
         ):
             given = getattr(self, name)
@@ -285,9 +281,8 @@ class Comparison:
 
     def __post_init__(self) -> None:
         # A graph, or a file of edges, is replaced by its edges: the description must not need the file.
-        is_file = isinstance(self.network, str) and is_graph_file(self.network)
-        file = Path(self.network).name if is_file else None
-        if is_file or not isinstance(self.network, str):
+        name = Path(self.network).name if isinstance(self.network, str) else None
+        if name is None or is_graph_file(self.network):
             object.__setattr__(self, "network", plain_graph(self.network, self.n_nodes))
         check_types(self)
         if not self.methods:
@@ -295,8 +290,8 @@ class Comparison:
                 "a comparison needs at least one method: methods = ['adfs', 'msda'], or --method adfs"
             )
         # The files of the runs are named after the labels.
-        names = [entry.slug for entry in self.methods]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        slugs = [entry.slug for entry in self.methods]
+        twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         if twice is not None:
             raise InputError(f"two methods have the file name {twice!r}: give one of them another label")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
@@ -305,14 +300,14 @@ class Comparison:
             )
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
-        for name in ("target", "max_time", "max_passes", "records"):
-            value = getattr(self, name)
+        for key in ("target", "max_time", "max_passes", "records"):
+            value = getattr(self, key)
             if value is not None and not (math.isfinite(value) and value > 0.0):
-                raise InputError(f"{name} must be a finite number above 0, got {value!r}")
+                raise InputError(f"{key} must be a finite number above 0, got {value!r}")
         self.delays.make(self.tau)
         if not self.title:
             data = Path(self.data.source).name
-            object.__setattr__(self, "title", f"{data} on {file or self.network_name}")
+            object.__setattr__(self, "title", f"{data} on {name or self.network_name}")
 
     @property
     def network_name(self) -> str:
@@ -333,11 +328,8 @@ class Comparison:
                 f"the loss {self.loss!r} cannot be used by its name: its constants need defaults"
             ) from None
         for entry in self.methods:
-            method = get_method(entry.method)
-            for option, _ in entry.options:
-                if option not in method.options:
-                    known = (*method.options, "label", "parameters", "read", "schedule")
-                    raise unknown_name(f"option of {entry.method!r}", option, known)
+            also = ("label", "parameters", "read", "schedule")
+            get_method(entry.method).check_options(dict(entry.options), also)
 
     @classmethod
     def from_table(cls, table: TomlTable, base: Path | None = None) -> Comparison:

@@ -50,47 +50,32 @@ def gaussians(n_samples: int, n_features: int, seed: int) -> tuple[np.ndarray, n
     return rng.standard_normal((n_samples, n_features)) + y[:, None], y
 
 
+@lru_cache(maxsize=1)
 def make_network(comparison: Comparison) -> Network:
     """Return the network, the same for all seeds."""
-    return _make_network(comparison.network, comparison.n_nodes, comparison.network_seed)
+    return Network(comparison.network, n_nodes=comparison.n_nodes, seed=comparison.network_seed)
 
 
+@lru_cache(maxsize=1)
 def make_problem(comparison: Comparison, seed: int) -> tuple[Problem, Network]:
     """Return the problem of a seed and the network.
 
     The last problem is kept: the methods of a comparison share it, and its optimum is computed once.
     """
-    network = make_network(comparison)
-    fields = comparison.data, network, comparison.partition, comparison.loss, comparison.sigma
-    return _make_problem(*fields, seed), network
-
-
-@lru_cache(maxsize=1)
-def _make_network(graph: str | Edges, nodes: int | None, seed: int) -> Network:
-    return Network(graph, n_nodes=nodes, seed=seed)
-
-
-@lru_cache(maxsize=1)
-def _make_problem(
-    data: DataSpec,
-    network: Network,
-    partition: str,
-    loss_name: str,
-    sigma: float | tuple[float, ...],
-    seed: int,
-) -> Problem:
-    n_nodes, loss = network.n_nodes, get_loss(loss_name)
-    chosen = seed if data.seed is None else data.seed
-    # The paper's data are balanced at every node, whatever the partition.
+    data, network, loss = comparison.data, make_network(comparison), get_loss(comparison.loss)
+    chosen, partition = seed if data.seed is None else data.seed, comparison.partition
     if data.source == "gaussians":
         assert data.samples_per_node is not None
         if loss.task != "classification":
             raise InputError(f"gaussians are two classes, and the loss {loss.name!r} is for numbers")
-        X, y = gaussians(data.samples_per_node * n_nodes, data.n_features or 10, chosen)
-        return Problem(X, y, loss, sigma, n_nodes, partition="contiguous")
-    table = _read_file(data) if is_data_file(data.source) else read_source(data.source, seed=chosen)
-    X, y, weights = _samples(table, data, loss, n_nodes, chosen)
-    return Problem(X, y, loss, sigma, n_nodes, partition=partition, sample_weight=weights, seed=chosen)
+        X, y = gaussians(data.samples_per_node * network.n_nodes, data.n_features or 10, chosen)
+        # The paper's data are balanced at every node, whatever the partition.
+        weights, partition = None, "contiguous"
+    else:
+        table = _read_file(data) if is_data_file(data.source) else read_source(data.source, seed=chosen)
+        X, y, weights = _samples(table, data, loss, network.n_nodes, chosen)
+    settings: JsonObject = {"partition": partition, "sample_weight": weights, "seed": chosen}
+    return Problem(X, y, loss, comparison.sigma, network.n_nodes, **settings), network
 
 
 @lru_cache(maxsize=1)
@@ -104,8 +89,7 @@ def _samples(
 ) -> tuple[Matrix, np.ndarray, np.ndarray | None]:
     """Return rows, labels and weights: so many as the description says, labels ±1, rows normalised."""
     X, y, weights = table.X, table.y, table.weights
-    if y is None:
-        raise InputError(f"{table.source} has no labels")
+    assert y is not None  # a file without labels was refused
     if data.samples_per_node is not None:
         count = data.samples_per_node * n_nodes
         if count > y.size:
@@ -115,11 +99,8 @@ def _samples(
             )
         rows = np.sort(np.random.default_rng(seed).permutation(y.size)[:count])
         X, y, weights = X[rows], y[rows], None if weights is None else weights[rows]
-    return (
-        _normalised(X, data.normalise, table.source),
-        labels_for(y, loss.task, loss.name, table.source),
-        weights,
-    )
+    labels = labels_for(y, loss.task, loss.name, table.source)
+    return _normalised(X, data.normalise, table.source), labels, weights
 
 
 def _normalised(X: Matrix, how: str, source: str) -> Matrix:

@@ -19,12 +19,12 @@ from adfs.experiments.comparison import Comparison, DataSpec, MethodSpec
 from adfs.experiments.inputs import make_problem
 from adfs.experiments.report import claims_list, write_folder
 from adfs.experiments.results import Finding, Results, markdown, save_findings
-from adfs.experiments.runner import run_comparisons
-from adfs.files import write_whole
+from adfs.experiments.runner import run_comparison
+from adfs.files import JsonObject, write_whole
 from adfs.network import Network
 from adfs.pages import fill_page, html_table, number
 from adfs.runtimes.clock import retime
-from adfs.runtimes.delays import DEFAULT_TAU, Delays
+from adfs.runtimes.delays import Delays
 from adfs.theory import NodeSummary, Parameters, table1, theorem4_step_time
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
@@ -52,17 +52,17 @@ _METHODS = (
 _MEASURED = {"point-saga": SAGA, "msda": MSDA, "esdacd": ESDACD, "dsba": DSBA, "adfs": ADFS}
 
 
-def _setting(title: str, graph: str, samples: int, sigma: float, max_time: float, records: int) -> Comparison:
+def _setting(
+    name: str, side: int, samples: int, sigma: float, max_time: float, records: int, note: str = ""
+) -> Comparison:
     """Return a setting: logistic regression on two Gaussian classes, d = 10, τ = 5, exponential delays."""
     return Comparison(
         DataSpec("gaussians", samples, 10),
-        graph,
+        f"grid:{side}x{side}",
         _METHODS,
-        title=title,
+        title=f"{name}: {side} x {side}, m = {samples}, σ = {sigma:g}{note}",
         sigma=sigma,
-        tau=DEFAULT_TAU,
         seeds=(0, 1, 2, 3, 4),
-        target=1e-8,
         max_time=max_time,
         records=records,
     )
@@ -70,20 +70,16 @@ def _setting(title: str, graph: str, samples: int, sigma: float, max_time: float
 
 #: The three settings of the paper.
 SETTINGS = {
-    "small": _setting("Small network: 2 x 2, m = 1000, σ = 1", "grid:2x2", 1000, 1.0, 4e5, 32),
-    "large": _setting("Large network: 10 x 10, m = 300, σ = 1", "grid:10x10", 300, 1.0, 7e5, 24),
-    "many-samples": _setting(
-        "Many samples per node: 7 x 7, m = 10000, σ = 50", "grid:7x7", 10_000, 50.0, 1e6, 16
-    ),
+    "small": _setting("Small network", 2, 1000, 1.0, 4e5, 32),
+    "large": _setting("Large network", 10, 300, 1.0, 7e5, 24),
+    "many-samples": _setting("Many samples per node", 7, 10_000, 50.0, 1e6, 16),
 }
 #: Shorter runs, and the third setting with fewer nodes and samples and a smaller σ. They were chosen to show
 #: the same picture as the full settings; only the full settings are evidence for the claims.
 QUICK = {
-    "small": _setting("Small network: 2 x 2, m = 1000, σ = 1 (quick)", "grid:2x2", 1000, 1.0, 3.5e5, 16),
-    "large": _setting("Large network: 10 x 10, m = 300, σ = 1 (quick)", "grid:10x10", 300, 1.0, 2.5e5, 18),
-    "many-samples": _setting(
-        "Many samples per node: 5 x 5, m = 4000, σ = 20 (quick)", "grid:5x5", 4000, 20.0, 3e5, 10
-    ),
+    "small": _setting("Small network", 2, 1000, 1.0, 3.5e5, 16, " (quick)"),
+    "large": _setting("Large network", 10, 300, 1.0, 2.5e5, 18, " (quick)"),
+    "many-samples": _setting("Many samples per node", 5, 4000, 20.0, 3e5, 10, " (quick)"),
 }
 #: The errors at which the times of a setting are compared.
 LEVELS = {"small": 1e-8, "large": 1e-8, "many-samples": 1e-6}
@@ -194,12 +190,11 @@ def reproduce(
     numbers = tuple(range((1 if quick else 5) if seeds is None else seeds))
     comparisons = {name: dataclasses.replace(settings[name], seeds=numbers) for name in chosen}
     folder = Path(folder)
-    results: dict[str, Results] = {}
-    if which != "table":
-        # All settings in one call, so that the processes are busy until the last run.
-        pairs = [(comparison, folder / name) for name, comparison in comparisons.items()]
-        made = run_comparisons(pairs, jobs=jobs, fresh=fresh, progress=progress)
-        results = dict(zip(comparisons, made, strict=True))
+    results = {
+        name: run_comparison(comparison, folder / name, jobs=jobs, fresh=fresh, progress=progress)
+        for name, comparison in comparisons.items()
+        if which != "table"
+    }
     folder.mkdir(parents=True, exist_ok=True)
     findings = judge(results)
     for name, runs in results.items():
@@ -332,7 +327,7 @@ def theorem4_table(
         (time per step), ``bound`` (ν), ``constant`` (measured·n/(p_comp + τ·p_comm^max), 24 in the bound)
         and ``holds`` (whether the assumptions of the proof hold).
     """
-    rows: list[dict[str, object]] = []
+    rows: list[JsonObject] = []
     for network in (Network(name) for name in ("cycle:16", "grid:4x4", "complete:8")):
         # A problem with one sample per node: only the probabilities matter to a clock.
         n = network.n_nodes
@@ -351,18 +346,14 @@ def theorem4_table(
             delays = Delays(tau=message, law=law, blocking=waiting)
             found = retime("adfs", parameters, summary, network, delays, [events])
             measured = float(found.latest[0]) / events
-            rows.append(
-                {
-                    "network": network.name,
-                    "n_nodes": n,
-                    "p_comm": share,
-                    "tau": message,
-                    "law": law,
-                    "blocking": waiting,
-                    "measured": measured,
-                    "bound": bound.nu,
-                    "constant": measured * n / (bound.p_comp + message * bound.p_comm_max),
-                    "holds": bound.holds,
-                }
-            )
+            constant = measured * n / (bound.p_comp + message * bound.p_comm_max)
+            case: JsonObject = {
+                "network": network.name,
+                "n_nodes": n,
+                "p_comm": share,
+                "tau": message,
+                "law": law,
+            }
+            case |= {"blocking": waiting, "measured": measured, "bound": bound.nu}
+            rows.append(case | {"constant": constant, "holds": bound.holds})
     return pd.DataFrame(rows)

@@ -30,6 +30,7 @@ from adfs.experiments.results import (
 from adfs.files import write_whole
 from adfs.network import Network
 from adfs.pages import (
+    COLORS,
     fill_page,
     html_facts,
     html_table,
@@ -52,10 +53,13 @@ def _styles(comparison: Comparison) -> list[tuple[str, str]]:
     return line_styles((entry.method for entry in comparison.methods), METHODS)
 
 
-def _draw_panel(axes: Axes, results: Results, axis: str, *, logarithmic: bool) -> None:
-    """Draw the errors of all methods against one quantity: medians, with the range of all seeds as a band."""
+def _draw_panel(axes: Axes, results: Results, axis: str) -> None:
+    """Draw the errors of all methods against one quantity: medians, with the range of all seeds as a band.
+
+    The axis of times is linear, the others are logarithmic.
+    """
     # Styles go by the place of a method, so a curve that is missing does not shift them.
-    comparison = results.comparison
+    comparison, logarithmic = results.comparison, axis != "time"
     pairs = zip(comparison.methods, _styles(comparison), strict=True)
     for place, (entry, (color, dashes)) in enumerate(pairs):
         curve = results.curve(entry.label, axis)
@@ -90,14 +94,14 @@ def _draw_time(results: Results) -> Figure:
 
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    _draw_panel(axes, results, "time", logarithmic=False)
+    _draw_panel(axes, results, "time")
     # The axis ends with the slowest method that reaches the target; others may go on for much longer.
     reached = [float(results.times(label, results.comparison.target).max()) for label in results.labels]
     finite = [end for end in reached if end < math.inf]
     if finite and len(finite) < len(reached):
         axes.set_xlim(0.0, 1.15 * max(finite))
     axes.set_title(results.comparison.title, fontsize=11)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False).set_gid("legend-time")
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8).set_gid("legend-time")
     return figure
 
 
@@ -108,13 +112,11 @@ def _draw_work(results: Results) -> Figure:
     figure = Figure(figsize=(11.0, 4.2), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     for axes, axis in zip(panels, ("computations", "messages", "bytes"), strict=True):
-        _draw_panel(axes, results, axis, logarithmic=True)
-        if axis != "computations":
-            axes.set_ylabel("")
+        _draw_panel(axes, results, axis)
+        axes.label_outer()  # one name of the vertical axis is enough
     figure.suptitle(results.comparison.title, fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=8, fontsize=8, frameon=False)
-    legend.set_gid("legend-work")
+    lines = panels[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=8, fontsize=8).set_gid("legend-work")
     return figure
 
 
@@ -126,48 +128,25 @@ def draw_figures(results: Results) -> dict[str, Figure]:
         return {"error-time": _draw_time(results), "error-work": _draw_work(results)}
 
 
-def save_figures(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as PNG and SVG and return the paths."""
-    import matplotlib as mpl
-
-    paths = []
-    with mpl.rc_context(on_any_page()):
-        for name, figure in figures.items():
-            for ending in ("png", "svg"):
-                path = folder / f"{name}.{ending}"
-                figure.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
-                paths.append(path)
-    return paths
-
-
 # --------------------------------------------------------------------------- the network
 
 
 def layout(network: Network) -> np.ndarray:
-    """Return a position in the unit square for each node, shape (n, 2).
-
-    Grids and tori are drawn as lattices, cycles and complete networks as rings.
+    """Return a position in the unit square for each node, shape (n, 2); grids and tori become lattices.
 
     Examples
     --------
     >>> layout(Network("grid:2x3"))[[0, 2, 5]].tolist()
     [[0.0, 0.25], [1.0, 0.25], [1.0, 0.75]]
     """
-    n, name = network.n_nodes, network.name or ""
-    family = name.partition(":")[0]
-    # The name of a network says how it is drawn best.
-    lattice = re.fullmatch(r"(?:grid|torus):(\d+)x(\d+)", name)
+    import networkx as nx
+
+    n = network.n_nodes
+    lattice = re.fullmatch(r"(?:grid|torus):(\d+)x(\d+)", network.name or "")
     if lattice:
         row, column = np.divmod(np.arange(n, dtype=np.float64), int(lattice[2]))
         places = np.column_stack([column, row])
-    elif family == "path":
-        places = np.column_stack([np.arange(n), np.zeros(n)])
-    elif family in ("cycle", "complete", "exponential") or n <= 2:
-        angle = 2.0 * np.pi * np.arange(n) / n - 0.5 * np.pi
-        places = np.column_stack([np.cos(angle), np.sin(angle)])
     else:
-        import networkx as nx
-
         graph = nx.empty_graph(n)
         graph.add_edges_from(network.edges.tolist())
         # The first is the better picture, and takes minutes for hundreds of nodes.
@@ -180,27 +159,27 @@ def layout(network: Network) -> np.ndarray:
 
 def network_svg(network: Network) -> str:
     """Return the network as an SVG element; a sentence when it has too many nodes to be seen."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
     n = network.n_nodes
     if n > 600:
         return f"<p>{n} nodes and {network.n_edges} edges: too many to draw.</p>"
-    places = 16.0 + (380.0 - 32.0) * layout(network)
-    # Circles shrink with the number of nodes, between limits that can be seen.
-    radius = float(np.clip(70.0 / np.sqrt(n), 2.5, 11.0))
-    lines = []
-    for ends in network.edges:
-        (x1, y1), (x2, y2) = places[ends]
-        lines.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
-    circles = []
-    for node, (x, y) in enumerate(places):
-        degree = int(network.degrees[node])
-        label = html.escape(f"node {network.labels[node]}, {degree} neighbour{'s' * (degree != 1)}")
-        circles.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"><title>{label}</title></circle>')
-    # The box ends where the drawing does, because a path is flat.
-    top = places[:, 1].min() - 16.0
-    height = max(places[:, 1].max() - top + 16.0, 40.0)
-    box = f"0 {top:.1f} {380.0:.0f} {height:.1f}"
-    name = html.escape(f"The network {network.name or ''}")
-    return f'<svg viewBox="{box}" role="img" aria-label="{name}">{"".join(lines)}{"".join(circles)}</svg>'
+    places = layout(network)
+    figure = Figure(figsize=(4.0, 4.0))
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.add_collection(LineCollection(list(places[network.edges]), colors="0.48", gid="edges"))
+    # Circles and labels shrink with the number of nodes, between limits that can be seen.
+    size = float(np.clip(90.0 / np.sqrt(n), 4.0, 14.0))
+    axes.scatter(places[:, 0], places[:, 1], size**2, COLORS[0], zorder=2, gid="nodes")
+    for label, (x, y) in zip(network.labels, places, strict=True):
+        # To the right of the node and above it, where lattices have no lines.
+        axes.text(x, y, f"    {label}", size=0.6 * size, color="0.48", va="bottom", parse_math=False)
+    axes.set_aspect("equal")
+    axes.margins(0.16)
+    axes.invert_yaxis()  # the first node is above
+    axes.set_axis_off()
+    return svg_element(figure, f"The network {network.name or ''}")
 
 
 # --------------------------------------------------------------------------- parts of a page
@@ -346,7 +325,7 @@ def make_page(
 
 def write_folder(
     results: Results, folder: str | Path, *, traces: str = "csv", findings: Sequence[Finding] = ()
-) -> list[Path]:
+) -> None:
     """Write traces, table, figures and page of the runs.
 
     Parameters
@@ -356,11 +335,6 @@ def write_folder(
     traces : str
         ``"csv"`` or ``"parquet"``.
     findings : sequence of Finding
-
-    Returns
-    -------
-    list of Path
-        The files that were written.
     """
     folder = Path(folder)
     frame, figures = results.frame(), draw_figures(results)
@@ -373,14 +347,15 @@ def write_folder(
         frame.to_parquet(folder / "traces.parquet")
     else:
         texts["traces.csv"] = frame.to_csv(index=False)
+    for name, figure in figures.items():
+        texts[f"{name}.svg"] = svg_element(figure, results.comparison.title)
+        figure.savefig(folder / f"{name}.png", dpi=150, transparent=True)
     for name, text in texts.items():
         write_whole(folder / name, text)
-    written = dict.fromkeys([f"traces.{traces}", *texts])
-    return [folder / name for name in written] + save_figures(figures, folder)
 
 
-def remake_folder(folder: str | Path) -> list[Path]:
+def remake_folder(folder: str | Path) -> None:
     """Make table, figures and page again from the runs in a folder; the traces keep their format."""
     results = load_results(folder)
     traces = "parquet" if (Path(folder) / "traces.parquet").exists() else "csv"
-    return write_folder(results, folder, traces=traces, findings=load_findings(Path(folder)))
+    write_folder(results, folder, traces=traces, findings=load_findings(Path(folder)))

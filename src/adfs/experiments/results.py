@@ -29,8 +29,6 @@ AXES = {
 }
 #: Errors below this are rounding, and are drawn here.
 FLOOR = 1e-14
-#: The errors of the table of times, as far as they are above the target.
-LEVELS = (1e-2, 1e-4, 1e-6, 1e-8)
 
 
 class Curve(NamedTuple):
@@ -111,11 +109,9 @@ class Results:
                 traces.append((x[keep], y[keep]))
         if not traces or len(traces) < len(self.of(label)):
             return None
-        # 120 points spaced evenly for linear axes, and 120 spaced by a factor for logarithmic ones.
-        end = min(x[-1] for x, _ in traces)
-        first = min(x[x > 0.0][0] for x, _ in traces)
-        spaced = np.geomspace(first, end, 120) if first < end else np.array([end])
-        where = np.unique(np.concatenate([np.linspace(0.0, end, 120), spaced]))
+        # All recorded points up to the first end of a run.
+        where = np.unique(np.concatenate([x for x, _ in traces]))
+        where = where[where <= min(x[-1] for x, _ in traces)]
         heights = np.array([np.interp(where, x, y) for x, y in traces])
         parts = np.median(heights, axis=0), heights.min(axis=0), heights.max(axis=0)
         return Curve(where, *(10.0**part for part in parts))
@@ -156,7 +152,8 @@ def times_frame(results: Results) -> pd.DataFrame:
     """
     rows = []
     target = results.comparison.target
-    levels = [*(level for level in LEVELS if level > target * (1.0 + 1e-9)), target]
+    # 1e-2, 1e-4, … as far as they are above the target.
+    levels = [*(10.0**-k for k in range(2, math.ceil(-math.log10(target)), 2)), target]
     for label in results.labels:
         for level in levels:
             times = results.times(label, level)

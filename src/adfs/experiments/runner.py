@@ -13,18 +13,20 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
+
 from adfs._version import __version__
 from adfs.algorithms.base import Method, get_method
 from adfs.errors import AdfsError, ExitCode, InputError
-from adfs.experiments.comparison import Comparison, MethodSpec, read_comparison
-from adfs.experiments.inputs import is_data_file, make_problem
+from adfs.experiments.comparison import Comparison, DelaySpec, MethodSpec
+from adfs.experiments.inputs import make_problem, without_defaults
 from adfs.experiments.results import Results, load_runs, run_path
-from adfs.files import load_modules, write_whole
+from adfs.files import JsonObject, load_modules, write_whole
 from adfs.network import Network
 from adfs.problem import Problem
 from adfs.runtimes import Grid, Outcome, Record, Run, RunOptions
@@ -85,40 +87,30 @@ def run_method(comparison: Comparison, entry: MethodSpec, seed: int) -> Run:
         progress=False,
     )
     run = run_one(method, problem, network, options, dict(entry.options))
-    # Besides the columns of every run, the error relative to F(0).
-    columns = dict(run.columns)
-    columns["relative"] = columns["suboptimality"] / problem.value_at_zero
-    details = {
-        "label": entry.label,
-        "tau": comparison.tau,
-        "read": entry.read,
-        "optimum": problem.optimum().value,
-        "value_at_zero": problem.value_at_zero,
-        "problem": {
-            "nodes, n": problem.n_nodes,
-            "edges": network.n_edges,
-            "spectral gap, γ": network.gamma,
-            "samples of all nodes": problem.n_samples,
-            "features, d": problem.n_features,
-            "κ_s": problem.kappa_s,
-            "κ_b": problem.kappa_b,
-        },
-        "fingerprint": fingerprint(comparison, entry, seed),
+    # Besides the columns of every run, the error relative to F(0); besides its details, facts for the page.
+    columns = run.columns | {"relative": run.columns["suboptimality"] / problem.value_at_zero}
+    facts = {
+        "nodes, n": problem.n_nodes,
+        "edges": network.n_edges,
+        "spectral gap, γ": network.gamma,
+        "samples of all nodes": problem.n_samples,
+        "features, d": problem.n_features,
+        "κ_s": problem.kappa_s,
+        "κ_b": problem.kappa_b,
     }
-    if adapts:
-        details["retunings"] = run.details["retunings"]
+    details = run.details | {"problem": facts} | _marks(comparison, entry, seed)
     return dataclasses.replace(run, columns=columns, details=details, dual=None)
 
 
 def constants_of(entry: MethodSpec, problem: Problem, network: Network, tau: float) -> Any:
     """Return the parameters of a method on a problem for a τ."""
-    method, options = get_method(entry.method), dict(entry.options)
-    method.check_options(options)
+    method = get_method(entry.method)
     method.check(problem)
     # Methods of one machine get all the data and no network.
     if method.kind == "single":
         problem, network = problem.merged(), Network("path:1")
-    return method.adapt(method.parameters(problem, network, choice=entry.parameters, tau=tau), options)
+    parameters = method.parameters(problem, network, choice=entry.parameters, tau=tau)
+    return method.adapt(parameters, dict(entry.options))
 
 
 def _last_position(
@@ -150,16 +142,20 @@ def fingerprint(comparison: Comparison, entry: MethodSpec, seed: int) -> str:
     for key in ("title", "methods", "seeds", "imports"):
         table.pop(key, None)
     method = dataclasses.asdict(dataclasses.replace(entry, label="-"))
-    # A file is recognised by its size and date: hashing it would mean reading it for each run.
+    # A file is recognised by its size and date: hashing it would mean reading it for each run. A file that
+    # is not there has neither, and the run reports it.
     stamp: list[float] = []
-    if is_data_file(comparison.data.source):
-        try:
-            status = Path(comparison.data.source).stat()
-            stamp = [status.st_size, status.st_mtime_ns]
-        except OSError as error:
-            raise InputError(f"cannot read {comparison.data.source}: {error.strerror or error}") from None
+    with contextlib.suppress(OSError):
+        status = Path(comparison.data.source).stat()
+        stamp = [status.st_size, status.st_mtime_ns]
     text = json.dumps([__version__, table, method, seed, stamp], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _marks(comparison: Comparison, entry: MethodSpec, seed: int) -> JsonObject:
+    """Return the details of a run that decide whether a later comparison can use it."""
+    timing = {"tau": comparison.tau, "delays": without_defaults(comparison.delays)}
+    return {"fingerprint": fingerprint(comparison, entry, seed), "timing": timing}
 
 
 # --------------------------------------------------------------------------- finished runs
@@ -174,7 +170,7 @@ class Task(NamedTuple):
     path: Path
 
 
-def is_finished(task: Task, before: Comparison | None) -> bool:
+def is_finished(task: Task) -> bool:
     """Whether a task has a finished run, which gets new times if only the delays changed."""
     try:
         run = Run.load(task.path)
@@ -183,12 +179,12 @@ def is_finished(task: Task, before: Comparison | None) -> bool:
     kept = run.details.get("fingerprint")
     if kept == fingerprint(task.comparison, task.entry, task.seed):
         return True
-    if before is None:
+    # The same settings except the delays? A run of an earlier version does not have its delays.
+    timing = run.details.get("timing")
+    if timing is None:
         return False
-    # The same settings except the delays?
-    tau = run.details.get("tau", before.tau)
-    before = dataclasses.replace(task.comparison, tau=tau, delays=before.delays)
-    return kept == fingerprint(before, task.entry, task.seed) and _save_new_times(run, task, tau)
+    before = dataclasses.replace(task.comparison, tau=timing["tau"], delays=DelaySpec(**timing["delays"]))
+    return kept == fingerprint(before, task.entry, task.seed) and _save_new_times(run, task, before.tau)
 
 
 def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
@@ -213,21 +209,19 @@ def _save_new_times(run: Run, task: Task, old_tau: float) -> bool:
     # A run that takes longer now would have ended earlier.
     if comparison.max_time is not None and timed.columns["time"][-1] > comparison.max_time:
         return False
-    marks = {"tau": comparison.tau, "fingerprint": fingerprint(comparison, entry, seed)}
+    details = run.details | _marks(comparison, entry, seed)
     columns = {name: timed.columns[name] for name in run.columns}
-    dataclasses.replace(run, columns=columns, parameters=new, details=run.details | marks).save(task.path)
+    dataclasses.replace(run, columns=columns, parameters=new, details=details).save(task.path)
     return True
 
 
-def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> Comparison | None:
-    """Make the folder ready for a comparison, and return the comparison that it held before, if any."""
+def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: bool) -> None:
+    """Make the folder ready for a comparison."""
     description = folder / "comparison.toml"
-    before = made_from = None
+    made_from = None
     if description.is_file() and not fresh:
         first = description.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
         made_from = first.removeprefix(_ORIGIN) if first.startswith(_ORIGIN) else None
-        with contextlib.suppress(InputError):  # a damaged description: everything is run again
-            before = read_comparison(description)
     # A folder belongs to one file: another file of the same name must not overwrite its results.
     if origin is not None and origin.resolve() != description.resolve():
         mine = os.path.relpath(origin.resolve(), folder.resolve())
@@ -245,7 +239,6 @@ def _prepare(folder: Path, comparison: Comparison, origin: Path | None, fresh: b
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error.strerror or error}") from None
     write_whole(description, (f"{_ORIGIN}{made_from}\n" if made_from else "") + comparison.toml())
-    return before
 
 
 # --------------------------------------------------------------------------- all runs
@@ -282,30 +275,16 @@ def run_comparison(
     InputError
         If a method cannot run. The other runs are finished and kept before it is raised.
     """
-    pairs = [(comparison, Path(folder))]
-    return run_comparisons(pairs, jobs=jobs, fresh=fresh, progress=progress, origin=origin)[0]
-
-
-def run_comparisons(
-    pairs: Sequence[tuple[Comparison, Path]],
-    *,
-    jobs: int = 1,
-    fresh: bool = False,
-    progress: bool | None = None,
-    origin: Path | None = None,
-) -> list[Results]:
-    """Run several comparisons, each with its folder; see :func:`run_comparison`."""
-    tasks: list[Task] = []
-    for comparison, folder in pairs:
-        comparison.check_names()
-        before = _prepare(folder, comparison, origin, fresh)
-        for seed in comparison.seeds:
-            for entry in comparison.methods:
-                task = Task(comparison, entry, seed, run_path(folder, entry, seed))
-                if not is_finished(task, before):
-                    tasks.append(task)
-    _run_all(tasks, jobs, progress)
-    return [load_runs(comparison, folder) for comparison, folder in pairs]
+    folder = Path(folder)
+    comparison.check_names()
+    _prepare(folder, comparison, origin, fresh)
+    tasks = [
+        Task(comparison, entry, seed, run_path(folder, entry, seed))
+        for seed in comparison.seeds
+        for entry in comparison.methods
+    ]
+    _run_all([task for task in tasks if not is_finished(task)], jobs, progress)
+    return load_runs(comparison, folder)
 
 
 def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
@@ -313,15 +292,21 @@ def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
     # Errors are collected, so that one method that cannot run does not stop the others.
     shown = sys.stderr.isatty() if progress is None else progress
     begun, errors = time.monotonic(), []
+    # With one job the runs are made in this process.
+    parallel = joblib.Parallel(
+        min(jobs, len(tasks)) or 1,
+        backend="loky",
+        return_as="generator_unordered",
+        initializer=_start_worker,
+    )
     try:
-        with _outcomes(tasks, jobs) as outcomes:
-            for count, (name, outcome) in enumerate(outcomes, start=1):
-                if isinstance(outcome, InputError):
-                    errors.append(outcome)
-                elif shown:
-                    spent = time.monotonic() - begun
-                    line = f"{count:>4}/{len(tasks)} {spent:6.0f} s  {name}: error {outcome:.1e}\n"
-                    sys.stderr.write(line)
+        outcomes = parallel(joblib.delayed(_make)(task) for task in tasks)
+        for count, (name, outcome) in enumerate(outcomes, start=1):
+            if isinstance(outcome, InputError):
+                errors.append(outcome)
+            elif shown:
+                spent = time.monotonic() - begun
+                sys.stderr.write(f"{count:>4}/{len(tasks)} {spent:6.0f} s  {name}: error {outcome:.1e}\n")
     except BrokenProcessPool:
         raise AdfsError(
             "a process of the comparison ended unexpectedly, perhaps for lack of memory; "
@@ -336,35 +321,14 @@ def _run_all(tasks: Sequence[Task], jobs: int, progress: bool | None) -> None:
         raise errors[0]
 
 
-# The name of a run for the progress lines, and its last error or the reason why it cannot run.
-_RunOutcome = tuple[str, "float | InputError"]
-
-
-@contextlib.contextmanager
-def _outcomes(tasks: Sequence[Task], jobs: int) -> Iterator[Iterable[_RunOutcome]]:
-    """Give an iterator over the outcomes of the tasks, in the order in which they end."""
-    # One process needs no pool, and its runs end in order at Ctrl-C.
-    if jobs == 1 or len(tasks) < 2:
-        yield map(_make, tasks)
-        return
-    from joblib.externals.loky import ProcessPoolExecutor, as_completed
-
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_start_worker)
-    try:
-        futures = [pool.submit(_make, task) for task in tasks]
-        yield (future.result() for future in as_completed(futures))
-    finally:
-        pool.shutdown(kill_workers=True)  # after an interruption, runs are still being made
-
-
 def _start_worker() -> None:
     # Ctrl-C on a terminal reaches every process; the first one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     single_threaded.__enter__()  # never left: there are as many processes as cores
 
 
-def _make(task: Task) -> _RunOutcome:
-    """Make one run and keep it."""
+def _make(task: Task) -> tuple[str, float | InputError]:
+    """Make one run and keep it; return its name, and its last error or the reason why it cannot run."""
     comparison, entry, seed, path = task
     name = f"{path.parent.parent.name}: {entry.label}, seed {seed}"
     at_fault = ""
