@@ -48,6 +48,9 @@ from adfs.theory import NodeSummary, summarize
 if TYPE_CHECKING:
     from adfs.runtimes.execution import Execution
 
+_LEAST_GAP = 1e-13  # relative; below it rounding decides
+_STALLED_SHARE = 0.5  # of the gap at the check before; a gap above it has stalled
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -112,6 +115,11 @@ class StageRule(Protocol):
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
         """Take a state back, and return the problem of the stage that it was written in."""
         return problem
+
+
+def has_stalled(gap: float, before: float) -> bool:
+    """Whether a gap has hardly fallen since the check before, and not because of rounding."""
+    return gap > max(_LEAST_GAP, _STALLED_SHARE * before)
 
 
 #: Makes a rule from the problem and the choice of parameters; None stands for one stage.

@@ -23,7 +23,7 @@ from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_sums, sampling_weights
 from adfs.problem.views import BoxedProblem
 from adfs.runtimes.certificates import Certificate
-from adfs.runtimes.stages import Stage, StageRule, Stages
+from adfs.runtimes.stages import Stage, StageRule, Stages, has_stalled
 from adfs.stages.boxes import intervals
 from adfs.theory import BlockParameters, Parameters
 
@@ -31,12 +31,10 @@ from adfs.theory import BlockParameters, Parameters
 ADAPTIVE: Mapping[str, float] = {"adaptive": 0.2, "adaptive-safe": 1.0}
 
 # A stage begins when the gap has fallen by a factor since the last one, and the predicted time is at most a
-# share of the one before. Checks stop when even exact margins would not give the second share.
-_GAP_FACTOR, _TIME_SHARE, _LEAST_TIME_SHARE = 4.0, 0.7, 0.65
+# share of the one before. Checks stop when even exact margins would not give that share.
+_GAP_FACTOR, _TIME_SHARE = 4.0, 0.7
 _LEAST_PASSES = 4.0  # before the first check, which takes one
-_LEAST_GAP = 1e-13  # relative; below it rounding decides
 _RADIUS_SLACK = 1.001  # for the rounding of θ and of the gap
-_STALLED_SHARE = 0.5  # of the gap at the check before; a gap above it has stalled
 
 
 def predicted_time(parameters: Any, network: Network, tau: float | None) -> float:
@@ -65,21 +63,21 @@ class Adaptive(StageRule):
         self.share, self.keeps_all = share, keeps_all
         self.identity = f"adaptive, {share}"
         # The state of the rule: the gap where the stage began and at the last check; the share that is used
-        # from now on; the error of the last estimate, as a factor; whether there is nothing more to gain;
-        # whether the intervals of the stage are proven; and these.
+        # from now on; whether there is nothing more to gain; whether the intervals of the stage are proven;
+        # and these.
         self._stage_gap, self._last_gap, self._used_share = 1.0, math.inf, share
-        self._estimate_error, self._finished, self._proven = 1.0, False, True
+        self._finished, self._proven = False, True
         self._margins: np.ndarray | None = None
 
     def state(self) -> dict[str, np.ndarray]:
-        numbers = [self._stage_gap, self._last_gap, self._used_share, self._estimate_error]
-        state = {"numbers": np.array([*numbers, self._finished, self._proven], dtype=np.float64)}
+        numbers = [self._stage_gap, self._last_gap, self._used_share, self._finished, self._proven]
+        state = {"numbers": np.array(numbers, dtype=np.float64)}
         return state if self._margins is None else state | {"margins": self._margins}
 
     def restore(self, problem: FiniteSum, state: Mapping[str, np.ndarray]) -> FiniteSum:
         numbers = state["numbers"].tolist()
-        self._stage_gap, self._last_gap, self._used_share, self._estimate_error = numbers[:4]
-        self._finished, self._proven = (bool(flag) for flag in numbers[4:])
+        self._stage_gap, self._last_gap, self._used_share = numbers[:3]
+        self._finished, self._proven = (bool(flag) for flag in numbers[3:])
         self._margins = state.get("margins")
         return problem if self._margins is None else BoxedProblem(problem, self._margins)
 
@@ -97,7 +95,7 @@ class Adaptive(StageRule):
             nothing = np.full(summary.sigma.size, np.finfo(np.float64).tiny)
             roots = summary.n_active.astype(np.float64)
             flat = summary.with_other(kappa=nothing, batch_kappa=nothing, root_sums=roots)
-            wanted = _LEAST_TIME_SHARE * predicted_time(parameters, stages.network, stages.tau)
+            wanted = _TIME_SHARE * predicted_time(parameters, stages.network, stages.tau)
             best = predicted_time(stages.parameters_for(flat), stages.network, stages.tau)
             self._finished = self._finished or best > wanted
         in_step = isinstance(parameters, BlockParameters)
@@ -109,8 +107,8 @@ class Adaptive(StageRule):
 
     def decide(self, stages: Stages, certificate: Certificate) -> Stage | None:
         problem, gap = stages.problem, certificate.gap
-        stalled, self._last_gap = gap > _STALLED_SHARE * self._last_gap, gap
-        if not _LEAST_GAP < gap < math.inf:
+        stalled, self._last_gap = has_stalled(gap, self._last_gap), gap
+        if not math.isfinite(gap):
             return None
         outside = self._outside(stages, certificate)
         any_outside = stages.any(bool(outside.any()))
@@ -128,15 +126,15 @@ class Adaptive(StageRule):
         boxed = BoxedProblem(problem, margins)
         if not stages.any(bool(boxed.active.any())):
             return None  # every dual variable is known, and no sample would be left to draw
-        estimate = math.inf if any_outside else self._estimate(stages, boxed)
-        if any_outside or self._estimate_error * estimate <= _TIME_SHARE * before:
-            stage = self._stage(stages, certificate, boxed, before, estimate)
+        # Intervals that are too small are replaced whatever the time; others if that pays for a restart.
+        most = math.inf if any_outside else _TIME_SHARE * before
+        if any_outside or self._estimate(stages, boxed) <= most:
+            stage = self._stage(stages, certificate, boxed, before, most)
             if stage is not None:
                 return stage
         # Later checks can hardly gain more than exact margins would now.
         exact = np.repeat(problem.margins_at(certificate.theta)[:, None], 2, axis=1)
-        best = self._estimate_error * self._estimate(stages, BoxedProblem(problem, exact))
-        self._finished = self._proven and best > _LEAST_TIME_SHARE * before
+        self._finished = self._proven and self._estimate(stages, BoxedProblem(problem, exact)) > most
         return None
 
     def _outside(self, stages: Stages, certificate: Certificate) -> np.ndarray:
@@ -180,9 +178,9 @@ class Adaptive(StageRule):
         return predicted_time(stages.parameters_for(summary), stages.network, stages.tau)
 
     def _stage(
-        self, stages: Stages, certificate: Certificate, boxed: BoxedProblem, before: float, estimate: float
+        self, stages: Stages, certificate: Certificate, boxed: BoxedProblem, before: float, most: float
     ) -> Stage | None:
-        """Return the stage with boxes, unless it is not worth its restart; an infinite estimate forces it."""
+        """Return the stage with boxes, unless its predicted time is above the most that it may be."""
         if stages.network.n_nodes > 1:
             # λ_max(K_i): a row of w entries adds w(w + 1)/2 products to a Gram matrix, and a sample's step is
             # 5w and a prox of about 75; or it takes products with vectors, 8 passes at most.
@@ -192,8 +190,7 @@ class Adaptive(StageRule):
         summary = stages.summarize(boxed)
         parameters = stages.parameters_for(summary)
         after = predicted_time(parameters, stages.network, stages.tau)
-        if estimate < math.inf and after > _TIME_SHARE * before:
-            self._estimate_error = after / estimate
+        if after > most:
             return None
         self._stage_gap, self._margins = certificate.gap, boxed.margins
         self._proven = self._used_share == 1.0

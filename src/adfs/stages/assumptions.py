@@ -18,13 +18,10 @@ import numpy as np
 from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_sums
 from adfs.runtimes.certificates import Certificate
-from adfs.runtimes.stages import Stage, StageRule, Stages
+from adfs.runtimes.stages import Stage, StageRule, Stages, has_stalled
 from adfs.stages.boxes import above_curvatures, first_curvatures, with_curvatures
 
 _CURVATURE_FACTOR, _SIGMA_FACTOR = 2.0, 0.1  # by which a curvature, and σ_A, are multiplied
-_LEAST_SHARE = 1e-6  # of the tuned σ_A
-_STALLED_SHARE = 0.5  # of the gap at the check before; a gap above it has stalled
-_LEAST_GAP = 1e-13  # relative; below it rounding decides
 
 
 class Assumptions(StageRule):
@@ -50,7 +47,8 @@ class Assumptions(StageRule):
         self, problem: FiniteSum, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
     ) -> FiniteSum:
         if problem.assumes_curvature:
-            self._beta = first_curvatures(problem, start, add)
+            # Twice the curvatures at the start: most runs then never need a second stage.
+            self._beta = _CURVATURE_FACTOR * first_curvatures(problem, start, add)
         return self._boxed(problem)
 
     def _boxed(self, problem: FiniteSum) -> FiniteSum:
@@ -66,11 +64,10 @@ class Assumptions(StageRule):
 
     def decide(self, stages: Stages, certificate: Certificate) -> Stage | None:
         too_large = self._raise_curvatures(stages, certificate.theta)
-        gap = certificate.gap
-        stalled = self._l1 and gap > _LEAST_GAP and gap > _STALLED_SHARE * self._last_gap
-        self._last_gap = gap
+        stalled = self._l1 and has_stalled(certificate.gap, self._last_gap)
+        self._last_gap = certificate.gap
         # A curvature that was too small explains a stalled gap: σ_A is lowered only without one.
-        if stalled and too_large == 0.0 and self._share > _LEAST_SHARE:
+        if stalled and too_large == 0.0:
             self._share *= _SIGMA_FACTOR
         elif too_large == 0.0:
             return None

@@ -20,7 +20,6 @@ from adfs.problem.views import BoxedProblem, common_margin
 
 _MARGIN_ROUNDING = 1e-12  # of a margin, relative to itself and to 1
 _CURVATURE_ROUNDING = 1e-9  # of a curvature, relative
-_FIRST_FACTOR = 2.0  # between the curvatures at the start and the assumed ones
 
 
 def _margins_of(loss: Loss, low: float, high: float, b: float) -> tuple[float, float]:
@@ -95,8 +94,7 @@ def _first_curvatures(samples: Samples, active: np.ndarray, margin: float, duals
         exact_margin = _margins_of(loss, 0.0, 0.0, b)[0]
         start_margin = _margins_of(loss, s, s, b)[0]
         most = max(curvature(loss, exact_margin, b), curvature(loss, margin, label_at(y, j)))
-        # Twice the largest: most runs then never need a second stage.
-        out[j] = _FIRST_FACTOR * max(most, curvature(loss, start_margin, b))
+        out[j] = max(most, curvature(loss, start_margin, b))
     return out
 
 
@@ -111,11 +109,11 @@ def _fill_margins(samples: Samples, active: np.ndarray, beta: np.ndarray, out: n
 def first_curvatures(
     problem: FiniteSum, start: np.ndarray | None, add: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the curvatures that a run assumes first, shape (N,); 0 on constants.
+    """Return the curvatures that are known before a run, shape (N,); 0 on constants.
 
-    A sample's is twice the largest of its curvature where it would be fitted exactly, where all samples have
-    the same mean (adjusted for exposure), and at the dual variables (N,) that the run starts from. ``add``
-    sums one vector per node over all nodes of all processes.
+    A sample's is the largest of its curvature where it would be fitted exactly, where all samples have the
+    same mean (adjusted for exposure), and at the dual variables (N,) that the run starts from. ``add`` sums
+    one vector per node over all nodes of all processes.
     """
     # The margin that all samples share in the model with an intercept alone.
     offset = np.zeros(problem.n_samples) if problem.offset is None else problem.offset

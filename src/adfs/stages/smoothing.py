@@ -1,7 +1,7 @@
 """Losses that are not smooth, by ADFS on smooth ones: kinks are rounded, ever less as the gap falls.
 
 A stage runs on the loss with its kinks rounded over a width. When that is solved to a share of the certified
-gap of the loss itself, the next stage has a smaller width. Near the optimum most samples are far from their
+gap of the loss itself, the next stage has half the width. Near the optimum most samples are far from their
 kinks. A sample that is further from there than its margin has moved since the check before is taken to stay:
 its dual variable is known, and it is not drawn (`adfs.problem.views`). Where a margin leaves its interval all
 the same, the next check makes new intervals. Certificates are of the true problem and stay valid.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,21 +20,11 @@ from adfs.problem.views import BoxedProblem, smoothed
 from adfs.runtimes.certificates import Certificate
 from adfs.runtimes.stages import Stage, StageRule, Stages
 
-
-class _Pace(NamedTuple):
-    """How the width shrinks: by a factor, when the smooth problem is solved to a share of the gap.
-
-    An interval has so many ``widths`` on each side, besides the distance that margins have moved.
-    """
-
-    factor: float
-    gap_share: float
-    widths: float
-
-
-# By trial on six problems to 1e-6 (two real sets, three losses), and on the hinge of three sets to 1e-8.
-_EARLY, _LATE = _Pace(0.5, 0.7, 4.0), _Pace(0.3, 0.3, 5.0)
-_LATE_WIDTH, _LEAST_WIDTH = 0.01, 1e-14  # of the first width
+# The smooth problem is solved when its gap is at most this share of the certified one.
+_SOLVED_SHARE = 0.7
+# An interval has so many widths on each side, besides the distance that margins have moved.
+_INTERVAL_WIDTHS = 4.0
+_LEAST_WIDTH = float(np.finfo(np.float64).eps)  # of the first width
 
 
 class Smoothing(StageRule):
@@ -73,7 +62,7 @@ class Smoothing(StageRule):
             self._width *= min(1.0, math.sqrt(excess / sums[0])) if sums[0] > 0.0 else 1.0
             self._width = max(self._width, _LEAST_WIDTH * self._first_width)
             margins = self._last_margins = problem.margins_at(theta)
-            self._intervals = _around(margins, 2.0 * _LATE.widths * self._width)
+            self._intervals = _around(margins, 2.0 * _INTERVAL_WIDTHS * self._width)
             drawn = node_sums(self._problem(problem).active.astype(np.float64), problem.node_starts)
             if add(drawn[:, None])[0] == 0.0:
                 self._intervals = None
@@ -95,12 +84,11 @@ class Smoothing(StageRule):
         problem, duals = stages.problem, certificate.duals
         assert duals is not None
         margins = problem.margins_at(certificate.theta)
-        pace = _EARLY if self._width > _LATE_WIDTH * self._first_width else _LATE
         # The gap of the smooth problem, without its boxes.
         parts = smoothed(problem, self._width).gap_parts(duals, certificate.theta)
         stages.charge(passes=1.0, sums=2)
         smooth_gap = float(stages.nodes.add(parts)[0])
-        solved = smooth_gap <= pace.gap_share * certificate.absolute_gap
+        solved = smooth_gap <= _SOLVED_SHARE * certificate.absolute_gap
         solved = solved and self._width > _LEAST_WIDTH * self._first_width
         before, self._last_margins = self._last_margins, margins
         left = False
@@ -110,11 +98,11 @@ class Smoothing(StageRule):
         if not stages.any(left) and not solved:
             return None
         if solved:
-            self._width *= pace.factor
+            self._width *= 0.5
         self._intervals = None
         if before is not None:
             moved = node_maxima(np.abs(margins - before), problem.node_starts)[problem.node_of_row]
-            self._intervals = _around(margins, moved + pace.widths * self._width)
+            self._intervals = _around(margins, moved + _INTERVAL_WIDTHS * self._width)
         following = self._problem(problem)
         if not stages.any(bool(following.active.any())):
             self._intervals = None  # every dual variable would be known, and no sample left to draw
