@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.method_kernels import add_row, inner_product, row_margin
+from adfs.algorithms.method_kernels import add_row, row_margin
 from adfs.compilation import kernel
 from adfs.problem import FiniteSum, Samples
+from adfs.problem.evaluation import inner_product
 from adfs.problem.losses import curvature, derivative
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
 

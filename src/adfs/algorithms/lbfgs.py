@@ -10,12 +10,11 @@ import numpy as np
 
 from adfs.algorithms.base import Method, Setting
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
-from adfs.algorithms.method_kernels import inner_product
 from adfs.algorithms.round_process import Gossip, PrimalProcess, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
-from adfs.problem.evaluation import fill_margins, fill_table, read_table, table_strides
+from adfs.problem.evaluation import fill_margins, fill_table, inner_product, read_table, table_strides
 from adfs.problem.losses import value_and_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth

@@ -208,15 +208,6 @@ def go_on(parts: Parts, t: int, last: int, out: np.ndarray, received: np.ndarray
 # --------------------------------------------------------------------------- work on rows and vectors
 
 
-@kernel
-def inner_product(a: np.ndarray, b: np.ndarray) -> float:
-    """Return aᵀb, summed in order: the same bits on every machine."""
-    total = 0.0
-    for k in range(a.size):
-        total += a[k] * b[k]
-    return total
-
-
 @inlined
 def row_margin(rows: Rows, j: SupportsIndex, vector: np.ndarray) -> float:
     """Return x_jᵀv, summed in the order in which the row is stored."""

@@ -9,11 +9,12 @@ import numpy as np
 from adfs.algorithms.base import Method, Setting, get_method, theory_choice
 from adfs.algorithms.costs import Cost, RoundEffort, dual_cost
 from adfs.algorithms.lbfgs import CurvaturePairs
-from adfs.algorithms.method_kernels import AHEAD, add_row, fetch_early, fetch_row, inner_product, prox_slope
+from adfs.algorithms.method_kernels import AHEAD, add_row, fetch_early, fetch_row, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess
 from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
+from adfs.problem.evaluation import inner_product
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
 from adfs.theory import Facts, NodeSizes
 from adfs.theory.baselines import QningParameters

@@ -26,9 +26,9 @@ from adfs.estimators.solver import LocalData, ModelSpec, Solver, read_offset
 from adfs.network import GRAPHS, Network
 from adfs.network.inputs import is_graph_file
 from adfs.prediction import decision_values
-from adfs.problem import LOSSES, Loss, get_loss, split
+from adfs.problem import LOSSES, Loss, split
 from adfs.problem.losses import check_labels
-from adfs.problem.shards import check_count, check_range
+from adfs.problem.shards import as_rows, check_count, check_range
 from adfs.runtimes import Cluster, OneProcess, Outcome, RunOptions
 from adfs.runtimes.cluster import RefusalError
 from adfs.runtimes.joint_problem import numbered
@@ -204,7 +204,7 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
             if self.n_nodes is not None:
                 check_count(self.n_nodes)
             self._single = rows.dtype == np.float32  # solved in double precision all the same
-            rows = rows.astype(np.float64, copy=False)
+            rows = as_rows(rows)
             seed = options.seed if options else check_random_state(self.random_state).randint(2**31 - 1)
             return spec, LocalData(rows, targets, weights, np.array([0]), shift), int(seed)
 
@@ -319,8 +319,8 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
                 known = sorted(name for name, cls in LOSSES.items() if cls.task == self._task)
                 raise unknown_name(f"{self._task} loss", chosen, known)
             # Parameters of the loss that are parameters of the estimator; a loss may have others.
-            taken = set(LOSSES[chosen].parameters()) & set(self._loss_parameters)
-            chosen = get_loss(chosen, **{name: float(getattr(self, name)) for name in taken})
+            taken = [name for name in self._loss_parameters if hasattr(LOSSES[chosen], name)]
+            chosen = LOSSES[chosen](**{name: float(getattr(self, name)) for name in taken})
         if chosen.task != self._task:
             other = "ADFSRegressor" if self._task == "classification" else "ADFSClassifier"
             raise InputError(f"loss={self.loss!r} is for {chosen.task}: use {other}")

@@ -22,7 +22,6 @@ from adfs.estimators.solver import LocalData, ModelSpec, Solver, append_column, 
 from adfs.problem import LOSSES, Loss
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.samples import gram_matrices, labels_of, rows_of
-from adfs.problem.shards import as_rows
 from adfs.runtimes.cluster import RefusalError
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def infer(data: LocalData, loss: Loss, theta: np.ndarray, penalty: np.ndarray, s
     solver : Solver
     """
     X = data.X if theta.size == data.X.shape[1] else append_column(data.X, 1.0)
-    X, weights = as_rows(X), data.weights
+    weights = data.weights
     with np.errstate(over="ignore", invalid="ignore"):  # a fit that diverged
         margins, labels = row_products(X, theta, data.node_starts), labels_of(loss, data.y, data.offset)
         bends = weights * loss_curvatures(loss, margins, labels)

@@ -22,8 +22,8 @@ import scipy.sparse as sp
 from adfs.algorithms.base import Process, get_method
 from adfs.algorithms.round_process import PrimalProcess
 from adfs.estimators.solver import LocalData, ModelSpec, Solver, joined_frames, penalised
-from adfs.problem import FiniteSum, Loss, Problem
-from adfs.problem.evaluation import loss_domains, weighted_row_sums
+from adfs.problem import FiniteSum, Problem, Samples
+from adfs.problem.evaluation import loss_domains, loss_slopes, loss_sums, node_sums, weighted_row_sums
 from adfs.problem.gaps import close_gap
 from adfs.problem.samples import rows_of, sparse
 from adfs.problem.views import common_margin
@@ -170,15 +170,15 @@ class InterceptFit:
         columns = np.ones((loss.n_outputs, data.X.shape[1]))
         columns[:, -1] = 0.0
         self.columns = columns.ravel()
-        self.center = self.levels = best_constants(data, loss, solver)
         self.unpenalised = get_method(solver.method).unpenalised_columns
         ridge_columns = self.columns if self.unpenalised else None
-        shifted = replace(data, offset=self._offset())
-        problem = penalised(shifted, spec, solver.network.n_nodes, self.columns, ridge_columns)
-        self.problem = problem
+        self.problem = penalised(data, spec, solver.network.n_nodes, self.columns, ridge_columns)
         nodes = AllNodes(solver.cluster, solver.placement, self.problem)
-        zero, duals = np.zeros(problem.n_features), np.zeros((problem.n_samples, *problem.dual_shape))
-        parts = self.problem.gap_parts(duals, zero, self._slack(zero.reshape(self.outputs, -1), self.levels))
+        self.levels = best_constants(self.problem, nodes)
+        self.move(self.levels)
+        zero, problem = np.zeros(self.columns.size), self.problem
+        duals = np.zeros((problem.n_samples, *problem.dual_shape))
+        parts = problem.gap_parts(duals, zero, self._slack(zero.reshape(self.outputs, -1), self.levels))
         constant = close_gap(nodes.collect(parts), zero, None, nodes.total_sigma)
         self.exact = constant.value <= constant.rounding
         self.at_zero = 1.0 if self.exact else constant.value
@@ -187,7 +187,8 @@ class InterceptFit:
         squares = np.zeros_like(data.y)
         if loss.translates:
             squares = (data.y - self.levels[0] - (0.0 if data.offset is None else data.offset)) ** 2
-        weight, square = solver.totals([data.weights, data.weights * squares], data.node_starts)
+        weighted = np.column_stack([data.weights, data.weights * squares])
+        weight, square = nodes.add(_node_sums(problem, weighted))
         square = max(2.0 * constant.value, square)
         self._radius = 1.0 + (math.sqrt(square / weight) if weight > 0.0 else 0.0)
 
@@ -233,9 +234,7 @@ class InterceptFit:
         with the sum 0, F − D is the sum of wℓ(u) + wℓ*(s/w) − us over the samples and
         (α/2)‖θ − θ(s)‖² over the penalised columns: no term is negative.
         """
-        problem = nodes.problem
-        for _ in range(2):  # the second time removes the rounding of the first
-            duals = balanced(problem, duals, nodes)
+        problem, duals = nodes.problem, balanced(nodes.problem, duals, nodes)
         total = nodes.add_rows(duals)
         point = theta.reshape(self.outputs, -1).copy()
         if move:
@@ -279,28 +278,28 @@ class InterceptFit:
 # --------------------------------------------------------------------------- the best constant model
 
 
-def best_constants(data: LocalData, loss: Loss, solver: Solver) -> np.ndarray:
+def best_constants(problem: Problem, nodes: AllNodes) -> np.ndarray:
     """Return the intercepts (K,) of the best model without coefficients; its F is within 1 % of the least."""
-    y, offset = data.y, data.offset
+    loss, y, weights = problem.loss, problem.y, problem.weights
+    offset = np.zeros_like(y) if problem.offset is None else problem.offset
     if loss.link == "log":
-        parts = loss.level_parts(y, np.zeros_like(y) if offset is None else offset)
-        over, under = solver.totals([data.weights * part for part in parts], data.node_starts)
-        return np.array([solver.cluster.attempt("to check the data", lambda: common_margin(over, under))])
+        parts = np.column_stack([weights * part for part in loss.level_parts(y, offset)])
+        over, under = nodes.add(_node_sums(problem, parts))
+        return np.array([nodes.cluster.attempt("to check the data", lambda: common_margin(over, under))])
+    # The intercepts are the coefficients of a column of ones.
     ones: Any = np.ones((y.size, 1))
-    column = sp.csr_array(ones) if sparse(data.X) else ones
-    problem = Problem.stacked(column, y, data.weights, data.node_starts, loss, 1.0, offset)
-    nodes = AllNodes(solver.cluster, solver.placement, problem)
+    samples = problem.samples._replace(rows=rows_of(sp.csr_array(ones) if problem.sparse else ones))
     if loss.several_outputs:
-        return _best_class_levels(problem, nodes)
+        return _best_class_levels(problem, samples, nodes)
     start = 0.0
     if loss.translates:  # the mean of the targets
-        targets = data.weights * (y if offset is None else y - offset)
-        total, over = solver.totals([data.weights, targets], data.node_starts)
+        parts = np.column_stack([weights, weights * (y - offset)])
+        total, over = nodes.add(_node_sums(problem, parts))
         start = float(over / total) if total > 0.0 else 0.0
-    return np.array([_best_level(problem, nodes, start)])
+    return np.array([_best_level(samples, nodes, start)])
 
 
-def _best_level(problem: Problem, nodes: AllNodes, start: float) -> float:
+def _best_level(samples: Samples, nodes: AllNodes, start: float) -> float:
     """Return a number at which F, a convex function of one number, is within 1 % of its least value.
 
     The tangents on both sides of the minimiser meet below the least value.
@@ -310,7 +309,8 @@ def _best_level(problem: Problem, nodes: AllNodes, start: float) -> float:
     best = below = above = (math.inf, start, 0.0)
     for trial in range(_MOST_TRIALS):
         point = np.array([level])
-        sums = np.column_stack([problem.loss_sums(point), problem.row_sums(problem.slopes(point))])
+        slopes = node_sums(loss_slopes(samples, point).ravel(), samples.node_starts)
+        sums = np.column_stack([loss_sums(samples, point), slopes])
         value, slope = (float(total) for total in nodes.add(sums))
         here = value, level, slope
         best = min(best, here)
@@ -332,7 +332,7 @@ def _best_level(problem: Problem, nodes: AllNodes, start: float) -> float:
     return best[1]
 
 
-def _best_class_levels(problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
+def _best_class_levels(problem: FiniteSum, samples: Samples, nodes: AllNodes) -> np.ndarray:
     """Return the levels (K,) of a softmax model whose shares of the classes are those of the data.
 
     Iterative scaling: the logarithm of true share over predicted share is added to each level. Without
@@ -340,7 +340,7 @@ def _best_class_levels(problem: FiniteSum, nodes: AllNodes) -> np.ndarray:
     """
     levels = np.zeros(problem.n_outputs)
     for _ in range(_MOST_TRIALS):
-        _, _, true, predicted = _class_sums(problem, problem.slopes(levels), nodes)
+        _, _, true, predicted = _class_sums(problem, loss_slopes(samples, levels), nodes)
         floor = _EPS * true.sum()
         if not floor > 0.0:
             break

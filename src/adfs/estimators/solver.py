@@ -21,7 +21,7 @@ from adfs.planning import choose
 from adfs.problem import Loss, Problem
 from adfs.problem.evaluation import node_sums, weighted_row_sums
 from adfs.problem.samples import rows_of, sparse
-from adfs.problem.shards import as_rows, check_range
+from adfs.problem.shards import check_range
 from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.cluster import Placement
@@ -337,7 +337,7 @@ def column_scales(data: LocalData, solver: Solver, *, center: bool, scale: bool)
 
     Only dense rows are centred: sparse rows would become dense. Constant columns are not scaled.
     """
-    X, starts = as_rows(data.X), data.node_starts
+    X, starts = data.X, data.node_starts
     center = center and not sparse(X)
     if not (center or scale):
         return Columns()

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from adfs.algorithms import METHODS, Method
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.pages import number
 from adfs.theory import Facts
 
 #: A chosen method is replaced by the next one when it has used this many times its predicted passes.
@@ -74,8 +73,8 @@ def choose(
     if passes == float("inf"):
         return Choice(best, "the curvature of the loss has no bound, so no cost is known", passes, None)
     ratio = work[second] / work[best]
-    other = f"{number(ratio)} times the work" if ratio < float("inf") else "no cost is known"
-    reason = f"{number(passes)} passes are predicted, and {other} for {second}"
+    other = f"{ratio:,.1f} times the work" if ratio < float("inf") else "no cost is known"
+    reason = f"{passes:,.1f} passes are predicted, and {other} for {second}"
     # Problems on which second derivatives take many rounds are harder still for every other method.
     if METHODS[best].invariant_to_units:
         return Choice(best, reason, float("inf"), None)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import types
 
-from adfs.compilation import compiled, inlined, overloads
+from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.problem.losses import (
     Loss,
     clip_dual,
@@ -230,12 +230,12 @@ def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
     return out
 
 
-@compiled
-def squared_norm(vector: np.ndarray) -> float:
-    """Return ‖v‖², summed in order."""
+@kernel
+def inner_product(a: np.ndarray, b: np.ndarray) -> float:
+    """Return aᵀb, summed in order: the same bits on every machine."""
     total = 0.0
-    for k in range(vector.size):
-        total += vector[k] * vector[k]
+    for k in range(a.size):
+        total += a[k] * b[k]
     return total
 
 

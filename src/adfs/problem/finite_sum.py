@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from adfs.errors import InputError
-from adfs.problem.evaluation import node_sums, squared_norm
+from adfs.problem.evaluation import inner_product, node_sums
 from adfs.problem.gaps import ElasticNet, Gap, Penalty, Ridge, WholePenalty, close_gap
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Labels, Matrix, Samples
@@ -200,7 +200,8 @@ class FiniteSum(ABC):
         theta = np.ascontiguousarray(theta, dtype=np.float64)
         sums = self.loss_sums(theta)
         if theta.ndim == 1:
-            squares = 0.5 * self.total_sigma * squared_norm(self.whole_penalty.ridge_part(theta))
+            penalised = self.whole_penalty.ridge_part(theta)
+            squares = 0.5 * self.total_sigma * inner_product(penalised, theta)
             return float(sums.sum() + squares + self.whole_penalty.sizes(theta))
         return self.whole_penalty.objectives(sums, theta)
 
@@ -258,7 +259,8 @@ class FiniteSum(ABC):
         It is −∞ where a dual variable lies outside its domain: see `clip_to_domain`.
         """
         theta = self.primal_from_dual(duals)
-        return float(-self.conjugate_sums(duals).sum() - 0.5 * self.total_sigma * squared_norm(theta))
+        squares = 0.5 * self.total_sigma * inner_product(theta, theta)
+        return float(-self.conjugate_sums(duals).sum() - squares)
 
     def duality_gap(self, duals: np.ndarray, *, relative: bool = True) -> float:
         """Return F(θ(s)) − D(s), divided by F(0) unless told otherwise; it certifies how good θ is.

@@ -27,8 +27,8 @@ from adfs.compilation import compiled, inlined, kernel, overloads
 from adfs.problem.evaluation import (
     fill_table,
     finish_sum,
+    inner_product,
     shifted_margins,
-    squared_norm,
     sum_in_order,
     two_sum,
 )
@@ -338,7 +338,7 @@ def close_gap(
         What an ℓ1 term adds to F and to the gap, as `WholePenalty.apart` says.
     """
     apart, losses, margins, rows, duals, rounding = (float(part) for part in _column_sums(parts))
-    square = squared_norm(theta)
+    square = inner_product(theta, theta)
     penalty = 0.5 * total_sigma * square + l1_value
     value = losses + penalty
     # The divergences at margins that are off by their rounding, in the worst case.
@@ -351,6 +351,6 @@ def close_gap(
         lost = (parts.shape[0] + 8) * _EPS * math.sqrt(rows) * math.sqrt(duals)
         lost += 4.0 * _EPS * total_sigma * math.sqrt(square)
         # (Σσ/2)‖θ − θ̂‖² from Σσ(θ − θ̂), which the residual is.
-        miss = math.sqrt(squared_norm(residual)) + lost
+        miss = math.sqrt(inner_product(residual, residual)) + lost
         gap += miss * miss / (2.0 * total_sigma) + l1_gap
     return Gap(value, value - gap - rounding, gap, rounding)

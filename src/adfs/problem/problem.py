@@ -430,7 +430,7 @@ class Problem(FiniteSum):
     def gap_parts(self, duals: np.ndarray, theta: np.ndarray, slack: float = 0.0) -> np.ndarray:
         s, theta = self._checked("s", duals), self._checked("theta", theta)
         out, scales, loss = np.zeros((self.n_nodes, 6)), self.margin_scales, self.samples.loss
-        square, beta = evaluation.squared_norm(theta), loss.beta
+        square, beta = evaluation.inner_product(theta, theta), loss.beta
         out[:, gaps.ROWS] = scales[:, 0]
         if beta < math.inf:
             out[:, gaps.MARGINS] = gaps.margin_rounding(scales, beta, square, slack)

@@ -349,11 +349,12 @@ def split(
         for option in options:
             if option != known:
                 raise unknown_name(f"option of the partition {partition!r}", option, [known])
+        if partition == "contiguous":
+            return np.array_split(np.arange(n_samples), n_nodes)
         rng = np.random.default_rng(seed)
         if partition == "label":
             return _by_label(y, n_nodes, rng, **options)
-        order = np.arange(n_samples) if partition == "contiguous" else rng.permutation(n_samples)
-        return [np.sort(part) for part in np.array_split(order, n_nodes)]
+        return [np.sort(part) for part in np.array_split(rng.permutation(n_samples), n_nodes)]
     if options:
         raise InputError(f"index lists take no options, but {sorted(options)} were given")
     if not np.iterable(partition):

@@ -12,7 +12,7 @@ import numpy as np
 from adfs.algorithms.base import Process
 from adfs.algorithms.qning import dual_pass
 from adfs.algorithms.round_process import PrimalProcess
-from adfs.problem.evaluation import squared_norm
+from adfs.problem.evaluation import inner_product
 from adfs.problem.finite_sum import FiniteSum
 from adfs.problem.gaps import Gap, close_gap, margin_rounding
 from adfs.runtimes.cluster import Cluster, Placement
@@ -207,7 +207,8 @@ def promised_gap(process: PrimalProcess, nodes: AllNodes, lengths: np.ndarray | 
 
     ``lengths`` (d,) multiply the entries of ∇F, if not all count alike.
     """
-    square = squared_norm(process.gradient if lengths is None else lengths * process.gradient)
+    gradient = process.gradient if lengths is None else lengths * process.gradient
+    square = inner_product(gradient, gradient)
     if square == 0.0 and process.position == 0.0:
         return np.inf
     return square / (2.0 * nodes.total_sigma)
@@ -221,7 +222,7 @@ def certify_by_gradient(process: PrimalProcess, nodes: AllNodes, lower: float) -
         rounding = _gradient_rounding(nodes, theta, value)[1]
         return nodes.certificate(theta, Gap(value, -np.inf, np.inf, rounding), lower)
     lost, rounding = _gradient_rounding(nodes, theta, value)
-    excess = float((np.sqrt(squared_norm(gradient)) + lost) ** 2 / (2.0 * nodes.total_sigma))
+    excess = float((np.sqrt(inner_product(gradient, gradient)) + lost) ** 2 / (2.0 * nodes.total_sigma))
     return nodes.certificate(theta, Gap(value, value - excess - rounding, excess, rounding), lower)
 
 
@@ -232,7 +233,7 @@ def _gradient_rounding(nodes: AllNodes, theta: np.ndarray, value: float) -> tupl
     them by βδ. A node adds up its rows one after the other.
     """
     problem = nodes.problem
-    beta, square, scales = problem.loss.beta, squared_norm(theta), nodes.margin_scales
+    beta, square, scales = problem.loss.beta, inner_product(theta, theta), nodes.margin_scales
     excess, rows = max(value - nodes.dual_at_zero, 0.0), float(scales[:, 0].sum())
     margins = float(margin_rounding(scales, beta, square).sum())
     # Three bounds: of the margins, of the slopes at them, and of the sum of the nodes' gradients.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -220,24 +221,24 @@ class Execution:
 
     def end_slice(self, *flags: bool) -> tuple[bool, ...]:
         """Agree on the length of the next slice; return for each flag whether any process raises it."""
-        shared = self._allgather((*flags, self._slice_ratio), "to agree on how to go on")
+        *raised, ratios = self._allgather([*flags, self._slice_ratio], "to agree on how to go on")
         # The slowest process decides, and one slice hardly says how long the next will take.
-        factor = min(4.0, max(0.25, float(shared[:, -1].min())))
+        factor = max(0.25, min(4.0, *ratios))
         self.slice = max(self._least_slice, float(np.floor(self.slice * factor)))
-        return tuple(bool(column.any()) for column in shared[:, :-1].T)
+        return tuple(any(flag) for flag in raised)
 
     def work(self) -> Work:
         """Return the work of all processes."""
-        totals = self._allgather(self.process.work, "to count the work").sum(axis=0)
-        return Work(*(int(total) for total in totals))
+        counts = self._allgather([int(count) for count in self.process.work], "to count the work")
+        return Work(*(sum(each) for each in counts))
 
-    def _allgather(self, values: tuple[float, ...], activity: str) -> np.ndarray:
-        """Return every process's numbers, one row per process."""
+    def _allgather(self, values: list[float], activity: str) -> list[tuple[Any, ...]]:
+        """Return the numbers of all processes, one tuple per number."""
         begun = time.perf_counter()
         self.cluster.activity = f"{activity} at position {self.position:.17g} of the schedule"
-        rows = self.cluster.allgather(np.array(values, dtype=np.float64))
+        rows = self.cluster.allgather(values)
         self.times.evaluating += time.perf_counter() - begun
-        return np.array(rows)
+        return list(zip(*rows, strict=True))
 
 
 class _NoGossip:
