@@ -221,7 +221,8 @@ class Execution:
 
     def end_slice(self, *flags: bool) -> tuple[bool, ...]:
         """Agree on the length of the next slice; return for each flag whether any process raises it."""
-        *raised, ratios = self._allgather([*flags, self._slice_ratio], "to agree on how to go on")
+        own = [*(bool(flag) for flag in flags), float(self._slice_ratio)]
+        *raised, ratios = self._allgather(own, "to agree on how to go on")
         # The slowest process decides, and one slice hardly says how long the next will take.
         factor = max(0.25, min(4.0, *ratios))
         self.slice = max(self._least_slice, float(np.floor(self.slice * factor)))
