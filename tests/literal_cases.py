@@ -118,6 +118,16 @@ def run_literal(graph: AugmentedGraph, n_events: int, seed: int) -> Iterator[Adf
         yield state
 
 
+def step_bound(graph: AugmentedGraph) -> float:
+    """S² = max_e M_e R_e/p_e²."""
+    return float(np.max(graph.directional_smoothness * graph.step_resistance / graph.probability**2))
+
+
+def smallest_gram(graph: AugmentedGraph) -> float:
+    """λ_min⁺(AᵀA); A has rank |V⁺| − 1."""
+    return float(np.linalg.svd(graph.incidence, compute_uv=False)[graph.n_augmented - 2] ** 2)
+
+
 def dual_scalars(graph: AugmentedGraph, x: np.ndarray) -> np.ndarray:
     """The tips of node variables along their samples, divided by the sample weights; shape (T,)."""
     rows = graph.problem.X[graph.tip_rows]

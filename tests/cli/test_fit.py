@@ -189,7 +189,7 @@ def test_a_loss_from_outside_needs_no_other_edit(capsys: pytest.CaptureFixture[s
         adfs.ADFSRegressor(loss="expectile").fit(X, np.where(np.arange(len(X)) == 3, -2000.0, target))
     facts = Facts.of(adfs.Problem(X, target, "expectile", n_nodes=4))
     assert facts.smooth
-    assert not facts.curved  # its curvature jumps
+    assert facts.curvature_type == "jumps"
     for command in ("fit", "plan", "simulate"):
         assert main([command, "--help"]) == 0
         assert "expectile (an expectile of numbers (level))" in " ".join(capsys.readouterr().out.split())

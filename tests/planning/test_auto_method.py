@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 import adfs
 from adfs import ADFSClassifier, ADFSRegressor
 from adfs.planning import Facts, choose
-from adfs.theory import loss_facts
 from memory_cluster import Threads, on_threads
 
 
@@ -21,7 +20,8 @@ def chosen(problem: adfs.Problem, network: str = "path:1", **changes: object) ->
         adfs.theory.summarize(problem),
         problem.n_features,
         entries_per_row=problem.entries_per_row,
-        **loss_facts(problem.samples.loss),
+        n_outputs=problem.loss.n_outputs,
+        curvature_type=problem.loss.curvature_type,
     )
     found = choose(dataclasses.replace(facts, **changes), adfs.Network(network), 1e-6)
     return found.method, found.reason

@@ -25,7 +25,15 @@ from adfs.theory import (
 )
 from adfs.theory.records import network_constant
 from apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
-from literal_cases import domain_excess, make_parameters, random_case, run_literal, unchecked
+from literal_cases import (
+    domain_excess,
+    make_parameters,
+    random_case,
+    run_literal,
+    smallest_gram,
+    step_bound,
+    unchecked,
+)
 from literal_methods import LiteralNsAdfs
 
 
@@ -68,7 +76,7 @@ def test_erratum_1_printed_weights_depend_on_the_scale_of_the_network() -> None:
         parameters = Parameters.paper(problem, network)
         squared = parameters.virtual_weight**2 * problem.smoothness[0]
         graph = AugmentedGraph(problem, network, unchecked(parameters, virtual_weight=squared))
-        printed = math.sqrt(graph.dual_curvature / graph.step_bound())
+        printed = math.sqrt(graph.dual_curvature / step_bound(graph))
         return parameters.contraction, printed
 
     (one, printed_one), (other, printed_other) = rates(0.5), rates(0.005)
@@ -359,7 +367,7 @@ def test_erratum_8_the_x_update_has_alpha() -> None:
     best = graph.dual_optimum(problem.optimum(1e-14).theta)
     least = graph.dual_value(best)
     literal = LiteralNsAdfs(graph)
-    rho = math.sqrt(graph.smallest_gram / parameters.step_bound)
+    rho = math.sqrt(smallest_gram(graph) / parameters.step_bound)
     events, seeds = 600, 4
 
     def error(*, printed: bool) -> float:

@@ -356,9 +356,10 @@ class Method(ABC, Generic[P]):
             return False
         if (facts.n_outputs > 1 and not self.several_outputs) or (facts.l1 and not self.l1):
             return False
-        if facts.n_features > self.most_features or (self.needs_curvature and not facts.curved):
+        curved = facts.curvature_type == "continuous"
+        if facts.n_features > self.most_features or (self.needs_curvature and not curved):
             return False
-        if facts.unbounded:
+        if facts.curvature_type == "unbounded":
             return self.unbounded_curvature
         # The rate of a method for kinked losses is far worse than that of a smooth one.
         return self.needs_smooth == facts.smooth

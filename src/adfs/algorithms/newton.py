@@ -299,7 +299,7 @@ class HessianMethod(Method[NoParameters]):
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # One Newton step solves a quadratic problem.
-        rounds = 1.0 if facts.quadratic else self.rounds_to(tol)
+        rounds = 1.0 if facts.curvature_type == "constant" else self.rounds_to(tol)
         passes = rounds * self.passes_per_round
         work = passes * facts.n_samples * gradient_work(facts) + rounds * matrix_work(facts, network.n_nodes)
         return Cost(rounds, passes, work, rounds * 2.0 * (network.n_nodes - 1))

@@ -26,7 +26,7 @@ from adfs.runtimes import Cluster, Run, RunOptions, run_method
 from adfs.runtimes.certificates import Certifier, certify
 from adfs.runtimes.cluster import Placement
 from adfs.runtimes.run import gather_summary
-from adfs.theory import Facts, loss_facts
+from adfs.theory import Facts
 
 _LARGEST_LOGARITHM = 500.0  # its exponential, and that of its negative, may still be squared
 
@@ -188,7 +188,8 @@ class Solver:
                 l1=spec.l1_ratio > 0.0,
                 intercept=spec.free_intercept,
                 spread=spread,
-                **loss_facts(loss),
+                n_outputs=loss.n_outputs,
+                curvature_type=loss.curvature_type,
             )
             if not any(method.can_solve(facts, self.network.n_nodes) for method in METHODS.values()):
                 first = next(iter(METHODS.values()))

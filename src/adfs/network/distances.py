@@ -220,7 +220,7 @@ def _bound(network: Network) -> Floats:
     )
     values = np.minimum(1.0, weights / (weights + series))
     # t and q of the third bound, as sums over the neighbours of both ends.
-    squares = np.bincount(edges.ravel(), weights=np.repeat(weights**2, 2), minlength=network.n_nodes)
+    squares = network.sum_at_nodes(weights**2)
     floor = network.second_eigenpair.lower
     t = degrees[edges].sum(axis=1) + 2 * weights
     q = (degrees**2 + squares)[edges].sum(axis=1) + 2 * weights * (t - 2 * weights) - 2 * products

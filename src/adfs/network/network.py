@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -23,6 +23,8 @@ from adfs.network.spectrum import EigenPair, largest_eigenvalue, second_eigenpai
 if TYPE_CHECKING:
     import networkx
 
+Array = TypeVar("Array", bound=np.ndarray)
+
 
 class Incidence(NamedTuple):
     """The edges of each node.
@@ -34,6 +36,11 @@ class Incidence(NamedTuple):
     indptr: NDArray[np.int64]
     edges: NDArray[np.int64]
     neighbours: NDArray[np.int64]
+
+
+def _read_only(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
 
 
 class Network:
@@ -127,9 +134,8 @@ class Network:
         self._set(arrays, name)
 
     def _set(self, arrays: inputs.GraphArrays, name: str | None) -> None:
-        edges = np.ascontiguousarray(arrays.edges, dtype=np.int64).copy()
-        weights = np.ascontiguousarray(arrays.weights, dtype=np.float64).copy()
-        edges.flags.writeable = weights.flags.writeable = False
+        edges = _read_only(np.array(arrays.edges, dtype=np.int64, order="C"))
+        weights = _read_only(np.array(arrays.weights, dtype=np.float64))
         # Not by `__setattr__`, which refuses.
         self.__dict__.update(
             n_nodes=int(arrays.n_nodes),
@@ -205,9 +211,7 @@ class Network:
     def ends(self) -> NDArray[np.int32]:
         """(|E|, 2) int32: :attr:`edges` in half the memory, as compiled loops read them."""
         # Schedules refuse networks with 2**31 nodes and more.
-        values = self.edges.astype(np.int32)
-        values.flags.writeable = False
-        return values
+        return _read_only(self.edges.astype(np.int32))
 
     @cached_property
     def incidence(self) -> Incidence:
@@ -216,25 +220,24 @@ class Network:
         order = np.argsort(ends, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=self.n_nodes))]).astype(np.int64)
         # The ends of edge e are at positions 2e and 2e + 1: the other end of position p is at p ^ 1.
-        parts = Incidence(indptr, (order // 2).astype(np.int64), ends[order ^ 1])
-        for part in parts:
-            part.flags.writeable = False
-        return parts
+        edges = (order // 2).astype(np.int64)
+        return Incidence(_read_only(indptr), _read_only(edges), _read_only(ends[order ^ 1]))
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
         """(n,) int64: number of neighbours of each node."""
-        values = np.diff(self.incidence.indptr)
-        values.flags.writeable = False
-        return values
+        return _read_only(np.diff(self.incidence.indptr))
 
     @cached_property
     def weighted_degrees(self) -> NDArray[np.float64]:
         """(n,) float64: sum of the weights of each node's edges, the diagonal of the Laplacian."""
-        sums = np.bincount(self.edges.ravel(), weights=np.repeat(self.weights, 2), minlength=self.n_nodes)
-        values = sums.astype(np.float64)
-        values.flags.writeable = False
-        return values
+        return _read_only(self.sum_at_nodes(self.weights))
+
+    def sum_at_nodes(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return for each node the sum of the values (|E|,) of its edges, (n,) float64."""
+        sums = np.bincount(self.edges.ravel(), weights=np.repeat(values, 2), minlength=self.n_nodes)
+        # Without edges the sums are counts, which are integers.
+        return sums.astype(np.float64)
 
     def neighbours(self, node: int) -> NDArray[np.int64]:
         """Neighbours of a node, ascending."""

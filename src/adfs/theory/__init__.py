@@ -10,7 +10,7 @@ from adfs.theory.baselines import (
     PointSagaParameters,
 )
 from adfs.theory.parameters import BlockParameters, NonSmoothParameters, Parameters, smoothness_limit
-from adfs.theory.problem_summary import Facts, NodeSizes, NodeSummary, loss_facts, node_sizes, summarize
+from adfs.theory.problem_summary import Facts, NodeSizes, NodeSummary, node_sizes, summarize
 from adfs.theory.records import dual_curvature, dual_curvature_of_split, tree_depth
 from adfs.theory.theorems import (
     AugmentedGraph,
@@ -40,7 +40,6 @@ __all__ = [
     "PointSagaParameters",
     "dual_curvature",
     "dual_curvature_of_split",
-    "loss_facts",
     "node_sizes",
     "smoothness_limit",
     "summarize",

@@ -18,7 +18,7 @@ from scipy.linalg import eigh_tridiagonal
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, second_eigenpair
 from adfs.theory.problem_summary import NodeSummary, Source, summarize_on
-from adfs.theory.records import ParameterRecord, edge_roots, inverse_sigma, shown, sum_at_nodes
+from adfs.theory.records import ParameterRecord, edge_roots, inverse_sigma, shown
 from adfs.threads import single_threaded
 
 
@@ -148,7 +148,7 @@ class EsdacdParameters(ParameterRecord):
             edge_probability=probability,
             edge_inverse_sigma=inverse,
             node_probability=np.zeros(network.n_nodes),
-            node_activity=sum_at_nodes(network, probability),
+            node_activity=network.sum_at_nodes(probability),
         )
 
     @property

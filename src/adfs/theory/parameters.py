@@ -23,7 +23,6 @@ from adfs.theory.records import (
     largest_scaled_laplacian,
     network_constant,
     shown,
-    sum_at_nodes,
 )
 
 # --------------------------------------------------------------------------- the split r
@@ -272,7 +271,7 @@ def _cost_ratio(summary: NodeSummary, network: Network, roots: np.ndarray, tau: 
     per_sample = float(summary.root_sums.sum()) / network.n_nodes
     per_message = float(roots.sum()) / network.n_nodes * math.sqrt(0.5 / curvature)
     # The busiest node decides how long the messages take.
-    busiest = float(sum_at_nodes(network, roots).max())
+    busiest = float(network.sum_at_nodes(roots).max())
     effective = tau * network.n_nodes * busiest / float(roots.sum())
     return effective * per_message / per_sample
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from adfs.errors import InputError
 from adfs.network import Network
-from adfs.problem import FiniteSum, Loss
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import node_maxima, node_sums, sampling_weights
 
 
@@ -160,16 +160,6 @@ def check_tau(tau: float) -> None:
         raise InputError(f"tau must be finite and at least 0, got {tau!r}")
 
 
-def loss_facts(loss: Loss) -> dict[str, Any]:
-    """Return the fields of `Facts` that a loss decides."""
-    return {
-        "n_outputs": loss.n_outputs,
-        "curved": loss.curvature_type == "continuous",
-        "quadratic": loss.curvature_type == "constant",
-        "unbounded": loss.curvature_type == "unbounded",
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class Facts:
     """The sizes and condition numbers of a problem as if one machine held all the data.
@@ -192,12 +182,8 @@ class Facts:
     entries_per_row : float, optional
         Non-zeros per row of sparse data.
     n_outputs : int
-    curved : bool
-        Whether the curvature of the loss is continuous and not constant, on which QNing relies.
-    quadratic : bool
-        Whether the loss is a square, which one Newton step minimises.
-    unbounded : bool
-        Whether the curvature of the loss has no bound, so that no rate is known.
+    curvature_type : str
+        That of the loss, see `adfs.problem.Loss`.
     l1, intercept : bool
         Whether there is an ℓ1 term, and an intercept without a penalty.
     known_summary : NodeSummary, optional
@@ -225,9 +211,7 @@ class Facts:
     spread: float = 1.0
     entries_per_row: float | None = None
     n_outputs: int = 1
-    curved: bool = True
-    quadratic: bool = False
-    unbounded: bool = False
+    curvature_type: str = "continuous"
     l1: bool = False
     intercept: bool = False
     known_summary: NodeSummary | None = None
@@ -260,10 +244,12 @@ class Facts:
         if not problem.linear:
             raise InputError("a plan is made for a linear model (adfs.Problem) or for adfs.planning.Facts")
         samples, sigma = problem.samples, problem.total_sigma
-        known = loss_facts(samples.loss) | {
+        known: dict[str, Any] = {
             "n_samples": problem.n_samples,
             "n_features": problem.n_features,
             "entries_per_row": problem.entries_per_row,
+            "n_outputs": samples.loss.n_outputs,
+            "curvature_type": samples.loss.curvature_type,
             "l1": problem.l1 is not None,
         }
         # Without condition numbers the time depends on the size of the subgradients.

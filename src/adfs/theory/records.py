@@ -198,11 +198,6 @@ def edge_roots(network: Network, sigma: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(network.weights * network.resistances.values * inverse))
 
 
-def sum_at_nodes(network: Network, values: np.ndarray) -> np.ndarray:
-    """Return for each node the sum of the values of its edges, shape (n,)."""
-    return np.bincount(network.edges.ravel(), weights=np.repeat(values, 2), minlength=network.n_nodes)
-
-
 def tree_depth(network: Network) -> int:
     """Return the depth of the lowest breadth-first tree; above 2,000 nodes, of a low one."""
     if network.n_nodes == 1:

@@ -21,7 +21,7 @@ from adfs.problem import FiniteSum
 from adfs.problem.terms import Term
 from adfs.theory.parameters import NonSmoothParameters, Parameters
 from adfs.theory.problem_summary import Source, check_tau, summarize, summarize_on
-from adfs.theory.records import network_constant, sum_at_nodes
+from adfs.theory.records import network_constant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,17 +143,15 @@ class AugmentedGraph:
     @cached_property
     def dual_curvature(self) -> float:
         """σ_A = λ_min⁺(AᵀΣ⁻¹A), by all eigenvalues."""
-        return self._smallest_eigenvalue(self.inverse_sigma)
+        # There are |V⁺| − 1 positive ones when Σ⁻¹ > 0; where it is 0 at every tip, one per centre.
+        positive = self.inverse_sigma > 0.0
+        rank = int(np.count_nonzero(positive)) - (1 if np.all(positive) else 0)
+        return float(self._eigenvalues(self.inverse_sigma)[rank - 1])
 
     @cached_property
     def largest_inverse_square(self) -> float:
         """λ_max(AᵀΣ⁻²A), in the constant of Theorem 2."""
         return float(self._eigenvalues(self.inverse_sigma**2)[0])
-
-    @cached_property
-    def smallest_gram(self) -> float:
-        """λ_min⁺(AᵀA), in the constant of Theorem 3."""
-        return self._smallest_eigenvalue(np.ones(self.n_augmented))
 
     @property
     def directional_smoothness(self) -> np.ndarray:
@@ -161,19 +159,9 @@ class AugmentedGraph:
         inverse = self.inverse_sigma
         return np.asarray(self.mu_squared * (inverse[self.edges[:, 0]] + inverse[self.edges[:, 1]]))
 
-    def step_bound(self) -> float:
-        """S² = max_e M_e R_e/p_e²."""
-        return float(np.max(self.directional_smoothness * self.step_resistance / self.probability**2))
-
     def _eigenvalues(self, diagonal: np.ndarray) -> np.ndarray:
         """Return the eigenvalues of AᵀDA, the largest first, for a diagonal D."""
         return np.asarray(scipy.linalg.svdvals(np.sqrt(diagonal)[:, None] * self.incidence) ** 2)
-
-    def _smallest_eigenvalue(self, diagonal: np.ndarray) -> float:
-        """Return the smallest positive eigenvalue of AᵀDA."""
-        # There are |V⁺| − 1 positive ones when D > 0; where D is 0 at every tip, one per centre.
-        rank = int(np.count_nonzero(diagonal > 0.0)) - (1 if np.all(diagonal > 0.0) else 0)
-        return float(self._eigenvalues(diagonal)[rank - 1])
 
     # ------------------------------------------------------------------ the dual problem in node variables
 
@@ -328,7 +316,7 @@ def theorem4_step_time(
     check_tau(tau)
     n = parameters.n_nodes
     # The node with the most communications limits the speed of the others.
-    communicating = sum_at_nodes(network, parameters.edge_probability)
+    communicating = network.sum_at_nodes(parameters.edge_probability)
     p_max = float(n * communicating.max()) if network.n_edges else 0.0
     node = parameters.node_probability
     # The first assumption of the proof, up to rounding.
