@@ -112,10 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         through with its traceback, since it is a defect to report.
     """
     # --debug is an option of the program, and may stand behind the command.
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    if debug:
-        given = ["--debug", *(word for word in given if word != "--debug")]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given, debug = [word for word in words if word != "--debug"], "--debug" in words
     # Typer may replace both streams.
     printed = sys.stdout, sys.stderr
     try:

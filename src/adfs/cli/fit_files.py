@@ -151,7 +151,7 @@ def _estimator(request: FitRequest) -> tuple[Estimator, Estimator | Search]:
             f"--class-weight and --multi-class are for classification, not for the loss {model.loss!r}"
         )
     # C for classes, alpha for numbers; 1 if neither is given.
-    weight = options.penalty_weight(model.loss, model.C, model.alpha)
+    weight = options.penalty_weight(model.loss, model)
     if search.cv is not None and weight is not None:
         raise InputError("--cv chooses the weight itself: leave out -C and --alpha, or give a grid")
     # The fields of the records are parameters of the estimators; each kind leaves out those of the other.
@@ -179,7 +179,7 @@ def _estimator(request: FitRequest) -> tuple[Estimator, Estimator | Search]:
 def _grid(loss: str, search: options.SearchOptions) -> list[list[float]]:
     """Return the grid of weights that cross-validation tries in a list, which is empty for its own grid."""
     # The grid of the other task is an error, as -C for a regression is.
-    text = options.penalty_weight(loss, search.C_grid, search.alpha_grid, ("--C-grid", "--alpha-grid"))
+    text = options.penalty_weight(loss, search, ("C_grid", "alpha_grid"))
     if text is None:
         return []
     option = "--C-grid" if search.C_grid is not None else "--alpha-grid"

@@ -190,9 +190,7 @@ def _report_end(fitted: Fitted, request: FitRequest, out: Path | None) -> int:
         advice = "scale the features to about 1, or raise the penalty (a smaller -C, a larger --alpha)"
         sentence, code = f"diverged after {passes:.3g} passes; {advice}", ExitCode.NOT_CONVERGED
     else:
-        # The limit that ended the fit: the passes are rounded, so they may be a little below theirs.
-        used_up = request.limits.seconds is None or passes >= 0.99 * request.model.max_iter
-        limit = "--max-passes" if used_up else "--max-seconds"
+        limit = "--max-passes" if request.limits.seconds is None else "--max-passes, --max-seconds"
         sentence = (
             f"stopped ({fitted.outcome}){chosen} at a gap of {gap:.1e} after {passes:.0f} passes, above "
             f"--tol {request.model.tol:g}; raise {limit} or --tol, or scale the features"
@@ -271,15 +269,10 @@ def predict(
         raise InputError("--proba and --decision are two different outputs: take one")
     check_outputs({"MODEL": model, "FILE": file}, {"--out": output.out})
     fitted, table = read_for(model, file, samples, labels_needed=False)
+    compute = fitted.proba if output.proba else fitted.decision if output.decision else fitted.predict
+    values = compute(table.X, table.offset)
     # Several columns have the classes as their heads.
-    header: list[object] = []
-    if output.proba:
-        values, header = fitted.proba(table.X, table.offset), list(fitted.classes or [])
-    elif output.decision:
-        values = fitted.decision(table.X, table.offset)
-        header = list(fitted.classes or []) if values.ndim == 2 else []
-    else:
-        values = fitted.predict(table.X, table.offset)
+    header: list[object] = list(fitted.classes or []) if values.ndim == 2 else []
     if samples.as_json:
         text = json.dumps({"columns": header or None, "predictions": values.tolist()}) + "\n"
     else:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -356,19 +356,13 @@ def all_ranks(deadline: float = 60.0) -> Iterator[MPI.Intracomm]:
         yield MPI.COMM_WORLD
 
 
-Given = TypeVar("Given", str, float)
-
-
-def penalty_weight(
-    loss: str, C: Given | None, alpha: Given | None, names: tuple[str, str] = ("-C", "--alpha")
-) -> Given | None:
-    """Return the value of the option that the loss takes: the first for classes, the second for numbers."""
+def penalty_weight(loss: str, record: Any, names: tuple[str, str] = ("C", "alpha")) -> Any:
+    """Return the field of a record that the loss takes: the first for classes, the second for numbers."""
     from adfs.problem.losses import LOSSES
 
-    # C is for losses of classes, alpha for losses of numbers.
     known = LOSSES.get(loss)  # an unknown loss is reported when the problem is built
-    regression = known is not None and known.task == "regression"
-    given, other, right, wrong = (alpha, C, *names[::-1]) if regression else (C, alpha, *names)
-    if other is not None:
-        raise InputError(f"the loss {loss!r} takes {right}, not {wrong}")
-    return given
+    taken, other = names[::-1] if known is not None and known.task == "regression" else names
+    if getattr(record, other) is not None:
+        given = option_names(record)
+        raise InputError(f"the loss {loss!r} takes {given[taken]}, not {given[other]}")
+    return getattr(record, taken)

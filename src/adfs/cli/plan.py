@@ -187,7 +187,7 @@ def _source(
     if any(value is not None for value in given.values()):
         raise InputError(f"{', '.join(names.values())} are for a plan without data")
     # In the objective of `adfs fit`, divided by the weight of the data, σ is 1/C or alpha.
-    options.penalty_weight(objective.loss, objective.C, objective.alpha)
+    options.penalty_weight(objective.loss, objective)
     sigma = 1.0 / objective.C if objective.C is not None else objective.alpha or 1.0
     problem, _ = make_setting(
         data, reading, options.ProblemOptions(network="path", loss=objective.loss, sigma=sigma, seed=seed)
@@ -282,10 +282,7 @@ def rates(data: Data, setting: ProblemOptions, reading: FileOptions, asked: Rate
     for _, value, text in facts:
         if text:
             print(f"  {text:<58} {value}" if isinstance(value, int) else f"  {text:<58} {value:.6g}")
-    print()
-    print(chosen)
-    print()
-    print("Table 1: time to divide the error by e, constants left out")
+    print(f"\n{chosen}\n\nTable 1: time to divide the error by e, constants left out")
     print(table[["time", "formula"]].to_string(float_format="{:.4g}".format))
 
 

@@ -368,11 +368,8 @@ def reproduce(
     if not reproduction.table.empty:
         print("Table 1: idealised time to divide the error by e; predictions leave constants out")
         print(table_text(reproduction.table).to_string())
-        print(
-            "\nTheorem 4: time per step on the clock of its proof, and its bound where its assumption holds"
-        )
-        print(step_time_text(reproduction.step_times).to_string(index=False))
-        print()
+        print("\nTheorem 4: time per step on the clock of its proof, its bound where its assumption holds")
+        print(step_time_text(reproduction.step_times).to_string(index=False), end="\n\n")
     if reproduction.findings:
         print("Claims" + (", on scaled-down settings" if quick else ""))
         for finding in reproduction.findings:

@@ -189,14 +189,12 @@ def claims_list(findings: Sequence[Finding]) -> str:
     """Return claims and verdicts as an HTML section, nothing without any."""
     if not findings:
         return ""
-    items = []
-    for finding in findings:
-        # The class decides the colour of the verdict.
-        kind = {"holds": "holds", "does not hold": "fails"}.get(finding.verdict, "open")
-        items.append(
-            f'<li><span class="verdict {kind}">{finding.verdict}</span> {html.escape(finding.text)}'
-            f'<br><span class="detail">{html.escape(finding.detail)}</span></li>'
-        )
+    # The class, "holds", "does" (not hold) or "undecided", decides the colour of the verdict.
+    items = [
+        f'<li><span class="verdict {finding.verdict}">{finding.verdict}</span> '
+        f'{html.escape(finding.text)}<br><span class="detail">{html.escape(finding.detail)}</span></li>'
+        for finding in findings
+    ]
     return f'<section><h2>Claims</h2><ul class="claims">{"".join(items)}</ul></section>'
 
 
@@ -205,9 +203,9 @@ def _table(results: Results) -> str:
     frame, shown = times_frame(results), time_table(results)
     best = frame.groupby("level")["median"].transform("min")
     cells = []
-    for (_, row), least, text in zip(frame.iterrows(), best, shown.to_numpy().ravel(), strict=True):
+    for (_, row), least in zip(frame.iterrows(), best, strict=True):
         # A cell: the time, and in small print the range of the seeds or how many reached the level.
-        cell, small = html.escape(text).replace(" ", "&nbsp;"), ""
+        cell, small = html.escape(row["text"]).replace(" ", "&nbsp;"), ""
         if math.isfinite(row["median"]):
             cell = f"<strong>{cell}</strong>" if row["median"] == least else cell
             high = number(row["high"]) if math.isfinite(row["high"]) else "…"
@@ -339,7 +337,7 @@ def write_folder(
     folder = Path(folder)
     frame, figures = results.frame(), draw_figures(results)
     texts = {
-        "times.csv": times_frame(results).to_csv(index=False),
+        "times.csv": times_frame(results).drop(columns="text").to_csv(index=False),
         "times.md": markdown(time_table(results)),
         "report.html": make_page(results, findings, figures),
     }

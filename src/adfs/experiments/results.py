@@ -148,16 +148,19 @@ def times_frame(results: Results) -> pd.DataFrame:
 
     One row per method and level: ``label``, ``level``, ``median``, ``low``, ``high`` (inf where a run did not
     reach the level), ``given_up`` (a lower bound of the median where that is inf, nan elsewhere),
-    ``reached``, ``seeds``. The lowest level is the target, where runs end.
+    ``reached``, ``seeds``, and ``text``: the median, ``> t`` if the median run ended above the level at the
+    time t, or ``diverged``. The lowest level is the target, where runs end.
     """
     rows = []
     target = results.comparison.target
     # 1e-2, 1e-4, … as far as they are above the target.
     levels = [*(10.0**-k for k in range(2, math.ceil(-math.log10(target)), 2)), target]
     for label in results.labels:
+        diverged = any(run.outcome is Outcome.DIVERGED for run in results.of(label))
         for level in levels:
             times = results.times(label, level)
             median, reached = results.median_time(label, level)
+            late = "diverged" if diverged else f"> {number(median)}"
             rows.append(
                 {
                     "label": label,
@@ -168,28 +171,20 @@ def times_frame(results: Results) -> pd.DataFrame:
                     "given_up": math.nan if reached else median,
                     "reached": int(np.count_nonzero(np.isfinite(times))),
                     "seeds": times.size,
+                    "text": number(median) if reached else late,
                 }
             )
     return pd.DataFrame(rows)
 
 
 def time_table(results: Results) -> pd.DataFrame:
-    """Return the medians as text, one row per method, one column per level.
-
-    Where the median run did not reach the level, the text is ``> t`` if runs ended at the time t, or
-    ``diverged``.
-    """
+    """Return the medians as text, one row per method, one column per level."""
     frame = times_frame(results)
-    cells = []
-    for _, row in frame.iterrows():
-        diverged = any(run.outcome is Outcome.DIVERGED for run in results.of(row["label"]))
-        late = "diverged" if diverged else f"> {number(row['given_up'])}"
-        cells.append(number(row["median"]) if math.isfinite(row["median"]) else late)
     # 1e-06 rather than 1e-6: these are the names of the columns in files, too.
     levels = frame["level"].unique()
     columns = [f"{level:.0e}" if float(f"{level:.0e}") == level else f"{level:g}" for level in levels]
     index = pd.Index(results.labels, name="method")
-    return pd.DataFrame(np.reshape(cells, (len(index), len(columns))), index, columns)
+    return pd.DataFrame(frame["text"].to_numpy().reshape(len(index), len(columns)), index, columns)
 
 
 def markdown(table: pd.DataFrame) -> str:
