@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +14,6 @@ from sklearn.preprocessing import scale
 
 import adfs
 from adfs.algorithms import METHODS
-from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs, draw_edges
 from adfs.experiments.report import layout
 from adfs.pages import COLORS, line_options, line_styles
 from adfs.runtimes.clock import Clock
@@ -20,6 +21,10 @@ from adfs.runtimes.joint_problem import place
 from adfs.schedule import frame, make_schedule
 from adfs.stages.boxes import intervals
 from adfs.theory import AugmentedGraph
+
+# The literal form of ADFS is part of the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from literal_adfs import LagState, MeanLagAdfs, draw_edges
 
 BLUE, RED, GREEN, PINK, ORANGE, _ = COLORS
 SOFT = "0.48"

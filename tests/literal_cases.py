@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.problem import MultinomialLogisticTerm
 from adfs.problem.losses import get_loss
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
+from literal_adfs import AdfsState, LiteralAdfs, draw_edges
 from literal_methods import LiteralNsAdfs
 from loss_cases import ONE_OUTPUT
 

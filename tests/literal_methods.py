@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.adfs_literal import AdfsState
 from adfs.algorithms.interior_point import quadratic_pieces
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, lazy_gossip
@@ -25,6 +24,7 @@ from adfs.theory.baselines import (
     MsdaParameters,
     PointSagaParameters,
 )
+from literal_adfs import AdfsState
 
 
 class NsLagState(NamedTuple):

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 import adfs
 from adfs.algorithms import METHODS, Setting
-from adfs.algorithms.adfs_literal import LagState, MeanLagAdfs
 from adfs.errors import InputError
 from adfs.problem.views import BoxedProblem
 from adfs.runtimes import Delays, Grid, Record, Run, RunOptions, run_method
@@ -23,6 +22,7 @@ from adfs.stages.boxes import intervals
 from adfs.theory import AugmentedGraph, BlockParameters, Parameters
 from adfs.theory.theorems import theorem2_error
 from baseline_cases import gossip_here
+from literal_adfs import LagState, MeanLagAdfs
 from literal_methods import LiteralBlockAdfs
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp

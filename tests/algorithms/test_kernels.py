@@ -7,11 +7,11 @@ import pytest
 import scipy.sparse as sp
 
 from adfs.algorithms import METHODS, Setting, Work
-from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.network import Network
 from adfs.problem import LOSSES, Multinomial, Problem
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters, Parameters
 from baseline_cases import gossip_here
+from literal_adfs import MeanLagAdfs
 from literal_methods import LiteralBlockAdfs, VelocityNsAdfs
 from loss_cases import ONE_OUTPUT, few_of
 from schedule_twins import coin, round_samples

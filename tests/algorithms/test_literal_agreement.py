@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adfs
-from adfs.algorithms.adfs_literal import LiteralAdfs, MeanLagAdfs, draw_edges
 from adfs.theory import AugmentedGraph, NonSmoothParameters, Parameters
 from apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
+from literal_adfs import LiteralAdfs, MeanLagAdfs, draw_edges
 from literal_cases import NON_SMOOTH, SMOOTH, cases, make_parameters, random_case
 from literal_methods import LiteralNsAdfs, VelocityNsAdfs
 

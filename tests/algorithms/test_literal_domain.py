@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, draw_edges
 from adfs.theory import AugmentedGraph, NonSmoothParameters
 from apcg_oracle import GeneralizedApcg, non_smooth_coefficients
+from literal_adfs import AdfsState, draw_edges
 from literal_cases import NON_SMOOTH, SMOOTH, cases, domain_excess, make_parameters, random_case, run_literal
 
 BOUNDED = ("hinge", "absolute", "quantile", "epsilon_insensitive", "huber", "smoothed_hinge", "logistic")

@@ -7,10 +7,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import adfs
-from adfs.algorithms.adfs_literal import LiteralAdfs, MeanLagAdfs, draw_edges
 from adfs.problem import Term
 from adfs.theory import AugmentedGraph, NonSmoothParameters, smoothness_limit
 from apcg_oracle import GeneralizedApcg, constant_coefficients, non_smooth_coefficients
+from literal_adfs import LiteralAdfs, MeanLagAdfs, draw_edges
 from literal_cases import multinomial_terms
 from literal_methods import LiteralNsAdfs, VelocityNsAdfs
 

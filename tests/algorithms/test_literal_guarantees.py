@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs
 from adfs.problem.losses import get_loss
 from adfs.theory import (
     AugmentedGraph,
@@ -19,6 +18,7 @@ from adfs.theory import (
     theorem3_bound,
 )
 from apcg_oracle import constant_coefficients
+from literal_adfs import AdfsState, LiteralAdfs
 from literal_cases import (
     box_dual_optimum,
     make_parameters,

@@ -13,13 +13,13 @@ from scipy.optimize import brentq
 
 import adfs
 from adfs.algorithms import METHODS, Setting
-from adfs.algorithms.adfs_literal import MeanLagAdfs
 from adfs.problem import losses
 from adfs.problem.exponential_losses import exponential_root
 from adfs.problem.losses import Loss, get_loss
 from adfs.problem.samples import ShiftedLabel
 from adfs.stages.boxes import first_curvatures, with_curvatures
 from adfs.theory import AugmentedGraph, Parameters
+from literal_adfs import MeanLagAdfs
 
 CASES = [("poisson", 0.0), ("poisson", 3.0), ("poisson", 250.0), ("gamma", 0.02), ("gamma", 7.0)]
 every = pytest.mark.parametrize(("name", "b"), CASES)

@@ -13,7 +13,6 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import adfs
-from adfs.algorithms.adfs_literal import AdfsState, LiteralAdfs, draw_edges
 from adfs.problem.terms import Term
 from adfs.theory import (
     AugmentedGraph,
@@ -25,6 +24,7 @@ from adfs.theory import (
 )
 from adfs.theory.records import network_constant
 from apcg_oracle import ApcgState, GeneralizedApcg, constant_coefficients
+from literal_adfs import AdfsState, LiteralAdfs, draw_edges
 from literal_cases import (
     domain_excess,
     make_parameters,

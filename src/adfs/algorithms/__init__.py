@@ -1,4 +1,4 @@
-"""The algorithms: literal forms that read beside the paper, and the compiled ones that run."""
+"""The methods, and the contract between them and the runtimes."""
 
 from adfs.algorithms.adfs import Adfs, Apcg
 from adfs.algorithms.adfs_block import AdfsBlock

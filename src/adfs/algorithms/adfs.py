@@ -84,8 +84,7 @@ class AdfsProcess(CenterProcess, EventProcess):
 class GeneralAdfsProcess(EventProcess):
     """ADFS in progress on terms with a prox of their own: interpreted, d numbers per dual variable.
 
-    The steps are those of :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`, without copying the whole state
-    at every event.
+    The steps are those of the literal twin in the tests, without copying the whole state at every event.
     """
 
     def __init__(self, setting: Setting[Parameters]) -> None:

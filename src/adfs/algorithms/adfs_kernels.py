@@ -1,6 +1,6 @@
 """The kernels of ADFS in the mean/lag form: events of a schedule executed at the speed of the memory.
 
-The literal twin is :class:`adfs.algorithms.adfs_literal.MeanLagAdfs`; the tests hold these kernels to it.
+The literal twin is `MeanLagAdfs` in the tests, which hold these kernels to it.
 What makes them fast, and changes nothing else:
 
 - the dual variable of a sample is a multiple of its row, so a sample has two scalars;
