@@ -130,8 +130,8 @@ def test_point_saga_shrinks_its_measure_as_promised_from_any_state(loss):
         for row in range(whole.n_samples):
             process = start("point-saga", problem, network)
             process.state.table[...] = table
-            process.state.vectors[:, 0] = x
-            process.state.vectors[:, 1] = whole.row_total(table) / p.n_terms
+            process.state.vectors.real = x
+            process.state.vectors.imag = whole.row_total(table) / p.n_terms
             one = np.array([1.0]), np.array([0], dtype=np.int32), np.array([row], dtype=np.int32)
             process.run(Events(*one), 0, 1)
             after.append(measure(process.primal()[0], process.state.table))

@@ -78,10 +78,10 @@ def test_lbfgs_directions_are_those_of_the_pairs():
     process = drive(start("lbfgs", problem, network), 9)
     count, (steps, changes) = len(process.pairs), process.pairs.pairs
     assert 3 <= count < 20
-    newest = count - 1
+    steps, changes, newest = steps[-count:], changes[-count:], -1  # the newest pair is last
     scales = np.diag(process.diagonal)
     inverse = steps[newest] @ changes[newest] / (changes[newest] @ scales @ changes[newest]) * scales
-    for s, y in zip(steps[:count], changes[:count], strict=True):
+    for s, y in zip(steps, changes, strict=True):
         left = np.eye(6) - np.outer(s, y) / (s @ y)
         inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
     found = process.pairs.multiply(process.gradient, process.diagonal)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from adfs.algorithms.adfs_kernels import (
-    AdfsConstants,
     AdfsParts,
     adfs_parts,
     center_iterate,
@@ -25,6 +24,7 @@ from adfs.algorithms.base import EventProcess, Method, Process, Setting
 from adfs.algorithms.costs import UNKNOWN, Cost, dual_cost, inverse_rate, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
 from adfs.network import Network
+from adfs.problem import FiniteSum
 from adfs.problem.evaluation import sampling_weights
 from adfs.schedule import Events
 from adfs.theory import Facts, Parameters
@@ -42,10 +42,24 @@ class CenterProcess(Process):
         return True
 
 
-class AdfsProcess(CenterProcess, EventProcess):
+class LagProcess(CenterProcess):
+    """A process that takes the steps of ADFS, with x and v as their mean and the lag between them."""
+
+    def hold(self, adfs: AdfsParts, problem: FiniteSum) -> None:
+        """Keep the arguments of the kernels of ADFS."""
+        self.adfs, self.state = adfs, adfs.state
+        self._duals_shape = (problem.n_samples, *problem.dual_shape)
+
+    def primal(self, read: str = "x") -> np.ndarray:
+        return center_iterates(self.adfs, self.position, read)
+
+    def dual(self) -> np.ndarray:
+        return dual_scalars(self.adfs, self.position, -1.0).reshape(self._duals_shape)
+
+
+class AdfsProcess(LagProcess, EventProcess):
     """ADFS in progress over a block of nodes."""
 
-    parts: AdfsParts
     kernels = register_kernels(AdfsParts, EventKernels(run_events, center_iterate, receive))
 
     def __init__(self, setting: Setting[Parameters]) -> None:
@@ -59,26 +73,8 @@ class AdfsProcess(CenterProcess, EventProcess):
         probability = np.where(parameters.node_probability > 0.0, parameters.node_probability, 1.0)[block]
         mixing = parameters.root_sums[block] * (parameters.contraction / probability)
         steps = parameters.virtual_weight[block] / parameters.dual_curvature
-        edge_step, edge_mixing = parameters.edge_steps()
-        self.constants = AdfsConstants(
-            log_decay=parameters.log_decay,
-            beta=problem.samples.loss.beta,
-            nodes=np.stack([1.0 / sigma, mixing, steps], axis=1),
-            edge_step=edge_step,
-            edge_mixing=edge_mixing,
-            ends=self.ends,
-            slot=self.slot,
-            penalty=problem.penalty,
-        )
-        self.parts = adfs_parts(problem, self.constants)
-        self.state = self.parts.state
-        self._duals_shape = (problem.n_samples, *problem.dual_shape)
-
-    def primal(self, read: str = "x") -> np.ndarray:
-        return center_iterates(self.constants, self.state, self.position, read)
-
-    def dual(self) -> np.ndarray:
-        return dual_scalars(self.parts, self.position, -1.0).reshape(self._duals_shape)
+        self.hold(adfs_parts(setting, mixing, steps, *parameters.edge_steps()), problem)
+        self.parts = self.adfs
 
 
 class GeneralAdfsProcess(EventProcess):

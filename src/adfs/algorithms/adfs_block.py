@@ -12,17 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.adfs import CenterProcess
-from adfs.algorithms.adfs_kernels import (
-    AdfsConstants,
-    AdfsParts,
-    adfs_parts,
-    center_iterates,
-    compute,
-    decay,
-    dual_scalars,
-)
-from adfs.algorithms.base import Method, Setting, block_slots
+from adfs.algorithms.adfs import LagProcess
+from adfs.algorithms.adfs_kernels import AdfsParts, adfs_parts, compute, decay
+from adfs.algorithms.base import Method, Setting
 from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
 from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
@@ -104,7 +96,7 @@ def _end(parts: BlockParts, t: int, pulls: np.ndarray) -> int:
     return t + 1
 
 
-class AdfsBlockProcess(CenterProcess, RoundProcess):
+class AdfsBlockProcess(LagProcess, RoundProcess):
     """Block-synchronous ADFS in progress over a block of nodes."""
 
     kernels = register_kernels(BlockParts, RoundKernels(_begin, _end))
@@ -116,36 +108,20 @@ class AdfsBlockProcess(CenterProcess, RoundProcess):
         sigma, rho, p_comm = parameters.sigma[block], parameters.contraction, parameters.p_comm
         mixing = parameters.root_sums[block] * (rho / (1.0 - p_comm))
         steps = np.full(block.size, parameters.virtual_weight / parameters.dual_curvature)
-        self.constants = AdfsConstants(
-            log_decay=parameters.log_decay,
-            beta=problem.samples.loss.beta,
-            nodes=np.stack([1.0 / sigma, mixing, steps], axis=1),
-            edge_step=np.empty(0),
-            edge_mixing=np.empty(0),
-            ends=setting.network.ends,
-            slot=block_slots(setting.network, block),
-            penalty=problem.penalty,
-        )
+        self.hold(adfs_parts(setting, mixing, steps, np.empty(0), np.empty(0)), problem)
         roots = sampling_weights(problem.smoothness, problem.active, problem.node_starts, sigma)
         tables = AliasTables.build(roots, problem.node_starts, node_ids=block)
         # A round of samples draws one sample at every node that has any.
         self.samples_per_round = int(np.count_nonzero(tables.drawable))
-        adfs, window = adfs_parts(problem, self.constants), round_window(setting.seed, tables, p_comm)
+        window = round_window(setting.seed, tables, p_comm)
         # Without gossip (a single node) its constants are never used.
         step = rho / (parameters.dual_curvature * p_comm) if p_comm > 0.0 else 0.0
         gossip_mixing = rho / p_comm if p_comm > 0.0 else 0.0
-        self.parts: BlockParts = BlockParts(adfs, window, step, gossip_mixing)
-        self.state = adfs.state
+        self.parts = BlockParts(self.adfs, window, step, gossip_mixing)
 
     def count(self, rounds: int, products: int) -> None:
         # A round has either samples or a product.
         super().count(rounds - products, products)
-
-    def primal(self, read: str = "x") -> np.ndarray:
-        return center_iterates(self.constants, self.state, self.position, read)
-
-    def dual(self) -> np.ndarray:
-        return dual_scalars(self.parts.adfs, self.position, -1.0)
 
 
 class AdfsBlock(Method[BlockParameters]):

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from adfs.algorithms.base import Setting, block_slots
 from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_late
 from adfs.compilation import compiled, fma, inlined, kernel, overloads
-from adfs.problem import FiniteSum, Samples
+from adfs.problem import Samples
 from adfs.problem.gaps import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox
 from adfs.problem.losses import outputs
@@ -37,8 +38,9 @@ from adfs.problem.samples import (
 )
 from adfs.problem.views import sample_curvature, sample_dual_prox
 
-# ê grows as the scale shrinks: both stay far from the ends of the floating-point range.
-_SMALLEST_SCALE = 1e-60
+#: A vector that is stored apart from its scale grows as the scale shrinks. Below this it is folded in,
+#: long before either reaches an end of the floating-point range.
+SMALLEST_SCALE = 1e-60
 _ROOM_ROWS = ROOM_ROWS + 2  # the room of the prox, and the dual variable at v and after the step
 
 
@@ -99,9 +101,25 @@ class AdfsParts(NamedTuple):
     room: np.ndarray
 
 
-def adfs_parts(problem: FiniteSum, constants: AdfsConstants) -> AdfsParts:
-    """Return the arguments of the kernels at time 0, with all variables 0."""
+def adfs_parts(
+    setting: Setting, mixing: np.ndarray, steps: np.ndarray, edge_step: np.ndarray, edge_mixing: np.ndarray
+) -> AdfsParts:
+    """Return the arguments of the kernels at time 0, with all variables 0.
+
+    ``mixing`` and ``steps`` (k,) are the second and the third of the nodes' constants.
+    """
+    problem, parameters, block = setting.problem, setting.parameters, setting.block
     n, n_outputs = problem.n_nodes, problem.n_outputs
+    constants = AdfsConstants(
+        log_decay=parameters.log_decay,
+        beta=problem.samples.loss.beta,
+        nodes=np.stack([1.0 / parameters.sigma[block], mixing, steps], axis=1),
+        edge_step=edge_step,
+        edge_mixing=edge_mixing,
+        ends=setting.network.ends,
+        slot=block_slots(setting.network, block),
+        penalty=problem.penalty,
+    )
     state = AdfsState(
         np.zeros((n, problem.n_features), np.complex128),
         np.zeros(problem.n_samples * n_outputs, np.complex128),
@@ -116,7 +134,7 @@ def decay(parts: AdfsParts, i: int | np.uint64, time: float) -> float:
     state = parts.state
     scale = state.clocks[i, 0] * math.exp(parts.constants.log_decay * (time - state.clocks[i, 1]))
     state.clocks[i, 1] = time
-    if scale < _SMALLEST_SCALE:
+    if scale < SMALLEST_SCALE:
         # Rare: once in some hundred passes. Fold the scale into ê of the centre and of all samples.
         for k in range(state.centers.shape[1]):
             state.centers[i, k] = complex(state.centers[i, k].real, scale * state.centers[i, k].imag)
@@ -138,6 +156,38 @@ def exchange(parts: Any, edge: int, time: float) -> None:
     raise NotImplementedError("compiled code only")
 
 
+@inlined
+def center_products(
+    rows: Rows, j: np.uint64, center: np.ndarray, first: np.uint64
+) -> tuple[float, float, float]:
+    """Return the products of row j with both parts of a centre, from column ``first`` on, and ‖x_j‖²."""
+    start, stop = row_span(rows, j)
+    along_real = 0.0
+    along_imag = 0.0
+    norm = 0.0
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        pair = center[first + row_column(rows, j, k)]
+        along_real += entry * pair.real
+        along_imag += entry * pair.imag
+        norm += entry * entry
+    return along_real, along_imag, norm
+
+
+@inlined
+def move_center(
+    rows: Rows, j: np.uint64, center: np.ndarray, first: np.uint64, real: float, imag: float
+) -> None:
+    """Subtract multiples of row j from both parts of a centre, from column ``first`` on."""
+    start, stop = row_span(rows, j)
+    # Only the non-zeros of the row: they are what a sample costs.
+    for k in range(start, stop):
+        entry = row_entry(rows, j, k)
+        column = first + row_column(rows, j, k)
+        pair = center[column]
+        center[column] = complex(pair.real - real * entry, pair.imag - imag * entry)
+
+
 def _along(
     penalty: Penalty,
     i: np.uint64,
@@ -154,16 +204,7 @@ def _along(
 def _along_plain(
     penalty: Ridge, i: np.uint64, rows: Rows, j: np.uint64, center: np.ndarray, half: float, first: np.uint64
 ) -> tuple[float, float]:
-    start, stop = row_span(rows, j)
-    along_mean = 0.0
-    along_lag = 0.0
-    norm = 0.0
-    for k in range(start, stop):
-        entry = row_entry(rows, j, k)
-        pair = center[first + row_column(rows, j, k)]
-        along_mean += entry * pair.real
-        along_lag += entry * pair.imag
-        norm += entry * entry
+    along_mean, along_lag, norm = center_products(rows, j, center, first)
     return along_mean - half * along_lag, norm
 
 
@@ -199,7 +240,6 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     samples, constants, state = parts.samples, parts.constants, parts.state
     rows = samples.rows
     scale = decay(parts, i, time)
-    start, stop = row_span(rows, j)
     # The margin of the sample at x_i/σ_i, with x = c − e/2.
     center = state.centers[i]
     along, norm = _along(constants.penalty, i, rows, j, center, 0.5 * scale, np.uint64(0))
@@ -221,11 +261,7 @@ def _compute_one(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> N
     to_mean = 0.5 * (1.0 + mixing) * change
     to_lag = (1.0 - mixing) / scale * change
     state.duals[j] = complex(dual.real + to_mean, dual.imag + to_lag)
-    for k in range(start, stop):
-        entry = row_entry(rows, j, k)
-        column = row_column(rows, j, k)
-        pair = center[column]
-        center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
+    move_center(rows, j, center, np.uint64(0), to_mean, to_lag)
 
 
 def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) -> None:
@@ -263,17 +299,12 @@ def _compute_several(parts: AdfsParts, i: np.uint64, j: np.uint64, time: float) 
     multinomial_dual_prox(moved, h, int(plain_label(samples.y, j)), weight, parts.room)
     # The jumps of the dual variable and of the centre.
     for output in range(n_outputs):
-        first = np.uint64(output * width)
         change = moved[output] - at_v[output]
         to_mean = 0.5 * (1.0 + mixing) * change
         to_lag = (1.0 - mixing) / scale * change
         dual = state.duals[first_dual + output]
         state.duals[first_dual + output] = complex(dual.real + to_mean, dual.imag + to_lag)
-        for k in range(start, stop):
-            entry = row_entry(rows, j, k)
-            column = first + row_column(rows, j, k)
-            pair = center[column]
-            center[column] = complex(pair.real - to_mean * entry, pair.imag - to_lag * entry)
+        move_center(rows, j, center, np.uint64(output * width), to_mean, to_lag)
 
 
 @overloads(compute)
@@ -401,8 +432,9 @@ def dual_scalars(parts: AdfsParts, time: float, side: float) -> np.ndarray:
     return out
 
 
-def center_iterates(constants: AdfsConstants, state: AdfsState, time: float, read: str) -> np.ndarray:
+def center_iterates(parts: AdfsParts, time: float, read: str) -> np.ndarray:
     """Return θ_i of the block's nodes at x or v as of one time, (k, d); x_i/σ_i without an ℓ1 term."""
+    constants, state = parts.constants, parts.state
     lag = state.clocks[:, 0] * np.exp(constants.log_decay * (time - state.clocks[:, 1]))
     side = (-0.5 if read == "x" else 0.5) * lag[:, None]
     iterate = state.centers.real + side * state.centers.imag

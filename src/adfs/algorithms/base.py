@@ -41,6 +41,7 @@ else:
 
 Options: TypeAlias = Mapping[str, Any]  #: a method's own options, as users give them
 Source: TypeAlias = FiniteSum | NodeSummary  #: the data, or the numbers per node that constants are made of
+Choice: TypeAlias = Callable[[Source, Network, float], Any]  #: computes a named set of constants for a τ
 
 
 class Work(NamedTuple):
@@ -246,8 +247,6 @@ class Method(ABC, Generic[P]):
         Whether a check after a round costs no pass, and its rounds end where rounding does.
     reference_order : float
         Its place in the order in which `Problem.optimum` tries methods; infinite: never.
-    refines : bool
-        Whether a run improves its constants by sums over all nodes.
     stages : str
         The name of the rule that decides about the stages of a run; without one a run has one stage. The
         rules are in `adfs.stages`.
@@ -283,11 +282,10 @@ class Method(ABC, Generic[P]):
     baseline: ClassVar[bool] = False
     checks_every_round: ClassVar[bool] = False
     reference_order: ClassVar[float] = math.inf
-    refines: ClassVar[bool] = False
     stages: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     record: ClassVar[type[Any]] = NoParameters
-    choices: ClassVar[Mapping[str, Callable[[Source, Network, float], Any]]] = MappingProxyType(
+    choices: ClassVar[Mapping[str, Choice]] = MappingProxyType(
         {"theory": lambda problem, network, tau: NoParameters()}
     )
     process: ClassVar[Callable[..., Process]]
@@ -334,11 +332,8 @@ class Method(ABC, Generic[P]):
         return parameters
 
     def refine(self, parameters: P, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]) -> P:
-        """Return named constants improved by sums over all nodes (``total`` of a `Gossip`).
-
-        A run calls it once, if the method ``refines`` its constants.
-        """
-        raise NotImplementedError
+        """Return named constants improved by sums over all nodes (``total`` of a `Gossip`)."""
+        return parameters
 
     def effort(self, parameters: P, sizes: NodeSizes, network: Network) -> EventEffort | RoundEffort:
         """Return the work of an event or a round, for the clock."""
@@ -417,9 +412,13 @@ class Method(ABC, Generic[P]):
                 raise unknown_name(f"option of {self.name!r}", option, known or ("(none)",))
 
 
-def theory_choice(record: Any) -> Mapping[str, Callable[[Source, Network, float], Any]]:
-    """Return the choices of a method with one set of constants, ``record.theory(problem, network)``."""
-    return MappingProxyType({"theory": lambda problem, network, tau: record.theory(problem, network)})
+def without_tau(functions: Mapping[str, Callable[[Source, Network], Any]]) -> Mapping[str, Choice]:
+    """Return the choices of a method whose constants are functions of the problem and the network alone."""
+
+    def choice(function: Callable[[Source, Network], Any]) -> Choice:
+        return lambda problem, network, tau: function(problem, network)
+
+    return MappingProxyType({name: choice(function) for name, function in functions.items()})
 
 
 METHODS: dict[str, Method] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import EventProcess, Method, Options, Setting
+from adfs.algorithms.base import EventProcess, Method, Options, Setting, without_tau
 from adfs.algorithms.costs import Cost, EventEffort, RoundEffort
 from adfs.algorithms.dual_gradient import DualSolver, dual_gradient, dual_gradients, make_solver
 from adfs.algorithms.method_kernels import EventKernels, RoundKernels, register_kernels
@@ -177,12 +177,7 @@ class Msda(Method[MsdaParameters]):
     options = ("rounds",)
 
     record, process = MsdaParameters, MsdaProcess
-    choices = MappingProxyType(
-        {
-            "theory": lambda problem, network, tau: MsdaParameters.theory(problem, network),
-            "ssda": lambda problem, network, tau: MsdaParameters.theory(problem, network, rounds=1),
-        }
-    )
+    choices = without_tau({"theory": MsdaParameters.theory, "ssda": partial(MsdaParameters.theory, rounds=1)})
 
     def adapt(self, parameters: MsdaParameters, options: Options) -> MsdaParameters:
         return parameters.with_rounds(options["rounds"]) if "rounds" in options else parameters
@@ -361,12 +356,7 @@ class Esdacd(Method[EsdacdParameters]):
     baseline = True
 
     record, process = EsdacdParameters, EsdacdProcess
-    choices = MappingProxyType(
-        {
-            "theory": lambda problem, network, tau: EsdacdParameters.theory(problem, network),
-            "paper": lambda problem, network, tau: EsdacdParameters.paper(problem, network),
-        }
-    )
+    choices = without_tau({"theory": EsdacdParameters.theory, "paper": EsdacdParameters.paper})
 
     def position_of(self, parameters: EsdacdParameters, sizes: NodeSizes, passes: float) -> float:
         # An event processes all samples of both ends.

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, theory_choice
+from adfs.algorithms.base import Method, Setting, without_tau
 from adfs.algorithms.costs import Cost, RoundEffort, gradient_work
 from adfs.algorithms.method_kernels import (
     RoundKernels,
@@ -109,10 +109,9 @@ class Agd(Method[AgdParameters]):
     label: ClassVar[str] = "AGD"
     kind: ClassVar[str] = "single"
     baseline = True
-    refines = True
 
     record, process = AgdParameters, AgdProcess
-    choices = theory_choice(AgdParameters)
+    choices = without_tau({"theory": AgdParameters.theory})
 
     def refine(
         self, parameters: AgdParameters, problem: FiniteSum, total: Callable[[np.ndarray], np.ndarray]
@@ -243,4 +242,4 @@ class Extra(Method[ExtraParameters]):
     baseline = True
 
     record, process = ExtraParameters, ExtraProcess
-    choices = theory_choice(ExtraParameters)
+    choices = without_tau({"theory": ExtraParameters.theory})

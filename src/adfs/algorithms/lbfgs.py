@@ -199,70 +199,46 @@ class CurvaturePairs:
     Attributes
     ----------
     pairs : ndarray of shape (2, memory, d)
-        The steps and the changes, each new pair in the place of the oldest.
-    products : ndarray of shape (2, memory)
-        Step times change, and room for the factors of a multiplication.
-    places : ndarray of shape (2,), int64
-        The number of pairs, and the place of the next one.
+        The steps and the changes, the newest last.
+    products : ndarray of shape (memory,)
+        Step times change; 0 where there is no pair yet.
     """
 
     def __init__(self, memory: int, d: int) -> None:
-        self.pairs, self.products = np.zeros((2, memory, d)), np.zeros((2, memory))
-        self.places = np.zeros(2, dtype=np.int64)
+        self.pairs, self.products = np.zeros((2, memory, d)), np.zeros(memory)
 
     def __len__(self) -> int:
-        return int(self.places[0])
+        return int(np.count_nonzero(self.products))
 
     def clear(self) -> None:
         """Forget all pairs."""
-        self.places[:] = 0
+        self.products[:] = 0.0
 
     def add(self, step: np.ndarray, change: np.ndarray, noise: float = 0.0) -> None:
         """Keep a pair, unless its curvature is below the noise, relative to its lengths."""
-        product, memory = inner_product(step, change), self.products.shape[1]
+        product = inner_product(step, change)
         if product > noise * math.sqrt(inner_product(step, step) * inner_product(change, change)):
-            place = self.places[1]
-            self.pairs[0, place], self.pairs[1, place], self.products[0, place] = step, change, product
-            self.places[:] = min(self.places[0] + 1, memory), (place + 1) % memory
+            self.pairs[:, :-1], self.products[:-1] = self.pairs[:, 1:], self.products[1:]
+            self.pairs[0, -1], self.pairs[1, -1], self.products[-1] = step, change, product
 
     def multiply(self, vector: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
         """Return the inverse Hessian times a vector; without pairs it is the diagonal (d,)."""
-        out = vector.copy()
-        _two_loops(self.pairs, self.products, self.places, diagonal, out)
+        (steps, changes), products = self.pairs, self.products
+        oldest_first = np.flatnonzero(products)
+        out, factors = vector.copy(), np.zeros_like(products)
+        for k in oldest_first[::-1]:
+            factors[k] = inner_product(steps[k], out) / products[k]
+            out -= factors[k] * changes[k]
+        # Between the loops the diagonal, scaled so that it has the curvature of the newest pair.
+        squares = inner_product(changes[-1] * changes[-1], diagonal) if len(self) else 0.0
+        out *= (products[-1] / squares if squares > 0.0 else 1.0) * diagonal
+        for k in oldest_first:
+            out += (factors[k] - inner_product(changes[k], out) / products[k]) * steps[k]
         return out
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the state as named arrays, not copies."""
-        return {"pairs": self.pairs, "products": self.products, "places": self.places}
-
-
-@kernel
-def _two_loops(
-    pairs: np.ndarray, products: np.ndarray, places: np.ndarray, diagonal: np.ndarray, out: np.ndarray
-) -> None:
-    """Multiply ``out`` by the inverse Hessian, in place: from the newest pair to the oldest, and back."""
-    steps, changes, factors = pairs[0], pairs[1], products[1]
-    count, newest, memory = places[0], places[1] - 1, factors.size
-    for number in range(count):
-        place = (newest - number) % memory
-        factors[place] = inner_product(steps[place], out) / products[0, place]
-        for k in range(out.size):
-            out[k] -= factors[place] * changes[place, k]
-    # Between the loops the diagonal, scaled so that it has the curvature of the newest pair.
-    scale = 1.0
-    if count > 0:
-        place = newest % memory
-        squares = 0.0
-        for k in range(out.size):
-            squares += changes[place, k] * changes[place, k] * diagonal[k]
-        scale = products[0, place] / squares if squares > 0.0 else 1.0
-    for k in range(out.size):
-        out[k] *= scale * diagonal[k]
-    for number in range(count - 1, -1, -1):
-        place = (newest - number) % memory
-        factor = factors[place] - inner_product(changes[place], out) / products[0, place]
-        for k in range(out.size):
-            out[k] += factor * steps[place, k]
+        return {"pairs": self.pairs, "products": self.products}
 
 
 @kernel

@@ -42,18 +42,6 @@ _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # of a row; after these the processor's own prefetcher has recognised the pattern
 
 
-@kernel
-def sends_nothing(parts: tuple[object, ...], i: int, time: float, out: np.ndarray) -> None:
-    """Write nothing: the method runs on one machine."""
-
-
-@kernel
-def takes_nothing(
-    parts: tuple[object, ...], edge: int, i: int, time: float, own: np.ndarray, other: np.ndarray
-) -> None:
-    """Take nothing: the method runs on one machine."""
-
-
 class EventKernels(NamedTuple):
     """An event, as compiled functions of a method's parts.
 
@@ -70,8 +58,8 @@ class EventKernels(NamedTuple):
     """
 
     run: Callable[..., int]
-    outgoing: Callable[..., None] = sends_nothing
-    incoming: Callable[..., None] = takes_nothing
+    outgoing: Callable[..., None]
+    incoming: Callable[..., None]
 
 
 class RoundKernels(NamedTuple):

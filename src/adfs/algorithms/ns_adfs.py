@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adfs.algorithms.adfs import AdfsProcess, CenterProcess
-from adfs.algorithms.adfs_kernels import compute, exchange, run_events
+from adfs.algorithms.adfs_kernels import center_products, compute, exchange, move_center, run_events
 from adfs.algorithms.base import EventProcess, Method, Setting
 from adfs.algorithms.costs import Cost, dual_cost, network_links
 from adfs.algorithms.method_kernels import EventKernels, register_kernels
@@ -20,7 +20,7 @@ from adfs.compilation import fma, inlined, kernel, overloads
 from adfs.network import Network
 from adfs.problem import Loss, Samples
 from adfs.problem.losses import weighted_conjugate_prox
-from adfs.problem.samples import kind_of, label_at, row_column, row_entry, row_span
+from adfs.problem.samples import kind_of, label_at
 from adfs.theory import Facts, NonSmoothParameters, Parameters
 
 
@@ -70,18 +70,9 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     samples, constants, state = parts.samples, parts.constants, parts.state
     rows = samples.rows
     increment, weight_after = _coefficients(constants, time)
-    start, stop = row_span(rows, j)
     # The margin of the sample at y = v + u/A_{t+1}.
     center = state.centers[i]
-    along_v = 0.0
-    along_u = 0.0
-    norm = 0.0
-    for k in range(start, stop):
-        entry = row_entry(rows, j, k)
-        pair = center[row_column(rows, j, k)]
-        along_v += entry * pair.real
-        along_u += entry * pair.imag
-        norm += entry * entry
+    along_v, along_u, norm = center_products(rows, j, center, np.uint64(0))
     margin = (along_v + along_u / weight_after) * constants.inverse_sigma[i]
     # The prox of a_{t+1}η·wℓ*(·/w), in units of the row.
     h = increment * constants.sample_weight[i] / norm
@@ -94,12 +85,7 @@ def _compute(parts: NsParts, i: np.uint64, j: np.uint64, time: float) -> None:
     change = moved - dual.real
     to_u = (increment * constants.sample_mixing[i] - weight_after) * change
     state.duals[j] = complex(moved, dual.imag + to_u)
-    # The centre moves along the row only: the cost of a sample is its non-zeros.
-    for k in range(start, stop):
-        entry = row_entry(rows, j, k)
-        column = row_column(rows, j, k)
-        pair = center[column]
-        center[column] = complex(pair.real - change * entry, pair.imag - to_u * entry)
+    move_center(rows, j, center, np.uint64(0), change, to_u)
 
 
 def _exchange(parts: NsParts, edge: int, time: float) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from adfs.algorithms.base import Method, Setting, get_method, theory_choice
+from adfs.algorithms.base import Method, Setting, get_method, without_tau
 from adfs.algorithms.costs import Cost, RoundEffort, dual_cost
 from adfs.algorithms.lbfgs import CurvaturePairs
 from adfs.algorithms.method_kernels import AHEAD, add_row, fetch_early, fetch_row, prox_slope
@@ -155,7 +155,7 @@ class Qning(Method[QningParameters]):
     needs_curvature = True
 
     record, process = QningParameters, QningProcess
-    choices = theory_choice(QningParameters)
+    choices = without_tau({"theory": QningParameters.theory})
 
     def cost(self, facts: Facts, network: Network, tol: float, tau: float = 1.0) -> Cost:
         # Trials took half of the passes of ADFS where these are few, and a tenth where they are many.

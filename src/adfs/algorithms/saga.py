@@ -6,15 +6,15 @@ drawn.
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work
+from adfs.algorithms.adfs_kernels import SMALLEST_SCALE, center_products, move_center
+from adfs.algorithms.base import EventProcess, Method, Options, Setting, Work, without_tau
 from adfs.algorithms.costs import EventEffort, RoundEffort
 from adfs.algorithms.method_kernels import (
-    EventKernels,
     RoundKernels,
     add_row,
     extrapolate,
@@ -26,13 +26,9 @@ from adfs.compilation import kernel
 from adfs.network import Network, lazy_gossip
 from adfs.problem import Samples
 from adfs.problem.samples import label_at, row_column, row_entry, row_span
-from adfs.schedule import AliasTables
+from adfs.schedule import AliasTables, Events
 from adfs.theory import NodeSizes
 from adfs.theory.baselines import DsbaParameters, PointSagaParameters
-
-# The part of Point-SAGA's iterate that is stored apart grows as its scale shrinks. It is folded in long
-# before either reaches an end of the floating-point range.
-_SMALLEST_SCALE = 1e-60
 
 
 class PointSagaState(NamedTuple):
@@ -40,8 +36,8 @@ class PointSagaState(NamedTuple):
 
     Attributes
     ----------
-    vectors : (d, 2)
-        p and ḡ, interleaved; the iterate is x = a·p + b·ḡ, so that a sample costs its non-zeros although ḡ
+    vectors : (d,) complex
+        p + i·ḡ; the iterate is x = a·p + b·ḡ, so that a sample costs its non-zeros although ḡ
         and the ℓ2 term move all of x at every step. ḡ is the mean of the table's gradients.
     scales : (2,)
         a and b.
@@ -66,9 +62,7 @@ class PointSagaParts(NamedTuple):
 
 
 @kernel
-def _point_saga_run(
-    parts: PointSagaParts, times: np.ndarray, actors: np.ndarray, drawn: np.ndarray, first: int, last: int
-) -> int:
+def _point_saga_run(parts: PointSagaParts, drawn: np.ndarray, first: int, last: int) -> int:
     """Take the steps of the samples drawn[first], …, drawn[last − 1]."""
     loss, rows, y, weights = parts.samples.loss, parts.samples.rows, parts.samples.y, parts.samples.weights
     _, beta, step, curvature, n_terms, state = parts
@@ -77,17 +71,8 @@ def _point_saga_run(
     a, b = state.scales[0], state.scales[1]
     for t in range(first, last):
         j = drawn[t]
-        start, stop = row_span(rows, j)
         # The products of the row with p and ḡ, from which its product with x = a·p + b·ḡ follows.
-        along = 0.0
-        along_mean = 0.0
-        norm = 0.0
-        for k in range(start, stop):
-            entry = row_entry(rows, j, k)
-            column = row_column(rows, j, k)
-            along += entry * vectors[column, 0]
-            along_mean += entry * vectors[column, 1]
-            norm += entry * entry
+        along, along_mean, norm = center_products(rows, j, vectors, np.uint64(0))
         margin = a * along + b * along_mean
         # The prox in the margin u: u + bend·ℓ'(u) = target. Its slope is the new entry of the table.
         known = state.table[j]
@@ -102,14 +87,10 @@ def _point_saga_run(
         to_mean = change / n_terms
         # x⁺ = (x − γḡ − γ·change·x_j)/(1 + γμ), written with the new ḡ
         to_own = -(b * to_mean + step * shrink * change) / a
-        for k in range(start, stop):
-            entry = row_entry(rows, j, k)
-            column = row_column(rows, j, k)
-            vectors[column, 0] += to_own * entry
-            vectors[column, 1] += to_mean * entry
-        if a < _SMALLEST_SCALE:
-            for k in range(vectors.shape[0]):
-                vectors[k, 0] *= a
+        move_center(rows, j, vectors, np.uint64(0), -to_own, -to_mean)
+        if a < SMALLEST_SCALE:
+            for k in range(vectors.size):
+                vectors[k] = complex(a * vectors[k].real, vectors[k].imag)
             a = 1.0
     state.scales[0] = a
     state.scales[1] = b
@@ -119,14 +100,14 @@ def _point_saga_run(
 class PointSagaProcess(EventProcess):
     """Point-SAGA in progress: every event of the one node's schedule is a step."""
 
-    kernels = register_kernels(PointSagaParts, EventKernels(_point_saga_run))
+    parts: PointSagaParts
 
     def __init__(self, setting: Setting[PointSagaParameters]) -> None:
         problem, parameters = setting.problem, setting.parameters
         super().__init__(setting, problem.active.astype(np.float64))
         self.parameters, samples = parameters, problem.samples
         self.state = PointSagaState(
-            np.zeros((problem.n_features, 2)), np.array([1.0, 0.0]), np.zeros(problem.n_samples)
+            np.zeros(problem.n_features, np.complex128), np.array([1.0, 0.0]), np.zeros(problem.n_samples)
         )
         constants = (samples.loss.beta, parameters.step, parameters.curvature, parameters.n_terms)
         self.parts = PointSagaParts(samples, *constants, self.state)
@@ -134,11 +115,16 @@ class PointSagaProcess(EventProcess):
         if not parameters.zero_table:
             slopes = problem.slopes(np.zeros(problem.n_features))
             self.state.table[...] = np.where(problem.active, slopes, 0.0)
-            self.state.vectors[:, 1] = problem.row_total(self.state.table) / parameters.n_terms
+            self.state.vectors.imag = problem.row_total(self.state.table) / parameters.n_terms
             self.work = Work(problem.n_samples, 0, 0)
 
+    def run(self, events: Events, first: int, last: int) -> int:
+        return _point_saga_run(self.parts, events.sample, first, last)
+
     def primal(self, read: str = "x") -> np.ndarray:
-        return np.asarray(self.state.vectors @ self.state.scales)[None, :]
+        # The two parts of the complex numbers, side by side.
+        vectors = self.state.vectors.view(np.float64).reshape(-1, 2)
+        return np.asarray(vectors @ self.state.scales)[None, :]
 
 
 class PointSaga(Method[PointSagaParameters]):
@@ -173,12 +159,10 @@ class PointSaga(Method[PointSagaParameters]):
     baseline = True
 
     record, process = PointSagaParameters, PointSagaProcess
-    choices = MappingProxyType(
+    choices = without_tau(
         {
-            "theory": lambda problem, network, tau: PointSagaParameters.theory(problem, network),
-            "zero-table": lambda problem, network, tau: PointSagaParameters.theory(
-                problem, network, zero_table=True
-            ),
+            "theory": PointSagaParameters.theory,
+            "zero-table": partial(PointSagaParameters.theory, zero_table=True),
         }
     )
 
@@ -346,11 +330,8 @@ class Dsba(Method[DsbaParameters]):
     options = ("step_factor",)
 
     record, process = DsbaParameters, DsbaProcess
-    choices = MappingProxyType(
-        {
-            "paper": lambda problem, network, tau: DsbaParameters.theory(problem, network, step_factor=4.0),
-            "theory": lambda problem, network, tau: DsbaParameters.theory(problem, network),
-        }
+    choices = without_tau(
+        {"paper": partial(DsbaParameters.theory, step_factor=4.0), "theory": DsbaParameters.theory}
     )
 
     def adapt(self, parameters: DsbaParameters, options: Options) -> DsbaParameters:

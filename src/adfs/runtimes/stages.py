@@ -374,7 +374,7 @@ class Stages:
         why, method = "to compute the parameters", self.method
         compute = partial(method.parameters, summary, self.network, choice=choice, tau=tau)
         found = self.cluster.attempt(why, compute)
-        if method.refines and (choice is None or isinstance(choice, str)):
+        if choice is None or isinstance(choice, str):
             found = method.refine(found, self.problem, self.nodes.add)
         adapted = found
         if self._method_options:
