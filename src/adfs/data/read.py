@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # The arrays of a CSR matrix, as `scipy.sparse.save_npz` names them.
 _CSR = ("data", "indices", "indptr", "shape")
+_ANY_FILE = ReadOptions()
 # Indices of columns are stored in 32 bits.
 _LARGEST_INDEX = 2**31 - 2
 
@@ -283,17 +284,15 @@ def read_csv(path: Path) -> tuple[pd.DataFrame, bool]:
 
 def read_parquet(path: Path) -> tuple[pd.DataFrame, bool]:
     """Return the columns of a parquet file, which have names."""
-    # pandas' own error does not say what to install.
-    try:
-        import pyarrow
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise InputError(f"reading {path} needs pyarrow: pip install pyarrow") from None
+    import pandas as pd
+
     with open_bytes(path) as stream:
         content = stream.read()
     try:
-        return parquet.read_table(io.BytesIO(content)).to_pandas(), True
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        return pd.read_parquet(io.BytesIO(content), engine="pyarrow"), True
+    except ImportError:
+        raise InputError(f"reading {path} needs pyarrow: pip install pyarrow") from None
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise InputError(
             f"{path} is not a parquet file, or is damaged: {str(error).splitlines()[0]}"
         ) from None
@@ -364,9 +363,8 @@ def check_name(name: str) -> None:
         raise InputError(f"{name} is a zip archive; unpack it first")
 
 
-def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Table:
+def read_table(path: str | os.PathLike[str], options: ReadOptions = _ANY_FILE) -> Table:
     """Read one file; `align` decides afterwards whether columns of LIBSVM text count from 0 or 1."""
-    options = options or ReadOptions()
     check_name(os.fspath(path))
     path = Path(path)
     form = options.form_of(path)
@@ -385,9 +383,8 @@ def read_table(path: str | os.PathLike[str], options: ReadOptions | None = None)
     return table
 
 
-def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> list[Table]:
+def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions = _ANY_FILE) -> list[Table]:
     """Read several files and bring them to the same columns."""
-    options = options or ReadOptions()
     return align(
         [read_table(path, options) for path in paths],
         n_features=options.n_features,
@@ -395,7 +392,7 @@ def read_tables(paths: Sequence[str | os.PathLike[str]], options: ReadOptions | 
     )
 
 
-def read_source(name: str, options: ReadOptions | None = None, *, seed: int = 0) -> Table:
+def read_source(name: str, options: ReadOptions = _ANY_FILE, *, seed: int = 0) -> Table:
     """Return the samples of a file, of a bundled data set, or at random.
 
     Parameters

@@ -84,11 +84,10 @@ def _freeze(ends: NDArray[np.int64], weights: NDArray[np.float64], names: Sequen
 
 def read_networkx(graph: networkx.Graph) -> GraphArrays:
     """Read an undirected networkx graph; the edge attribute ``"weight"`` (1 where absent) is μ_e²."""
-    if graph.is_directed():
-        raise InputError("the network is directed and exchanges need both ways: pass graph.to_undirected()")
-    if graph.is_multigraph():
+    if graph.is_directed() or graph.is_multigraph():
         raise InputError(
-            "the network is a multigraph: join parallel edges into one, for instance by nx.Graph(graph)"
+            "the network is directed or a multigraph, and exchanges need one edge for both ways:"
+            " join such edges into one, for instance by nx.Graph(graph)"
         )
     weights = [weight for _, _, weight in graph.edges(data="weight", default=1.0)]
     return _from_labels(_order_labels(graph.nodes), itertools.chain(*graph.edges), weights)

@@ -308,7 +308,7 @@ class AgdParameters(ParameterRecord):
         """Return the constants for a problem on one node or on several, with L = ΣM_i."""
         summary = summarize_on(network, problem)
         # A sum over all nodes goes up a tree and comes down again.
-        hops = 2 * network.diameter if network.n_nodes > 1 else 0
+        hops = 2 * network.diameter
         return cls._assemble(float(summary.sigma.sum()), float(node_smoothness(summary).sum()), hops)
 
     def with_smoothness(self, smoothness: float) -> AgdParameters:

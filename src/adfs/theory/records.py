@@ -28,7 +28,8 @@ from scipy.sparse.linalg import eigsh
 
 from adfs.errors import InputError
 from adfs.network import Network, hop_distances, second_eigenpair
-from adfs.network.spectrum import ROUNDING
+from adfs.network.distances import EXACT_NODES
+from adfs.network.spectrum import DENSE_NODES, ROUNDING
 from adfs.problem import FiniteSum
 from adfs.threads import single_threaded
 
@@ -200,9 +201,7 @@ def edge_roots(network: Network, sigma: np.ndarray) -> np.ndarray:
 
 def tree_depth(network: Network) -> int:
     """Return the depth of the lowest breadth-first tree; above 2,000 nodes, of a low one."""
-    if network.n_nodes == 1:
-        return 0
-    if network.n_nodes <= 2000:
+    if network.n_nodes <= EXACT_NODES:
         return min(int(hop_distances(network, root).max()) for root in range(network.n_nodes))
     # Trying every root would take too long: the node with the most neighbours is a good one.
     return min(network.diameter, int(hop_distances(network, int(np.argmax(network.degrees))).max()))
@@ -214,7 +213,7 @@ def largest_scaled_laplacian(network: Network, sigma: np.ndarray) -> float:
     # Every result is raised by the error that rounding or the iteration may have.
     root = scipy.sparse.diags_array(1.0 / np.sqrt(sigma))
     scaled = root @ network.laplacian() @ root
-    if network.n_nodes <= 400:
+    if network.n_nodes <= DENSE_NODES:
         exact = np.linalg.eigvalsh(scaled.toarray())[-1]
         return float(exact * (1.0 + 4.0 * network.n_nodes * np.finfo(np.float64).eps))
     start = np.random.default_rng(0).standard_normal(network.n_nodes)

@@ -39,11 +39,19 @@ class AugmentedGraph:
     ----------
     edges : ndarray of shape (|E| + T, 2)
         Ends (i, j) of each augmented edge; on a virtual edge i is the centre and j the tip.
-    n_centers, n_tips, n_communication : int
+    n_centers, n_tips, n_augmented : int
+        The numbers n of centres, T of tips, and of both.
+    n_communication, n_edges : int
+        The numbers of communication edges, and of all augmented edges.
     tip_rows : ndarray of shape (T,)
         The row of the problem behind each tip.
     sigma_diagonal : ndarray of shape (n + T,)
         Σ: σ_i at centres and L_ij at tips (infinite for NS-ADFS, whose tips have Σ⁻¹ = 0).
+    inverse_sigma : ndarray of shape (n + T,)
+        Σ⁻¹.
+    step_resistance : ndarray of shape (|E| + T,)
+        The R_e in the steps of the algorithms: 1 on virtual edges, and on communication edges the R_e of the
+        parameters or their upper bounds, which must be the same in the step and in ρ.
     mu_squared, probability : ndarray of shape (|E| + T,)
     incidence : ndarray of shape (n + T, |E| + T)
         A; the column of edge (i, j) is μ_ij(e_i − e_j).
@@ -63,11 +71,13 @@ class AugmentedGraph:
         self.n_centers = network.n_nodes
         self.tip_rows = np.flatnonzero(problem.active)
         self.n_tips = int(self.tip_rows.size)
+        self.n_augmented = self.n_centers + self.n_tips
         self.n_communication = network.n_edges
-        if self.n_centers + self.n_tips > _LARGEST_GRAPH:
+        self.n_edges = self.n_communication + self.n_tips
+        if self.n_augmented > _LARGEST_GRAPH:
             raise InputError(
                 f"the explicit augmented graph is for small cases (up to {_LARGEST_GRAPH} augmented nodes), "
-                f"this one has {self.n_centers + self.n_tips}"
+                f"this one has {self.n_augmented}"
             )
         # A virtual edge joins each tip with the centre of its node.
         centers = problem.node_of_row[self.tip_rows]
@@ -77,26 +87,13 @@ class AugmentedGraph:
         smooth = isinstance(parameters, Parameters)
         tip_curvature = problem.smoothness[self.tip_rows] if smooth else np.full(self.n_tips, np.inf)
         self.sigma_diagonal = np.concatenate([problem.sigma, tip_curvature])
+        self.inverse_sigma = 1.0 / self.sigma_diagonal
         # Weights and probabilities of communication edges come first, as in `edges`.
         virtual = parameters.sample_virtual_weights(problem)[self.tip_rows]
         self.mu_squared = np.concatenate([parameters.edge_weights, virtual])
         sampled = parameters.sample_probability(problem)[self.tip_rows]
         self.probability = np.concatenate([parameters.edge_probability, sampled])
-
-    @property
-    def n_edges(self) -> int:
-        """Number of augmented edges."""
-        return int(self.edges.shape[0])
-
-    @property
-    def n_augmented(self) -> int:
-        """Number of augmented nodes."""
-        return self.n_centers + self.n_tips
-
-    @property
-    def inverse_sigma(self) -> np.ndarray:
-        """Σ⁻¹ as a vector, shape (n + T,)."""
-        return np.asarray(1.0 / self.sigma_diagonal)
+        self.step_resistance = np.concatenate([parameters.edge_resistance, np.ones(self.n_tips)])
 
     def is_virtual(self, edge: int) -> bool:
         """Whether an augmented edge links a centre with one of its tips."""
@@ -130,15 +127,6 @@ class AugmentedGraph:
     def resistance(self) -> np.ndarray:
         """R_e = e_eᵀA⁺A e_e, shape (|E| + T,), from dense matrices: 1 on virtual edges."""
         return np.diag(self.pseudo_inverse @ self.incidence).copy()
-
-    @cached_property
-    def step_resistance(self) -> np.ndarray:
-        """The R_e in the steps of the algorithms, shape (|E| + T,).
-
-        1 on virtual edges, and on communication edges the R_e of the parameters or their upper bounds, which
-        must be the same in the step and in ρ.
-        """
-        return np.concatenate([self.parameters.edge_resistance, np.ones(self.n_tips)])
 
     @cached_property
     def dual_curvature(self) -> float:
