@@ -384,7 +384,11 @@ def _search_summary(search: Search) -> JsonObject:
         {name: value, "score": float(scores.mean()), "scores": scores.tolist()}
         for value, scores in zip(grid, search.scores_.T, strict=True)
     ]
-    facts = {"folds": len(search.scores_), "score": search._score_name(), "unfinished": search.n_unfinished_}
+    facts = {
+        "folds": len(search.scores_),
+        "score": search.best_estimator_._loss().score,
+        "unfinished": search.n_unfinished_,
+    }
     return {name: getattr(search, f"{name}_"), "cv": facts | {"tried": tried}}
 
 

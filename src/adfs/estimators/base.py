@@ -47,6 +47,8 @@ READ_OPTIONS: dict[str, Any] = {
     "accept_large_sparse": True,
 }
 
+_NUMBERS = (int, float, np.integer, np.floating)
+
 # Parameters that may differ between processes: each has its own nodes, rows, output and part of the cluster.
 _OWN = ("cluster", "partition", "verbose", "n_jobs", "n_nodes")
 
@@ -200,7 +202,7 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
             else:
                 check_classification_targets(targets)
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
-            shift = read_offset(offset, len(targets), spec.loss)
+            shift = None if offset is None else read_offset(offset, len(targets), spec.loss)
             if self.n_nodes is not None:
                 check_count(self.n_nodes)
             self._single = rows.dtype == np.float32  # solved in double precision all the same
@@ -293,17 +295,16 @@ class LinearEstimator(WithStandardErrors, BaseEstimator):  # type: ignore[misc] 
                 "{l1_ratio} leaves no strong convexity, which ADFS needs at every node; take 0.99 or less",
                 l1_ratio=1,
             )
-        if not is_number(self.l1_ratio) or not 0.0 <= self.l1_ratio < 1.0:
-            raise InputError(
-                f"{{l1_ratio}} must be at least 0 and below 1, got {self.l1_ratio!r}", l1_ratio=None
-            )
+        ratio: Any = self.l1_ratio
+        if isinstance(ratio, bool) or not (isinstance(ratio, _NUMBERS) and 0.0 <= ratio < 1.0):
+            raise InputError(f"{{l1_ratio}} must be at least 0 and below 1, got {ratio!r}", l1_ratio=None)
         for name in ("tol", "max_iter", "intercept_scaling"):
             if getattr(self, name) is not None:
                 positive(getattr(self, name), name)
         loss = self._loss()
         return ModelSpec(
             loss=loss,
-            l1_ratio=float(self.l1_ratio),
+            l1_ratio=float(ratio),
             free_intercept=bool(self.fit_intercept) and self.intercept_scaling is None,
             intercept_column=self.intercept_scaling if self.fit_intercept else None,
             standardize=bool(self.standardize),
@@ -373,22 +374,15 @@ def _refuse_old_names(cls: type[LinearEstimator], parameters: Iterable[str]) -> 
 # --------------------------------------------------------------------------- checks
 
 
-def is_number(value: Any) -> bool:
-    """Return whether a parameter is a real number; True and False are not."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
 def positive(value: Any, name: str) -> float:
-    """Return a parameter as a number, checked to be finite and above 0."""
-    if not (is_number(value) and np.isfinite(value) and value > 0.0):
+    """Return a parameter as a number, checked to be finite and above 0; True is no number."""
+    if isinstance(value, bool) or not (isinstance(value, _NUMBERS) and 0.0 < value < np.inf):
         raise InputError(f"{{{name}}} must be finite and above 0, got {value!r}", **{name: None})
     return float(value)
 
 
 def count_nodes(n_nodes: Any, network: Any, seed: int) -> int:
     """Return the number of nodes: the one given, or the network's own; 1 where neither is given."""
-    if n_nodes is not None:
-        check_count(n_nodes)
     if isinstance(network, str) and network in GRAPHS:  # without a size
         return int(n_nodes or 1)
     try:

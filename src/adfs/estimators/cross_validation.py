@@ -116,7 +116,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             fits, paths = _Fits(solver, len(folds) * len(set(grid)) + 1), []
             for number, fold in enumerate(folds):
                 try:
-                    paths.append(self._path(ready, fold, grid, fits))
+                    paths.append(self._path(base, ready, fold, grid, fits))
                 except InputError as error:
                     raise type(error)(f"fold {number} of cv: {error}") from None
             scores, passes = np.moveaxis(np.array(paths), 2, 0)
@@ -128,7 +128,7 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             self.n_iter_ = np.ceil(passes).astype(int)
             # The final model starts anew, so that it is the model of a fit with this weight.
             base.set_params(**{self._name: grid[best]})
-            model = fits.fit(data, self._with_weight(ready.spec, grid[best]), None)
+            model = fits.fit(data, base._spec(), None)
             base._set_fitted(model)
         # The search has the fitted attributes of its best estimator.
         self.best_estimator_ = base
@@ -140,9 +140,6 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         if model.classes is not None:
             self.classes_ = model.classes
         return model
-
-    def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
-        raise NotImplementedError
 
     def _given_folds(self, ready: Prepared) -> list[Fold] | None:
         """Return the folds that were given or that a splitter makes; None for a number of them."""
@@ -163,17 +160,20 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
             )
         return [_masks(pair, ready.order, number) for number, pair in enumerate(pairs)]
 
-    def _path(self, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits) -> list[tuple[float, float]]:
+    def _path(
+        self, base: Kind, ready: Prepared, fold: Fold, grid: list[float], fits: _Fits
+    ) -> list[tuple[float, float]]:
         """Return the score on one fold and the passes of each weight; a fit starts from the one before."""
         counts = (np.concatenate([[0], np.cumsum(chosen)]) for chosen in fold)
         train, test = (
             ready.data.take(chosen, count[ready.data.node_starts].astype(np.int64))
             for chosen, count in zip(fold, counts, strict=True)
         )
-        plain, results = replace(ready.spec, inference=False), {}
+        results: dict[float, tuple[float, float]] = {}
         start: Start | None = None
         for value in sorted(set(grid), reverse=self._name == "alpha"):  # the strongest penalty first
-            spec = self._with_weight(plain, value)
+            base.set_params(**{self._name: value})
+            spec = replace(base._spec(), inference=False)
             model = fits.fit(train, spec, start)
             if model.outcome is Outcome.STOPPED:
                 raise KeyboardInterrupt
@@ -185,10 +185,6 @@ class PenaltyCV(BaseEstimator, Generic[Kind]):  # type: ignore[misc]  # scikit-l
         """Return the predictions of the model that is fitted to all rows, shape (N,)."""
         check_is_fitted(self)
         return self.best_estimator_.predict(X, offset)  # type: ignore[no-any-return]
-
-    def _score_name(self) -> str:
-        """Return the name of the scores: accuracy, R² or D²."""
-        return self.best_estimator_._loss().score
 
 
 @dataclass(eq=False, repr=False)
@@ -236,9 +232,6 @@ class ADFSClassifierCV(ClassifierMixin, PenaltyCV[ADFSClassifier]):  # type: ign
     cv: Any = field(default=5, kw_only=True)
     estimator: ADFSClassifier | None = field(default=None, kw_only=True)
 
-    def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
-        return replace(spec, data_weight=value * spec.loss.sklearn_factor)
-
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
         """Return the decision values of the model fitted to all rows."""
         check_is_fitted(self)
@@ -282,9 +275,6 @@ class ADFSRegressorCV(RegressorMixin, PenaltyCV[ADFSRegressor]):  # type: ignore
     alphas: Any = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)
     cv: Any = field(default=5, kw_only=True)
     estimator: ADFSRegressor | None = field(default=None, kw_only=True)
-
-    def _with_weight(self, spec: ModelSpec, value: float) -> ModelSpec:
-        return replace(spec, penalty_weight=value)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Return R² or D² of the model fitted to all rows."""

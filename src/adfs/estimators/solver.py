@@ -262,10 +262,8 @@ def penalised(
     return Problem.stacked(*rows, spec.loss, ridge, data.offset, l1, columns, ridge_columns)
 
 
-def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray | None:
+def read_offset(offset: Any, n_rows: int, loss: Loss) -> np.ndarray:
     """Return offsets as numbers: one entry per row of the data, a number or one number per class."""
-    if offset is None:
-        return None
     values = np.asarray(offset, dtype=np.float64)
     if values.ndim not in (1, 2) or len(values) != n_rows:
         raise InputError(f"offset must have one entry per row: X has {n_rows} rows, got shape {values.shape}")
