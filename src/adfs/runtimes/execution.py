@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from adfs.problem.finite_sum import FiniteSum
 from adfs.runtimes.certificates import AllNodes, can_ascend
 from adfs.runtimes.exchange import EventExchange, GossipProduct
 
-# Between two slices of the way a run may be stopped or saved. The first slice has so many events, or rounds;
-# the length of the next ones is chosen so that they take about the seconds.
-_FIRST_EVENTS, _FIRST_ROUNDS, _SLICE_SECONDS = 4096.0, 1.0, 0.2
+# Between two slices of the way a run may be stopped or saved. The first slice is as short as it can be; the
+# length of the next ones is chosen so that they take about these seconds.
+_SLICE_SECONDS = 0.2
 # Kernels are compiled before the run by a trial on one sample per node, which is slow with more nodes.
 _MOST_NODES_TRIED = 1000
 _TRIED: set[tuple[object, ...]] = set()  # kinds of runs that were tried in this process
@@ -61,23 +62,19 @@ class ProcessTimes:
 
     def show_wait(self, begun: float, ended: float, rank: int) -> None:
         """Keep a wait for the time-line, as long as there are not too many longer ones."""
-        self._waits.append((begun - self.start, ended - self.start, rank))
-        if len(self._waits) > 2 * _LONGEST_LIST:
-            self._keep_longest()
-
-    def _keep_longest(self) -> None:
-        # Of the short ones a picture shows nothing. They stay in the order of their time.
-        self._waits = sorted(sorted(self._waits, key=lambda wait: wait[0] - wait[1])[:_LONGEST_LIST])
+        # Of the short ones a picture shows nothing: the shortest is at the top of the heap.
+        heappush(self._waits, (ended - begun, begun - self.start, rank))
+        if len(self._waits) > _LONGEST_LIST:
+            heappop(self._waits)
 
     def report(self) -> JsonObject:
         """Return everything in types that JSON has."""
-        if self._waits:
-            self._keep_longest()
+        waits = sorted((begun, begun + length, rank) for length, begun, rank in self._waits)
         names = ("setting_up", "computing", "communicating", "waiting", "evaluating")
         return {name: getattr(self, name) for name in names} | {
             "total": time.perf_counter() - self.start,
             "waited_for": {str(rank): seconds for rank, seconds in sorted(self.for_whom.items())},
-            "waits": [[round(a, 6), round(b, 6), rank] for a, b, rank in self._waits],
+            "waits": [[round(begun, 6), round(ended, 6), rank] for begun, ended, rank in waits],
         }
 
 
@@ -111,15 +108,15 @@ class Execution:
         self.stage_start, self.times = stage_start, ProcessTimes()
         self.exchange: EventExchange | None = None
         self._gossip: GossipProduct | None = None
-        self.slice, self._least_slice, self._slice_ratio = _FIRST_ROUNDS, 1.0, 1.0
+        self._least_slice, self._slice_ratio = 1.0, 1.0
         if isinstance(process, EventProcess):
             self.exchange = self.cluster.events(process, nodes.placement, self.times, tau)
             # A slice has an event per node and edge at least: its events are drawn from a table of these.
             self._least_slice = float(process.slot.size + len(process.ends))
-            self.slice = max(_FIRST_EVENTS, self._least_slice)
         else:
             assert isinstance(process, RoundProcess)
             self._gossip = GossipProduct(self.cluster, process.gossip_matrix, nodes.placement, self.times)
+        self.slice = self._least_slice
 
     @property
     def position(self) -> float:

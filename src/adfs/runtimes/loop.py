@@ -36,17 +36,16 @@ if TYPE_CHECKING:
 
 # The budget of a run that was given none: in passes, without and with a tolerance.
 _DEFAULT_PASSES, _MOST_PASSES_WITH_TOLERANCE = 100.0, 100_000.0
-# A run diverges when its gap, and F relative to F at the start, are above these.
-_DIVERGED_GAP, _DIVERGED_GROWTH = 1e12, 1e3
+# A run diverges when F, relative to F(0), is above this.
+_DIVERGED_GROWTH = 1e12
 # A Ctrl-C goes to all processes. One that comes so long after the run was interrupted is another one.
 _LATE_INTERRUPT_SECONDS = 2.0
 # When nobody asked to record a run, it is checked after 1, 2, 3, 4, 6, 8, 11, 15, … passes: a factor of about
 # 1.35 from one check to the next keeps the passes after the tolerance is met below a third.
 _CHECK_FACTOR = 1.35
-# Dual variables often lag behind the point they stand for. Within this factor of the tolerance passes of dual
-# ascent are tried as long as each one at least halves the gap. If they do not reach the tolerance, they are
-# tried again once the gap has fallen to this share.
-_ASCENT_RANGE, _ASCENT_AGAIN = 300.0, 0.2
+# Dual variables often lag behind the point they stand for. A check that finds a gap within this factor of the
+# tolerance tries passes of dual ascent as long as each one at least halves the gap.
+_ASCENT_RANGE = 300.0
 
 
 class Outcome(StrEnum):
@@ -277,8 +276,8 @@ class Loop:
         best = progress.best
         if planned and not certificate.is_estimate and (best is None or better(certificate, best)):
             progress.best = certificate._replace(theta=certificate.theta.copy(), duals=None)
-        # Where columns have very different units the gap alone may be as large while F falls.
-        grown = certificate.value > _DIVERGED_GROWTH * rows[0]["primal"] and certificate.gap > _DIVERGED_GAP
+        # Not by the gap: where columns have very different units it may be as large while F falls.
+        grown = certificate.value > _DIVERGED_GROWTH * execution.nodes.scale
         if outcome is not Outcome.STOPPED and (grown or not math.isfinite(certificate.value)):
             outcome = Outcome.DIVERGED
         elif outcome is not Outcome.STOPPED and tol is not None and certificate.gap <= tol:
@@ -334,19 +333,13 @@ class Loop:
     # ------------------------------------------------------------------ dual ascent
 
     def _tries_ascent(self, gap: float) -> bool:
-        """Whether to try dual ascent at a check that finds this gap, after those that are recorded.
-
-        It depends on the recorded rows alone: a resumed run tries where one that never stopped does.
-        """
-        tol, rows, stages = self._options.tol, self.progress.rows, self.stages
-        if not self._unrecorded or tol is None or not rows:
+        """Whether to try dual ascent at a check that finds this gap; not at the start of a run."""
+        tol, stages = self._options.tol, self.stages
+        if not self._unrecorded or tol is None or not self.progress.rows:
             return False
-        limit = _ASCENT_RANGE * tol
-        for row in rows[1:]:  # the first is of the start, where ascent is not tried
-            if tol < row["gap"] <= limit:
-                limit = _ASCENT_AGAIN * row["gap"]
+        near = tol < gap <= _ASCENT_RANGE * tol
         one_stage = stages.number == 0 and stages.next_check == math.inf
-        return tol < gap <= limit and one_stage and can_ascend(self.execution.process, self.execution.nodes)
+        return near and one_stage and can_ascend(self.execution.process, self.execution.nodes)
 
     def _ascend(self, now: Certificate) -> tuple[Certificate, Outcome | None]:
         """Try whether passes of dual ascent end the run, as many as its budget has; go there if they do.
