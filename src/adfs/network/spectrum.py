@@ -112,37 +112,32 @@ def second_eigenpair(network: Network, diagonal: ArrayLike | None = None) -> Eig
         return _by_inverse(network, masses, iterative=False)
     # The diagonal of N^{-1} Lap spans about as many orders of magnitude as its spectrum does.
     rates = network.weighted_degrees / masses
-    vector = None
-    if rates.max() <= EVEN_MASSES * rates.min():
-        # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
-        root = np.sqrt(masses)
-        inverse_root = scipy.sparse.diags_array(1.0 / root)
-        scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
-        vector = _lanczos(lambda v: scaled @ v, root / np.linalg.norm(root), LANCZOS_STEPS, largest=False)
-    if vector is None:
-        return _by_inverse(network, masses, iterative=True)
-    u = vector / root
-    return _checked(network, masses, u - np.sum(masses * u) / masses.sum())
+    even = bool(rates.max() <= EVEN_MASSES * rates.min())
+    pair = _by_lanczos(network, masses, LANCZOS_STEPS, largest=False) if even else None
+    return _by_inverse(network, masses, iterative=True) if pair is None else pair
 
 
 @single_threaded
 def largest_eigenvalue(network: Network) -> float:
-    """Return λ_max(Lap); 0 for one node.
-
-    Above 400 nodes, where Lanczos takes long, it is an upper bound: no eigenvalue exceeds the largest sum of
-    two linked nodes' weighted degrees (Anderson and Morley). Lanczos takes long on thin graphs whose nodes
-    are alike (paths, grids), and there this bound is close.
-    """
+    """Return λ_max(Lap); 0 for one node. Above 400 nodes it may be an upper bound (`largest_or_bound`)."""
     n = network.n_nodes
     if n == 1:
         return 0.0
-    masses, laplacian = np.ones(n), network.laplacian()
     if n <= DENSE_NODES:
-        return _checked(network, masses, np.linalg.eigh(laplacian.toarray())[1][:, -1]).value
-    vector = _lanczos(lambda v: laplacian @ v, masses / np.sqrt(n), LANCZOS_STEPS // 20, largest=True)
-    if vector is not None:
-        return _checked(network, masses, vector).value
-    return float(network.weighted_degrees[network.edges].sum(axis=1).max())
+        return _checked(network, np.ones(n), np.linalg.eigh(network.laplacian().toarray())[1][:, -1]).value
+    return largest_or_bound(network, np.ones(n))
+
+
+def largest_or_bound(network: Network, masses: Floats) -> float:
+    """Return the largest λ with Lap u = λ N u, N = diag(masses), or an upper bound where Lanczos takes long.
+
+    No λ exceeds the largest sum of two linked nodes' weighted degrees, each over its mass (Anderson and
+    Morley). Lanczos takes long on thin graphs whose nodes are alike (paths, grids), and there this bound is
+    close.
+    """
+    pair = _by_lanczos(network, masses, LANCZOS_STEPS // 20, largest=True)
+    rates = network.weighted_degrees / masses
+    return float(rates[network.edges].sum(axis=1).max()) if pair is None else pair.value
 
 
 def factor_cost(network: Network) -> float:
@@ -211,6 +206,19 @@ class GroundedLaplacian:
         # as with a factorisation, the caller checks the result
         found, _ = cg(self.laplacian, balanced / size, rtol=1e-12, maxiter=LANCZOS_STEPS, M=precondition)
         return np.asarray(size * (found - found[self.ground]))
+
+
+def _by_lanczos(network: Network, masses: Floats, max_steps: int, *, largest: bool) -> EigenPair | None:
+    """Find the pair of (Lap, N) at an end of its positive spectrum; None where that takes more steps."""
+    # The symmetric form N^{-1/2} Lap N^{-1/2}; its eigenvector of 0 is N^{1/2} times the constants.
+    root = np.sqrt(masses)
+    inverse_root = scipy.sparse.diags_array(1.0 / root)
+    scaled = (inverse_root @ network.laplacian() @ inverse_root).tocsr()
+    vector = _lanczos(lambda v: scaled @ v, root / np.linalg.norm(root), max_steps, largest=largest)
+    if vector is None:
+        return None
+    u = vector / root
+    return _checked(network, masses, u - np.sum(masses * u) / masses.sum())
 
 
 def _by_inverse(network: Network, masses: Floats, *, iterative: bool) -> EigenPair:

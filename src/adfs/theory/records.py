@@ -24,12 +24,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
-from scipy.sparse.linalg import eigsh
 
 from adfs.errors import InputError
 from adfs.network import Network, hop_distances, second_eigenpair
 from adfs.network.distances import EXACT_NODES
-from adfs.network.spectrum import DENSE_NODES, ROUNDING
+from adfs.network.spectrum import DENSE_NODES, ROUNDING, largest_or_bound
 from adfs.problem import FiniteSum
 from adfs.threads import single_threaded
 
@@ -209,16 +208,13 @@ def tree_depth(network: Network) -> int:
 
 @single_threaded
 def largest_scaled_laplacian(network: Network, sigma: np.ndarray) -> float:
-    """Return an upper bound of λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), exact up to rounding."""
+    """Return an upper bound of λ_max(D^{-1/2} Lap D^{-1/2}), D = diag(σ), usually exact up to rounding."""
     # Every result is raised by the error that rounding or the iteration may have.
+    if network.n_nodes > DENSE_NODES:
+        return largest_or_bound(network, sigma) * (1.0 + 1e-7)
     root = scipy.sparse.diags_array(1.0 / np.sqrt(sigma))
-    scaled = root @ network.laplacian() @ root
-    if network.n_nodes <= DENSE_NODES:
-        exact = np.linalg.eigvalsh(scaled.toarray())[-1]
-        return float(exact * (1.0 + 4.0 * network.n_nodes * np.finfo(np.float64).eps))
-    start = np.random.default_rng(0).standard_normal(network.n_nodes)
-    top = eigsh(scaled, k=1, which="LA", v0=start, tol=1e-8, return_eigenvectors=False)[0]
-    return float(top) * (1.0 + 1e-7)
+    exact = np.linalg.eigvalsh((root @ network.laplacian() @ root).toarray())[-1]
+    return float(exact * (1.0 + 4.0 * network.n_nodes * np.finfo(np.float64).eps))
 
 
 # --------------------------------------------------------------------------- the strong convexity of the dual
