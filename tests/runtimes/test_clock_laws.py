@@ -49,7 +49,7 @@ def test_messages_are_exponential_of_mean_tau_and_the_two_ways_are_independent()
 
 
 def test_theorem_4_s_bound_holds_and_is_far_from_tight():
-    frame = theorem4_table(events=30_000)
+    frame = theorem4_table(30_000)
     assert (frame["measured"] <= frame["bound"]).all()
     assert frame["holds"].any()
     # What the theory notes measured on these graphs for τ ≥ 1, for the clock that does not block.

@@ -300,8 +300,6 @@ def _described(file: Path | None, data: DataOptions, comparison: ComparisonOptio
     # A file may be complete without any option; options alone must name the data.
     if file is not None:
         described = read_comparison(file, table)
-    elif not table:
-        raise InputError("give a TOML file, or --data, --network and --method; see adfs compare --help")
     elif source and data.source is None:
         raise InputError("--data is missing: a file, gaussians, synthetic:900x10, or sklearn:breast_cancer")
     else:

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +53,7 @@ class Results:
     """
 
     comparison: Comparison
-    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    runs: dict[tuple[str, int], Run]
 
     @property
     def labels(self) -> list[str]:
@@ -219,13 +220,9 @@ def load_results(folder: str | Path) -> Results:
 
 def load_runs(comparison: Comparison, folder: Path) -> Results:
     """Read the finished runs of a comparison from its folder."""
-    results = Results(comparison)
-    for entry in comparison.methods:
-        for seed in comparison.seeds:
-            path = run_path(folder, entry, seed)
-            if path.exists():
-                results.runs[entry.label, seed] = Run.load(path)
-    return results
+    pairs = product(comparison.methods, comparison.seeds)
+    paths = {(entry.label, seed): run_path(folder, entry, seed) for entry, seed in pairs}
+    return Results(comparison, {key: Run.load(path) for key, path in paths.items() if path.exists()})
 
 
 # --------------------------------------------------------------------------- claims
