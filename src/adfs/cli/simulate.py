@@ -278,9 +278,8 @@ def compare(
     # The file, the options, or both.
     described = _described(file, data, comparison)
     # The folder is named after the file, which must not be overwritten.
-    named = Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
-    folder = results.out or named
-    if folder.resolve() == (file or Path()).resolve() or folder.is_file():
+    folder = results.out or Path(file.stem if file is not None and file.suffix == ".toml" else "comparison")
+    if folder.is_file():
         raise InputError(f"{folder} is a file: name a folder for the results with --out")
     runs = run_comparison(described, folder, origin=file, **runner.settings())
     write_folder(runs, folder, traces=results.traces)

@@ -183,7 +183,7 @@ class MethodSpec:
         return re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-") or "method"
 
     @classmethod
-    def parse(cls, entry: str | TomlTable | MethodSpec) -> MethodSpec:
+    def parse(cls, entry: str | TomlTable) -> MethodSpec:
         """Read ``"adfs"``, ``"adfs:parameters=paper,label=ADFS"`` or a table with these keys.
 
         Examples
@@ -193,8 +193,6 @@ class MethodSpec:
         >>> MethodSpec.parse({"method": "dsba", "step_factor": 1}).options
         (('step_factor', 1),)
         """
-        if isinstance(entry, MethodSpec):
-            return entry
         table = dict(entry) if isinstance(entry, Mapping) else {}
         # The short form, as the command line and lists in TOML have it.
         if isinstance(entry, str):

@@ -197,8 +197,6 @@ def check_keys(table: TomlTable, cls: type[DataclassInstance], what: str) -> Non
 
 def read_record(cls: type[_Record], what: str, main: str, value: object) -> _Record:
     """Build a record from a table of its fields, or from the value of its main field."""
-    if isinstance(value, cls):
-        return value
     table = {main: value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         known = ", ".join(field_names(cls))
