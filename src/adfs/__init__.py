@@ -67,26 +67,18 @@ __all__ = [
     "theory",
 ]
 
-# Public name -> the module that defines it. A new name goes here, in `__all__`, and in the block for the
-# type checker above; a test holds the three together.
-_OBJECTS = {
-    "ADFSClassifier": "adfs.estimators",
-    "ADFSClassifierCV": "adfs.estimators",
-    "ADFSRegressor": "adfs.estimators",
-    "ADFSRegressorCV": "adfs.estimators",
-    "Delays": "adfs.runtimes",
-    "GeneralProblem": "adfs.problem",
-    "Grid": "adfs.runtimes",
-    "MpiRanks": "adfs.runtimes.mpi",
-    "Network": "adfs.network",
-    "Parameters": "adfs.theory",
-    "Record": "adfs.runtimes",
-    "Run": "adfs.runtimes",
-    "fit_mpi": "adfs.runtimes.mpi",
-    "plan": "adfs.planning",
-    "simulate": "adfs.runtimes",
-    "Problem": "adfs.problem",
+# The public names of each module. A new name goes here, in `__all__`, and in the block for the type checker
+# above; a test holds the three together.
+_NAMES = {
+    "adfs.estimators": ("ADFSClassifier", "ADFSClassifierCV", "ADFSRegressor", "ADFSRegressorCV"),
+    "adfs.network": ("Network",),
+    "adfs.planning": ("plan",),
+    "adfs.problem": ("GeneralProblem", "Problem"),
+    "adfs.runtimes": ("Delays", "Grid", "Record", "Run", "simulate"),
+    "adfs.runtimes.mpi": ("MpiRanks", "fit_mpi"),
+    "adfs.theory": ("Parameters",),
 }
+_OBJECTS = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -149,7 +149,7 @@ def _folder() -> Path | None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Another user who can write to the folder could have us execute any machine code.
         status = root.stat()
-        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
             return None
         folder.mkdir(mode=0o700, exist_ok=True)
         with suppress(OSError):
@@ -265,6 +265,8 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
 #: counted in a contiguous array from its start. It never fails: an index outside the array is a wasted
 #: request.
 prefetch = intrinsic(_prefetch)
+#: The number of events between a prefetch and the use of the memory.
+AHEAD = 6
 
 
 def fma(a: float, b: float, c: float) -> float:

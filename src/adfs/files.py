@@ -93,8 +93,6 @@ def _write(stream: IO[bytes], content: Content) -> None:
 
 def _replace(path: str, content: Content, old: os.stat_result | None) -> None:
     """Write a temporary file, force it to the disk, and rename it."""
-    if old is not None and stat.S_ISDIR(old.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     # The mode of a new file follows the umask. The temporary name is short, because the file's own name may
     # have the greatest length that the disk allows.
     temporary = Path(path).parent / f".adfs-{os.urandom(8).hex()}.part"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -136,10 +137,6 @@ def load_mpi(deadline: float) -> Any:
 
 def _check_file_limit() -> None:
     """Raise if the limit of file sizes is too low for MPI's shared memory: MPI would end silently."""
-    try:
-        import resource
-    except ImportError:  # there are no limits on this system
-        return
     limit, needed = resource.getrlimit(resource.RLIMIT_FSIZE)[0], 16 << 20
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise InputError(

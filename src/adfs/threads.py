@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import ContextDecorator
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 
@@ -33,9 +32,7 @@ class _SingleThreaded(ContextDecorator):
                 self._limit = _libraries().limit(limits=1, user_api="blas")
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:

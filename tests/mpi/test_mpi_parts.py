@@ -225,7 +225,7 @@ def test_all_waits_are_counted_and_the_longest_are_kept() -> None:
 
     count = 4 * compiled._LOG
     fields = dict.fromkeys(compiled.Board._fields, np.zeros(1))
-    fields |= {"counts": np.zeros(5, dtype=np.int64), "waited": np.zeros(2)}
+    fields |= {"counts": np.zeros(4, dtype=np.int64), "waited": np.zeros(2)}
     board = compiled.Board(**fields | {"log": np.zeros((compiled._LOG, 3))})
     lengths = np.random.default_rng(0).permutation(count) + 1.0
     note = compiled._note_wait.py_func  # type: ignore[attr-defined]

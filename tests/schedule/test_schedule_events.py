@@ -58,9 +58,7 @@ def as_list(events):
 
 def small_windows(events):
     """Have windows of about so many events."""
-    return mock.patch.multiple(iid, LEAST_EVENTS=events), mock.patch.multiple(
-        poisson, LEAST_EVENTS=events, _EVENTS_PER_CLOCK=0.0
-    )
+    return mock.patch.multiple(iid, LEAST_EVENTS=events), mock.patch.multiple(poisson, LEAST_EVENTS=events)
 
 
 def streamed(schedule, start, stop, nodes=None, *, size):

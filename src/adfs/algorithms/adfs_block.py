@@ -16,9 +16,9 @@ from adfs.algorithms.adfs import LagProcess
 from adfs.algorithms.adfs_kernels import AdfsParts, adfs_parts, compute, decay
 from adfs.algorithms.base import Method, Setting
 from adfs.algorithms.costs import UNKNOWN, Cost, RoundEffort, dual_cost, inverse_rate
-from adfs.algorithms.method_kernels import AHEAD, RoundKernels, fetch_early, fetch_late, register_kernels
+from adfs.algorithms.method_kernels import RoundKernels, fetch_early, fetch_late, register_kernels
 from adfs.algorithms.round_process import RoundProcess, RoundWindow, draw_rounds, round_window
-from adfs.compilation import inlined, kernel
+from adfs.compilation import AHEAD, inlined, kernel
 from adfs.network import Network
 from adfs.problem.evaluation import sampling_weights
 from adfs.problem.gaps import shrunk

@@ -20,8 +20,8 @@ import numpy as np
 from numba import types
 
 from adfs.algorithms.base import Setting, block_slots
-from adfs.algorithms.method_kernels import AHEAD, fetch_early, fetch_late
-from adfs.compilation import compiled, fma, inlined, kernel, overloads
+from adfs.algorithms.method_kernels import fetch_early, fetch_late
+from adfs.compilation import AHEAD, compiled, fma, inlined, kernel, overloads
 from adfs.problem import Samples
 from adfs.problem.gaps import ElasticNet, Penalty, Ridge, shrink_rows, shrunk
 from adfs.problem.logistic import ROOM_ROWS, multinomial_dual_prox

@@ -37,7 +37,6 @@ from adfs.problem.samples import (
 )
 from adfs.problem.views import Boxed
 
-AHEAD = 6  # events between the prefetch of a row and its use
 _LINE = 64  # bytes in a cache line
 _MOST_LINES = 8  # of a row; after these the processor's own prefetcher has recognised the pattern
 

@@ -9,9 +9,9 @@ import numpy as np
 from adfs.algorithms.base import Method, Setting, get_method, without_tau
 from adfs.algorithms.costs import Cost, RoundEffort, dual_cost
 from adfs.algorithms.lbfgs import CurvaturePairs
-from adfs.algorithms.method_kernels import AHEAD, add_row, fetch_early, fetch_row, prox_slope
+from adfs.algorithms.method_kernels import add_row, fetch_early, fetch_row, prox_slope
 from adfs.algorithms.round_process import Gossip, RoundProcess
-from adfs.compilation import kernel
+from adfs.compilation import AHEAD, kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import inner_product

@@ -123,11 +123,8 @@ class Links:
         self.out, self.into = np.zeros((2, self.edges.size, message_length))
         self.exchanges = np.zeros(self.edges.size, dtype=np.int64)
 
-    def open(self) -> None:
-        """Be ready for messages; called before each window of events."""
-
     def send(self, link: int) -> None:
-        """Send ``out[link]``, without waiting."""
+        """Send ``out[link]``, and begin to receive ``into[link]``, without waiting."""
         raise NotImplementedError
 
     def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
@@ -138,11 +135,8 @@ class Links:
         """
         raise NotImplementedError
 
-    def renew(self, link: int) -> None:
-        """Be ready for the next message, once the last one has been used."""
-
     def close(self) -> None:
-        """Leave no message under way."""
+        """Release the memory of the transport; no message is under way."""
 
 
 class Cluster(ABC):

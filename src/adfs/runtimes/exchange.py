@@ -75,7 +75,6 @@ class EventExchange:
             self.times.computing += time.perf_counter() - begun
             process.count(computations, size - computations)
             return
-        links.open()
         self._execute(events, size)
         # Inside this process an exchange is two messages, one each way; with another process it is one.
         exchanged = events.actor[events.sample < 0] - process.slot.size
@@ -143,7 +142,6 @@ class EventExchange:
         for link in arrived:
             _, moment = self._pending.pop(link)
             process.incoming(int(links.edges[link]), moment, links.out[link], links.into[link])
-            links.renew(link)
         self.times.communicating += time.perf_counter() - begun
 
     def _event(self, link: int, moment: float) -> str:
@@ -265,7 +263,7 @@ class GossipProduct:
         place[needed] = block.size + np.arange(needed.size)
         self._own = SparseRows(own.data, place[own.indices].astype(csr.indices.dtype), own.indptr)
         self._needed = needed.size
-        self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in _runs(owner)]
+        self._sources = [(rank, slice(block.size + a, block.size + b)) for rank, a, b in runs(owner)]
         # The values of this process that the rows of others need, in the order of nodes.
         self._targets = []
         pattern = csr[:, block].tocoo()
@@ -319,7 +317,7 @@ class GossipProduct:
         return everything
 
 
-def _runs(values: np.ndarray) -> list[tuple[int, int, int]]:
+def runs(values: np.ndarray) -> list[tuple[int, int, int]]:
     """Return (value, start, stop) of each run of equal values."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
     stops = np.append(starts[1:], values.size)[: starts.size]  # none where there are no values

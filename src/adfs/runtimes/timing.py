@@ -10,8 +10,6 @@ import math
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -31,8 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from mpi4py import MPI
-    from rich.progress import Progress, TaskID
-
+    from rich.progress import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -48,8 +45,7 @@ class ProgressBar:
         self._title, self._options, self._last = title, options, last
         self._first_gap: float | None = None
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._last_line: float | None = None
+        self._last_line = -math.inf
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -65,15 +61,12 @@ class ProgressBar:
                 TextColumn("left"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
-                transient=False,
             )
             self._bar.start()
-            self._task = self._bar.add_task(self._title, total=1.0, gap=math.nan, passes=0.0)
+            self._bar.add_task(self._title, total=1.0, gap=math.nan, passes=0.0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -81,9 +74,10 @@ class ProgressBar:
         """Show a recorded row."""
         # A gap may rise for a while; a bar does not leave its ends.
         done = min(max(self._share_done(row), 0.0), 1.0)
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, gap=row["gap"], passes=row["passes"])
-        elif self._last_line is None or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+        if self._bar is not None:
+            (task,) = self._bar.task_ids
+            self._bar.update(task, completed=done, gap=row["gap"], passes=row["passes"])
+        elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             way = f", {100.0 * done:.0f} % of the way" if done >= 0.01 else ""  # at the start nobody knows
             sys.stderr.write(
@@ -120,14 +114,12 @@ def rank_table(details: JsonObject) -> pd.DataFrame:
     import pandas as pd
 
     times = ("setting_up", "computing", "communicating", "waiting", "evaluating", "total")
-    names = ("nodes", *times, "messages", "bytes")
-    rows = []
-    for number, rank in enumerate(details["ranks"]):
-        # The rank that this one waited for most.
-        longest = max(rank["waited_for"].items(), key=lambda item: item[1], default=("", 0.0))
-        row = {name: len(rank["nodes"]) if name == "nodes" else rank[name] for name in names}
-        rows.append({"rank": number} | row | {"waited most for": longest[0]})
-    return pd.DataFrame(rows).set_index("rank").rename(columns={"setting_up": "setting up"})
+    table = pd.DataFrame(details["ranks"]).rename_axis("rank")
+    table["nodes"] = table["nodes"].map(len)
+    # Every rank has the seconds that it waited for each of the others.
+    table["waited most for"] = [max(waits, key=waits.get, default="") for waits in table["waited_for"]]
+    columns = ["nodes", *times, "messages", "bytes", "waited most for"]
+    return table[columns].rename(columns={"setting_up": "setting up"})
 
 
 def edge_table(details: JsonObject) -> pd.DataFrame:
@@ -170,8 +162,8 @@ def draw_timeline(details: JsonObject, axes: Axes | None = None) -> Axes:
 
 #: The default lengths of messages, in numbers.
 WIDTHS = tuple(10**k for k in range(6))
-_BATCHES = 5
-_BATCH_SECONDS = 0.02
+# Of a measurement of local steps.
+_STEP_SECONDS = 0.1
 
 
 def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None, n_samples: int) -> float:
@@ -190,17 +182,15 @@ def measured_tau_of(cluster: Cluster, width: int, entries_per_row: float | None,
     sparse = any(mean is not None for mean, _ in cards)
     mean = sum((mean or width) * count for mean, count in cards) / total
     entries = max(1, round(mean)) if sparse else None
-    cluster.in_turns("to measure the network", partial(step_seconds, width, entries))
-    steps = cluster.allgather(step_seconds(width, entries))
-    return float(message / np.median(steps))
+    return float(message / np.median(measure_steps(cluster, (width,), entries)))
 
 
-def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float:
-    """Return the seconds of one sample's computation in this process alone, the best of several batches.
+def step_seconds(width: int, entries: int | None = None) -> float:
+    """Return the seconds of one sample's computation in this process alone, the median of many batches.
 
     Rows have ``width`` columns and some non-zero ``entries`` each; they are dense when that is left out.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     # Enough rows that they do not all stay in the cache, and not so many that making them takes long.
     rows = int(min(2000, max(20, 2_000_000 // max(1, entries or width))))
     X: Matrix
@@ -214,22 +204,32 @@ def step_seconds(width: int, entries: int | None = None, seed: int = 0) -> float
     y = np.where(rng.random(rows) < 0.5, 1.0, -1.0)
     problem, network, method = Problem(X, y, "logistic", 1.0), Network("path:1"), get_method("adfs")
     parameters = method.parameters(problem, network)
-    process = method.start(Setting(problem, network, parameters, seed))
+    process = method.start(Setting(problem, network, parameters))
     assert isinstance(process, EventProcess)
-    events = process.schedule.block(0.0, 20_000.0)
+    events, batch = process.schedule.block(0.0, 20_000.0), 200
     # Compile first: the batches measure steps alone.
     process.run(events, 0, 0)
-    best, first = np.inf, 0
-    # The best batch is the one that nothing else interrupted.
-    for _ in range(_BATCHES):
+    seconds: list[float] = []
+    for first in range(0, events.time.size, batch):
         begun = time.perf_counter()
-        last = first
-        while last < events.time.size and time.perf_counter() - begun < _BATCH_SECONDS:
-            last = process.run(events, last, min(last + 200, events.time.size))
-        if last > first:
-            best = min(best, (time.perf_counter() - begun) / (last - first))
-        first = last
-    return float(best)
+        process.run(events, first, first + batch)
+        seconds.append(time.perf_counter() - begun)
+        if sum(seconds) > _STEP_SECONDS:
+            break
+    # The median leaves out the batches that something else interrupted.
+    return float(np.median(seconds)) / batch
+
+
+def measure_steps(cluster: Cluster, widths: tuple[int, ...], entries: int | None) -> np.ndarray:
+    """Return the seconds of a sample's computation in each process for each width, (processes, widths)."""
+
+    def measure(width: int) -> float:
+        return step_seconds(width, None if entries is None else min(entries, width))
+
+    # The first call compiles: one process after another, so that they share the cache.
+    cluster.in_turns("to measure the network", lambda: measure(widths[0]))
+    # Then all measure at once, because cores may share the bandwidth of the memory.
+    return np.array([cluster.allgather(measure(width)) for width in widths]).T
 
 
 @dataclass(frozen=True)
@@ -371,19 +371,6 @@ def bench_network(
         latency, slowest = (float(np.median(messages[:, measured.index(WIDTHS[k])])) for k in (0, -1))
         exchange = messages[:, [measured.index(size) for size in sizes]]
 
-        def measure(width: int) -> float:
-            return step_seconds(width, None if entries is None else min(entries, width))
-
-        # The first call compiles: one rank after another, so that they share the cache.
-        ranks.in_turns("to measure the network", lambda: measure(sizes[0]))
-        # Then all ranks measure at once, because cores may share the bandwidth of the memory.
-        steps = [ranks.allgather(measure(width)) for width in sizes]
-        return NetBench(
-            pairs,
-            sizes,
-            exchange,
-            np.array(steps).T,
-            list(ranks.hosts),
-            latency,
-            8.0 * WIDTHS[-1] / slowest,
-        )
+        steps = measure_steps(ranks, sizes, entries)
+        bandwidth = 8.0 * WIDTHS[-1] / slowest
+        return NetBench(pairs, sizes, exchange, steps, list(ranks.hosts), latency, bandwidth)

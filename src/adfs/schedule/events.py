@@ -27,11 +27,10 @@ from adfs.schedule.sampling import (
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The least number of events of a window, about, so that the cost of a call is spread over many.
+#: The least number of events of a window, about, so that the cost of a call is spread over many. As many
+#: draws are made together, few enough to stay in the cache of a core.
 LEAST_EVENTS = 8192
 _DOMAIN = np.uint64(Domain.IID_EVENT)
-#: Draws that are made together, few enough to stay in the fastest cache.
-_CHUNK = 512
 #: The most draws of a window, however few of them concern the nodes that were asked for.
 _MOST_DRAWS = 2**20
 
@@ -106,10 +105,6 @@ class Schedule(abc.ABC):
         links = np.asarray(self.edge_probability, dtype=np.float64)
         if n < 1:
             raise InputError(f"a schedule needs at least one node, but n_nodes is {n}")
-        if n + len(edges) > 2**31 - 1:
-            raise InputError(
-                f"a schedule holds at most 2**31 − 1 nodes and edges, but was given {n + len(edges)}"
-            )
         if edges.size and not (edges.min() >= 0 and edges.max() < n and (edges[:, 0] != edges[:, 1]).all()):
             raise InputError(f"every edge must join two different nodes of 0, …, {n - 1}")
         if nodes.shape != (n,) or links.shape != (len(edges),):
@@ -238,58 +233,48 @@ def _iid_events(
 ) -> int:
     """Write the events t = first, …, last − 1 whose actor is wanted, and return their number.
 
-    An empty `wanted` stands for all. `tables` are those of `Schedule`; `out` must be long
-    enough for last − first events. The work goes chunk by chunk, and each chunk goes through several short
-    loops without branches; each loop prefetches the memory that the next one reads.
+    `tables` are those of `Schedule`; `out` must be long enough for last − first events. The work goes through
+    short loops without branches: the processor then reads the tables of many events at once.
     """
     table_of, begin, packed = tables
     out_time, out_actor, out_sample = out
-    everything = wanted.shape[0] == 0
     columns = np.uint64(table.shape[0])
     n_nodes = table_of.shape[0]
-    draw = np.empty(_CHUNK, np.uint64)
-    row_draw = np.empty(_CHUNK, np.uint64)
-    column = np.empty(_CHUNK, np.int64)
-    chosen = np.empty(_CHUNK, np.int64)
+    draw = np.empty(LEAST_EVENTS, np.uint64)
+    row_draw = np.empty(LEAST_EVENTS, np.uint64)
     written = 0
-    for t in range(first, last, _CHUNK):
-        m = min(_CHUNK, last - t)
+    for t in range(first, last, LEAST_EVENTS):
+        m = min(LEAST_EVENTS, last - t)
         # Two draws per event: the first one chooses the actor, the second one the row of a computation.
         for i in range(m):
             draw[i] = np.uint64(t + i)
             row_draw[i] = np.uint64(0)
         draw_pairs(m, _DOMAIN, key, draw, row_draw)
-        for i in range(m):
-            where, draw[i] = draw_column(draw[i], columns)
-            column[i] = np.int64(where)
-            prefetch(table, 2 * column[i])
-        # Take the column's own actor or its alias, and keep the event if that actor is wanted.
+        # Take a column's own actor or its alias, and keep the event if that actor is wanted.
         base = written
         for i in range(m):
-            chosen_column = column[i]
-            alias = np.int64(table[chosen_column, 1])
+            where, position = draw_column(draw[i], columns)
+            column, alias = np.int64(where), np.int64(table[where, 1])
             # A product instead of a condition: the processor would mispredict every second branch.
-            actor = alias + (chosen_column - alias) * np.int64(draw[i] < table[chosen_column, 0])
+            actor = alias + (column - alias) * np.int64(position < table[where, 0])
             out_time[written] = np.float64(t + i + 1)
             out_actor[written] = actor
             row_draw[written - base] = row_draw[i]
-            written += 1 if everything else int(wanted[actor])
+            written += int(wanted[actor])
         if packed.shape[0] == 0:
             out_sample[base:written] = -1
             continue
-        # Find each event's table of rows, then the column of its draw, then the row.
-        for i in range(written - base):
-            actor = np.int64(out_actor[base + i])
+        # Find the table of each event, and prefetch the entry that it draws there; then read the entries.
+        for k in range(base, written):
             # A communication draws from the first table, and its draw is not used.
-            chosen[i] = np.int64(table_of[min(actor, n_nodes - 1)]) * np.int64(actor < n_nodes)
-            prefetch(begin, chosen[i])
-        for i in range(written - base):
-            low = begin[chosen[i]]
-            where, _ = draw_column(row_draw[i], np.uint64(begin[chosen[i] + 1] - low))
+            computes = np.int64(out_actor[k] < n_nodes)
+            out_sample[k] = table_of[min(out_actor[k], n_nodes - 1)] * computes
+            low = begin[out_sample[k]]
+            where, _ = draw_column(row_draw[k - base], np.uint64(begin[out_sample[k] + 1] - low))
             prefetch(packed, low + np.int64(where))
-        for i in range(written - base):
-            row = draw_sample(row_draw[i], packed, begin, np.uint64(chosen[i]))
-            out_sample[base + i] = (row + 1) * np.int64(out_actor[base + i] < n_nodes) - 1
+        for k in range(base, written):
+            row = draw_sample(row_draw[k - base], packed, begin, np.uint64(out_sample[k]))
+            out_sample[k] = (row + 1) * np.int64(out_actor[k] < n_nodes) - 1
     return written
 
 
@@ -325,14 +310,12 @@ class IidSchedule(Schedule):
             yield stop, empty_events(0)
             return
         # With few wanted nodes a window goes through more draws, so that it holds enough events.
-        mask, length = wanted, int(min(LEAST_EVENTS / share, _MOST_DRAWS))
-        if wanted.all():
-            mask, length = wanted[:0], LEAST_EVENTS
+        length = int(min(LEAST_EVENTS / share, _MOST_DRAWS))
         first, key = int(start), np.uint64(self.seed)
         out = empty_events(int(min(length, stop - start)))
         while first < stop:
             last = int(min(first + length, stop))
-            count = _iid_events(first, last, key, self._actor_table, mask, self.tables, out)
+            count = _iid_events(first, last, key, self._actor_table, wanted, self.tables, out)
             yield float(last), Events(out.time[:count], out.actor[:count], out.sample[:count])
             first = last
 

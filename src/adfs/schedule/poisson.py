@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adfs.compilation import compiled, inlined, kernel, prefetch
+from adfs.compilation import AHEAD, compiled, inlined, kernel, prefetch
 from adfs.schedule.events import LEAST_EVENTS, Events, Schedule, empty_events
 from adfs.schedule.sampling import Domain, draw_pairs, draw_sample
 
@@ -41,13 +41,9 @@ def _count_thresholds() -> NDArray[np.uint64]:
 
 #: The number of events in a cell is the number of thresholds that its draw reaches.
 COUNT_THRESHOLDS = _count_thresholds()
-#: Events per clock in a window: with fewer, the visit of every clock costs too much; more cost memory.
-_EVENTS_PER_CLOCK = 2.0
 #: Cells drawn together, in arrays that stay in the fastest cache, and the most events they can have.
 _CELLS = 128
 _MOST_EVENTS = _CELLS * COUNT_THRESHOLDS.size
-#: The number of exchanges after which prefetched memory is read.
-_AHEAD = 16
 
 _COUNT, _EVENT = np.uint64(Domain.POISSON_COUNT), np.uint64(Domain.POISSON_EVENT)
 _11, _32 = np.uint64(11), np.uint64(32)
@@ -214,11 +210,11 @@ def _merge(
     _sort(exchanges, 0, exchanges.size)
     for x in range(exchanges.size):
         # Prefetch in three stages: an edge's ends, their ranges of computations, and the first of these.
-        if x + 3 * _AHEAD < exchanges.size:
-            prefetch(clocks.ends, 2 * np.int64(exchanges[x + 3 * _AHEAD].clock - nodes))
+        if x + 3 * AHEAD < exchanges.size:
+            prefetch(clocks.ends, 2 * np.int64(exchanges[x + 3 * AHEAD].clock - nodes))
             for side in range(2):
-                prefetch(run, 2 * np.int64(clocks.ends[exchanges[x + 2 * _AHEAD].clock - nodes, side]))
-                node = max(clocks.ends[exchanges[x + _AHEAD].clock - nodes, side], 0)
+                prefetch(run, 2 * np.int64(clocks.ends[exchanges[x + 2 * AHEAD].clock - nodes, side]))
+                node = max(clocks.ends[exchanges[x + AHEAD].clock - nodes, side], 0)
                 prefetch(events, np.int64(run[node, 0]))
         # The computations of both ends up to the exchange, then the exchange.
         for side in range(2):
@@ -296,7 +292,8 @@ class PoissonSchedule(Schedule):
         if actors.size == 0:
             yield stop, empty_events(0)
             return
-        length = min(max(LEAST_EVENTS, _EVENTS_PER_CLOCK * actors.size) / float(rate.sum()), stop - start)
+        # A cell per clock at least: with fewer, the visit of every clock costs too much.
+        length = min(max(LEAST_EVENTS, CELL_MEAN * actors.size) / float(rate.sum()), stop - start)
         clocks = self._clocks(start, actors)
         # About one cell per clock can reach into the next window, since the cells of all clocks may coincide.
         size = int(slack * (length * float(rate.sum()) + CELL_MEAN * actors.size)) + _MOST_EVENTS

@@ -115,11 +115,9 @@ def draw_pairs(
 
 def check_seed(seed: object) -> int:
     """Return a seed, an integer with 0 ≤ seed < 2**64, as an int; refuse anything else."""
-    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer):
-        raise InputError(f"seed must be an integer with 0 <= seed < 2**64, but is {seed!r}")
-    if not 0 <= int(seed) < 2**64:
-        raise InputError(f"seed must lie in 0 <= seed < 2**64, but is {int(seed)}")
-    return int(seed)
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**64:
+        return int(seed)
+    raise InputError(f"seed must be an integer with 0 <= seed < 2**64, but is {seed!r}")
 
 
 def stage_seed(seed: int, stage: int) -> int:

@@ -1,7 +1,7 @@
 """The exchange of `adfs.runtimes.exchange` in compiled code, which adds almost no time to the messages.
 
 `EventExchange` is the readable version; the tests compare this one with it. After a few hundredths of a
-second of waiting the compiled loop returns to Python, which checks the deadline and handles signals.
+second of waiting the compiled loop returns to Python: `Watch.until` continues the wait, with its deadline.
 
 It starts and tests the requests of `MpiLinks` by a few MPI functions, whose addresses each process looks up.
 It gets the addresses of the requests' handles, because the type of a handle differs between MPI libraries.
@@ -23,7 +23,7 @@ from adfs.algorithms.method_kernels import Parts, execute, fill_message, take_me
 from adfs.compilation import kernel
 from adfs.runtimes.exchange import EventExchange, split_events, take_events
 from adfs.runtimes.execution import ProcessTimes
-from adfs.runtimes.mpi.faults import SUSPENDED_SECONDS, rank_names
+from adfs.runtimes.mpi.faults import SUSPENDED_SECONDS
 from adfs.schedule import Events
 from adfs.schedule.events import empty_events
 
@@ -42,8 +42,8 @@ _NAMES = {"adfs_mpi_start": "MPI_Start", "adfs_mpi_test": "MPI_Test", "adfs_mpi_
 # The number of waits that are kept for the timeline.
 _LOG = 512
 # Places in `counts` and `seconds` of a board.
-_DONE, _WAITING, _PENDING, _FINISHED, _LOGGED = range(5)
-_COMPUTING, _COMMUNICATING, _SINCE, _PAUSED = range(4)
+_DONE, _WAITING, _PENDING, _LOGGED = range(4)
+_COMPUTING, _COMMUNICATING = range(2)
 
 
 class Board(NamedTuple):
@@ -51,11 +51,10 @@ class Board(NamedTuple):
 
     Attributes
     ----------
-    counts : (5,) int64
-        Events examined, events that wait, exchanges under way, exchanges finished, waits recorded.
-    seconds : (4,)
-        Seconds of computing and of communicating, the time at which the current wait began (nan outside
-        waits), and the seconds for which this rank was suspended during the wait.
+    counts : (4,) int64
+        Events examined, events that wait, exchanges under way, waits recorded.
+    seconds : (2,)
+        Seconds of computing and of communicating.
     blocked : (k,) uint8
         As ``waiting`` and ``ready``, an argument of `split_events`.
     pending : (c,) int32
@@ -64,8 +63,6 @@ class Board(NamedTuple):
         The edge of each link, and the place of its node in the block.
     moments : (c,)
         The time of the event whose exchange is under way.
-    arrived : (c,) uint8
-        Whether the message has arrived (the send may still be under way).
     sends, receives : (c,) int64
         The addresses of the requests' handles.
     out, into : (c, m)
@@ -92,7 +89,6 @@ class Board(NamedTuple):
     edges: np.ndarray
     places: np.ndarray
     moments: np.ndarray
-    arrived: np.ndarray
     sends: np.ndarray
     receives: np.ndarray
     out: np.ndarray
@@ -141,20 +137,15 @@ def _finish_arrived(parts: Parts, board: Board) -> int:
     kept = 0
     for k in range(count):
         link = board.pending[k]
-        if board.arrived[link] == 0 and _is_done(board, board.receives[link]):
-            board.arrived[link] = 1
-        if board.arrived[link] == 1 and _is_done(board, board.sends[link]):
+        # A request that was done at an earlier check is done at every later one.
+        if _is_done(board, board.receives[link]) and _is_done(board, board.sends[link]):
             # The same types of integers as in `EventExchange`, so that both use one compiled kernel.
             edge, i = int(np.int64(board.edges[link])), int(np.int64(board.places[link]))
             take_message(parts, edge, i, board.moments[link], board.out[link], board.into[link])
-            # The next message of this link may come at any time: start its receive now.
-            MPI_START(board.receives[link])
-            board.arrived[link] = 0
         else:
             board.pending[kept] = link
             kept += 1
     board.counts[_PENDING] = kept
-    board.counts[_FINISHED] += count - kept
     return int(count - kept)
 
 
@@ -163,6 +154,7 @@ def _post(parts: Parts, board: Board, edge: int, moment: float) -> None:
     """Send the message of an event on an edge; the exchange is under way from now on."""
     link = board.number[edge]
     fill_message(parts, int(np.int64(board.places[link])), moment, board.out[link])
+    MPI_START(board.receives[link])
     MPI_START(board.sends[link])
     board.exchanges[link] += 1
     board.moments[link] = moment
@@ -193,32 +185,28 @@ def _note_wait(board: Board, begun: float, ended: float, link: int) -> None:
 @kernel
 def _wait_for_one(parts: Parts, board: Board, patience: float) -> bool:
     """Wait up to ``patience`` seconds until an exchange is finished; return whether one was."""
-    begun = MPI_WTIME()
-    if np.isnan(board.seconds[_SINCE]):
-        board.seconds[_SINCE] = begun
+    begun = now = MPI_WTIME()
     oldest = board.pending[0]
     spins = 0
-    now = begun
-    while True:
-        done = _finish_arrived(parts, board) > 0
+    while _finish_arrived(parts, board) == 0:
         before = now
         now = MPI_WTIME()
         # The time for which this rank itself was suspended does not count as waiting.
         if now - before > SUSPENDED_SECONDS:
-            board.seconds[_SINCE] += now - before
-            board.seconds[_PAUSED] += now - before
-        if done:
-            break
+            begun += now - before
         spins += 1
         if now - begun > patience:
+            _note_wait(board, begun, now, oldest)
             return False
         # Messages between cores often arrive within a few checks. After that, leave the core to others.
         if spins > 20:
             YIELD()
-    # An exchange that was finished at the first check involved no wait.
-    if spins > 0 or begun > board.seconds[_SINCE]:
-        _note_wait(board, board.seconds[_SINCE], now, oldest)
-    board.seconds[_SINCE] = np.nan
+    now = MPI_WTIME()
+    if spins > 0:
+        _note_wait(board, begun, now, oldest)
+    else:
+        # An exchange that was finished at the first check involved no wait.
+        board.seconds[_COMMUNICATING] += now - begun
     return True
 
 
@@ -272,17 +260,16 @@ def run_window(
                 seconds[_COMMUNICATING] += begun - posted
         ended = MPI_WTIME()
         seconds[_COMPUTING] += ended - begun
-        if counts[_PENDING] > 0:
-            ended -= seconds[_PAUSED]
-            # Wait only if there is nothing else to do; otherwise check the messages once.
-            if counts[_DONE] == size or counts[_WAITING] >= ahead:
-                if not _wait_for_one(parts, board, patience):
-                    return False
-            else:
-                _finish_arrived(parts, board)
-            seconds[_COMMUNICATING] += MPI_WTIME() - ended - seconds[_PAUSED]
-        elif counts[_DONE] == size and counts[_WAITING] == 0:
-            return True
+        if counts[_PENDING] == 0:
+            if counts[_DONE] == size and counts[_WAITING] == 0:
+                return True
+        # Wait only if there is nothing else to do; otherwise check the messages once.
+        elif counts[_DONE] == size or counts[_WAITING] >= ahead:
+            if not _wait_for_one(parts, board, patience):
+                return False
+        else:
+            _finish_arrived(parts, board)
+            seconds[_COMMUNICATING] += MPI_WTIME() - ended
 
 
 class CompiledExchange(EventExchange):
@@ -304,8 +291,8 @@ class CompiledExchange(EventExchange):
         self._status = np.zeros(max(256, MPI._sizeof(MPI.Status)), dtype=np.uint8)
         flag = np.zeros(1, dtype=np.int32)
         self.board = Board(
-            counts=np.zeros(5, dtype=np.int64),
-            seconds=np.array([0.0, 0.0, np.nan, 0.0]),
+            counts=np.zeros(4, dtype=np.int64),
+            seconds=np.zeros(2),
             blocked=self._blocked,
             waiting=self._waiting,
             ready=self._ready,
@@ -313,7 +300,6 @@ class CompiledExchange(EventExchange):
             edges=links.edges.astype(np.int32),
             places=self._own_place.astype(np.int32),
             moments=np.zeros(count),
-            arrived=np.zeros(count, dtype=np.uint8),
             sends=np.array([MPI._addressof(request) for request in links.sends], dtype=np.int64),
             receives=np.array([MPI._addressof(request) for request in links.receives], dtype=np.int64),
             out=links.out,
@@ -333,54 +319,36 @@ class CompiledExchange(EventExchange):
         run_window(
             self.process.parts, self.board, empty_events(0), self._taken, self._at_once, self._ahead, 0.0
         )
-        _now()
 
     def _execute(self, events: Events, size: int) -> None:
-        board, watch = self.board, self._watch
-        board.counts[_DONE] = board.counts[_WAITING] = 0
+        board, parts, watch = self.board, self.process.parts, self._watch
+        board.counts[[_DONE, _WAITING]] = 0
         # With more ranks than cores return to Python at once, where a waiting rank sleeps.
         patience = 0.0 if watch.crowded else 0.02
-        begun, finished = time.perf_counter(), -1
-        parts, taken = self.process.parts, self._taken
-        while not run_window(parts, board, events, taken, self._at_once, self._ahead, patience):
-            # The deadline counts from the last finished exchange.
-            if board.counts[_FINISHED] != finished:
-                finished, begun = int(board.counts[_FINISHED]), time.perf_counter()
-                watch.waiting = lambda: f"waiting for {rank_names(self._missing())} {self._oldest()}"
-            begun += float(board.seconds[_PAUSED])
-            board.seconds[_PAUSED] = 0.0
-            elapsed = time.perf_counter() - begun
-            if elapsed > watch.deadline:
-                raise watch.lost(self._missing(), self._oldest(), watch.deadline)
-            suspended = watch.rest(elapsed)
-            board.seconds[_SINCE] += suspended
-            begun += suspended
-        watch.waiting = None
+        while not run_window(parts, board, events, self._taken, self._at_once, self._ahead, patience):
+            oldest, pending = int(board.pending[0]), board.pending[: board.counts[_PENDING]]
+            begun = time.perf_counter() - self.cluster.suspended
+            watch.until(
+                lambda: _finish_arrived(parts, board) > 0,
+                self.links.peer[pending].tolist,
+                self._event(oldest, float(board.moments[oldest])),
+            )
+            begun += self.cluster.suspended
+            self.times.waited(begun, time.perf_counter(), int(self.links.peer[oldest]))
         self._take_times()
-
-    def _missing(self) -> list[int]:
-        return [int(self.links.peer[link]) for link in self.board.pending[: self.board.counts[_PENDING]]]
-
-    def _oldest(self) -> str:
-        link = int(self.board.pending[0])
-        return self._event(link, float(self.board.moments[link]))
 
     def _take_times(self) -> None:
         """Move the seconds of the board to the times of this rank."""
-        board, times = self.board, self.times
+        from mpi4py import MPI
+
+        board, times, peers = self.board, self.times, self.links.peer.tolist()
         # The clocks of MPI and of Python may start at different times.
-        offset = time.perf_counter() - float(_now())
-        for seconds, rank in zip(board.waited.tolist(), self.links.peer.tolist(), strict=True):
+        offset = time.perf_counter() - MPI.Wtime()
+        for seconds, rank in zip(board.waited.tolist(), peers, strict=True):
             times.add_waiting(seconds, rank)
         for begin, end, link in board.log[: board.counts[_LOGGED]].tolist():
-            times.show_wait(begin + offset, end + offset, int(self.links.peer[int(link)]))
+            times.show_wait(begin + offset, end + offset, peers[int(link)])
         times.computing += float(board.seconds[_COMPUTING])
-        times.communicating += max(0.0, float(board.seconds[_COMMUNICATING]) - float(board.waited.sum()))
-        board.seconds[[_COMPUTING, _COMMUNICATING, _PAUSED]] = 0.0
-        board.waited[:] = 0.0
+        times.communicating += float(board.seconds[_COMMUNICATING])
+        board.seconds[:] = board.waited[:] = 0.0
         board.counts[_LOGGED] = 0
-
-
-@kernel
-def _now() -> float:
-    return float(MPI_WTIME())

@@ -78,11 +78,13 @@ class Watch:
         During a wait, returns for whom it is and why, for the sentence that this rank reports when it ends.
     crowded : bool
         Whether there are more ranks than cores: then a waiting rank sleeps at once.
-    pulse : Pulse or None
-        The signs of life. A wait with ``listen`` counts the seconds since the last one.
+    pulse : Pulse
+        The signs of life, also once all ranks have met. A wait with ``listen`` counts the seconds since the
+        last one.
     """
 
     comm: MPI.Intracomm
+    pulse: Pulse
 
     def __init__(self, cluster: Cluster, deadline: float) -> None:
         self.cluster = cluster
@@ -90,7 +92,6 @@ class Watch:
         self.patience = 0.0
         self.waiting: Callable[[], str] | None = None
         self.crowded = False
-        self.pulse: Pulse | None = None
         self._sigterm: Any = None
         self._excepthook = sys.excepthook
 
@@ -119,9 +120,7 @@ class Watch:
             left[:] = [(request, rank) for request, rank in left if not request.Test()]
             return not left
 
-        # Most requests are done at once; `until` has more to prepare.
-        if not all_done():
-            self.until(all_done, lambda: [rank for _, rank in left], why, listen=listen)
+        self.until(all_done, lambda: [rank for _, rank in left], why, listen=listen)
 
     def until(
         self,
@@ -141,39 +140,27 @@ class Watch:
         allowed = self.deadline + patience + (self.patience if listen else 0.0)
         self.waiting = lambda: f"waiting for {rank_names(missing())} {why}"
         # Most waits are short: check without sleeping first, unless another rank needs the core.
-        for _ in range(1 if self.crowded else 50):
-            if ready():
-                break
-        else:
-            pulse = self.pulse if listen else None
+        if not any(ready() for _ in range(1 if self.crowded else 50)):
             # While rank 0 waits for one rank, the others wait for rank 0: it must not seem to be lost.
             rank_0 = self.cluster.rank == 0
-            alive = pulse.beating() if pulse is not None and rank_0 else contextlib.nullcontext()
-            with alive:
+            with self.pulse.beating() if listen and rank_0 else contextlib.nullcontext():
                 while not ready():
-                    suspended = self.rest(time.perf_counter() - begun)
+                    suspended = self._rest(time.perf_counter() - begun)
                     begun += suspended
                     self.cluster.suspended += suspended
-                    lost = self._silent(missing(), begun, allowed, pulse)
-                    if lost is not None:
-                        raise self.lost(lost, why, allowed)
+                    signs = self.pulse.listen() if listen else {}
+                    now, ranks = time.perf_counter(), missing()
+                    lost = [rank for rank in ranks if now - max(begun, signs.get(rank, begun)) > allowed]
+                    if lost or (not ranks and now - begun > allowed):
+                        raise RankLostError(
+                            f"rank {self.cluster.rank} waited {allowed:g} s for {rank_names(lost)} {why} and "
+                            "gave up; see what happened there, and resume from the last checkpoint if there "
+                            "is one"
+                        )
         # After an exception this stays as it is, for the sentence that this rank reports.
         self.waiting = None
 
-    def _silent(
-        self, missing: Sequence[int], begun: float, allowed: float, pulse: Pulse | None
-    ) -> list[int] | None:
-        """Return the missing ranks that were silent for too long; None if the wait may go on."""
-        if pulse is not None:
-            pulse.listen()
-        now = time.perf_counter()
-        if now - begun <= allowed:
-            return None
-        silent = [r for r in missing if now - (begun if pulse is None else pulse.last(r, begun)) > allowed]
-        # An empty list means that ranks are missing and it is not known which.
-        return silent if silent or not missing else None
-
-    def rest(self, elapsed: float) -> float:
+    def _rest(self, elapsed: float) -> float:
         """Leave the core to others for a moment; return the seconds for which this rank was suspended."""
         begun = time.perf_counter()
         # Sleep longer after a longer wait: short waits need a quick answer, long ones a free core.
@@ -183,13 +170,6 @@ class Watch:
             time.sleep(5e-5 if elapsed < 0.05 else 1e-3)
         taken = time.perf_counter() - begun
         return taken if taken > SUSPENDED_SECONDS else 0.0
-
-    def lost(self, ranks: Sequence[int], why: str, allowed: float) -> RankLostError:
-        """Return the error of having waited too long for some ranks."""
-        return RankLostError(
-            f"rank {self.cluster.rank} waited {allowed:g} s for {rank_names(ranks)} {why} and gave up; "
-            "see what happened there, and resume from the last checkpoint if there is one"
-        )
 
     def install_hooks(self, comm: MPI.Intracomm) -> None:
         """From now on report an uncaught exception in one sentence and end all ranks, and report SIGTERM.
@@ -350,16 +330,13 @@ class Pulse:
         finally:
             self._busy -= 1
 
-    def listen(self) -> None:
-        """Receive the signs of life that have arrived, and record their times."""
+    def listen(self) -> dict[int, float]:
+        """Receive the signs of life that have arrived; return the time of the last one of each rank."""
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, Tag.SIGN_OF_LIFE, status):
             self._comm.Recv(nothing(), status.Get_source(), Tag.SIGN_OF_LIFE)
             self._last_sign[status.Get_source()] = time.perf_counter()
-
-    def last(self, rank: int, begun: float) -> float:
-        """Return the time of the last sign of life of a rank, at least the start of the wait for it."""
-        return max(begun, self._last_sign.get(rank, begun))
+        return self._last_sign
 
     def close(self) -> None:
         """Stop sending, and receive the messages that are still under way to this rank."""

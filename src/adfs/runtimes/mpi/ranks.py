@@ -20,7 +20,7 @@ from adfs.problem import Loss
 from adfs.problem.evaluation import sum_in_order
 from adfs.problem.losses import get_loss
 from adfs.runtimes.cluster import Cluster, Links, Parcels, Placement, pack, unpack
-from adfs.runtimes.exchange import EventExchange
+from adfs.runtimes.exchange import EventExchange, runs
 from adfs.runtimes.execution import ProcessTimes
 from adfs.runtimes.joint_problem import ShardSource, join_shards
 from adfs.runtimes.mpi.compiled_exchange import CompiledExchange, library_is_loaded
@@ -97,7 +97,6 @@ class MpiRanks(Cluster):
             # After an error the hooks stay: another rank may end this one before it has reported.
             if kind is None:
                 watch.restore_hooks()
-                assert watch.pulse is not None
                 watch.pulse.close()
                 watch.comm.Free()
 
@@ -199,9 +198,8 @@ class MpiRanks(Cluster):
             rows = [values] + [np.empty((0, width))] * (self.size - 1)
             missing = np.bincount(rank_of_node, minlength=self.size)
             # Consecutive nodes of one rank are added in one call.
-            starts = np.flatnonzero(np.diff(rank_of_node, prepend=-1))
-            for start, stop in zip(starts, [*starts[1:], rank_of_node.size], strict=True):
-                rank, count = int(rank_of_node[start]), int(stop - start)
+            for rank, start, stop in runs(rank_of_node):
+                count = stop - start
                 while count > 0:
                     if len(rows[rank]) == 0:
                         rows[rank] = np.empty((min(at_once, int(missing[rank])), width))
@@ -239,16 +237,13 @@ class MpiRanks(Cluster):
         return EventExchange(self, process, links, times, tau)
 
     def busy(self) -> AbstractContextManager[None]:
-        pulse = self.watch.pulse
-        assert pulse is not None
-        return pulse.beating()
+        return self.watch.pulse.beating()
 
 
 class MpiLinks(Links):
     """The ends of the cut edges that are on this rank; see `adfs.runtimes.cluster.Links`.
 
     The messages of an edge have their own tag between the two ranks, so its k-th send meets its k-th receive.
-    A receive is started before it is needed, so that an early message goes directly into its buffer.
     """
 
     def __init__(self, ranks: MpiRanks, placement: Placement, message_length: int) -> None:
@@ -259,7 +254,6 @@ class MpiLinks(Links):
         ends = list(zip(self.out, self.into, self.peer.tolist(), all_tags.tolist(), strict=True))
         self.sends = [comm.Send_init(out, peer, tag) for out, _, peer, tag in ends]
         self.receives = [comm.Recv_init(into, peer, tag) for _, into, peer, tag in ends]
-        self.started = False
 
     def _tags(self) -> np.ndarray:
         """Return the tag of each link: both ranks number their common edges in the order of the edges."""
@@ -277,13 +271,8 @@ class MpiLinks(Links):
             )
         return tags
 
-    def open(self) -> None:
-        if not self.started:
-            for receive in self.receives:
-                receive.Start()
-            self.started = True
-
     def send(self, link: int) -> None:
+        self.receives[link].Start()
         self.sends[link].Start()
 
     def arrived(self, links: Sequence[int], why: str | None = None) -> list[int]:
@@ -297,20 +286,9 @@ class MpiLinks(Links):
             self._watch.until(ready, self.peer[list(links)].tolist, why)
         return found
 
-    def renew(self, link: int) -> None:
-        self.receives[link].Start()
-
     def close(self) -> None:
-        """Finish the sends, and cancel the receives, for which no message will come."""
-        self._watch.wait(self.sends, self.peer.tolist(), "to take the last message")
-        for request in self.receives:
-            if self.started:
-                request.Cancel()
-                request.Wait()
+        for request in (*self.sends, *self.receives):
             request.Free()
-        for request in self.sends:
-            request.Free()
-        self.sends, self.receives, self.started = [], [], False
 
 
 @takes_run_options
