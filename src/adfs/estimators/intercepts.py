@@ -32,9 +32,9 @@ from adfs.runtimes.certificates import AllNodes, Certificate, promised_gap
 from adfs.threads import single_threaded
 
 _MOST_ROUNDS = 60
-# Tolerances of the proximal rounds: of the first one for smooth losses and for losses with kinks, and the
-# smallest one as a share of the tolerance of the fit.
-_FIRST_SMOOTH, _FIRST_KINKED, _SMALLEST_SHARE = 1e-6, 1e-2, 0.01
+# Tolerances of the proximal rounds: of the first one for losses with kinks, whose last digits take the most
+# passes, and the smallest one as a share of the tolerance of the fit.
+_FIRST_KINKED, _SMALLEST_SHARE = 1e-2, 0.01
 _ACCURACY, _MOST_TRIALS = 0.01, 100  # of F of the best constant model
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -96,7 +96,7 @@ def solve_with_intercept(
 def _proximal_rounds(fit: InterceptFit, start: np.ndarray | None) -> Run:
     """Solve problems whose intercept is penalised around the intercept of the problem before."""
     solver, loss, tol = fit.solver, fit.problem.loss, fit.tol
-    round_tol = max(_FIRST_KINKED if loss.curvature_type == "kinks" else _FIRST_SMOOTH, 0.5 * tol)
+    round_tol = max(_FIRST_KINKED, tol) if loss.curvature_type == "kinks" else tol
     left = solver.options.max_passes
     runs: list[Run] = []
     best: Certificate | None = None
