@@ -156,3 +156,11 @@ def test_what_must_be_above_zero_is_refused_by_its_name(
 ) -> None:
     assert main([*command, option, "-1"]) == 2
     assert capsys.readouterr().err == f"adfs: {option} must be above 0, got -1\n"
+
+
+@pytest.mark.parametrize("option", ["--entries", "--numbers"])
+def test_whole_numbers_below_one_are_refused_by_their_option(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["net-bench", option, "0"]) == 2
+    assert capsys.readouterr().err.startswith(f"adfs: Invalid value for '{option}'")
