@@ -131,6 +131,12 @@ class AllNodes:
         """Return F at each of some points (p, d), shape (p,)."""
         return self.penalty.objectives(self.collect(self.problem.loss_sums(points)), points)
 
+    def gap(self, duals: np.ndarray, theta: np.ndarray, total: np.ndarray) -> Gap:
+        """Return the gap of θ and of this process's dual variables, whose sum over the rows is ``total``."""
+        parts = self.collect(self.problem.gap_parts(duals, theta))
+        residual, *l1 = self.penalty.apart(total, theta)
+        return close_gap(parts, theta, residual, self.total_sigma, *l1)
+
     def certificate(
         self, theta: np.ndarray, found: Gap, lower: float, duals: np.ndarray | None = None
     ) -> Certificate:
@@ -152,13 +158,11 @@ def certify(
     process : Process
     nodes : AllNodes
     enough : float, optional
-        A larger gap may be an estimate, which costs less. A dual method takes θ(s) from its centres, which
-        sum to 0 with the dual variables: one pass over the data instead of two. A primal method takes the gap
-        from its gradient: no pass. The rounding of these sums is added to gaps of at most ``enough`` only.
+        A primal method takes a larger gap from its gradient, which costs no pass over the data.
     lower : float
         An earlier lower bound of F*.
     """
-    problem, sigma, penalty = nodes.problem, nodes.total_sigma, nodes.penalty
+    problem, penalty = nodes.problem, nodes.penalty
     duals: np.ndarray | None = None
     own: np.ndarray | None = None
     if isinstance(process, PrimalProcess):
@@ -170,20 +174,6 @@ def certify(
         duals = process.dual()
     if duals is not None:
         duals = problem.clip_to_domain(duals, in_place=True)
-    # With an ℓ1 term the centres do not follow from the iterates.
-    direct = not process.certify_iterate and penalty.l1 is None
-    if duals is not None and enough is not None and direct:
-        theta = np.asarray(nodes.add(problem.sigma[:, None] * process.primal()) / sigma)
-        # The gap without the rounding of the sums: enough to see how far the run still is.
-        parts = nodes.collect(problem.gap_parts(duals, theta))
-        certificate = nodes.certificate(theta, close_gap(parts, theta, None, sigma), lower)
-        if certificate.gap > enough:
-            return certificate._replace(is_estimate=True)
-        # Near the tolerance a second pass bounds the rounding of θ(s), and the gap is proven.
-        residual = nodes.add_rows(duals) + sigma * theta
-        # Earlier bounds took the sums from the centres, whose rounding is not known.
-        return nodes.certificate(theta, close_gap(parts, theta, residual, sigma), -np.inf)
-    if duals is not None:
         total = nodes.add_rows(duals)
         theta = penalty.minimizer(total)
         if process.certify_iterate:
@@ -197,9 +187,7 @@ def certify(
         total = nodes.add_rows(duals)
         # Far from the optimum the dual variables of θ may give a lower bound below D(0).
         lower = max(lower, nodes.dual_at_zero)
-    parts = nodes.collect(problem.gap_parts(duals, theta))
-    residual, *l1 = penalty.apart(total, theta)
-    return nodes.certificate(theta, close_gap(parts, theta, residual, sigma, *l1), lower, own)
+    return nodes.certificate(theta, nodes.gap(duals, theta, total), lower, own)
 
 
 def promised_gap(process: PrimalProcess, nodes: AllNodes, lengths: np.ndarray | None = None) -> float:
@@ -258,17 +246,15 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
     follows from the pass's ``number``, from θ = θ(s) with its own σ_i. The changes of all nodes together obey
     ‖Σ_i Δ_i‖²/Σσ ≤ Σ_i ‖Δ_i‖²/σ_i: D never falls.
     """
-    problem, penalty, block = nodes.problem, nodes.penalty, nodes.block
+    problem, block = nodes.problem, nodes.block
     beta, active = float(problem.samples.loss.beta), np.flatnonzero(problem.active)
     # Each node starts from the same θ and changes its own dual variables only.
     for node, (first, last) in enumerate(pairwise(np.searchsorted(active, problem.node_starts))):
         order = np.random.default_rng([number, block[node]]).permutation(active[first:last])
         dual_pass(problem.samples, beta, order, float(problem.sigma[node]), duals, theta.copy())
     total = nodes.add_rows(problem.clip_to_domain(duals, in_place=True))
-    theta = penalty.minimizer(total)
-    parts = nodes.collect(problem.gap_parts(duals, theta))
-    residual, *l1 = penalty.apart(total, theta)
-    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, duals)
+    theta = nodes.penalty.minimizer(total)
+    return nodes.certificate(theta, nodes.gap(duals, theta, total), -np.inf, duals)
 
 
 def better(one: Certificate, other: Certificate) -> bool:
@@ -285,7 +271,7 @@ def or_zero(best: Certificate, nodes: AllNodes) -> Certificate:
     if np.isnan(best.gap):
         return Certificate(zero, nodes.value_at_zero, best.lower, best.gap)
     duals = np.zeros((problem.n_samples, *problem.dual_shape))  # which stand for it
-    found = close_gap(nodes.collect(problem.gap_parts(duals, zero)), zero, zero, nodes.total_sigma)
+    found = nodes.gap(duals, zero, zero)
     if best.value <= found.value + found.rounding:
         return best
     found = found.above(best.lower)
