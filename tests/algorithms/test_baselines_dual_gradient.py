@@ -45,21 +45,17 @@ def test_it_is_the_twin_s_for_every_loss(loss):
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_products_do_what_factors_do(kind):
+def test_it_follows_a_point_with_many_features_down_to_rounding(kind):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((60, 130)) * (rng.random((60, 130)) < 0.3)
     problem = adfs.Problem(
         sp.csr_array(X) if kind == "sparse" else X, np.sign(X.sum(axis=1)), sigma=[0.05, 2.0], n_nodes=2
     )
     points = rng.standard_normal((2, 130))
-    by_products, by_factors = make_solver(problem), make_solver(problem, dense_features=130)
-    assert by_products.hessian.size == 0
-    assert by_factors.hessian.shape == (130, 130)
+    solver = make_solver(problem)
     for size in (1.0, 1e-5, 1e-10):
-        a = solve(problem, by_products, points * (1.0 + size))
-        b = solve(problem, by_factors, points * (1.0 + size))
-    assert np.abs(a - b).max() <= 1e-11 * np.abs(b).max()
-    assert residual(problem, a, points * (1.0 + 1e-10)) <= 1e-14
+        found = solve(problem, solver, points * (1.0 + size))
+    assert residual(problem, found, points * (1.0 + 1e-10)) <= 1e-14
 
 
 def test_it_ends_where_few_samples_bend_and_sigma_is_small():
