@@ -10,11 +10,12 @@ import numpy as np
 from adfs.algorithms.interior_point import quadratic_pieces
 from adfs.errors import InputError
 from adfs.network import ChebyshevCoefficients, Network, lazy_gossip
-from adfs.problem import Problem
+from adfs.problem import LinearTerm, Problem
 from adfs.problem.evaluation import loss_curvatures, loss_derivatives
 from adfs.problem.losses import Loss, derivative
 from adfs.problem.losses import value as loss_value
-from adfs.problem.samples import Label, label_at, labels_of
+from adfs.problem.samples import Label, ShiftedLabel, label_at, labels_of
+from adfs.problem.views import BoxedProblem
 from adfs.theory import AugmentedGraph, BlockParameters, NonSmoothParameters
 from adfs.theory.baselines import (
     AgdParameters,
@@ -25,6 +26,47 @@ from adfs.theory.baselines import (
     PointSagaParameters,
 )
 from literal_adfs import AdfsState
+
+
+class BoxedTerm(LinearTerm):
+    """The term of one sample, its loss replaced by tangents outside an interval of margins."""
+
+    def __init__(self, whole: LinearTerm, margins: np.ndarray, beta: float) -> None:
+        super().__init__(whole.x, whole.label, whole.weight, whole.loss)
+        shift = whole.label.shift if isinstance(whole.label, ShiftedLabel) else 0.0
+        self.low, self.high, self.beta = float(margins[0]) - shift, float(margins[1]) - shift, beta
+
+    @property
+    def smoothness(self) -> float:
+        return self.weight * self.beta * self.norm_squared
+
+    def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
+        """Bisect the derivative, which rises along the margins: u + (w/h − 1/β_j)ℓ'(u) − ζ/h."""
+        scalar, h = float(self.x @ z) / self.norm_squared, step / self.norm_squared
+        factor = self.weight / h - 1.0 / self.beta
+
+        def slope(u: float) -> float:
+            return u + factor * derivative(self.loss, u, self.label) - scalar / h
+
+        # The slope rises with the margin: an end whose slope has the right sign is the solution.
+        low, high = max(self.low, -1e3), min(self.high, 1e3)
+        if slope(low) >= 0.0:
+            high = low
+        if slope(high) <= 0.0:
+            low = high
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if slope(middle) > 0.0 else (middle, high)
+        return self.weight * derivative(self.loss, 0.5 * (low + high), self.label) * self.x
+
+
+class BoxedTerms(BoxedProblem):
+    """A problem in boxes whose terms are objects, as the literal methods take them."""
+
+    def term(self, row: int) -> BoxedTerm:
+        whole = self.whole.term(row)
+        assert isinstance(whole, LinearTerm)
+        return BoxedTerm(whole, self.margins[row], float(self.boxed.curvature[row]))
 
 
 class NsLagState(NamedTuple):

@@ -23,7 +23,7 @@ from adfs.theory import AugmentedGraph, BlockParameters, Parameters
 from adfs.theory.theorems import theorem2_error
 from baseline_cases import gossip_here
 from literal_adfs import LagState, MeanLagAdfs
-from literal_methods import LiteralBlockAdfs
+from literal_methods import BoxedTerms, LiteralBlockAdfs
 from memory_cluster import Threads, on_threads
 from mpi_cases import Case, stamp
 from schedule_twins import coin, round_samples
@@ -51,7 +51,7 @@ def boxed(problem: adfs.Problem, excess: float) -> tuple[BoxedProblem, np.ndarra
     theta = 0.9 * problem.optimum().theta
     duals = problem.clip_to_domain(problem.slopes(theta))
     radius = np.full(problem.n_samples, np.sqrt(excess / problem.total_sigma))
-    view = BoxedProblem(problem, intervals(problem, theta, duals, excess, radius))
+    view = BoxedTerms(problem, intervals(problem, theta, duals, excess, radius))
     return view, view.clip_to_domain(duals)
 
 

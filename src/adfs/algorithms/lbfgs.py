@@ -15,7 +15,7 @@ from adfs.compilation import kernel
 from adfs.network import Network
 from adfs.problem import Samples
 from adfs.problem.evaluation import fill_margins, fill_table, inner_product, read_table, table_strides
-from adfs.problem.losses import value_and_slope
+from adfs.problem.losses import point_of, value, write_slope
 from adfs.problem.samples import add_shift, plain_label, row_column, row_entry, row_span
 from adfs.theory import Facts, NodeSizes, NoParameters, tree_depth
 
@@ -56,13 +56,13 @@ def node_values(
             label, weight = plain_label(samples.y, j), samples.weights[j]
             fill_margins(rows, j, table, margins)
             add_shift(samples.y, j, 1.0, margins)
-            # Compensated summation: near the optimum F changes in its last digits only. The call leaves
-            # the slopes of the sample in ``margins``.
-            term = weight * value_and_slope(samples.loss, margins, label, weight) - carry
+            # Compensated summation: near the optimum F changes in its last digits only.
+            term = weight * value(samples.loss, point_of(samples.loss, margins), label) - carry
             following = total + term
             carry = (following - total) - term
             total = following
             # The multiples of the row, one per output, add to the gradient.
+            write_slope(samples.loss, margins, label, weight)
             start, stop = row_span(rows, j)
             for number in range(margins.size):
                 first, factor = np.uint64(number) * output, margins[number]

@@ -254,31 +254,10 @@ def _add_row(rows: Rows, j: int, dual: np.ndarray, table: np.ndarray, carry: np.
 
 
 @compiled
-def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
-    """Return Σ_j s_j x_jᵀ for each node, ``duals`` (N, K), laid out output by output; shape (n, K·p).
-
-    Right to the rounding of its terms, however many they are.
-    """
-    n = node_starts.size - 1
-    out = np.empty((n, n_features))
-    table, carry = np.empty(n_features), np.empty(n_features)
-    # One table per node, written to θ's layout at the end.
-    for i in range(n):
-        table[:] = 0.0
-        carry[:] = 0.0
-        for j in range(node_starts[i], node_starts[i + 1]):
-            _add_row(rows, j, duals[j], table, carry)
-        for k in range(n_features):
-            table[k] = finish_sum(table[k], carry[k])
-        read_table(rows, table, duals.shape[1], out[i])
-    return out
-
-
-@compiled
 def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
-    """Return the sum over the nodes, in their order, of Σ_j s_j x_jᵀ; shape (K·p,).
+    """Return the sum over the nodes, in their order, of Σ_j s_j x_jᵀ, ``duals`` (N, K); shape (K·p,).
 
-    The sums of `weighted_row_sums` added up, without n × d numbers.
+    It is laid out output by output, and each node's sum is right to the rounding of its terms.
     """
     total, out = np.zeros(n_features), np.empty(n_features)
     table, carry = np.zeros(n_features), np.zeros(n_features)
@@ -309,6 +288,15 @@ def weighted_row_total(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n
                     table[at] = 0.0
                     carry[at] = 0.0
     read_table(rows, total, count, out)
+    return out
+
+
+@compiled
+def weighted_row_sums(rows: Rows, node_starts: np.ndarray, duals: np.ndarray, n_features: int) -> np.ndarray:
+    """Return Σ_j s_j x_jᵀ for each node, shape (n, K·p)."""
+    out = np.empty((node_starts.size - 1, n_features))
+    for i in range(node_starts.size - 1):
+        out[i] = weighted_row_total(rows, node_starts[i : i + 2], duals, n_features)
     return out
 
 

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from adfs.compilation import compiled, fma, inlined
-from adfs.problem.losses import Ends, Loss, clip, compiled_by_class, entropy_part, register_loss
+from adfs.problem.losses import Ends, Loss, clip, entropy_part, register_loss
+from adfs.problem.samples import by_class
 
-_ROUNDING = 2.0**-52
+_ROUNDING = float(np.finfo(np.float64).eps)
 MOST_STEPS = 200  # Newton climbs from 0 by about 1 per step, to at most log(C); a good guess needs three
-# A step of length Δ leaves an error of the logistic root below |G''|Δ²/(2G'); |G''| ≤ |C|/(6√3) for every t.
-_HALF_THIRD_ORDER = 0.04811252243246881
+# A step of length Δ leaves an error of the logistic root below |G''|Δ²/(2G'), and |G''| ≤ |C|√3/18.
+_HALF_THIRD_ORDER = math.sqrt(3.0) / 36.0
 _LAST_LOGISTIC_STEP = 9e-4  # Δ⁵/4 is below rounding, and so is what the Taylor series of p leaves out
 _LAST_EXPONENTIAL_STEP = 1e-5  # Δ³ is below rounding
 
@@ -75,18 +76,16 @@ class ExponentialEquation(NamedTuple):
 Equation = LogisticEquation | ExponentialEquation
 
 
+@by_class
 def evaluate(equation: Equation, t: float) -> tuple[float, float, float, float, float]:
     """Return p (or m), its curvature term, G, G' and the rounding of G at t."""
-    return type(equation).evaluate(equation, t)  # type: ignore[arg-type]
+    raise NotImplementedError
 
 
+@by_class
 def last_step(equation: Equation, found: float, curve: float, slope: float, step: float) -> float:
     """Return p (or m) after a step that leaves an error below rounding, −1 where the step is longer."""
-    return type(equation).last_step(equation, found, curve, slope, step)  # type: ignore[arg-type]
-
-
-compiled_by_class(evaluate)
-compiled_by_class(last_step)
+    raise NotImplementedError
 
 
 @compiled
@@ -228,13 +227,10 @@ def logistic_dual_prox(r: float, c: float, start: float) -> float:
     return bracketed_root(LogisticEquation(c, r), start, low, high, c > 0.0)
 
 
+@by_class
 def slope_at_root(loss: Loss, target: float, c: float, b: float, start: float, ends: Ends) -> float:
     """Return ℓ'(u; b) at the root of u + cℓ'(u) = target between the margins of a box."""
-    own = type(loss).slope_at_root  # type: ignore[attr-defined]
-    return float(own(loss, target, c, b, start, ends))
-
-
-compiled_by_class(slope_at_root)
+    raise NotImplementedError
 
 
 class ExponentialLoss(Loss):
@@ -280,12 +276,10 @@ def exponential_root(r: float, c: float, start: float) -> float:
 Form = tuple[float, float, float]
 
 
+@by_class
 def form(loss: Loss, b: float) -> Form:
     """Return turn, constant and count of a `LogLinkLoss` at a target."""
-    return type(loss).form(loss, b)  # type: ignore[attr-defined, no-any-return]
-
-
-compiled_by_class(form)
+    raise NotImplementedError
 
 
 class LogLinkLoss(ExponentialLoss):

@@ -16,14 +16,12 @@ centre x the iterate is θ = soft(x, λ_i c)/σ_i, and x/σ_i without an ℓ1 te
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
-from adfs.compilation import compiled, inlined, kernel, overloads
+from adfs.compilation import compiled, inlined, kernel
 from adfs.problem.evaluation import (
     fill_table,
     finish_sum,
@@ -33,7 +31,7 @@ from adfs.problem.evaluation import (
     two_sum,
 )
 from adfs.problem.losses import divergence, point_of, value, write_slope
-from adfs.problem.samples import Rows, Samples, kind_of, plain_label, row_entry, row_span, shift_size
+from adfs.problem.samples import Rows, Samples, by_class, plain_label, row_entry, row_span, shift_size
 
 _EPS = float(np.finfo(np.float64).eps)
 _OWN_ROUNDING = 2.0**-44  # of a divergence and of sums of such, relative to themselves
@@ -55,6 +53,13 @@ class ElasticNet(NamedTuple):
     l1: np.ndarray
     columns: np.ndarray
 
+    def shrunk(self, i: Any, k: Any, x: float) -> float:
+        """Return soft(x, λ_i c_k), without calls."""
+        threshold = self.l1[i] * self.columns[k]
+        if x > threshold:
+            return x - threshold  # type: ignore[no-any-return]
+        return x + threshold if x < -threshold else 0.0
+
 
 Penalty = Ridge | ElasticNet
 
@@ -64,21 +69,10 @@ def soft(x: np.ndarray, threshold: np.ndarray | float) -> np.ndarray:
     return np.asarray(np.sign(x) * np.maximum(np.abs(x) - threshold, 0.0))
 
 
+@by_class
 def shrunk(penalty: Penalty, i: int | np.uint64, k: int | np.uint64, x: float) -> float:
     """Return soft(x, λ_i c_k) for entry k of the centre of the block's node i."""
-    raise NotImplementedError("compiled code only")
-
-
-@overloads(shrunk)
-def _shrunk(penalty: types.Type, i: types.Type, k: types.Type, x: types.Type) -> Callable[..., object]:
-    # Soft thresholding of one number, without calls.
-    def net(penalty: ElasticNet, i: int, k: int, x: float) -> float:
-        threshold = penalty.l1[i] * penalty.columns[k]
-        if x > threshold:
-            return x - threshold  # type: ignore[no-any-return]
-        return x + threshold if x < -threshold else 0.0
-
-    return net if kind_of(penalty) is ElasticNet else (lambda penalty, i, k, x: x)
+    return x
 
 
 def shrink_rows(penalty: Penalty, centers: np.ndarray) -> np.ndarray:
@@ -86,14 +80,6 @@ def shrink_rows(penalty: Penalty, centers: np.ndarray) -> np.ndarray:
     if isinstance(penalty, Ridge):
         return centers
     return soft(centers, penalty.l1[:, None] * penalty.columns)
-
-
-@compiled
-def _weighted_sizes(weights: np.ndarray, theta: np.ndarray) -> float:
-    total = 0.0
-    for k in range(theta.size):
-        total += weights[k] * abs(theta[k])
-    return total
 
 
 @dataclass(frozen=True)
@@ -122,7 +108,7 @@ class WholePenalty:
 
     def sizes(self, theta: np.ndarray) -> float:
         """Return the ℓ1 term at θ (d,)."""
-        return 0.0 if self.l1 is None else _weighted_sizes(self.l1, np.ascontiguousarray(theta))
+        return 0.0 if self.l1 is None else inner_product(self.l1, np.abs(theta))
 
     def objectives(self, loss_sums: np.ndarray, points: np.ndarray) -> np.ndarray:
         """Return F at p points (p, d) from the nodes' losses there (n, p); shape (p,)."""

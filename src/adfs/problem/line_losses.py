@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from adfs.compilation import compiled
 from adfs.errors import InputError
-from adfs.problem.losses import Loss, clip, compiled_by_class, register_loss
+from adfs.problem.losses import Loss, clip, register_loss
+from adfs.problem.samples import by_class
 
 
 def positive(loss: str, name: str, number: float) -> float:
@@ -25,19 +26,26 @@ def inside(loss: str, quantile: float) -> float:
 
 
 @compiled
-def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> float:
-    """Return max_a [a·r − (width/2)a²] + (width/2)s² − s·r over a in [lo, hi], for s in it (else infinite).
+def best_slope(r: float, width: float, low: float, high: float) -> float:
+    """Return the a in [low, high] with the largest a·r − (width/2)a²; 0 where all have the same."""
+    if width > 0.0:
+        return clip(r / width, low, high)
+    if r == 0.0:
+        return 0.0
+    return high if r > 0.0 else low
+
+
+@compiled
+def box_divergence(r: float, s: float, width: float, low: float, high: float) -> float:
+    """Return max_a [a·r − (width/2)a²] + (width/2)s² − s·r over a in [low, high], for s in it, else ∞.
 
     That is value + conjugate − product of the losses made of lines and a parabola; nothing cancels here.
     """
-    if s < lo or s > hi:
+    if s < low or s > high:
         return math.inf
-    # A kink: the best a is an end of the interval.
-    if width == 0.0:
-        return ((hi if r > 0.0 else lo) - s) * r
-    best = clip(r / width, lo, hi)
+    best = best_slope(r, width, low, high)
     # On the parabola it is a square, on a line a product of two numbers of the same sign and a square.
-    if lo < best < hi:
+    if width > 0.0 and low < best < high:
         away = r - width * s
         return 0.5 * away * away / width
     away = best - s
@@ -48,42 +56,41 @@ def box_divergence(r: float, s: float, width: float, lo: float, hi: float) -> fl
 Line = tuple[float, float, float, float, float]
 
 
+@by_class
 def line(loss: Loss, b: float) -> Line:
     """Return the constants of a `LineLoss` at a label."""
-    return type(loss).line(loss, b)  # type: ignore[attr-defined, no-any-return]
-
-
-compiled_by_class(line)
+    raise NotImplementedError
 
 
 class LineLoss(Loss):
     """A loss made of lines and perhaps a parabola: max_a [ar − (width/2)a²] over low ≤ a ≤ high.
 
     r = turn·u + constant, ``turn`` being ±1: ℓ' is turn·a for the best a. A subclass says what it is by a
-    method ``line(b)`` that returns turn, constant, width, low and high. With width 0 it has a
-    kink, as here; `SmoothLineLoss` has none.
+    method ``line(b)`` that returns turn, constant, width, low and high. β = 1/width, and a loss of width 0
+    has a kink.
     """
 
     curvature_type = "kinks"
 
     @property
     def beta(self) -> float:
-        return math.inf
+        width = line(self, 1.0)[2]
+        return 1.0 / width if width > 0.0 else math.inf
 
     def value(self, u: float, b: float) -> float:
-        # Without a parabola the best a is one of the two ends.
-        turn, constant, _, low, high = line(self, b)
+        turn, constant, width, low, high = line(self, b)
         r = constant + turn * u
-        return max(low * r, high * r)
+        a = best_slope(r, width, low, high)
+        return a * r - 0.5 * width * a * a
 
     def derivative(self, u: float, b: float) -> float:
-        turn, constant, _, low, high = line(self, b)
-        r = constant + turn * u
-        # At the kink itself the subgradient 0; adding 0 turns −0 into 0.
-        return turn * (high if r > 0.0 else low) + 0.0 if r != 0.0 else 0.0
+        turn, constant, width, low, high = line(self, b)
+        return turn * best_slope(constant + turn * u, width, low, high)
 
     def curvature(self, u: float, b: float) -> float:
-        return 0.0
+        turn, constant, width, low, high = line(self, b)
+        on_parabola = width > 0.0 and low < (constant + turn * u) / width < high
+        return 1.0 / width if on_parabola else 0.0
 
     def conjugate(self, s: float, b: float) -> float:
         turn, constant, width, low, high = line(self, b)
@@ -111,27 +118,9 @@ class LineLoss(Loss):
 
 
 class SmoothLineLoss(LineLoss):
-    """A `LineLoss` whose parabola has a width; β = 1/width."""
+    """A `LineLoss` whose parabola has a width, and whose curvature jumps at its ends."""
 
     curvature_type = "jumps"
-
-    @property
-    def beta(self) -> float:
-        return 1.0 / line(self, 1.0)[2]
-
-    def value(self, u: float, b: float) -> float:
-        turn, constant, width, low, high = line(self, b)
-        r = constant + turn * u
-        a = clip(r / width, low, high)
-        return a * r - 0.5 * width * a * a
-
-    def derivative(self, u: float, b: float) -> float:
-        turn, constant, width, low, high = line(self, b)
-        return turn * clip((constant + turn * u) / width, low, high)
-
-    def curvature(self, u: float, b: float) -> float:
-        turn, constant, width, low, high = line(self, b)
-        return 1.0 / width if low < (constant + turn * u) / width < high else 0.0
 
     def curvature_over(self, low: float, high: float, b: float) -> float:
         turn, constant, width, bottom, top = line(self, b)
@@ -160,22 +149,12 @@ class Squared(NamedTuple("SquaredParameters", []), LineLoss):
     curvature_type = "constant"
     likelihood = standard_errors = dispersed = True
     translates = True
-    beta = 1.0
 
     def value(self, u: float, b: float) -> float:
         return 0.5 * (u - b) * (u - b)
 
-    def derivative(self, u: float, b: float) -> float:
-        return u - b
-
-    def curvature(self, u: float, b: float) -> float:
-        return 1.0
-
     def line(self, b: float) -> Line:
         return 1.0, -b, 1.0, -math.inf, math.inf
-
-    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
-        return zeta - h * b
 
 
 @register_loss
@@ -300,16 +279,50 @@ class Quantile(NamedTuple("QuantileParameters", [("quantile", float)]), LineLoss
         return 1.0, -b, 0.0, -self.quantile, 1.0 - self.quantile
 
 
+class InsensitiveLoss(LineLoss):
+    """A loss of the excess of |u − b| over ε, 0 inside that tube; `line` has the width of its parabola."""
+
+    epsilon: float
+    task = "regression"
+    translates = True
+
+    def value(self, u: float, b: float) -> float:
+        width = line(self, b)[2]
+        excess = max(abs(u - b) - self.epsilon, 0.0)
+        a = best_slope(excess, width, 0.0, 1.0)
+        return a * excess - 0.5 * width * a * a
+
+    def derivative(self, u: float, b: float) -> float:
+        excess = max(abs(u - b) - self.epsilon, 0.0)
+        return math.copysign(best_slope(excess, line(self, b)[2], 0.0, 1.0), u - b)
+
+    def curvature(self, u: float, b: float) -> float:
+        width = line(self, b)[2]
+        return 1.0 / width if 0.0 < abs(u - b) - self.epsilon < width else 0.0
+
+    def conjugate(self, s: float, b: float) -> float:
+        if s < -1.0 or s > 1.0:
+            return math.inf
+        return b * s + self.epsilon * abs(s) + 0.5 * line(self, b)[2] * s * s
+
+    def divergence(self, u: float, s: float, b: float) -> float:
+        # That of the excess, and ε|s| − s·(what is left of u − b): each at least 0, and nothing cancels.
+        excess = math.copysign(max(abs(u - b) - self.epsilon, 0.0), u - b)
+        inside_tube = math.copysign(1.0, s) * clip(u - b, -self.epsilon, self.epsilon)
+        return box_divergence(excess, s, line(self, b)[2], -1.0, 1.0) + abs(s) * (self.epsilon - inside_tube)
+
+    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
+        # ε|s| shrinks towards 0 by hε; then the domain.
+        s = zeta - h * b
+        return math.copysign(clip(abs(s) - h * self.epsilon, 0.0, 1.0), s)
+
+
 @register_loss
-class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon", float)]), Loss):
+class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon", float)]), InsensitiveLoss):
     """ε-insensitive loss max(0, |u − b| − ε); not smooth."""
 
     name = "epsilon_insensitive"
-    task = "regression"
     label = "numbers, support vectors (epsilon)"
-    curvature_type = "kinks"
-    translates = True
-    beta = math.inf
 
     def __new__(cls, epsilon: float = 0.1) -> EpsilonInsensitive:
         if not (math.isfinite(epsilon) and epsilon >= 0.0):
@@ -319,72 +332,20 @@ class EpsilonInsensitive(NamedTuple("EpsilonInsensitiveParameters", [("epsilon",
     def smoothed(self, width: float) -> tuple[Loss, float]:
         return SmoothedInsensitive(self.epsilon, width), 1.0
 
-    def value(self, u: float, b: float) -> float:
-        return max(0.0, abs(u - b) - self.epsilon)
-
-    def derivative(self, u: float, b: float) -> float:
-        return 0.0 if abs(u - b) <= self.epsilon else math.copysign(1.0, u - b)
-
-    def curvature(self, u: float, b: float) -> float:
-        return 0.0
-
-    def conjugate(self, s: float, b: float) -> float:
-        if s < -1.0 or s > 1.0:
-            return math.inf
-        return b * s + self.epsilon * abs(s)
-
-    def divergence(self, u: float, s: float, b: float) -> float:
-        if s < -1.0 or s > 1.0:
-            return math.inf
-        # Products of numbers of at least 0, outside the tube of width 2ε and inside it: nothing cancels.
-        along = s if u > b else -s
-        excess = abs(u - b) - self.epsilon
-        if excess > 0.0:
-            return (1.0 - along) * excess + self.epsilon * (abs(s) - along)
-        return abs(s) * (self.epsilon - math.copysign(abs(u - b), along))
-
-    def domain(self, b: float) -> tuple[float, float]:
-        return -1.0, 1.0
-
-    def dual_prox(self, zeta: float, h: float, b: float, start: float) -> float:
-        # ε|s| shrinks towards 0 by hε; then the domain.
-        s = zeta - h * b
-        return math.copysign(clip(abs(s) - h * self.epsilon, 0.0, 1.0), s)
+    def line(self, b: float) -> Line:
+        return 1.0, -b, 0.0, -1.0, 1.0
 
 
 class SmoothedInsensitive(
-    NamedTuple("SmoothedInsensitiveParameters", [("epsilon", float), ("width", float)]), Loss
+    NamedTuple("SmoothedInsensitiveParameters", [("epsilon", float), ("width", float)]), InsensitiveLoss
 ):
     """The ε-insensitive loss with its kinks at ±ε rounded over ``width``; β = 1/width."""
 
     name = "smoothed_epsilon_insensitive"
-    task = "regression"
-    translates = True
+    curvature_type = "jumps"
 
-    @property
-    def beta(self) -> float:
-        return 1.0 / self.width
-
-    def value(self, u: float, b: float) -> float:
-        # The excess over ε is rounded as the hinge is.
-        excess = max(abs(u - b) - self.epsilon, 0.0)
-        s = min(excess / self.width, 1.0)
-        return s * excess - 0.5 * self.width * s * s
-
-    def derivative(self, u: float, b: float) -> float:
-        s = clip((abs(u - b) - self.epsilon) / self.width, 0.0, 1.0)
-        return s if u > b else -s
-
-    def curvature(self, u: float, b: float) -> float:
-        return 1.0 / self.width if 0.0 < abs(u - b) - self.epsilon < self.width else 0.0
-
-    def conjugate(self, s: float, b: float) -> float:
-        if abs(s) > 1.0:
-            return math.inf
-        return b * s + self.epsilon * abs(s) + 0.5 * self.width * s * s
-
-    domain = EpsilonInsensitive.domain
-    dual_prox = EpsilonInsensitive.dual_prox
+    def line(self, b: float) -> Line:
+        return 1.0, -b, self.width, -1.0, 1.0
 
     def curvature_over(self, low: float, high: float, b: float) -> float:
         first, last = self.epsilon, self.epsilon + self.width

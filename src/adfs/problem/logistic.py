@@ -15,6 +15,7 @@ import numpy as np
 
 from adfs.compilation import inlined, kernel
 from adfs.errors import InputError
+from adfs.problem.evaluation import two_sum
 from adfs.problem.exponential_losses import (
     MOST_STEPS,
     ExponentialLoss,
@@ -26,10 +27,9 @@ from adfs.problem.exponential_losses import (
 )
 from adfs.problem.losses import Ends, Loss, clip, entropy_part, register_loss
 
-_OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
-_SLACK = 2.0**-51  # relative, of a sum per summand
+OUTSIDE = 1e-12  # how far outside the simplex s/w may be by rounding
+_EPS = float(np.finfo(np.float64).eps)
 _SHORT_MOVE = 1e-9  # its square is below rounding
-_SHORTEST_STEP = 2.0**-60  # shares of a Newton step below which a line search ends
 #: Rows of K numbers that the prox works in.
 ROOM_ROWS = 5
 
@@ -211,7 +211,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 if s[k] > 0.0:
                     entropy += s[k] * math.log(s[k])
         # Not a comparison with 1 + s, whose digits are gone where s is small.
-        if not abs(total + s[label]) <= _OUTSIDE or total > 1.0 + _OUTSIDE:
+        if not abs(total + s[label]) <= OUTSIDE or total > 1.0 + OUTSIDE:
             return math.inf
         if s[label] > -1.0:
             entropy += (1.0 + s[label]) * math.log1p(s[label])
@@ -230,13 +230,11 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
             if k != label:
                 if s[k] < 0.0:
                     return math.inf
-                following = left - s[k]
-                back = following - left
-                carry += (left - (following - back)) - (s[k] + back)
-                left = following
+                left, error = two_sum(left, -s[k])
+                carry += error
                 others += s[k]
         left += carry
-        if left < -_OUTSIDE or not abs(others + s[label]) <= _OUTSIDE:
+        if left < -OUTSIDE or not abs(others + s[label]) <= OUTSIDE:
             return math.inf
         left = max(left, 0.0)
         log_total = math.log1p(total)
@@ -261,24 +259,6 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 total += margins[k]
         margins[label] = -total
 
-    def value_and_slope(self, margins: np.ndarray, b: float, weight: float) -> float:
-        # One exponential per class for both.
-        label = int(b)
-        top = _largest(margins)
-        # Probabilities are exp(u − highest) over their sum.
-        highest, away, others = margins[top], margins[top] - margins[label], 0.0
-        for k in range(margins.size):
-            margins[k] = math.exp(margins[k] - highest)
-            if k != top:
-                others += margins[k]
-        share, total = weight / (1.0 + others), 0.0
-        for k in range(margins.size):
-            if k != label:
-                margins[k] *= share
-                total += margins[k]
-        margins[label] = -total
-        return float(math.log1p(others) + away)
-
     def clip_dual(self, dual: np.ndarray, b: float, weight: float) -> None:
         # s/w + e_label goes to the nearest point of the simplex.
         label = int(b)
@@ -291,8 +271,9 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
         if math.isnan(total + dual[label]):
             return  # of a run that diverged: nothing is made of it
         # Below w by more than the sum's rounding: what is certified lies inside, not a digit outside.
-        most = weight * (1.0 - _SLACK * dual.size)
-        if inside and total <= most and abs(total + dual[label]) <= _OUTSIDE * weight:
+        slack = 2.0 * _EPS * dual.size
+        most = weight * (1.0 - slack)
+        if inside and total <= most and abs(total + dual[label]) <= OUTSIDE * weight:
             dual[label] = -total
             return
         # The nearest point is a shift that leaves the positive entries a sum of 1. Entries that a shift makes
@@ -316,7 +297,7 @@ class Multinomial(NamedTuple("MultinomialParameters", [("n_classes", int)]), Los
                 dual[k] = weight * max(dual[k] / weight - shift, 0.0)
                 total += dual[k]
         if total > most:
-            shrink, total = (most - weight * _SLACK * dual.size) / total, 0.0
+            shrink, total = (most - weight * slack) / total, 0.0
             for k in range(dual.size):
                 if k != label:
                     dual[k] *= shrink
@@ -391,7 +372,7 @@ def multinomial_dual_prox(dual: np.ndarray, h: float, label: int, weight: float,
             break
         size = 1.0
         following = math.inf
-        while size > _SHORTEST_STEP:
+        while size > _EPS:
             for k in range(u.size):
                 trial[k] = u[k] + size * move[k]
             top = _probabilities(trial, p)

@@ -28,7 +28,7 @@ from numba import types
 from adfs.compilation import compiled, overloads
 from adfs.errors import InputError, unknown_name
 from adfs.prediction import inverse_link
-from adfs.problem.samples import Label, ShiftedLabel, kind_of
+from adfs.problem.samples import Label, ShiftedLabel, by_class, kind_of
 
 #: Two margins, the lower one first, and the slopes ℓ' there.
 Ends = tuple[float, float, float, float]
@@ -193,34 +193,6 @@ class Loss:
         # For losses whose curvature is β wherever it is not 0: convex everywhere, and only to be clipped.
         return clip(dual_prox(self, zeta, h, b, start), ends[2], ends[3])
 
-    def sample_curvature(self, beta: float, j: Any) -> float:
-        return beta
-
-    def sample_dual_prox(self, j: Any, zeta: float, h: float, b: Any, weight: float, start: float) -> float:
-        return weighted_dual_prox(self, zeta, h, b, weight, start)
-
-    def outputs(self) -> int:
-        return 1
-
-    def point_of(self, numbers: np.ndarray) -> Any:
-        return numbers[0]
-
-    def write_slope(self, margins: np.ndarray, b: Any, weight: float) -> None:
-        margins[0] = weight * derivative(self, margins[0], b)
-
-    def value_and_slope(self, margins: np.ndarray, b: Any, weight: float) -> float:
-        found = value(self, margins[0], b)
-        write_slope(self, margins, b, weight)
-        return found
-
-    def clip_dual(self, dual: np.ndarray, b: Any, weight: float) -> None:
-        low, high = domain(self, b)
-        t = min(max(dual[0], weight * low), weight * high)
-        # w·high divided by w may round to just outside: step in by one unit.
-        if t / weight > high or t / weight < low:
-            t *= 1.0 - 2.0**-52
-        dual[0] = t
-
 
 # --------------------------------------------------------------------------- scalar pieces that losses share
 
@@ -308,32 +280,37 @@ def prox_in_box(loss: Loss, zeta: float, h: float, b: Label, start: float, beta:
     return float(_own(loss, b, "prox_in_box")(loss, zeta, h, b, start, beta, ends))
 
 
-# Of one output or several: margins and dual variables are arrays of K numbers, whatever K is.
+# Of one output or several: margins and dual variables are arrays of K numbers, whatever K is. The functions
+# are for one output; a loss of several has its own.
 
 
+@by_class
 def outputs(loss: Loss) -> int:
     """Return K, the number of margins of a sample."""
-    return loss.n_outputs
+    return 1
 
 
+@by_class
 def point_of(loss: Loss, numbers: np.ndarray) -> Any:
     """Return the argument of `value` and `conjugate` from an array (K,): the number, or the array."""
-    return type(loss).point_of(loss, numbers)
+    return numbers[0]
 
 
+@by_class
 def write_slope(loss: Loss, margins: np.ndarray, b: Label, weight: float) -> None:
     """Replace the margins u (K,) by w∇ℓ(u; b)."""
-    type(loss).write_slope(loss, margins, b, weight)
+    margins[0] = weight * derivative(loss, margins[0], b)
 
 
-def value_and_slope(loss: Loss, margins: np.ndarray, b: Label, weight: float) -> float:
-    """Replace the margins u (K,) by w∇ℓ(u; b), and return ℓ(u; b)."""
-    return type(loss).value_and_slope(loss, margins, b, weight)
-
-
+@by_class
 def clip_dual(loss: Loss, dual: np.ndarray, b: Label, weight: float) -> None:
     """Move a dual variable s (K,), in place, so that s/w lies in the domain of ℓ*(·; b)."""
-    type(loss).clip_dual(loss, dual, b, weight)
+    low, high = domain(loss, b)
+    t = min(max(dual[0], weight * low), weight * high)
+    # w·high divided by w may round to just outside: step in by one unit.
+    if t / weight > high or t / weight < low:
+        t *= 1.0 - 2.0**-52
+    dual[0] = t
 
 
 _WITH_SHIFT: dict[str, Callable[..., object]] = {
@@ -352,21 +329,19 @@ _WITH_SHIFT: dict[str, Callable[..., object]] = {
 }
 
 
-def compiled_by_class(function: Callable[..., object]) -> None:
-    """Let compiled calls of a function use the method of that name of the first argument's class."""
+def _compile(function: Callable[..., object]) -> None:
+    """Let compiled calls of a function do what Python calls do."""
     name = function.__name__
 
     def choose(loss: types.Type, *others: types.Type) -> Callable[..., object] | None:
-        shifted = name in _WITH_SHIFT and any(kind_of(other) is ShiftedLabel for other in others)
+        shifted = any(kind_of(other) is ShiftedLabel for other in others)
         return _WITH_SHIFT[name] if shifted else getattr(kind_of(loss), name, None)
 
     overloads(function)(choose)
 
 
-_DISPATCHED: tuple[Callable[..., object], ...] = (value, derivative, curvature, conjugate, divergence, domain)
-_DISPATCHED += (dual_prox, prox_in_box, outputs, point_of, write_slope, value_and_slope, clip_dual)
-for _function in _DISPATCHED:
-    compiled_by_class(_function)
+for _function in (value, derivative, curvature, conjugate, divergence, domain, dual_prox, prox_in_box):
+    _compile(_function)
 
 
 @compiled

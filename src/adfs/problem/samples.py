@@ -16,11 +16,15 @@ offset. One of several outputs adds the offsets to its margins by `add_shift`. E
 without offsets are compiled as if there were no such thing.
 """
 
+# What the methods of rows and labels do is documented at the functions of the same names.
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,12 +38,46 @@ if TYPE_CHECKING:
     from adfs.problem.losses import Loss
 
 Matrix = Any  # np.ndarray or scipy.sparse.csr_array; scipy's types cannot say "either, of float64"
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def kind_of(value: types.Type) -> type | None:
+    """Return the class of a named tuple's numba type, None for any other type."""
+    return value.instance_class if isinstance(value, types.BaseNamedTuple) else None
+
+
+def by_class(function: F) -> F:
+    """Let calls of a function run the method of that name of the first argument's class, if it has one.
+
+    They do so in Python and in compiled code. Arguments of other classes are for the function itself.
+    """
+    name = function.__name__
+
+    @wraps(function)
+    def call(first: Any, *others: Any) -> object:
+        return getattr(type(first), name, function)(first, *others)
+
+    overloads(call)(lambda first, *others: getattr(kind_of(first), name, function))
+    return cast(F, call)
+
+
+# In compiled code columns and positions are unsigned: numba then leaves out the test for a negative index,
+# which would keep the loops over rows from being vectorised.
 
 
 class DenseRows(NamedTuple):
     """Rows of a C-contiguous array, ``values`` (m, d)."""
 
     values: np.ndarray
+
+    def row_span(self, j: Any) -> tuple[np.int64, np.int64]:
+        return np.int64(0), np.int64(self.values.shape[1])
+
+    def row_column(self, j: Any, k: Any) -> np.uint64:
+        return np.uint64(k)
+
+    def row_entry(self, j: Any, k: Any) -> float:
+        return self.values[j, np.uint64(k)]  # type: ignore[no-any-return]
 
 
 class SparseRows(NamedTuple):
@@ -48,6 +86,15 @@ class SparseRows(NamedTuple):
     data: np.ndarray
     indices: np.ndarray
     indptr: np.ndarray
+
+    def row_span(self, j: Any) -> tuple[np.int64, np.int64]:
+        return np.int64(self.indptr[j]), np.int64(self.indptr[j + 1])
+
+    def row_column(self, j: Any, k: Any) -> np.uint64:
+        return np.uint64(self.indices[np.uint64(k)])
+
+    def row_entry(self, j: Any, k: Any) -> float:
+        return self.data[np.uint64(k)]  # type: ignore[no-any-return]
 
 
 Rows = DenseRows | SparseRows
@@ -67,51 +114,22 @@ def rows_of(matrix: Matrix) -> Rows:
     return SparseRows(*views) if sparse(matrix) else DenseRows(*views)
 
 
+@by_class
 def row_span(rows: Rows, j: SupportsIndex) -> tuple[int, int]:
     """Return the range of k over which row j is walked."""
-    if isinstance(rows, SparseRows):
-        return int(rows.indptr[j]), int(rows.indptr[int(j) + 1])
-    return 0, int(rows.values.shape[1])
+    raise NotImplementedError
 
 
+@by_class
 def row_column(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> int:
     """Return the column of position k in row j."""
-    return int(rows.indices[k]) if isinstance(rows, SparseRows) else int(k)
+    raise NotImplementedError
 
 
+@by_class
 def row_entry(rows: Rows, j: SupportsIndex, k: SupportsIndex) -> float:
     """Return the value at position k of row j."""
-    return float(rows.data[k]) if isinstance(rows, SparseRows) else float(rows.values[j, k])
-
-
-# In compiled code columns and positions are unsigned: numba then leaves out the test for a negative index,
-# which would keep the loops over rows from being vectorised.
-
-
-def kind_of(value: types.Type) -> type | None:
-    """Return the class of a named tuple's numba type, None for any other type."""
-    return value.instance_class if isinstance(value, types.BaseNamedTuple) else None
-
-
-@overloads(row_span)
-def _row_span(rows: types.Type, j: types.Type) -> Callable[..., object]:
-    if kind_of(rows) is SparseRows:
-        return lambda rows, j: (np.int64(rows.indptr[j]), np.int64(rows.indptr[j + 1]))
-    return lambda rows, j: (np.int64(0), np.int64(rows.values.shape[1]))
-
-
-@overloads(row_column)
-def _row_column(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object]:
-    if kind_of(rows) is SparseRows:
-        return lambda rows, j, k: np.uint64(rows.indices[np.uint64(k)])
-    return lambda rows, j, k: np.uint64(k)
-
-
-@overloads(row_entry)
-def _row_entry(rows: types.Type, j: types.Type, k: types.Type) -> Callable[..., object]:
-    if kind_of(rows) is SparseRows:
-        return lambda rows, j, k: rows.data[np.uint64(k)]
-    return lambda rows, j, k: rows.values[j, np.uint64(k)]
+    raise NotImplementedError
 
 
 # --------------------------------------------------------------------------- labels
@@ -122,6 +140,28 @@ class ShiftedLabels(NamedTuple):
 
     values: np.ndarray
     shift: np.ndarray
+
+    def label_at(self, j: Any) -> ShiftedLabel:
+        return ShiftedLabel(self.values[j], self.shift[j, 0])
+
+    def plain_label(self, j: Any) -> float:
+        return self.values[j]  # type: ignore[no-any-return]
+
+    def add_shift(self, j: Any, factor: float, out: np.ndarray) -> None:
+        for k in range(out.size):
+            out[k] += factor * self.shift[j, k]
+
+    def shift_product(self, j: Any, s: np.ndarray) -> float:
+        total = 0.0
+        for k in range(s.size):
+            total += self.shift[j, k] * s[k]
+        return total
+
+    def shift_size(self, j: Any) -> float:
+        total = 0.0
+        for k in range(self.shift.shape[1]):
+            total += abs(self.shift[j, k])
+        return total
 
 
 class ShiftedLabel(NamedTuple):
@@ -152,77 +192,36 @@ def label_rows(y: Labels, rows: np.ndarray) -> Labels:
     return ShiftedLabels(y.values[rows], y.shift[rows]) if isinstance(y, ShiftedLabels) else y[rows]
 
 
+# The functions below are for labels without offsets; `ShiftedLabels` has its own.
+
+
+@by_class
 def label_at(y: Labels, j: SupportsIndex) -> Label:
     """Return the label of row j with its offset, for a loss of one output."""
-    if isinstance(y, ShiftedLabels):
-        return ShiftedLabel(float(y.values[j]), float(y.shift[j, 0]))
     return float(y[j])
 
 
+@by_class
 def plain_label(y: Labels, j: SupportsIndex) -> float:
     """Return the label of row j without its offset."""
-    return float(y.values[j] if isinstance(y, ShiftedLabels) else y[j])
+    return float(y[j])
 
 
+@by_class
 def add_shift(y: Labels, j: SupportsIndex, factor: float, out: np.ndarray) -> None:
     """Add a multiple of the offsets of row j to K numbers, in place."""
-    raise NotImplementedError("compiled code only")
 
 
+@by_class
 def shift_product(y: Labels, j: SupportsIndex, s: np.ndarray) -> float:
     """Return the inner product of the offsets of row j and K numbers."""
-    raise NotImplementedError("compiled code only")
+    return 0.0
 
 
+@by_class
 def shift_size(y: Labels, j: SupportsIndex) -> float:
     """Return the sum of the sizes of the offsets of row j."""
-    raise NotImplementedError("compiled code only")
-
-
-@overloads(label_at)
-def _label_at(y: types.Type, j: types.Type) -> Callable[..., object]:
-    if kind_of(y) is ShiftedLabels:
-        return lambda y, j: ShiftedLabel(y.values[j], y.shift[j, 0])
-    return lambda y, j: y[j]
-
-
-@overloads(plain_label)
-def _plain_label(y: types.Type, j: types.Type) -> Callable[..., object]:
-    return (lambda y, j: y.values[j]) if kind_of(y) is ShiftedLabels else (lambda y, j: y[j])
-
-
-# Without offsets these three are compiled to nothing.
-
-
-@overloads(add_shift)
-def _add_shift(y: types.Type, j: types.Type, factor: types.Type, out: types.Type) -> Callable[..., object]:
-    def shifted(y: ShiftedLabels, j: int, factor: float, out: np.ndarray) -> None:
-        for k in range(out.size):
-            out[k] += factor * y.shift[j, k]
-
-    return shifted if kind_of(y) is ShiftedLabels else (lambda y, j, factor, out: None)
-
-
-@overloads(shift_product)
-def _shift_product(y: types.Type, j: types.Type, s: types.Type) -> Callable[..., object]:
-    def shifted(y: ShiftedLabels, j: int, s: np.ndarray) -> float:
-        total = 0.0
-        for k in range(s.size):
-            total += y.shift[j, k] * s[k]
-        return total
-
-    return shifted if kind_of(y) is ShiftedLabels else (lambda y, j, s: 0.0)
-
-
-@overloads(shift_size)
-def _shift_size(y: types.Type, j: types.Type) -> Callable[..., object]:
-    def shifted(y: ShiftedLabels, j: int) -> float:
-        total = 0.0
-        for k in range(y.shift.shape[1]):
-            total += abs(y.shift[j, k])
-        return total
-
-    return shifted if kind_of(y) is ShiftedLabels else (lambda y, j: 0.0)
+    return 0.0
 
 
 # --------------------------------------------------------------------------- all of it

@@ -22,14 +22,13 @@ from adfs.errors import InputError
 from adfs.problem import losses
 from adfs.problem.evaluation import node_sums, sum_in_order
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.logistic import ROOM_ROWS, Multinomial, multinomial_dual_prox
+from adfs.problem.logistic import OUTSIDE, ROOM_ROWS, Multinomial, multinomial_dual_prox
 from adfs.problem.losses import Loss
 from adfs.problem.samples import Label, ShiftedLabel
 from adfs.problem.shards import check_sigma
 
 _EPS = float(np.finfo(np.float64).eps)
 _OFF_LINE = 1e-10  # relative size of the part of a dual vector off its line that still passes for rounding
-_OUTSIDE = 1e-12  # how far outside a domain of size 1 a point may be by rounding
 
 
 class Term(ABC):
@@ -191,7 +190,7 @@ class LinearTerm(Term):
         # Rounding may have moved the multiples out of the domain: no more than that is moved back.
         inside = scaled.copy()
         losses.clip_dual(self.loss, inside, self.label, 1.0)
-        if np.abs(inside - scaled).max() > _OUTSIDE:
+        if np.abs(inside - scaled).max() > OUTSIDE:
             return np.inf
         conjugate = losses.conjugate(self.loss, losses.point_of(self.loss, inside), self.label)
         return self.weight * (conjugate - float(inside @ self.shift))

@@ -22,10 +22,9 @@ import numpy as np
 from adfs.compilation import compiled
 from adfs.errors import InputError
 from adfs.problem.finite_sum import FiniteSum
-from adfs.problem.losses import Loss, compiled_by_class, derivative, prox_in_box
+from adfs.problem.losses import Loss, derivative, prox_in_box, weighted_dual_prox
 from adfs.problem.problem import Parts, Problem
-from adfs.problem.samples import Label, Samples, ShiftedLabel, batch_smoothness, plain_label
-from adfs.problem.terms import LinearTerm
+from adfs.problem.samples import Label, Samples, batch_smoothness, by_class, plain_label
 
 
 class Boxed(
@@ -61,26 +60,24 @@ class Boxed(
 # --------------------------------------------------------------------------- what kernels call
 
 
+@by_class
 def sample_curvature(loss: Loss, beta: float, j: int | np.uint64) -> float:
     """Return the smoothness of row j's loss: β, or β_j where it has an interval."""
-    return float(type(loss).sample_curvature(loss, beta, j))
+    return beta
 
 
+@by_class
 def sample_dual_prox(
     loss: Loss, j: int | np.uint64, zeta: float, h: float, b: Label, weight: float, start: float
 ) -> float:
     """Return the dual prox of row j's term, inside its box where it has one."""
-    return type(loss).sample_dual_prox(loss, j, zeta, h, b, weight, start)
+    return weighted_dual_prox(loss, zeta, h, b, weight, start)
 
 
+@by_class
 def curvature_over(loss: Loss, low: float, high: float, b: float) -> float:
     """Return the largest ℓ'' over an interval of margins."""
-    raise NotImplementedError("compiled code only")
-
-
-compiled_by_class(sample_curvature)
-compiled_by_class(sample_dual_prox)
-compiled_by_class(curvature_over)
+    raise NotImplementedError
 
 
 @compiled
@@ -138,43 +135,6 @@ class BoxedProblem(Problem):
         rows = self.node_starts[:-1][np.diff(self.node_starts) > 0]
         boxed = BoxedProblem(small, self.margins[rows])
         return boxed if boxed.active.any() else None
-
-    def term(self, row: int) -> BoxedTerm:
-        whole = self.whole.term(row)
-        assert isinstance(whole, LinearTerm)
-        return BoxedTerm(whole, self.margins[row], float(self.boxed.curvature[row]))
-
-
-class BoxedTerm(LinearTerm):
-    """The term of one sample, its loss replaced by tangents outside an interval of margins."""
-
-    def __init__(self, whole: LinearTerm, margins: np.ndarray, beta: float) -> None:
-        super().__init__(whole.x, whole.label, whole.weight, whole.loss)
-        shift = whole.label.shift if isinstance(whole.label, ShiftedLabel) else 0.0
-        self.low, self.high, self.beta = float(margins[0]) - shift, float(margins[1]) - shift, beta
-
-    @property
-    def smoothness(self) -> float:
-        return self.weight * self.beta * self.norm_squared
-
-    def dual_prox(self, z: np.ndarray, step: float, smoothness: float) -> np.ndarray:
-        """Bisect the derivative, which rises along the margins: u + (w/h − 1/β_j)ℓ'(u) − ζ/h."""
-        scalar, h = float(self.x @ z) / self.norm_squared, step / self.norm_squared
-        factor = self.weight / h - 1.0 / self.beta
-
-        def slope(u: float) -> float:
-            return u + factor * derivative(self.loss, u, self.label) - scalar / h
-
-        # The slope rises with the margin: an end whose slope has the right sign is the solution.
-        low, high = max(self.low, -1e3), min(self.high, 1e3)
-        if slope(low) >= 0.0:
-            high = low
-        if slope(high) <= 0.0:
-            low = high
-        for _ in range(200):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if slope(middle) > 0.0 else (middle, high)
-        return self.weight * derivative(self.loss, 0.5 * (low + high), self.label) * self.x
 
 
 # --------------------------------------------------------------------------- assumed curvatures
