@@ -131,12 +131,6 @@ class AllNodes:
         """Return F at each of some points (p, d), shape (p,)."""
         return self.penalty.objectives(self.collect(self.problem.loss_sums(points)), points)
 
-    def gap(self, duals: np.ndarray, theta: np.ndarray, total: np.ndarray) -> Gap:
-        """Return the gap of θ and of this process's dual variables, whose sum over the rows is ``total``."""
-        parts = self.collect(self.problem.gap_parts(duals, theta))
-        residual, *l1 = self.penalty.apart(total, theta)
-        return close_gap(parts, theta, residual, self.total_sigma, *l1)
-
     def certificate(
         self, theta: np.ndarray, found: Gap, lower: float, duals: np.ndarray | None = None
     ) -> Certificate:
@@ -187,7 +181,9 @@ def certify(
         total = nodes.add_rows(duals)
         # Far from the optimum the dual variables of θ may give a lower bound below D(0).
         lower = max(lower, nodes.dual_at_zero)
-    return nodes.certificate(theta, nodes.gap(duals, theta, total), lower, own)
+    parts = nodes.collect(problem.gap_parts(duals, theta))
+    residual, *l1 = penalty.apart(total, theta)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), lower, own)
 
 
 def promised_gap(process: PrimalProcess, nodes: AllNodes, lengths: np.ndarray | None = None) -> float:
@@ -254,7 +250,9 @@ def certify_after_pass(nodes: AllNodes, duals: np.ndarray, theta: np.ndarray, nu
         dual_pass(problem.samples, beta, order, float(problem.sigma[node]), duals, theta.copy())
     total = nodes.add_rows(problem.clip_to_domain(duals, in_place=True))
     theta = nodes.penalty.minimizer(total)
-    return nodes.certificate(theta, nodes.gap(duals, theta, total), -np.inf, duals)
+    parts = nodes.collect(problem.gap_parts(duals, theta))
+    residual, *l1 = nodes.penalty.apart(total, theta)
+    return nodes.certificate(theta, close_gap(parts, theta, residual, nodes.total_sigma, *l1), -np.inf, duals)
 
 
 def better(one: Certificate, other: Certificate) -> bool:
@@ -271,7 +269,7 @@ def or_zero(best: Certificate, nodes: AllNodes) -> Certificate:
     if np.isnan(best.gap):
         return Certificate(zero, nodes.value_at_zero, best.lower, best.gap)
     duals = np.zeros((problem.n_samples, *problem.dual_shape))  # which stand for it
-    found = nodes.gap(duals, zero, zero)
+    found = close_gap(nodes.collect(problem.gap_parts(duals, zero)), zero, zero, nodes.total_sigma)
     if best.value <= found.value + found.rounding:
         return best
     found = found.above(best.lower)

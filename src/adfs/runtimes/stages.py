@@ -158,6 +158,8 @@ class Stages:
     ----------
     problem : FiniteSum
         This process's nodes, the true problem.
+    summarize : callable
+        Returns the summary of a problem over all processes.
     rule : StageRule or None
         None if the run has one stage.
     number : int
@@ -189,6 +191,8 @@ class Stages:
     ) -> None:
         self.method, self.nodes, self.network, self.tau = method, nodes, network, tau
         self.problem, self.cluster = nodes.problem, nodes.cluster
+        self.summarize: Callable[[FiniteSum], NodeSummary]
+        self.summarize = partial(gather_summary, nodes.cluster, nodes.placement)
         self.rule = rule_for(method, self.problem, options.parameters)
         self.number = 0
         self.next_check = self.last_in_time = math.inf
@@ -198,10 +202,6 @@ class Stages:
         self._cost = (0.0, 0.0)  # the passes and the sums of a decision
 
     # ------------------------------------------------------------------ for rules
-
-    def summarize(self, problem: FiniteSum) -> NodeSummary:
-        """Return the summary of a problem over all processes."""
-        return gather_summary(self.cluster, self.nodes.placement, problem)
 
     def parameters_for(self, summary: NodeSummary) -> Any:
         """Return the method's parameters for a summary, the same in every process."""
