@@ -67,7 +67,7 @@ def run_boxed(
 
 
 @pytest.mark.soak
-def test_dense_and_csr_have_the_same_bits() -> None:
+def test_boxed_problem_has_the_same_bits_dense_and_sparse() -> None:
     network = adfs.Network("cycle:4")
     view, duals = boxed(make_problem("logistic", 1), 0.05)
     parameters = Parameters.tuned(view, network)
@@ -170,12 +170,12 @@ def check_optimum_in_boxes(seed: int, losses: list[str]) -> int:
     return len(rule.begun)
 
 
-def test_the_optimum_is_in_every_box() -> None:
+def test_boxes_hold_the_optimum() -> None:
     assert sum(check_optimum_in_boxes(seed, QUICK) for seed in range(20)) >= 10
 
 
 @pytest.mark.soak
-def test_the_optimum_is_in_every_box_of_many_problems() -> None:
+def test_boxes_hold_the_optimum_of_many_problems() -> None:
     assert sum(check_optimum_in_boxes(seed, LOSSES) for seed in range(20, 220)) >= 100
 
 
@@ -237,7 +237,9 @@ def simulate(method: str, choice: str, **more: Any) -> Run:
 
 
 @pytest.mark.parametrize(("method", "choice"), CASES)
-def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_path: Path) -> None:
+def test_adaptive_run_has_the_same_bits_on_every_cluster_and_resumed(
+    method: str, choice: str, tmp_path: Path
+) -> None:
     whole = simulate(method, choice)
     retunings = whole.details["retunings"]
     assert retunings
@@ -270,7 +272,7 @@ def test_same_bits_on_every_cluster_and_resumed(method: str, choice: str, tmp_pa
     assert part.details["retunings"] == retunings
 
 
-def test_samples_leave_the_schedule() -> None:
+def test_adaptive_run_draws_fewer_samples_and_takes_fewer_passes() -> None:
     problem = make_problem("squared_hinge", 4, m=60)
     network = adfs.Network("cycle:4")
     fixed = adfs.simulate("adfs", problem, network, tol=1e-10)
@@ -281,7 +283,7 @@ def test_samples_leave_the_schedule() -> None:
     assert problem.objective(run.coef) - problem.optimum(1e-14).value <= 1e-9 * problem.value_at_zero
 
 
-def test_one_node_is_tuned_again_too() -> None:
+def test_adaptive_run_tunes_one_node_again() -> None:
     problem = make_problem("squared_hinge", 3, n=1, m=80, sigma=0.5)
     run = adfs.simulate("adfs", problem, parameters="adaptive", tol=1e-8)
     assert run.converged
@@ -300,7 +302,7 @@ def test_boxes_far_too_small_are_given_up(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["adfs", "adfs-block"])
-def test_nobody_looks_where_computation_is_all(method: str) -> None:
+def test_adaptive_run_makes_no_checks_where_computation_is_all(method: str) -> None:
     """With many samples per node each must be drawn whatever its curvature: the run is the one without."""
     problem, network = make_problem("logistic", 6, m=400, sigma=200.0), adfs.Network("cycle:4")
     runs = [
@@ -315,7 +317,9 @@ def test_nobody_looks_where_computation_is_all(method: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "drawn", "passes"), [("a9a", 0.7, 0.9), ("w8a", 0.4, 0.7)])
 @pytest.mark.parametrize("nodes", [1, 9])
-def test_squared_hinge_on_real_data(name: str, drawn: float, passes: float, nodes: int) -> None:
+def test_adaptive_run_reaches_the_objective_of_linear_svc_on_real_data(
+    name: str, drawn: float, passes: float, nodes: int
+) -> None:
     """The objective is LinearSVC's, whose intercept is one more column; passes count all samples."""
     from sklearn.datasets import load_svmlight_file
     from sklearn.svm import LinearSVC
@@ -342,7 +346,7 @@ def test_squared_hinge_on_real_data(name: str, drawn: float, passes: float, node
 # --------------------------------------------------------------------------- intercepts
 
 
-def test_the_radius_with_an_intercept() -> None:
+def test_intervals_take_the_penalty_of_the_intercept() -> None:
     """A column of c is an intercept with the penalty σ_b = σ/c²: √(G(‖x‖²/Σσ + 1/Σσ_b)) around its margin."""
     rng = np.random.default_rng(7)
     X, y, c, center, excess = (
@@ -403,7 +407,7 @@ def test_boxes_follow_the_intercepts_centre(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(centres) > 1
 
 
-def test_the_clock_is_charged_and_what_is_recorded_changes_nothing() -> None:
+def test_adaptive_run_charges_the_clock_whatever_is_recorded() -> None:
     delays = Delays(tau=5.0, law="fixed")
     run = simulate("adfs-block", "adaptive", delays=delays)
     seldom = Record(("gap",), grid=Grid(every=7.0))
@@ -415,7 +419,7 @@ def test_the_clock_is_charged_and_what_is_recorded_changes_nothing() -> None:
     assert run.history.checks == bare.history.checks
 
 
-def test_refusals() -> None:
+def test_adaptive_parameters_refuse_other_losses_and_methods() -> None:
     network = adfs.Network("cycle:4")
     with pytest.raises(InputError, match="takes a linear model with the loss logistic"):
         adfs.simulate("adfs", make_problem("squared", 1), network, parameters="adaptive")

@@ -15,7 +15,7 @@ ALL = sorted(METHODS)
 STOP = 60
 
 
-def test_the_names_people_type_are_there():
+def test_get_method_knows_the_names_people_type():
     assert {
         "adfs",
         "adfs-block",
@@ -33,7 +33,7 @@ def test_the_names_people_type_are_there():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_same_seed_same_bits_and_no_second_compilation(name):
+def test_methods_give_the_same_bits_again_and_compile_once(name):
     problem, network = make_case(loss=loss_of(name))
     first = adfs.simulate(name, problem, network, seed=5, events=STOP)
     other, _ = make_case(12, loss=loss_of(name))
@@ -48,7 +48,7 @@ def test_same_seed_same_bits_and_no_second_compilation(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_dense_and_sparse_rows_give_the_same_bits(name):
+def test_methods_give_the_same_bits_on_dense_and_sparse_rows(name):
     problem, network = make_case(loss=loss_of(name))
     stored = [(sp.csr_array(shard.X), shard.y, shard.weights) for shard in problem.shards]
     sparse = adfs.Problem.from_shards(stored, loss=loss_of(name), sigma=problem.sigma)
@@ -67,7 +67,7 @@ def start_parameters(name: str, problem: adfs.Problem, network: adfs.Network) ->
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_resumes_exactly(name):
+def test_methods_resume_exactly(name):
     problem, network = make_case(loss=loss_of(name))
     whole = drive(start(name, problem, network, seed=2), STOP)
     before = drive(start(name, problem, network, seed=2), STOP // 3)
@@ -85,7 +85,7 @@ def test_it_resumes_exactly(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_passes_are_about_what_they_say(name):
+def test_methods_take_about_as_many_passes_as_asked(name):
     problem, network = make_case(loss=loss_of(name))
     run = adfs.simulate(name, problem, network, max_passes=40.0)
     assert 0.7 * 40 <= run.frame["passes"].iloc[-1] <= 1.3 * 40

@@ -32,7 +32,7 @@ def residual(problem: adfs.Problem, theta: np.ndarray, points: np.ndarray) -> fl
 
 
 @pytest.mark.parametrize("loss", few_of(SMOOTH, "logistic", "squared", "smoothed_hinge"))
-def test_it_is_the_twin_s_for_every_loss(loss):
+def test_dual_gradient_is_that_of_the_twin_for_every_loss(loss):
     rng = np.random.default_rng(5)
     problem = random_problem(loss, [0, 1, 7, 30], 4, rng, zeros=True)
     points = 3.0 * rng.standard_normal((4, 4))
@@ -45,7 +45,7 @@ def test_it_is_the_twin_s_for_every_loss(loss):
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_it_follows_a_point_with_many_features_down_to_rounding(kind):
+def test_dual_gradient_follows_a_point_with_many_features_down_to_rounding(kind):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((60, 130)) * (rng.random((60, 130)) < 0.3)
     problem = adfs.Problem(
@@ -58,7 +58,7 @@ def test_it_follows_a_point_with_many_features_down_to_rounding(kind):
     assert residual(problem, found, points * (1.0 + 1e-10)) <= 1e-14
 
 
-def test_it_ends_where_few_samples_bend_and_sigma_is_small():
+def test_dual_gradient_ends_where_few_samples_bend_and_sigma_is_small():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 60)) * np.exp(rng.uniform(-1, 1, (200, 1)))
     problem = adfs.Problem(X, rng.choice([-1.0, 1.0], 200), loss="smoothed_hinge", sigma=0.01)
@@ -66,7 +66,7 @@ def test_it_ends_where_few_samples_bend_and_sigma_is_small():
     assert residual(problem, solve(problem, make_solver(problem), points), points) <= 1e-9
 
 
-def test_the_error_follows_the_distance_moved_and_no_further_solve_is_made_at_the_same_point():
+def test_dual_gradient_error_follows_the_move_and_no_move_needs_no_solve():
     rng = np.random.default_rng(7)
     problem = random_problem("logistic", [40], 3, rng)
     solver = make_solver(problem)
@@ -78,7 +78,7 @@ def test_the_error_follows_the_distance_moved_and_no_further_solve_is_made_at_th
     np.testing.assert_array_equal(solve(problem, solver, point), second)
 
 
-def test_a_node_s_bits_do_not_depend_on_its_company_nor_on_how_rows_are_stored():
+def test_dual_gradient_bits_depend_on_the_rows_of_the_node_alone():
     rng = np.random.default_rng(8)
     problem = random_problem("logistic", [5, 20, 9], 4, rng)
     points = rng.standard_normal((3, 4))

@@ -52,7 +52,7 @@ def slope(positions: np.ndarray, errors: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_it_reaches_the_target_at_the_predicted_rate(name):
+def test_methods_reach_the_target_at_the_predicted_rate(name):
     problem, network = make_case(11)
     rates = []
     for seed in range(3 if name in RANDOM else 1):
@@ -62,7 +62,7 @@ def test_it_reaches_the_target_at_the_predicted_rate(name):
     assert np.mean(rates) >= -np.log1p(-rho)
 
 
-def test_dsba_s_own_step_and_ssda_do_too():
+def test_dsba_with_its_own_step_and_ssda_reach_the_target_at_their_rate():
     problem, network = make_case(11, n=4, m=6)
     for name, choice in (("dsba", "theory"), ("msda", "ssda")):
         positions, errors, rho = decay(name, problem, network, 0, choice=choice)
@@ -88,7 +88,7 @@ def test_esdacd_needs_no_global_counter():
         PointSagaParameters,
     ],
 )
-def test_parameters_come_from_a_summary_alone_are_checked_and_print(record):
+def test_parameters_come_from_a_summary_alone_and_are_checked_and_print(record):
     problem, network = make_case()
     whole, summary = record.theory(problem, network), record.theory(adfs.theory.summarize(problem), network)
     for name, value in vars(whole).items():
@@ -100,7 +100,7 @@ def test_parameters_come_from_a_summary_alone_are_checked_and_print(record):
         type(whole)(**{**vars(whole), "contraction": 0.0})
 
 
-def test_a_choice_that_does_not_exist_is_refused():
+def test_parameters_refuse_an_unknown_choice():
     problem, network = make_case()
     for name in ("msda", "esdacd", "dsba", "extra", "point-saga", "agd"):
         with pytest.raises(

@@ -27,7 +27,7 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-11) -> 
 
 
 @pytest.mark.parametrize("choice", [None, "ssda"])
-def test_msda(choice):
+def test_msda_is_its_literal_twin(choice):
     problem, network = make_case()
     process = start("msda", problem, network, choice=choice)
     assert (process.parameters.rounds == 1) == (choice == "ssda")
@@ -44,7 +44,7 @@ def test_msda_with_the_option_rounds_is_ssda():
 
 
 @pytest.mark.parametrize("graph", ["complete:4", "path:2", "path:1"])
-def test_msda_where_one_round_averages_exactly(graph):
+def test_msda_reaches_the_optimum_where_one_round_averages_exactly(graph):
     network = adfs.Network(graph)
     problem, _ = make_case(n=network.n_nodes)
     process = drive(start("msda", problem, network), 300)
@@ -53,7 +53,7 @@ def test_msda_where_one_round_averages_exactly(graph):
 
 
 @pytest.mark.parametrize("choice", ["theory", "paper"])
-def test_esdacd(choice):
+def test_esdacd_is_its_literal_twin(choice):
     problem, network = make_case(4, n=4, m=6)
     setting = setting_of("esdacd", problem, network, choice=choice)
     literal = LiteralEsdacd(problem, network, setting.parameters)
@@ -81,7 +81,7 @@ def test_esdacd_counts_the_samples_of_both_ends_and_needs_two_nodes():
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_dsba(loss):
+def test_dsba_is_its_literal_twin(loss):
     problem, network = make_case(5, n=4, m=6, loss=loss)
     process = start("dsba", problem, network)
     draws = [round_samples(process.parts.window, t) for t in range(200)]
@@ -101,7 +101,7 @@ def test_dsba_takes_four_times_the_theory_s_step_unless_told_otherwise():
         start("dsba", problem, network, step_factor=0.0)
 
 
-def test_extra():
+def test_extra_is_its_literal_twin():
     problem, network = make_case()
     process = start("extra", problem, network)
     parameters = setting_of("extra", problem, network).parameters
@@ -110,7 +110,7 @@ def test_extra():
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 @pytest.mark.parametrize("choice", ["theory", "zero-table"])
-def test_point_saga(loss, choice):
+def test_point_saga_is_its_literal_twin(loss, choice):
     problem, network = make_case(6, n=3, m=6, loss=loss)
     process = start("point-saga", problem, network, choice=choice)
     # Long enough for the stored part of the iterate to be folded in many times.
@@ -119,7 +119,7 @@ def test_point_saga(loss, choice):
     assert process.work.computations == 4000 + (problem.n_samples if choice == "theory" else 0)
 
 
-def test_point_saga_s_step_is_the_printed_one():
+def test_point_saga_has_the_printed_step():
     problem, network = make_case()
     found = PointSagaParameters.theory(problem, network)
     n, mu, largest = found.n_terms, found.curvature, found.smoothness
@@ -127,7 +127,7 @@ def test_point_saga_s_step_is_the_printed_one():
     assert found.step == pytest.approx(printed, rel=1e-12)
 
 
-def test_agd_on_one_machine_and_over_a_network():
+def test_agd_is_its_literal_twin_on_one_machine_and_over_a_network():
     problem, network = make_case()
     process = start("agd", problem, network)
     close(drive(process, 40).primal()[0], literal_agd(problem, process.parameters, 40))
@@ -141,7 +141,7 @@ ROUNDS = ["adfs-block", "msda", "dsba", "extra", "dagd", "esdacd", "newton", "lb
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_nodes_in_several_processes_give_the_same_bits(name):
+def test_methods_give_the_same_bits_with_nodes_in_several_processes(name):
     problem, network = make_case(loss=loss_of(name))
     setting = setting_of(name, problem, network)
     whole = drive(start(name, problem, network), 30).primal()

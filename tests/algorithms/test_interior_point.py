@@ -25,7 +25,7 @@ def diabetes() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("loss", [*KINKED, "smoothed_hinge"])
-def test_its_steps_are_those_of_the_literal_form(loss: str) -> None:
+def test_interior_point_takes_the_steps_of_the_literal_form(loss: str) -> None:
     problem, network = make_case(loss=loss)
     *_, (duals, theta) = itertools.islice(literal_interior_point(problem.merged()), 5)
     process = drive(start("interior-point", problem, network), 5)
@@ -36,7 +36,7 @@ def test_its_steps_are_those_of_the_literal_form(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", KINKED)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_twenty_rounds_are_enough_whatever_the_units(loss: str, sparse: bool) -> None:
+def test_interior_point_needs_twenty_rounds_whatever_the_units(loss: str, sparse: bool) -> None:
     X, y = diabetes()
     X = X * np.logspace(-3, 3, X.shape[1])
     rows, labels = sp.csr_array(X) if sparse else X, np.sign(y) if loss == "hinge" else y
@@ -47,7 +47,7 @@ def test_twenty_rounds_are_enough_whatever_the_units(loss: str, sparse: bool) ->
     assert (np.diff(run.columns["passes"]) == 6.0).all()
 
 
-def test_a_fit_with_kinks_takes_it_where_features_are_few() -> None:
+def test_interior_point_is_chosen_for_kinks_and_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     models = [ADFSClassifier(loss="hinge", tol=1e-8, n_nodes=n, network="complete").fit(X, y) for n in (1, 3)]
@@ -63,7 +63,7 @@ def test_a_fit_with_kinks_takes_it_where_features_are_few() -> None:
     assert ADFSRegressor(loss="absolute", tol=0.1).fit(wide, wide[:, 0]).method_ == "ns-adfs"
 
 
-def test_what_it_is_not_for() -> None:
+def test_interior_point_refuses_what_it_is_not_for() -> None:
     X, y = diabetes()
     with pytest.raises(InputError, match="lines and parabolas with bounded slopes"):
         adfs.simulate("interior-point", adfs.Problem(X, y, "squared"))

@@ -192,7 +192,7 @@ def test_block_adfs_is_its_twin(loss: str, n: int) -> None:
 
 @pytest.mark.parametrize("nodes", [2, 4])  # of two, every message goes between the halves
 @pytest.mark.parametrize(("method", "classes"), [("adfs", 0), ("ns-adfs", 0), ("adfs", 3)])
-def test_an_exchange_in_two_halves_gives_the_same_bits(method: str, classes: int, nodes: int) -> None:
+def test_exchange_in_two_halves_gives_the_same_bits(method: str, classes: int, nodes: int) -> None:
     """Two blocks that send each other vectors do what one process does by itself, signs of zeros included."""
     plain = make_multinomial(nodes, classes) if classes else make_problem("logistic", nodes, sparse=True)
     problem = plain if classes else widened(plain)
@@ -251,16 +251,16 @@ def long_run(events: float) -> None:
     assert problem.duality_gap(problem.clip_to_domain(process.dual())) < 1e-12
 
 
-def test_a_million_events_do_not_drift() -> None:
+def test_adfs_does_not_drift_over_a_million_events() -> None:
     long_run(1e6)
 
 
 @pytest.mark.soak
-def test_a_hundred_million_events_do_not_drift() -> None:
+def test_adfs_does_not_drift_over_a_hundred_million_events() -> None:
     long_run(1e8)
 
 
-def test_a_scale_that_vanishes_is_folded_in() -> None:
+def test_adfs_folds_in_a_scale_that_vanishes() -> None:
     """One sample, hardly any curvature: λ is nearly 0 and every decay underflows the scale's range."""
     problem = Problem([[1e-4]], [1.0], loss="squared", sigma=1.0)
     network = Network("path:1")

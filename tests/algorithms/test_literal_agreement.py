@@ -83,25 +83,25 @@ def non_smooth_disagreement(problem: adfs.Problem, network: adfs.Network, steps:
 
 @settings(max_examples=40)
 @given(case=cases(), kind=st.sampled_from(KINDS))
-def test_three_forms_of_adfs_agree(case: tuple[adfs.Problem, adfs.Network], kind: str) -> None:
+def test_adfs_agrees_in_its_three_forms(case: tuple[adfs.Problem, adfs.Network], kind: str) -> None:
     assert max(smooth_disagreement(*case, kind, 300)) < 1e-12
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", SMOOTH)
-def test_three_forms_of_adfs_agree_over_3000_steps(loss: str, kind: str) -> None:
+def test_adfs_agrees_in_its_three_forms_over_3000_steps(loss: str, kind: str) -> None:
     problem, network = random_case(sum(map(ord, loss + kind)), loss, n=6, zeros=kind == "paper")
     assert max(smooth_disagreement(problem, network, kind, 3000)) < 1e-12
 
 
 @settings(max_examples=40)
 @given(case=cases(losses=(*SMOOTH, *NON_SMOOTH)))
-def test_three_forms_of_ns_adfs_agree(case: tuple[adfs.Problem, adfs.Network]) -> None:
+def test_ns_adfs_agrees_in_its_three_forms(case: tuple[adfs.Problem, adfs.Network]) -> None:
     assert max(non_smooth_disagreement(*case, 300)) < 1e-12
 
 
 @pytest.mark.parametrize("loss", [*SMOOTH, *NON_SMOOTH])
-def test_three_forms_of_ns_adfs_agree_over_3000_steps(loss: str) -> None:
+def test_ns_adfs_agrees_in_its_three_forms_over_3000_steps(loss: str) -> None:
     problem, network = random_case(sum(map(ord, loss)), loss, n=5, zeros=True)
     assert max(non_smooth_disagreement(problem, network, 3000)) < 1e-12
 
@@ -109,19 +109,19 @@ def test_three_forms_of_ns_adfs_agree_over_3000_steps(loss: str) -> None:
 @pytest.mark.soak
 @settings(max_examples=300)
 @given(case=cases(), kind=st.sampled_from(KINDS))
-def test_three_forms_of_adfs_agree_for_long(case: tuple[adfs.Problem, adfs.Network], kind: str) -> None:
+def test_adfs_agrees_in_its_three_forms_for_long(case: tuple[adfs.Problem, adfs.Network], kind: str) -> None:
     assert max(smooth_disagreement(*case, kind, 3000)) < 1e-12
 
 
 @pytest.mark.soak
 @settings(max_examples=300)
 @given(case=cases(losses=(*SMOOTH, *NON_SMOOTH)))
-def test_three_forms_of_ns_adfs_agree_for_long(case: tuple[adfs.Problem, adfs.Network]) -> None:
+def test_ns_adfs_agrees_in_its_three_forms_for_long(case: tuple[adfs.Problem, adfs.Network]) -> None:
     # Steps grow like t and nothing contracts: rounding is amplified by up to t·2e-16 and small factors.
     assert max(non_smooth_disagreement(*case, 3000)) < 5e-12
 
 
-def test_the_steps_take_the_resistances_of_the_parameters() -> None:
+def test_adfs_steps_take_the_resistances_of_the_parameters() -> None:
     """An upper bound of R_e may stand for it, in the step and in ρ alike; all still agrees and converges."""
     problem, network = random_case(5, "logistic", n=5)
     exact = Parameters.tuned(problem, network)
@@ -151,7 +151,7 @@ def test_the_steps_take_the_resistances_of_the_parameters() -> None:
     assert np.abs(literal.theta(nodes) - problem.optimum().theta).max() < 1e-8
 
 
-def test_real_valued_time_is_the_same_decay() -> None:
+def test_mean_lag_adfs_decays_alike_over_real_valued_times() -> None:
     """Events at real times: the lag decays by λ^Δs, and an event-free wait changes nothing else."""
     problem, network = random_case(6, "huber", n=3)
     graph = AugmentedGraph(problem, network, Parameters.tuned(problem, network))
@@ -163,7 +163,7 @@ def test_real_valued_time_is_the_same_decay() -> None:
     np.testing.assert_allclose(latest.v + latest.x, later.v + later.x, rtol=1e-14, atol=1e-300)
 
 
-def test_wrong_parameters_are_refused() -> None:
+def test_literal_methods_refuse_the_parameters_of_others() -> None:
     problem, network = random_case(7, "logistic", n=3)
     smooth = AugmentedGraph(problem, network, Parameters.tuned(problem, network))
     rough = AugmentedGraph(problem, network, NonSmoothParameters.paper(problem, network))

@@ -64,7 +64,7 @@ def largest_excess(graph: AugmentedGraph, start: float, n_events: int, seed: int
 
 
 @pytest.mark.parametrize("loss", BOUNDED)
-def test_the_start_at_zero_leaves_the_domain(loss: str) -> None:
+def test_ns_adfs_leaves_the_domain_from_the_printed_start(loss: str) -> None:
     """Erratum 9: A_0 = 0 makes α_0 = 1 > p_ij; A_0 with α_0 = p_min keeps x inside, and so does t0."""
     problem, network = random_case(12, loss, n=4)
     graph = rough_graph(problem, network)
@@ -98,7 +98,7 @@ def test_dual_value_is_infinite_where_the_printed_start_leads() -> None:
     assert np.isinf(values).any()
 
 
-def test_states_start_together() -> None:
+def test_ns_adfs_leaves_the_domain_unless_x_and_v_start_together() -> None:
     """Erratum 5: x_0 = v_0 is required: from two different points of the domain one step can leave it."""
     problem = adfs.Problem.from_shards([([[1.0]], [5.0]), ([[1.0]], [-5.0])], loss="absolute")
     network = adfs.Network("path:2")

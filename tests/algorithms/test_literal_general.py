@@ -35,7 +35,7 @@ def eased(data: tuple[np.ndarray, np.ndarray, np.ndarray]) -> AugmentedGraph:
     return AugmentedGraph(wider, network, adfs.Parameters.tuned(wider, network, r=0.5))
 
 
-def test_forms_agree_and_reach_the_optimum(
+def test_adfs_on_general_terms_agrees_in_all_forms_up_to_the_optimum(
     data: tuple[np.ndarray, np.ndarray, np.ndarray], eased: AugmentedGraph
 ) -> None:
     X, y, weights = data
@@ -84,7 +84,7 @@ class Quadratic(Term):
         return center / (1.0 + step * self.curvature)
 
 
-def test_a_step_that_is_too_long_is_refused() -> None:
+def test_adfs_on_general_terms_refuses_a_step_that_is_too_long() -> None:
     """Without raising L the Moreau form does not exist, and the error says what to do."""
     problem = adfs.GeneralProblem([[Quadratic(0.005)] for _ in range(3)], 2, 1.0)
     network = adfs.Network("path:3")
@@ -94,7 +94,7 @@ def test_a_step_that_is_too_long_is_refused() -> None:
         literal.step(literal.start(), graph.n_communication)
 
 
-def test_ns_adfs_on_general_terms(eased: AugmentedGraph) -> None:
+def test_ns_adfs_on_general_terms_agrees_in_all_forms(eased: AugmentedGraph) -> None:
     problem, network = eased.problem, eased.network
     parameters = NonSmoothParameters.paper(problem, network)
     graph = AugmentedGraph(problem, network, parameters)

@@ -66,7 +66,7 @@ def lyapunov(graph: AugmentedGraph, state: AdfsState, optimum: np.ndarray, t: in
         pytest.param("squared_hinge", "tuned", marks=pytest.mark.soak),
     ],
 )
-def test_theorems_1_and_2_over_200_seeds(loss: str, kind: str) -> None:
+def test_theorems_1_and_2_hold_over_200_seeds(loss: str, kind: str) -> None:
     graph = smooth_graph(loss, kind)
     problem, rho = graph.problem, graph.parameters.contraction
     assert rho < 0.4 * graph.probability[graph.n_communication :].min()
@@ -96,7 +96,7 @@ def test_theorems_1_and_2_over_200_seeds(loss: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["paper", "tuned"])
-def test_theorem_1_as_an_exact_expectation(kind: str) -> None:
+def test_theorem_1_holds_as_an_exact_expectation(kind: str) -> None:
     """E over every schedule of 1, 2 and 3 events, each with its probability: no sampling error at all."""
     rng = np.random.default_rng(8)
     problem = random_problem("smoothed_hinge", [2, 1], 2, rng)
@@ -118,7 +118,7 @@ def test_theorem_1_as_an_exact_expectation(kind: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["hinge", "absolute"])
-def test_theorem_3_over_200_seeds(loss: str) -> None:
+def test_theorem_3_holds_over_200_seeds(loss: str) -> None:
     rng = np.random.default_rng(4)
     problem = random_problem(loss, [2, 1, 2], 2, rng)
     network = random_network(3, rng)
@@ -143,7 +143,7 @@ def test_theorem_3_over_200_seeds(loss: str) -> None:
     assert parameters.weight_at(steps) >= steps**2 / (4.0 * parameters.step_bound)
 
 
-def test_theorem_3_as_an_exact_expectation() -> None:
+def test_theorem_3_holds_as_an_exact_expectation() -> None:
     """E[‖v_t − λ*‖²_{A⁺A} + 2A_tΔ_t] never above its first value, over every schedule of up to 4 events."""
     rng = np.random.default_rng(9)
     problem = random_problem("absolute", [2, 1], 1, rng)
@@ -174,7 +174,7 @@ def test_theorem_3_as_an_exact_expectation() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["paper", "tuned"])
 @pytest.mark.parametrize("case_seed", range(4))
-def test_theorem_2_on_larger_cases(case_seed: int, kind: str) -> None:
+def test_theorem_2_holds_on_larger_cases(case_seed: int, kind: str) -> None:
     problem, network = random_case(case_seed, "logistic", n=5)
     graph = AugmentedGraph(problem, network, make_parameters(kind, problem, network))
     optimum, rho = problem.optimum(1e-14).theta, graph.parameters.contraction

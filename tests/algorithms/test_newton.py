@@ -37,7 +37,7 @@ def test_newton_is_its_literal_twin():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_hessians_in_bands_and_tiles(sparse):
+def test_hessian_bands_make_up_the_hessian(sparse):
     rng = np.random.default_rng(2)
     n, d = 23, 300  # neither fills the tiles
     X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.3)
@@ -62,7 +62,7 @@ def test_hessians_in_bands_and_tiles(sparse):
     np.testing.assert_allclose(found.sum(axis=0), expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-def test_a_move_does_not_depend_on_units_and_survives_a_singular_hessian():
+def test_newton_move_ignores_units_and_survives_a_singular_hessian():
     rng = np.random.default_rng(0)
     rows, gradient = rng.standard_normal((30, 5)), rng.standard_normal(5)
     units = 10.0 ** np.array([8.0, -6.0, 0.0, 3.0, -3.0])
@@ -89,7 +89,7 @@ def test_lbfgs_directions_are_those_of_the_pairs():
 
 
 @pytest.mark.parametrize("name", ["newton", "lbfgs"])
-def test_the_certificate_is_that_of_the_gradient_and_a_run_starts_from_the_dual(name):
+def test_newton_and_lbfgs_certify_by_the_gradient_and_start_from_duals(name):
     problem, network = make_case()
     run = adfs.simulate(name, problem, network, tol=1e-5)
     gradient = problem.gradient(run.coef)
@@ -106,7 +106,7 @@ def test_the_certificate_is_that_of_the_gradient_and_a_run_starts_from_the_dual(
 
 
 @pytest.mark.parametrize(("loss", "most"), [("logistic", 15), ("huber", 10)])
-def test_raw_data_takes_some_ten_rounds(loss, most):
+def test_newton_takes_some_ten_rounds_on_raw_data(loss, most):
     X, y = raw_cancer()
     problem = adfs.Problem(X, y, loss, sigma=1.0 / 3.0, n_nodes=3)
     run = adfs.simulate("newton", problem, "path:3", tol=1e-8)
@@ -117,7 +117,7 @@ def test_raw_data_takes_some_ten_rounds(loss, most):
 
 
 @pytest.mark.parametrize("name", ["newton", "lbfgs"])
-def test_scikit_learn_has_the_same_answer(name):
+def test_newton_and_lbfgs_give_the_answers_of_scikit_learn(name):
     X, y = load_breast_cancer(return_X_y=True)
     theirs = LogisticRegression(solver="newton-cholesky", C=0.01, fit_intercept=False, tol=1e-10).fit(X, y)
     ours = adfs.ADFSClassifier(C=0.01, fit_intercept=False, method=name, tol=1e-12).fit(X, y)
@@ -130,7 +130,7 @@ def test_scikit_learn_has_the_same_answer(name):
 
 
 @pytest.mark.parametrize("name", ["newton", "lbfgs"])
-def test_gaps_are_told_by_the_gradient_until_one_is_certified(name):
+def test_newton_and_lbfgs_tell_gaps_by_the_gradient_until_certified(name):
     problem, network = make_case()
     run = adfs.simulate(name, problem, network, tol=1e-8)
     whole = adfs.simulate(name, problem, network, events=run.columns["position"][-1])
@@ -143,7 +143,7 @@ def test_gaps_are_told_by_the_gradient_until_one_is_certified(name):
 
 
 @pytest.mark.parametrize("name", ["newton", "lbfgs"])
-def test_where_rounding_ends_it_the_run_ends(name):
+def test_newton_and_lbfgs_end_where_rounding_ends_progress(name):
     problem, network = make_case()
     run = adfs.simulate(name, problem, network, tol=1e-40)
     assert str(run.outcome) == "out of budget"
@@ -151,7 +151,7 @@ def test_where_rounding_ends_it_the_run_ends(name):
     assert run.columns["position"][-1] < 1000
 
 
-def test_what_it_does_not_take_is_said():
+def test_newton_and_lbfgs_refuse_what_they_do_not_take():
     X, y = np.eye(4), np.array([1.0, -1.0, 1.0, -1.0])
     with pytest.raises(InputError, match="'newton' needs a smooth loss and 'hinge' is not"):
         adfs.simulate("newton", adfs.Problem(X, y, "hinge"))

@@ -27,7 +27,7 @@ def _as_a_compiled_exchange_does(parts, times, actors, drawn, edge, i, time, out
 
 
 @pytest.mark.parametrize("name", ["pairwise-means", "adfs", "ns-adfs", "esdacd"])
-def test_compiled_code_calls_the_kernels_of_the_parts_it_is_given(name: str) -> None:
+def test_outside_method_kernels_are_called_by_compiled_code(name: str) -> None:
     """Nodes 0 and 1 of a cycle of 4: compiled code, and the process itself, up to an exchange and over it."""
     method = METHODS.get(name) or PairwiseMeans()
     whole = problem_of(range(4))
@@ -52,7 +52,7 @@ def test_compiled_code_calls_the_kernels_of_the_parts_it_is_given(name: str) -> 
         assert first.tobytes() == second.tobytes()
 
 
-def test_it_runs_and_gets_near_the_optimum() -> None:
+def test_outside_method_runs_and_gets_near_the_optimum() -> None:
     problem = problem_of(range(4))
     run = adfs.simulate(PairwiseMeans(), problem, NETWORK, max_passes=200.0, record=("suboptimality",))
     found = run.frame["suboptimality"]
@@ -61,7 +61,7 @@ def test_it_runs_and_gets_near_the_optimum() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.soak
-def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path) -> None:
+def test_outside_method_on_two_ranks_has_the_bits_of_one_process(tmp_path: Path) -> None:
     shards = [shard(node) for node in range(4)]
     problem = adfs.Problem.from_shards(shards, "squared", 0.1)
     run = adfs.simulate(PairwiseMeans(), problem, NETWORK, max_passes=20.0, seed=1)
@@ -70,6 +70,6 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path) -> None:
     assert np.array(found["theta"]).tobytes() == run.theta.tobytes()
 
 
-def test_kernels_need_parts_that_numba_knows() -> None:
+def test_register_kernels_needs_parts_that_numba_knows() -> None:
     with pytest.raises(adfs.InputError, match="must be a NamedTuple, got list"):
         register_kernels(list, MeanProcess.kernels)

@@ -28,7 +28,7 @@ def make_problem(loss: str = "logistic", sparse: bool = False, sigma: float = 0.
     ("loss", "sparse"),
     [*((loss, False) for loss in ("logistic", "squared", "squared_hinge", "huber")), ("logistic", True)],
 )
-def test_a_pass_is_the_literal_one(loss: str, sparse: bool) -> None:
+def test_dual_pass_is_the_literal_one(loss: str, sparse: bool) -> None:
     problem = make_problem(loss, sparse)
     rng = np.random.default_rng(1)
     center, total = rng.standard_normal(7), 2.5
@@ -43,7 +43,7 @@ def test_a_pass_is_the_literal_one(loss: str, sparse: bool) -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge", "huber"])
-def test_it_ends_at_the_optimum_in_a_few_passes(loss: str) -> None:
+def test_qning_ends_at_the_optimum_in_a_few_passes(loss: str) -> None:
     problem = make_problem(loss)
     best = problem.optimum()
     run = adfs.simulate("qning", problem, tol=1e-11)
@@ -54,7 +54,7 @@ def test_it_ends_at_the_optimum_in_a_few_passes(loss: str) -> None:
     assert run.columns["passes"][-1] < 0.7 * slow.columns["passes"][-1]
 
 
-def test_what_is_recorded_on_the_way_is_certified() -> None:
+def test_qning_records_certified_gaps_on_the_way() -> None:
     problem = make_problem()
     best = problem.optimum().value
     run = adfs.simulate("qning", problem, tol=1e-9, record=("gap", "suboptimality"))
@@ -63,7 +63,7 @@ def test_what_is_recorded_on_the_way_is_certified() -> None:
     assert np.all(run.columns["dual"] <= best * (1.0 + 1e-14))
 
 
-def test_bad_steps_make_the_passes_per_step_more() -> None:
+def test_qning_makes_more_passes_per_step_after_bad_steps() -> None:
     """Pairs that tell lies send it astray; it forgets them, and still arrives."""
     problem = make_problem(sigma=0.1)
     method = METHODS["qning"]
@@ -82,7 +82,7 @@ def test_bad_steps_make_the_passes_per_step_more() -> None:
     assert problem.objective(theta) - problem.optimum().value < 1e-10 * problem.value_at_zero
 
 
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+def test_qning_resumed_has_the_same_bits(tmp_path: Path) -> None:
     problem = make_problem()
     whole = adfs.simulate("qning", problem, max_passes=12, seed=3)
     for passes in (5, 12):
@@ -95,7 +95,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     assert again.dual.tobytes() == whole.dual.tobytes()
 
 
-def test_it_starts_from_dual_variables() -> None:
+def test_qning_starts_from_dual_variables() -> None:
     problem = make_problem()
     first = adfs.simulate("qning", problem, tol=1e-6)
     second = adfs.simulate("qning", problem, tol=1e-8, start=first.dual)
