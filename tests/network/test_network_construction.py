@@ -41,7 +41,7 @@ from adfs.network import GRAPHS, Network
         ("random-regular:6,5", nx.complete_graph(6)),
     ],
 )
-def test_named_graph_is_the_one_it_says(name: str, reference: nx.Graph) -> None:
+def test_network_of_a_name_is_the_graph_it_says(name: str, reference: nx.Graph) -> None:
     network = Network(name)
     if name == "torus:2x3":  # the prism: a ladder closed at its ends
         reference = nx.circular_ladder_graph(3)
@@ -57,7 +57,7 @@ def test_named_graph_is_the_one_it_says(name: str, reference: nx.Graph) -> None:
 @pytest.mark.parametrize(
     "name", ["erdos-renyi:60,0.1", "random-regular:60,3", "geometric:60,0.3", "small-world:60,4,0.3"]
 )
-def test_random_families_depend_on_the_seed_alone(name: str) -> None:
+def test_network_of_a_random_family_depends_on_the_seed_alone(name: str) -> None:
     network = Network(name, seed=3)
     assert Network(name, seed=3) == network
     assert Network(name, seed=4) != network
@@ -66,11 +66,11 @@ def test_random_families_depend_on_the_seed_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(("n", "degree"), [(10, 3), (10, 6), (9, 4), (50, 7), (2000, 5)])
-def test_random_regular_is_regular(n: int, degree: int) -> None:
+def test_network_of_a_random_regular_name_is_regular(n: int, degree: int) -> None:
     assert np.all(Network(f"random-regular:{n},{degree}").degrees == degree)
 
 
-def test_random_families_have_the_right_size() -> None:
+def test_network_of_a_random_family_has_the_right_size() -> None:
     n, p = 400, 0.05
     expected = p * n * (n - 1) / 2
     counts = [Network(f"erdos-renyi:{n},{p}", seed=s).n_edges for s in range(20)]
@@ -101,13 +101,13 @@ def test_random_families_have_the_right_size() -> None:
         ("erdos-renyi", 30, None),
     ],
 )
-def test_number_of_nodes_completes_a_name(family: str, n: int, name: str | None) -> None:
+def test_network_name_is_completed_by_the_number_of_nodes(family: str, n: int, name: str | None) -> None:
     network = Network(family, n_nodes=n)
     assert network.n_nodes == n
     assert name is None or network.name == name
 
 
-def test_the_number_of_nodes_completes_some_sizes() -> None:
+def test_network_sizes_are_completed_by_the_number_of_nodes() -> None:
     assert Network("grid:2", n_nodes=6) == Network("grid:2x3")
     assert Network("Erdos_Renyi:40,0.2") == Network("erdos-renyi:40,0.2", n_nodes=40)
     assert Network("small-world:30").name == "small-world:30,4,0.1"
@@ -115,7 +115,7 @@ def test_the_number_of_nodes_completes_some_sizes() -> None:
     assert Network("barbell:3") == Network("barbell:3,0")
 
 
-def test_every_family_has_a_working_example() -> None:
+def test_graphs_have_an_example_that_works() -> None:
     for family, entry in GRAPHS.items():
         assert Network(entry.example).name == entry.example
         assert entry.example.startswith(family)
@@ -134,7 +134,7 @@ def connected_graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, float]]
 
 
 @given(connected_graphs(), st.randoms(use_true_random=False))
-def test_order_is_frozen_whatever_the_insertion(
+def test_network_order_is_frozen_whatever_the_insertion(
     graph: tuple[int, list[tuple[int, int, float]]], random: object
 ) -> None:
     n, edges = graph
@@ -163,7 +163,7 @@ def test_order_is_frozen_whatever_the_insertion(
     assert named != reference
 
 
-def test_labels() -> None:
+def test_network_keeps_the_labels_of_nodes() -> None:
     one_based = Network([(2, 3), (1, 2)])
     assert one_based.labels == (1, 2, 3)
     assert one_based.edges.tolist() == [[0, 1], [1, 2]]
@@ -200,7 +200,7 @@ def test_network_does_not_change() -> None:
     assert copied == network
 
 
-def test_pickle_equality_and_repr() -> None:
+def test_network_pickles_compares_and_prints() -> None:
     network = Network([("a", "b", 2.0), ("b", "c", 0.5)])
     assert network.gamma > 0  # cached values do not get in the way
     copy = pickle.loads(pickle.dumps(network))  # noqa: S301
@@ -215,7 +215,7 @@ def test_pickle_equality_and_repr() -> None:
     assert Network("path:2", weights=0.5).with_weights(1).name == "path:2"
 
 
-def test_weights() -> None:
+def test_network_takes_weights() -> None:
     network = Network("path:3", weights=[2, 3])
     assert network.weights.tolist() == [2.0, 3.0]
     assert Network(network, weights=4).weights.tolist() == [4.0, 4.0]
@@ -228,7 +228,7 @@ def test_weights() -> None:
     assert Network(np.array([[0, True], [True, 0]], dtype=bool)).weights.tolist() == [1.0]
 
 
-def test_incidence() -> None:
+def test_network_incidence_is_that_of_its_edges() -> None:
     network = Network("random-regular:30,4", seed=1)
     graph = network.to_networkx()
     for node in range(30):
@@ -246,7 +246,7 @@ def test_incidence() -> None:
     assert single.laplacian().toarray().tolist() == [[0.0]]
 
 
-def test_adjacency_input_is_left_as_it_was() -> None:
+def test_network_leaves_a_given_adjacency_as_it_was() -> None:
     stored = scipy.sparse.csr_array(
         (np.array([1.0, 0.0, 1.0, 0.0]), np.array([1, 2, 0, 0]), np.array([0, 2, 3, 4])), shape=(3, 3)
     )
@@ -329,13 +329,15 @@ ONE = np.array([[0.0, 1.0], [1.0, 0.0]])
         ("path:3", {"weights": -1.0}, r"edge \(0, 1\) has weight -1"),
     ],
 )
-def test_bad_input_gets_one_clear_sentence(spec: object, options: dict[str, object], sentence: str) -> None:
+def test_network_refuses_bad_input_in_one_sentence(
+    spec: object, options: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         Network(spec, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
-def test_bad_node_numbers() -> None:
+def test_network_neighbours_refuse_bad_node_numbers() -> None:
     network = Network("path:3")
     with pytest.raises(InputError, match="there is no node 3: nodes are numbered 0 to 2"):
         network.neighbours(3)

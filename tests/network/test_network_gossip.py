@@ -29,7 +29,7 @@ def random_weights(name: str) -> Network:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gossip_keeps_means_and_mixes(name: str) -> None:
+def test_lazy_gossip_keeps_means_and_mixes(name: str) -> None:
     network = random_weights(name)
     matrix = lazy_gossip(network, network.laplacian_max)
     dense = matrix.toarray()
@@ -104,7 +104,7 @@ def test_chebyshev_at_gamma_one_is_one_exact_average(name: str) -> None:
     )
 
 
-def test_rounding_does_not_lose_a_round() -> None:
+def test_chebyshev_rounds_survive_rounding() -> None:
     for k in range(1, 60):
         for gamma in (np.nextafter(1 / k**2, 2), 1 / k**2, np.nextafter(1 / k**2, 0)):
             assert ChebyshevCoefficients.from_spectrum(gamma, 1.0).rounds == k

@@ -26,7 +26,7 @@ def networks(draw: st.DrawFn) -> Network:
 
 @settings(max_examples=60)
 @given(networks())
-def test_distances_and_bridges_agree_with_networkx(network: Network) -> None:
+def test_hop_distances_and_bridges_agree_with_networkx(network: Network) -> None:
     graph = network.to_networkx()
     flagged = {tuple(edge) for edge in network.edges[bridges(network)].tolist()}
     assert flagged == {tuple(sorted(edge)) for edge in nx.bridges(graph)}
@@ -42,7 +42,7 @@ def test_distances_and_bridges_agree_with_networkx(network: Network) -> None:
 
 @settings(max_examples=40)
 @given(networks())
-def test_sums_over_common_neighbours(network: Network) -> None:
+def test_shared_neighbour_sums_are_the_literal_ones(network: Network) -> None:
     products, series = np.empty(network.n_edges), np.empty(network.n_edges)
     weights = network.weights[network.incidence.edges]
     shared_neighbour_sums(
@@ -56,7 +56,7 @@ def test_sums_over_common_neighbours(network: Network) -> None:
         assert conductance == pytest.approx(np.sum(u * v / (u + v)), rel=1e-12, abs=0)
 
 
-def test_common_neighbours_at_a_hub() -> None:
+def test_shared_neighbour_sums_hold_at_a_hub() -> None:
     # a wheel: the hub's list is long enough for bisection
     rim = [(k, k % 60 + 1) for k in range(1, 61)]
     network = Network(rim + [(0, k) for k in range(1, 61)])
@@ -77,7 +77,7 @@ def test_common_neighbours_at_a_hub() -> None:
 
 @settings(max_examples=40)
 @given(networks().filter(lambda network: network.n_nodes > 1))
-def test_grounded_systems(network: Network) -> None:
+def test_grounded_laplacian_solves_its_system(network: Network) -> None:
     right = np.random.default_rng(0).standard_normal(network.n_nodes)
     right -= right.mean()
     ground = network.n_nodes // 2
@@ -87,7 +87,7 @@ def test_grounded_systems(network: Network) -> None:
         assert network.laplacian() @ solution == pytest.approx(right, abs=1e-10)
 
 
-def test_cost_of_a_factorisation_separates_thin_graphs_from_expanders() -> None:
+def test_factor_cost_separates_thin_graphs_from_expanders() -> None:
     assert factor_cost(Network("path:5000")) == 5000
     assert factor_cost(Network("tree:5000")) == 5000
     assert factor_cost(Network("cycle:5000")) < 1e5
@@ -108,11 +108,11 @@ def test_cost_of_a_factorisation_separates_thin_graphs_from_expanders() -> None:
         ("path:1", 0),
     ],
 )
-def test_diameters(name: str, diameter: int) -> None:
+def test_diameter_is_the_closed_form(name: str, diameter: int) -> None:
     assert Network(name).diameter == diameter
 
 
-def test_diameters_of_large_networks_are_bracketed() -> None:
+def test_diameter_bounds_bracket_large_networks() -> None:
     assert diameter_bounds(Network("grid:100x90")) == (188, 188)
     lower, upper = diameter_bounds(Network("torus:90x90"))
     assert lower == 90 <= upper <= 110

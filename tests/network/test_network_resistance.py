@@ -70,7 +70,7 @@ def exact_resistances(network: Network) -> np.ndarray:
         ("torus:5x5", 24 / 50),
     ],
 )
-def test_closed_forms(name: str, value: float) -> None:
+def test_resistances_are_the_closed_forms(name: str, value: float) -> None:
     network = Network(name, weights=0.3)
     found = network.resistances
     assert found.exact
@@ -99,7 +99,7 @@ def bounds(network: Network) -> np.ndarray:
 
 
 @given(small_networks())
-def test_exact_and_bound_against_rational_arithmetic(network: Network) -> None:
+def test_resistances_agree_with_rational_arithmetic_and_stay_below_bounds(network: Network) -> None:
     truth = exact_resistances(network)
     exact = resistances(network)
     assert exact.exact
@@ -113,7 +113,7 @@ def test_exact_and_bound_against_rational_arithmetic(network: Network) -> None:
 @pytest.mark.parametrize(
     "name", ["random-regular:300,20", "random-regular:300,4", "erdos-renyi:300,0.05", "barbell:20,5"]
 )
-def test_bound_on_middle_sizes(name: str) -> None:
+def test_resistances_stay_below_their_bounds_on_middle_sizes(name: str) -> None:
     network = Network(name)
     truth, bound = resistances(network).values, bounds(network)
     assert np.all(bound >= truth * (1 - 1e-12))
@@ -123,7 +123,7 @@ def test_bound_on_middle_sizes(name: str) -> None:
         assert bound.mean() < 0.85
 
 
-def test_bound_survives_a_tiny_lambda() -> None:
+def test_resistance_bounds_survive_a_tiny_lambda() -> None:
     # the weak edge's λ_2 is below the rounding of the strong ones' sums
     network = Network([(0, 1, 1e-14), (1, 2, 1e3), (2, 3, 1e3), (1, 3, 1e3)])
     assert network.algebraic_connectivity == pytest.approx(4 / 3 * 1e-14, rel=1e-9)
@@ -132,7 +132,7 @@ def test_bound_survives_a_tiny_lambda() -> None:
     assert resistances(network).values == pytest.approx(bound, rel=1e-12)
 
 
-def test_automatic_choice() -> None:
+def test_resistances_are_exact_up_to_two_thousand_nodes() -> None:
     """Exact up to 2,000 nodes: trees have only bridges, and Foster's sum holds elsewhere."""
     assert np.all(resistances(Network("tree:2000")).values == 1.0)
     small_world = resistances(Network("small-world:1200,4,0.05"))

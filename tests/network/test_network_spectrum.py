@@ -47,7 +47,7 @@ CLOSED = [
 
 
 @pytest.mark.parametrize(("name", "eigenvalues"), CLOSED)
-def test_closed_forms(name: str, eigenvalues: np.ndarray) -> None:
+def test_spectrum_is_the_closed_form(name: str, eigenvalues: np.ndarray) -> None:
     network = Network(name)
     assert network.algebraic_connectivity == pytest.approx(eigenvalues[1], rel=1e-12)
     assert network.laplacian_max == pytest.approx(eigenvalues[-1], rel=1e-12)
@@ -57,7 +57,7 @@ def test_closed_forms(name: str, eigenvalues: np.ndarray) -> None:
     assert scaled.gamma == pytest.approx(network.gamma, rel=1e-12)
 
 
-def test_single_node() -> None:
+def test_spectrum_of_a_single_node_follows_its_conventions() -> None:
     network = Network("path:1")
     assert network.algebraic_connectivity == math.inf
     assert network.laplacian_max == 0.0
@@ -99,7 +99,7 @@ def by_way(way: str, network: Network, diagonal: np.ndarray | None = None) -> Ei
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MIDDLE)
-def test_all_ways_agree_with_a_dense_generalised_solver(name: str, way: str) -> None:
+def test_second_eigenpair_agrees_with_a_dense_solver_in_all_ways(name: str, way: str) -> None:
     network, diagonal = weighted(name)
     laplacian = network.laplacian().toarray()
     reference = scipy.linalg.eigh(laplacian, np.diag(diagonal), eigvals_only=True)
@@ -123,13 +123,13 @@ def test_largest_eigenvalue_agrees_with_a_dense_solver(
     )
 
 
-def test_generalised_value_on_two_nodes() -> None:
+def test_second_eigenpair_of_two_nodes_is_the_closed_form() -> None:
     network = Network("path:2", weights=3.0)
     assert second_eigenpair(network, [2.0, 5.0]).value == pytest.approx(3 / 2 + 3 / 5, rel=1e-14)
     assert second_eigenpair(network, 2.0).value == pytest.approx(3.0, rel=1e-14)
 
 
-def test_extreme_scales_keep_relative_accuracy() -> None:
+def test_second_eigenpair_keeps_relative_accuracy_at_extreme_scales() -> None:
     # node 0 hangs by a weak edge: λ_2 is the weak edge over the two harmonic masses
     weak = 1e-9
     network = Network([(0, 1, weak), (1, 2, 1e3), (2, 3, 1e3), (1, 3, 1e3)])
@@ -138,7 +138,7 @@ def test_extreme_scales_keep_relative_accuracy() -> None:
     assert second_eigenpair(network, diagonal).value == pytest.approx(expected, rel=1e-9)
 
 
-def test_value_bounds_the_eigenvalue_from_above() -> None:
+def test_second_eigenpair_bounds_the_eigenvalue_from_above() -> None:
     for name in MIDDLE:
         network, diagonal = weighted(name)
         exact = by_way("dense", network, diagonal)
@@ -148,7 +148,7 @@ def test_value_bounds_the_eigenvalue_from_above() -> None:
             assert found.lower <= exact.value
 
 
-def test_same_input_same_bits() -> None:
+def test_second_eigenpair_has_the_same_bits_again() -> None:
     for way in WAYS:
         one = by_way(way, Network("small-world:400,4,0.1"))
         two = by_way(way, Network("small-world:400,4,0.1"))
@@ -165,12 +165,12 @@ def test_same_input_same_bits() -> None:
         (0.0, r"diagonal is 0 at node 0"),
     ],
 )
-def test_bad_diagonals(diagonal: object, sentence: str) -> None:
+def test_second_eigenpair_refuses_bad_diagonals(diagonal: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         second_eigenpair(Network("path:3"), diagonal)  # type: ignore[arg-type]
 
 
-def test_an_eigenvalue_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_eigenpair_refuses_a_value_that_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spectrum, "LANCZOS_STEPS", 2)
     with pytest.raises(AdfsError, match="did not converge"):
         by_way("factor", Network("path:2000"))
@@ -179,7 +179,7 @@ def test_an_eigenvalue_that_does_not_converge_is_an_error(monkeypatch: pytest.Mo
     assert by_way("lanczos", Network("path:420")).value == pytest.approx(path(420)[1], rel=1e-11)
 
 
-def test_a_vector_that_is_no_eigenvector_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_eigenpair_refuses_a_vector_that_is_no_eigenvector(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(_apply: object, known: np.ndarray, _steps: int, **_options: object) -> np.ndarray:
         return np.random.default_rng(0).standard_normal(known.size)
 
@@ -190,7 +190,9 @@ def test_a_vector_that_is_no_eigenvector_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["path:300", "path:1500", "random-regular:300,4", "random-regular:1000,4"])
-def test_masses_over_fourteen_orders_of_magnitude(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_eigenpair_takes_masses_over_fourteen_orders_of_magnitude(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two heavy nodes, whose eigenvalue is known, and a light rest; then any masses, in two ways."""
     network = Network(name)
     n = network.n_nodes
@@ -239,11 +241,13 @@ def check_large(name: str, second: float | None, top: float | None, rel: float) 
         ("small-world:20000,4,0.1", None, None),
     ],
 )
-def test_twenty_thousand_nodes(name: str, second: float | None, top: float | None) -> None:
+def test_spectrum_of_twenty_thousand_nodes_is_accurate(
+    name: str, second: float | None, top: float | None
+) -> None:
     check_large(name, second, top, 1e-11)
 
 
-def test_random_regular_sits_at_the_edge_of_its_spectrum() -> None:
+def test_spectrum_of_a_random_regular_graph_ends_where_theory_says() -> None:
     # Friedman: the non-trivial eigenvalues of the adjacency are within 2√(d−1) + o(1)
     network = Network("random-regular:20000,4")
     assert network.algebraic_connectivity == pytest.approx(4 - 2 * math.sqrt(3), rel=0.02)
@@ -267,7 +271,9 @@ def test_random_regular_sits_at_the_edge_of_its_spectrum() -> None:
         ("geometric:100000,0.008", None, None),
     ],
 )
-def test_a_hundred_thousand_nodes(name: str, second: float | None, top: float | None) -> None:
+def test_spectrum_of_a_hundred_thousand_nodes_is_accurate(
+    name: str, second: float | None, top: float | None
+) -> None:
     check_large(name, second, top, 1e-10)
     network = Network(name)
     diagonal = np.random.default_rng(0).lognormal(0, 0.5, network.n_nodes)

@@ -39,7 +39,7 @@ def printed(threads: int) -> str:
     return done.stdout
 
 
-def test_same_bits_for_any_number_of_threads() -> None:
+def test_network_numbers_have_the_same_bits_for_any_number_of_threads() -> None:
     one = printed(1)
     assert len(one) > 10_000
     for threads in (2, 4):
@@ -50,7 +50,7 @@ def blas_threads() -> set[int]:
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
-def test_threads_are_limited_inside_and_restored_after() -> None:
+def test_single_threaded_limits_threads_inside_and_restores_them_after() -> None:
     before = blas_threads()
 
     @single_threaded
