@@ -211,7 +211,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_file_is_one_line_and_leaves_nothing(
+def test_fit_command_refuses_a_bad_file_in_one_line_and_leaves_nothing(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, make, message, options = BAD[kind]
@@ -243,7 +243,9 @@ def test_a_bad_file_is_one_line_and_leaves_nothing(
         ("https://a.org/b.csv", "is an address"),
     ],
 )
-def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_and_compare_commands_refuse_what_is_no_file(
+    name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     compare = ["compare", "--data", name, "--network", "path:2", "--method", "adfs", "--out", "c"]
     for command in (["fit", name, "--out", "m.json"], compare):
         assert main(command) == 2
@@ -251,7 +253,7 @@ def test_what_is_no_file_is_told_as_such(name: str, words: str, capsys: pytest.C
         assert words in line
 
 
-def test_there_are_more_than_thirty_kinds() -> None:
+def test_bad_files_are_of_more_than_thirty_kinds() -> None:
     assert len(BAD) > 30
 
 
@@ -259,7 +261,7 @@ def test_there_are_more_than_thirty_kinds() -> None:
     ("place", "message"),
     [("folder", "it is a directory"), ("none/model.json", "there is no directory"), ("folder/", "directory")],
 )
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
+def test_fit_command_refuses_a_place_it_cannot_write_before_the_work(
     place: str,
     message: str,
     tmp_path: Path,

@@ -53,7 +53,7 @@ def fit(*arguments: str) -> int:
     return main(["fit", *arguments])
 
 
-def test_every_format_gives_the_model_of_scikit_learn(
+def test_fit_command_gives_the_model_of_scikit_learn_from_every_format(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     X, y = cancer()
@@ -77,7 +77,9 @@ def test_every_format_gives_the_model_of_scikit_learn(
             )
 
 
-def test_predictions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_command_predicts_and_finds_columns_by_their_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     X, y = cancer()
     assert fit("t.csv", "--out", "m.json") == 0
     model = LinearModel.load(folder / "m.json")
@@ -103,7 +105,7 @@ def test_predictions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "adfs: t.csv is not an adfs model: it is not JSON, or was cut short\n"
 
 
-def test_libsvm_text_with_unseen_features_is_refused_unless_told(
+def test_predict_command_refuses_unseen_features_unless_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("a.svm").write_text("1 1:1 2:1\n-1 1:-1 2:2\n")
@@ -115,7 +117,9 @@ def test_libsvm_text_with_unseen_features_is_refused_unless_told(
     assert len(capsys.readouterr().out.split()) == 2
 
 
-def test_regression_and_three_classes_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_takes_regression_three_classes_and_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     X.assign(price=y).to_csv("r.csv", index=False)
     assert (
@@ -148,7 +152,7 @@ def test_regression_and_three_classes_and_text(folder: Path, capsys: pytest.Capt
     assert set(capsys.readouterr().out.split()) == {"setosa", "versicolor", "virginica"}
 
 
-def test_files_are_nodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_takes_files_as_nodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X, y = cancer()
     for node, rows in enumerate(np.array_split(np.arange(y.size), 3)):
         dump_svmlight_file(X[rows], y[rows], f"s{node}.svm", zero_based=False)
@@ -167,7 +171,7 @@ def test_files_are_nodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "--partition is for one file" in capsys.readouterr().err
 
 
-def test_not_converged_is_exit_code_1_and_the_model_says_so(
+def test_fit_command_that_does_not_converge_exits_with_code_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fit("t.svm", "--max-passes", "2", "--tol", "1e-9", "--out", "m.json", "--history", "h.csv") == 1
@@ -206,7 +210,9 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_bad_request_is_one_line(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_refuses_a_bad_request_in_one_line(
+    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options, message = REQUESTS[kind]
     assert fit("t.svm", "--out", "m.json", *options) == 2
     captured = capsys.readouterr()
@@ -216,7 +222,9 @@ def test_a_bad_request_is_one_line(kind: str, folder: Path, capsys: pytest.Captu
     assert not Path("m.json").exists()
 
 
-def test_json_needs_a_place_for_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_with_json_needs_a_place_for_the_model(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fit("t.svm", "--json") == 2
     assert "--out" in capsys.readouterr().err
     assert fit("t.svm") == 0
@@ -224,24 +232,28 @@ def test_json_needs_a_place_for_the_model(folder: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("option", ["--tol", "--max-passes", "--max-seconds"])
-def test_a_limit_that_is_none_is_refused_by_its_name(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_refuses_limits_below_zero_by_their_option(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fit", "t.svm", option, "-3"]) == 2
     assert capsys.readouterr().err == f"adfs: {option} must be above 0, got -3\n"
 
 
-def test_names_for_ranks_want_mpiexec(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_asks_for_mpiexec_if_files_are_named_by_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "shard-{rank}.svm"]) == 2
     assert "start them with mpiexec -n" in capsys.readouterr().err
 
 
-def test_debug_may_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_option_may_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit("none.svm", "--debug") == 2
     error = capsys.readouterr().err
     assert error.startswith("Traceback")
     assert error.endswith("adfs: cannot read none.svm: No such file or directory\n")
 
 
-def test_progress_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_shows_progress_on_standard_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fit("t.svm", "--progress", "--out", "m.json") == 0
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -251,7 +263,9 @@ def test_progress_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFix
 # --------------------------------------------------------------------------- simulate, rates
 
 
-def test_simulate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_command_writes_the_run_and_its_history(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = ["simulate", "dense.npz", "--nodes", "9", "--network", "grid:3x3", "--seed", "4"]
     assert main([*common, "--tol", "1e-8", "--json", "--out", "run.npz", "--history", "h.csv"]) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -268,7 +282,9 @@ def test_simulate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has 3 classes" in capsys.readouterr().err
 
 
-def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_command_prints_parameters_and_table_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["sklearn:breast_cancer", "--network", "grid:3x3", "--tau", "5"]
     assert main(["rates", *options, "--json"]) == 0
@@ -304,7 +320,7 @@ def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 @pytest.mark.parametrize("command", app.COMMANDS)
-def test_every_command_has_an_example_and_every_option_a_help(
+def test_commands_have_an_example_and_a_help_for_every_option(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "--help"]) == 0
@@ -314,7 +330,7 @@ def test_every_command_has_an_example_and_every_option_a_help(
     assert [parameter.name for parameter in described.params if not parameter.help] == []
 
 
-def test_options_of_fit_have_the_defaults_of_the_estimators() -> None:
+def test_fit_command_has_the_defaults_of_the_estimators() -> None:
     defaults = dataclasses.asdict(ModelOptions())
     for estimator in (adfs.ADFSClassifier(), adfs.ADFSRegressor()):
         known = estimator.get_params()
@@ -326,7 +342,7 @@ def test_options_of_fit_have_the_defaults_of_the_estimators() -> None:
     assert len(set(option_names().values())) == len(option_names())
 
 
-def test_the_help_names_every_loss(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_loss(capsys: pytest.CaptureFixture[str]) -> None:
     named = [name for name in LOSSES if name != "multinomial"]  # which is multi-class logistic
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
     for command in ("fit", "plan", "simulate"):
@@ -337,7 +353,7 @@ def test_the_help_names_every_loss(capsys: pytest.CaptureFixture[str]) -> None:
             assert f"`{name}`" in guide
 
 
-def test_the_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert len(text.splitlines()) < 60
@@ -361,7 +377,7 @@ def test_completion_offers_commands_and_options() -> None:
     assert "--max-passes" in complete("adfs fit --max-p")
 
 
-def test_a_world_of_mpi_is_seen_without_importing_mpi(folder: Path) -> None:
+def test_launch_of_sees_mpi_without_importing_it(folder: Path) -> None:
     slurm = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"}
     assert launch_of({}) is None
     assert launch_of(slurm) is None  # a job step without MPI
@@ -371,7 +387,7 @@ def test_a_world_of_mpi_is_seen_without_importing_mpi(folder: Path) -> None:
     assert "mpi4py" not in sys.modules
 
 
-def test_scoring_an_archive_starts_without_the_heavy_libraries(folder: Path) -> None:
+def test_score_command_of_an_archive_starts_without_heavy_libraries(folder: Path) -> None:
     """LIBSVM text is read by scikit-learn and CSV by pandas, which take a second to import."""
     assert fit("t.svm", "--out", "m.json") == 0
     code = (
@@ -386,7 +402,7 @@ def test_scoring_an_archive_starts_without_the_heavy_libraries(folder: Path) -> 
 
 
 @pytest.mark.skipif(not A9A.exists(), reason="the file a9a.bz2 is not here")
-def test_a9a_is_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_solves_a9a(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model.json"
     assert fit(str(A9A), "--loss", "logistic", "-C", "1", "--out", str(out), "--json") == 0
     summary = json.loads(capsys.readouterr().out)

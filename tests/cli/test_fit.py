@@ -43,7 +43,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_through_every_door(name: str, file: str) -> None:
+def test_methods_agree_through_command_estimator_and_simulate(name: str, file: str) -> None:
     """Command, estimator and `simulate` solve the same problem; over MPI see `test_mpi_same_bits`."""
     loss = "logistic" if METHODS[name].needs_smooth else "hinge"
     X, y = data()
@@ -67,7 +67,9 @@ def test_every_method_through_every_door(name: str, file: str) -> None:
     assert written.coef.tobytes() == run.coef.tobytes()  # both with seed 0
 
 
-def test_a_graph_says_how_many_nodes_there_are(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_takes_the_number_of_nodes_from_a_graph(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fit", file, "--network", "grid:2x2", "--tol", "1e-2", "--out", "m.json"]) == 0
     assert LinearModel.load(Path("m.json")).training["n_nodes"] == 4
     X, y = data()
@@ -84,7 +86,7 @@ def test_a_graph_says_how_many_nodes_there_are(file: str, capsys: pytest.Capture
         adfs.ADFSClassifier(network="grid:3x3", n_nodes=2).fit(X, y)
 
 
-def test_the_data_are_never_overwritten(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_never_overwrites_the_data(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = Path(file).read_bytes()
     for option in ("--out", "--history", "--checkpoint"):
         assert main(["fit", file, option, file]) == 2
@@ -94,14 +96,14 @@ def test_the_data_are_never_overwritten(file: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("option", ["--deadline", "--checkpoint-every", "--tol", "--max-seconds"])
-def test_seconds_and_tolerances_are_above_zero(
+def test_fit_command_refuses_seconds_and_tolerances_below_zero(
     option: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fit", file, option, "-1"]) == 2
     assert capsys.readouterr().err == f"adfs: {option} must be above 0, got -1\n"
 
 
-def test_a_fit_that_went_well_says_so(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_says_that_all_went_well(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", file, "--out", "m.json", "--no-progress"]) == 0
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
@@ -111,7 +113,7 @@ def test_a_fit_that_went_well_says_so(file: str, capsys: pytest.CaptureFixture[s
     assert shown.out == ""
 
 
-def test_one_that_diverged_is_not_told_to_go_on(
+def test_fit_command_does_not_advise_more_passes_after_divergence(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adfs.runtimes.loop._DIVERGED_GROWTH", 0.0)  # everything is too far away
@@ -122,7 +124,7 @@ def test_one_that_diverged_is_not_told_to_go_on(
     assert "--max-passes" not in told
 
 
-def test_progress_without_a_terminal_is_a_line_every_few_seconds(
+def test_progress_without_a_terminal_prints_a_line_every_few_seconds(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adfs.runtimes.timing._SECONDS_BETWEEN_LINES", 0.0)
@@ -133,7 +135,7 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(
     assert lines[-1].endswith(", 100 % of the way")
 
 
-def test_sigterm_leaves_a_model_and_a_checkpoint(file: str) -> None:
+def test_fit_command_leaves_a_model_and_a_checkpoint_at_sigterm(file: str) -> None:
     """The checkpoints that time would bring are far off: there is one because the run was told to end."""
     endless = ["--tol", "1e-300", "--max-passes", "1e12", "--method", "adfs", "--out", "m.json"]
     kept = ["--checkpoint", "kept", "--checkpoint-every", "1000", "--history", "h.csv", "--progress"]
@@ -158,7 +160,7 @@ def test_sigterm_leaves_a_model_and_a_checkpoint(file: str) -> None:
     assert LinearModel.load(Path("m.json")).training["passes"] > 1.0
 
 
-def test_losses_from_outside(file: str) -> None:
+def test_fit_command_takes_losses_from_outside(file: str) -> None:
     X, y = data()
     np.savez("r.npz", X=X, y=X @ [1.0, -1.0, 0.5] + y)
     fit = ["fit", "r.npz", "--loss", "expectile", "--import", str(OUTSIDE), "--out", "m.json"]
@@ -175,7 +177,7 @@ def test_losses_from_outside(file: str) -> None:
     np.testing.assert_allclose(np.loadtxt("p.txt"), by_name.predict(X), atol=1e-2)
 
 
-def test_a_loss_from_outside_needs_no_other_edit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_register_loss_is_all_a_loss_from_outside_needs(capsys: pytest.CaptureFixture[str]) -> None:
     """Its class says everything that estimators, inference, the planner and the help text ask for."""
     load_modules([str(OUTSIDE)])
     X, y = data()
@@ -195,7 +197,7 @@ def test_a_loss_from_outside_needs_no_other_edit(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("last_only", [False, True])
-def test_a_checkpoint_that_cannot_be_written(
+def test_checkpoint_that_cannot_be_written_does_not_cost_the_result(
     last_only: bool, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A place that cannot be written is told at the start; a disk that fills up does not cost the result."""

@@ -27,7 +27,7 @@ def frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
     return frame
 
 
-def test_offsets_standard_errors_and_scaled_columns(
+def test_fit_command_takes_offsets_standard_errors_and_scaled_columns(
     frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--label", "kind", "--offset", "before", "--standardize"]
@@ -70,7 +70,7 @@ def decisions(capsys: pytest.CaptureFixture[str], *words: str) -> np.ndarray:
     return np.array([float(line) for line in capsys.readouterr().out.split()])
 
 
-def test_the_offset_of_the_training_data_is_used_again(
+def test_predict_command_uses_the_offset_column_of_the_training_data(
     frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offset = frame["before"].to_numpy()
@@ -94,7 +94,7 @@ def test_the_offset_of_the_training_data_is_used_again(
     assert "take one" in capsys.readouterr().err
 
 
-def test_the_offset_of_an_archive_is_used_again(
+def test_predict_command_uses_the_offset_of_an_archive(
     frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     X, offset = frame[["a", "b", "c", "d"]].to_numpy(), frame["before"].to_numpy()
@@ -111,7 +111,7 @@ def test_the_offset_of_an_archive_is_used_again(
     assert "has no offsets" in capsys.readouterr().err
 
 
-def test_a_score_takes_weights(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_command_takes_weights(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "d.csv", "--label", "kind", "--out", "m.json"]) == 0
     model = LinearModel.load(Path("m.json"))
     right = model.predict(frame[["a", "b", "c", "d", "before"]].to_numpy()) == frame["kind"]
@@ -127,7 +127,9 @@ def test_a_score_takes_weights(frame: pd.DataFrame, capsys: pytest.CaptureFixtur
     assert "the weights must be at least 0" in capsys.readouterr().err
 
 
-def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_command_chooses_the_penalty_by_cross_validation(
+    frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
     grid = ["--cv", "3", "--C-grid", "0.001,1", "--tol", "1e-10"]
     words = ["--label", "kind", "--standardize", "--nodes", "2", "--json", "--out", "m.json"]
     assert main(["fit", "d.csv", *grid, *words]) == 0
@@ -171,14 +173,14 @@ def test_cross_validation(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str
         (["--summary", "--l1-ratio", "0.5", "--out", "m.json"], "--summary needs --l1-ratio 0: coefficients"),
     ],
 )
-def test_what_does_not_fit_together_is_said(
+def test_fit_command_refuses_options_that_do_not_fit_together(
     frame: pd.DataFrame, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fit", "d.csv", "--label", "kind", *words]) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_several_classes_are_numbered_as_in_the_file(
+def test_summary_option_numbers_classes_as_in_the_file(
     frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     X, y = load_iris(return_X_y=True)

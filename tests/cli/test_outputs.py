@@ -52,7 +52,7 @@ def shell(command: str) -> tuple[int, str]:
         "adfs --help",
     ],
 )
-def test_a_full_disk_is_one_sentence_and_exit_code_3(folder: Path, command: str) -> None:
+def test_commands_report_a_full_disk_in_one_sentence_and_exit_with_code_3(folder: Path, command: str) -> None:
     code, error = shell(f"{command} > /dev/full")
     assert code == 3
     assert error.startswith("adfs: ")
@@ -63,7 +63,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_3(folder: Path, command: str)
 
 @pytest.mark.parametrize("file", ["few.svm", "many.svm"])
 @pytest.mark.parametrize("place", [[], ["--out", "/dev/stdout"]], ids=["printed", "--out"])
-def test_a_closed_pipe_is_no_error(folder: Path, file: str, place: list[str]) -> None:
+def test_predict_command_takes_a_closed_pipe_as_its_end(folder: Path, file: str, place: list[str]) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "adfs", "predict", "m.json", file, *place],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
@@ -78,7 +78,7 @@ def test_a_closed_pipe_is_no_error(folder: Path, file: str, place: list[str]) ->
     assert (code, error) == (0, "")
 
 
-def test_an_output_that_cannot_be_written_is_told_as_such(
+def test_commands_name_the_file_they_cannot_write_or_read(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["predict", "m.json", "few.svm", "--out", "/dev/full"]) == 3
@@ -103,7 +103,7 @@ def test_an_output_that_cannot_be_written_is_told_as_such(
         (["simulate", "few.svm", "--out", "r", "--history", "./r"], "--history and --out are the same file"),
     ],
 )
-def test_no_output_over_an_input_or_another_output(
+def test_commands_refuse_an_output_over_an_input_or_another_output(
     folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("link").symlink_to("few.svm")
@@ -117,7 +117,7 @@ def test_no_output_over_an_input_or_another_output(
 
 
 @pytest.mark.parametrize("command", [["fit"], ["simulate"], ["rates"]])
-def test_more_features_than_memory_are_refused_at_once(
+def test_commands_refuse_more_features_than_memory_at_once(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adfs.data.table.machine_memory", lambda: 16 * 10**9)
@@ -127,7 +127,7 @@ def test_more_features_than_memory_are_refused_at_once(
     )
 
 
-def test_too_few_features_are_told_with_options_that_the_command_has(
+def test_commands_tell_too_few_features_with_options_that_they_have(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = "few.svm has 2 features, 1 are wanted; "
@@ -151,7 +151,7 @@ def test_too_few_features_are_told_with_options_that_the_command_has(
         (["rates", "few.svm"], "--sigma"),
     ],
 )
-def test_what_must_be_above_zero_is_refused_by_its_name(
+def test_commands_refuse_numbers_below_zero_by_their_option(
     folder: Path, command: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, option, "-1"]) == 2
@@ -159,7 +159,7 @@ def test_what_must_be_above_zero_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("option", ["--entries", "--numbers"])
-def test_whole_numbers_below_one_are_refused_by_their_option(
+def test_net_bench_command_refuses_sizes_below_one_by_their_option(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["net-bench", option, "0"]) == 2

@@ -163,11 +163,11 @@ def kill_and_resume(kind: str, kills: int, seed: int) -> None:
         assert fitted() == expected
 
 
-def test_killed_fits_resume_with_the_same_bits(folder: Path) -> None:
+def test_fit_killed_at_random_resumes_with_the_same_bits(folder: Path) -> None:
     kill_and_resume("adfs", 2, seed=0)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", FITS)
-def test_many_killed_fits_resume_with_the_same_bits(kind: str, folder: Path) -> None:
+def test_fit_killed_at_random_often_resumes_with_the_same_bits(kind: str, folder: Path) -> None:
     kill_and_resume(kind, 5, seed=1)
