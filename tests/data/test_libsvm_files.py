@@ -27,7 +27,7 @@ def some_rows(seed: int = 0) -> tuple[sp.csr_array, np.ndarray]:
 
 @pytest.mark.parametrize("zero_based", [True, False])
 @pytest.mark.parametrize("compress", [None, gzip.compress, bz2.compress, lzma.compress])
-def test_what_others_write_is_read_bit_for_bit(tmp_path: Path, zero_based: bool, compress) -> None:
+def test_libsvm_text_of_others_is_read_bit_for_bit(tmp_path: Path, zero_based: bool, compress) -> None:
     X, y = some_rows()
     path = tmp_path / "train.svm"
     dump_svmlight_file(X, y, str(path), zero_based=zero_based)
@@ -42,7 +42,7 @@ def test_what_others_write_is_read_bit_for_bit(tmp_path: Path, zero_based: bool,
     assert table.X.has_canonical_format
 
 
-def test_comments_blank_lines_marks_and_missing_newlines(tmp_path: Path) -> None:
+def test_libsvm_text_may_have_comments_blank_lines_and_no_last_newline(tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_bytes(b"\xef\xbb\xbf# a comment\r\n\r\n+1 1:0.5\t3:-2e1 # why\r\n\n-1\n2.5 2:.5")
     (table,) = read_tables([path])
@@ -50,7 +50,7 @@ def test_comments_blank_lines_marks_and_missing_newlines(tmp_path: Path) -> None
     assert table.X.toarray().tolist() == [[0.5, 0.0, -20.0], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0]]
 
 
-def test_several_files_share_their_columns_and_their_numbering(tmp_path: Path) -> None:
+def test_libsvm_files_share_their_columns_and_their_numbering(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1 1:1\n-1 2:2\n")
     (tmp_path / "b").write_text("1 0:5 4:1\n")
     first, second = read_tables([tmp_path / "a", tmp_path / "b"])
@@ -89,7 +89,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_told_with_its_line(tmp_path: Path, fault: str) -> None:
+def test_libsvm_faults_are_told_with_their_line(tmp_path: Path, fault: str) -> None:
     line, message = FAULTS[fault]
     path = tmp_path / "bad.svm"
     path.write_text(f"1 1:1\n\n{line}\n-1 2:1\n")

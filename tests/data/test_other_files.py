@@ -21,7 +21,7 @@ X = np.array([[1.0, -2.5, 0.0], [0.0, 1e-300, 3.0], [4.0, 0.1, 0.2]])
 Y = np.array([1.0, 0.0, 1.0])
 
 
-def test_dense_archives_round_trip(tmp_path: Path) -> None:
+def test_read_table_round_trips_dense_archives(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", X=X.astype(np.float32), y=np.array([1, 0, 1]), sample_weight=[1, 2, 3])
     table = read_table(tmp_path / "d.npz")
     assert table.X.dtype == np.float64
@@ -31,7 +31,7 @@ def test_dense_archives_round_trip(tmp_path: Path) -> None:
     assert table.index_base is None
 
 
-def test_sparse_archives_round_trip(tmp_path: Path) -> None:
+def test_read_table_round_trips_sparse_archives(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     rows = sp.csr_matrix(X)
     sp.save_npz(buffer, rows)
@@ -46,7 +46,7 @@ def test_sparse_archives_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".csv.bz2", ".csv.xz"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_round_trips(tmp_path: Path, ending: str, delimiter: str) -> None:
+def test_read_table_round_trips_csv(tmp_path: Path, ending: str, delimiter: str) -> None:
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     frame.insert(1, "label", ["yes", "no", "yes"])
     frame["w"] = [1.0, 2.0, 0.5]
@@ -59,7 +59,7 @@ def test_csv_round_trips(tmp_path: Path, ending: str, delimiter: str) -> None:
     assert table.weights.tolist() == [1.0, 2.0, 0.5]
 
 
-def test_csv_without_names(tmp_path: Path) -> None:
+def test_read_table_takes_csv_without_names(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("1,0.5,2\n0,1.5,3\n\n")
     table = read_table(path, ReadOptions(label="0"))
@@ -71,7 +71,7 @@ def test_csv_without_names(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_numbered_columns_beside_a_named_one_are_names(tmp_path: Path) -> None:
+def test_read_table_takes_numbered_columns_beside_a_named_one_as_names(tmp_path: Path) -> None:
     frame = pd.DataFrame(X).assign(kind=["yes", "no", "yes"])
     frame.to_csv(tmp_path / "numbered.csv", index=False)
     table = read_table(tmp_path / "numbered.csv", ReadOptions(label="kind"))
@@ -79,7 +79,7 @@ def test_numbered_columns_beside_a_named_one_are_names(tmp_path: Path) -> None:
     assert np.array_equal(table.X, X)
 
 
-def test_parquet_round_trips(tmp_path: Path) -> None:
+def test_read_table_round_trips_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     frame["target"] = ["yes", "no", "yes"]
@@ -92,7 +92,7 @@ def test_parquet_round_trips(tmp_path: Path) -> None:
         read_table(tmp_path / "bad.parquet")
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
+def test_read_table_without_pyarrow_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
@@ -101,7 +101,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
         read_table(tmp_path / "t.parquet")
 
 
-def test_stacking_keeps_the_rows_of_each_file() -> None:
+def test_stack_keeps_the_rows_of_each_file() -> None:
     dense = Table(X, Y, None, "a")
     sparse = Table(sp.csr_array(X[:2]), Y[:2], np.array([2.0, 3.0]), "b")
     whole, parts = stack([dense, sparse])
@@ -114,14 +114,14 @@ def test_stacking_keeps_the_rows_of_each_file() -> None:
         stack([dense, Table(X, np.array(["a", "b", "c"]), None, "c")])
 
 
-def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
+def test_read_tables_refuses_files_with_other_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("u,v,y\n1,2,0\n")
     (tmp_path / "b.csv").write_text("u,w,y\n1,2,1\n")
     with pytest.raises(InputError, match="different columns"):
         read_tables([tmp_path / "a.csv", tmp_path / "b.csv"])
 
 
-def test_sources_by_name() -> None:
+def test_read_source_takes_names_of_data_sets() -> None:
     table = read_source("sklearn:wine")
     assert np.allclose(table.X.mean(axis=0), 0.0, atol=1e-12)
     assert np.array_equal(read_source("synthetic:20x3", seed=5).X, read_source("synthetic:20x3", seed=5).X)
@@ -134,7 +134,7 @@ def test_sources_by_name() -> None:
 
 
 @pytest.mark.parametrize("classes", [None, [-1, 1], ["ja", "nein", "ü"]])
-def test_models_round_trip_bit_for_bit(tmp_path: Path, classes) -> None:
+def test_linear_model_round_trips_bit_for_bit(tmp_path: Path, classes) -> None:
     rng = np.random.default_rng(0)
     rows = 1 if classes is None or len(classes) == 2 else len(classes)
     coef = rng.standard_normal((rows, 9)) * 10.0 ** rng.integers(-300, 300, (rows, 9))
@@ -200,7 +200,7 @@ NOT_MODELS = {
 
 
 @pytest.mark.parametrize("kind", NOT_MODELS)
-def test_what_is_not_a_model_is_refused_with_a_sentence(tmp_path: Path, kind: str) -> None:
+def test_linear_model_refuses_other_files_in_one_sentence(tmp_path: Path, kind: str) -> None:
     text, message = NOT_MODELS[kind]
     path = tmp_path / "m.json"
     path.write_text(text)
@@ -209,7 +209,7 @@ def test_what_is_not_a_model_is_refused_with_a_sentence(tmp_path: Path, kind: st
     assert str(path) in str(caught.value)
 
 
-def test_a_model_file_knows_the_losses_of_the_package() -> None:
+def test_linear_model_keeps_every_loss_of_the_package() -> None:
     for name, loss in LOSSES.items():
         if name == "multinomial":  # a model of several classes is a logistic one, fitted as one softmax model
             continue
@@ -231,7 +231,7 @@ def large(n_classes: int, n_features: int, zeros: float) -> LinearModel:
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.9])
-def test_models_are_numbers_to_read_and_keep_every_bit(tmp_path: Path, zeros: float) -> None:
+def test_linear_model_writes_readable_numbers_that_keep_every_bit(tmp_path: Path, zeros: float) -> None:
     model = large(30, 800, zeros)
     model.save(tmp_path / "m.json")
     content = json.loads((tmp_path / "m.json").read_text())
@@ -267,13 +267,13 @@ def packed_file(zeros: float, **changes) -> str:
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.9])
-def test_packed_models_of_earlier_versions_are_read(zeros: float) -> None:
+def test_linear_model_reads_packed_files_of_earlier_versions(zeros: float) -> None:
     again, model = LinearModel.from_json(packed_file(zeros)), large(30, 8000, zeros)
     assert np.array_equal(again.coef.view(np.int64), model.coef.view(np.int64))
     assert again.link == "logit"
 
 
-def test_names_of_losses_of_earlier_versions_are_read() -> None:
+def test_linear_model_reads_names_of_losses_of_earlier_versions() -> None:
     content = json.loads(damaged(loss="squared-hinge"))
     del content["link"]
     model = LinearModel.from_json(json.dumps(content))
@@ -307,7 +307,7 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("kind", TAMPERED)
-def test_a_large_model_that_was_tampered_with_is_refused(kind: str) -> None:
+def test_linear_model_refuses_a_large_file_that_was_tampered_with(kind: str) -> None:
     text, message = TAMPERED[kind]
     with pytest.raises(InputError, match=message):
         LinearModel.from_json(text, "m.json")
@@ -318,7 +318,7 @@ def test_a_large_model_that_was_tampered_with_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|", " ", "   ", ", ", " | "])
 @pytest.mark.parametrize("named", [True, False])
-def test_separators_of_columns_are_found_out(tmp_path: Path, mark: str, named: bool) -> None:
+def test_read_table_finds_the_separator_of_columns(tmp_path: Path, mark: str, named: bool) -> None:
     rows = [["2.5", "-1", "1"], ["0.25", "3e2", "0"], ["7", "8", "1"]]
     lines = [["first", "second", "label"], *rows] if named else rows
     (tmp_path / "t.csv").write_text("".join(mark.join(line) + "\n" for line in lines))
@@ -328,7 +328,7 @@ def test_separators_of_columns_are_found_out(tmp_path: Path, mark: str, named: b
     assert table.feature_names == (("first", "second") if named else None)
 
 
-def test_what_looks_like_a_separator_may_be_none(tmp_path: Path) -> None:
+def test_read_table_ignores_what_only_looks_like_a_separator(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('sepal length (cm),petal; width,"kind, or class"\n5.1,3.5,Iris setosa\n4.9,3.0,Iris v.\n')
     table = read_table(path, ReadOptions(label="kind, or class"))

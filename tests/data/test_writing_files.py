@@ -24,7 +24,9 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("content", ["é\n", "é\n".encode(), lambda stream: stream.write("é\n".encode())])
-def test_text_bytes_or_a_function(tmp_path: Path, content: str | bytes | Callable[..., object]) -> None:
+def test_write_whole_takes_text_bytes_or_a_function(
+    tmp_path: Path, content: str | bytes | Callable[..., object]
+) -> None:
     write_whole(tmp_path / "a", content)
     assert (tmp_path / "a").read_bytes() == "é\n".encode()
     with pytest.raises(FileError, match=r"cannot write .*b/c: No such file or directory"):
@@ -34,7 +36,7 @@ def test_text_bytes_or_a_function(tmp_path: Path, content: str | bytes | Callabl
     write_whole(tmp_path / ("n" * 255), content)  # the longest name there is
 
 
-def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+def test_write_whole_follows_the_umask_and_keeps_the_mode_of_an_old_file(tmp_path: Path) -> None:
     mask = os.umask(0o027)
     try:
         write_whole(tmp_path / "new", "")
@@ -46,7 +48,9 @@ def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(tmp_path: Pa
     assert (mode(tmp_path / "new"), mode(tmp_path / "old")) == (0o640, 0o606)
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_whole_leaves_what_was_there_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "out.txt"
     write_whole(path, "old")
 
@@ -65,7 +69,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["target there", "target new"])
-def test_a_link_stays_a_link_and_its_target_is_written(tmp_path: Path, there: bool) -> None:
+def test_write_whole_keeps_a_link_and_writes_its_target(tmp_path: Path, there: bool) -> None:
     (tmp_path / "folder").mkdir()
     target, link = tmp_path / "folder" / "target", tmp_path / "link"
     if there:
@@ -80,7 +84,7 @@ def test_a_link_stays_a_link_and_its_target_is_written(tmp_path: Path, there: bo
         check_writable(tmp_path / "nowhere")
 
 
-def test_devices_and_pipes_are_written_to_and_stay(tmp_path: Path) -> None:
+def test_write_whole_writes_to_devices_and_pipes_and_keeps_them(tmp_path: Path) -> None:
     for device in ("/dev/null", "/dev/full"):
         check_writable(device)
     write_whole("/dev/null", "gone")
@@ -103,7 +107,7 @@ WRITES = "from adfs.files import write_whole as w; print('1'); w('/dev/stdout', 
 
 
 @pytest.mark.parametrize("redirect", ["> out", ">> out", "| cat > out"])
-def test_standard_output_is_written_after_what_was_printed(tmp_path: Path, redirect: str) -> None:
+def test_write_whole_writes_standard_output_after_what_was_printed(tmp_path: Path, redirect: str) -> None:
     (tmp_path / "out").write_text("0\n")
     subprocess.run(
         f'"{sys.executable}" -c "{WRITES}" {redirect}',
@@ -117,7 +121,7 @@ def test_standard_output_is_written_after_what_was_printed(tmp_path: Path, redir
 
 
 @NOT_AS_ROOT
-def test_what_is_write_protected_is_told_beforehand(tmp_path: Path) -> None:
+def test_check_writable_refuses_what_is_write_protected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "file").chmod(0o444)
     with pytest.raises(InputError, match="no permission to write to it"):
@@ -145,7 +149,9 @@ def relative(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("again", [Path, symlink, hardlink, relative])
-def test_an_output_that_is_an_input_is_refused(tmp_path: Path, again: Callable[[Path], Path]) -> None:
+def test_check_outputs_refuses_an_output_that_is_an_input(
+    tmp_path: Path, again: Callable[[Path], Path]
+) -> None:
     data = tmp_path / "ok.svm"
     data.write_text("1 1:1\n")
     same = again(data)
@@ -154,7 +160,7 @@ def test_an_output_that_is_an_input_is_refused(tmp_path: Path, again: Callable[[
     check_outputs({"FILE": data}, {"--out": tmp_path / "m.json", "--history": None})
 
 
-def test_two_outputs_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_check_outputs_refuses_two_outputs_of_one_name(tmp_path: Path) -> None:
     new = tmp_path / "new"
     with pytest.raises(InputError, match=r"^--history and --out are the same file"):
         check_outputs({}, {"--out": new, "--history": relative(new)})
