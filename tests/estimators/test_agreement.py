@@ -57,7 +57,7 @@ def dense(X: Any) -> np.ndarray:
 @pytest.mark.parametrize("n_nodes", NODES)
 @pytest.mark.parametrize("name", CLASSIFICATION)
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
-def test_smooth_classifiers_agree_with_liblinear(loss: str, name: str, n_nodes: int) -> None:
+def test_classifier_agrees_with_liblinear_for_smooth_losses(loss: str, name: str, n_nodes: int) -> None:
     X, y = classification(name)
     X = X if loss == "logistic" else dense(X)
     for intercept in (False, True):
@@ -75,7 +75,7 @@ def test_smooth_classifiers_agree_with_liblinear(loss: str, name: str, n_nodes: 
 
 @pytest.mark.parametrize("n_nodes", NODES)
 @pytest.mark.parametrize("name", CLASSIFICATION)
-def test_the_hinge_agrees_with_liblinear(name: str, n_nodes: int) -> None:
+def test_classifier_agrees_with_liblinear_for_the_hinge(name: str, n_nodes: int) -> None:
     X, y = classification(name)
     model = ADFSClassifier(
         "hinge", intercept_scaling=1.0, n_nodes=n_nodes, network="complete", tol=1e-8, random_state=0
@@ -89,7 +89,7 @@ def test_the_hinge_agrees_with_liblinear(name: str, n_nodes: int) -> None:
 
 @pytest.mark.parametrize("n_nodes", NODES)
 @pytest.mark.parametrize("name", ["diabetes", "texts"])
-def test_the_squared_loss_without_an_intercept_agrees_with_ridge(name: str, n_nodes: int) -> None:
+def test_regressor_without_an_intercept_agrees_with_ridge(name: str, n_nodes: int) -> None:
     X, y = regression(name)
     weights = np.random.default_rng(0).uniform(0.0, 2.0, y.size)
     reference = Ridge(alpha=0.7, fit_intercept=False, solver="cholesky").fit(dense(X), y, weights)
@@ -97,7 +97,7 @@ def test_the_squared_loss_without_an_intercept_agrees_with_ridge(name: str, n_no
     check(model.fit(X, y, weights), reference.coef_, 0.0, SMOOTH)
 
 
-def test_sparse_rows_with_an_intercept_give_what_dense_ones_do() -> None:
+def test_regressor_with_an_intercept_agrees_on_sparse_and_dense_rows() -> None:
     X, y = regression("diabetes")
     X = X + 3.0  # far from centred
     for alpha in (1e-2, 1.0, 1e4):
@@ -121,7 +121,7 @@ REGRESSIONS = {
 @pytest.mark.parametrize("n_nodes", NODES)
 @pytest.mark.parametrize("name", ["diabetes", "texts"])
 @pytest.mark.parametrize("loss", REGRESSIONS)
-def test_other_regressions_agree_with_another_solver(loss: str, name: str, n_nodes: int) -> None:
+def test_regressor_agrees_with_another_solver_for_other_losses(loss: str, name: str, n_nodes: int) -> None:
     constants, tolerance, tol = REGRESSIONS[loss]
     X, y = regression(name)
     model = ADFSRegressor(
@@ -195,7 +195,7 @@ def bounded_dual(loss: str, name: str) -> tuple[np.ndarray, float]:
 
 
 @pytest.mark.parametrize("n_nodes", NODES)
-def test_ten_classes_agree_with_scikit_learn(n_nodes: int) -> None:
+def test_classifier_of_ten_classes_agrees_with_scikit_learn(n_nodes: int) -> None:
     X, y = datasets.load_digits(return_X_y=True)
     rows = standardised(X)
     reference = OneVsRestClassifier(LogisticRegression(solver="liblinear", tol=1e-13, max_iter=10_000)).fit(
@@ -209,7 +209,7 @@ def test_ten_classes_agree_with_scikit_learn(n_nodes: int) -> None:
     assert np.array_equal(model.predict(rows), reference.predict(rows))
 
 
-def test_multinomial_agrees_with_scikit_learn() -> None:
+def test_classifier_agrees_with_scikit_learn_for_the_multinomial_loss() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))
     y = rng.integers(0, 3, 60)

@@ -193,7 +193,7 @@ def attacked(seeds: range, chosen: list[tuple[Loss, str, bool]]) -> Iterator[str
             yield f"{name}: gap {absolute:.3e}, error {error:.3e}" if wrong else ""
 
 
-def test_the_gap_of_the_best_constant_model_counts_the_rounding_of_its_objective() -> None:
+def test_gap_of_the_best_constant_model_counts_rounding_of_its_objective() -> None:
     """A fit that does not converge may return it, with the lower bound that another point has proved."""
     rng, n = np.random.default_rng(0), 30
     X, y = rng.standard_normal((n, 2)), 1e8 + rng.standard_normal(n)
@@ -205,7 +205,7 @@ def test_the_gap_of_the_best_constant_model_counts_the_rounding_of_its_objective
     assert fit.constant(other).absolute_gap >= n * np.spacing(1e8) / 2.0
 
 
-def test_no_gap_is_below_the_true_error() -> None:
+def test_gap_is_never_below_the_true_error() -> None:
     """One run of each loss with an intercept and one without, by a method that ``auto`` may take."""
     chosen = []
     for name in LOSSES:
@@ -219,7 +219,7 @@ def test_no_gap_is_below_the_true_error() -> None:
 
 
 @pytest.mark.soak
-def test_no_gap_of_two_thousand_runs_is_below_the_true_error() -> None:
+def test_gap_is_never_below_the_true_error_in_two_thousand_runs() -> None:
     found = list(attacked(range(12), cases()))
     assert len(found) >= 2000
     assert not [words for words in found if words]

@@ -61,7 +61,7 @@ SLOWER = [pytest.param(name, marks=pytest.mark.soak) for name in ("digits", "a9a
 
 
 @pytest.mark.parametrize("name", ["wine", "mushrooms", *SLOWER])
-def test_the_choice_is_scikit_learn_s_on_the_same_folds(name: str) -> None:
+def test_classifier_cv_chooses_as_scikit_learn_does_on_the_same_folds(name: str) -> None:
     X, y = labelled(name)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if name == "wine" else None
     folds = list(StratifiedKFold(3, shuffle=True, random_state=1).split(X, y))
@@ -85,7 +85,7 @@ def test_the_choice_is_scikit_learn_s_on_the_same_folds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["diabetes", "texts", "abalone_scale"])
-def test_the_regressor_chooses_as_ridge_does(name: str) -> None:
+def test_regressor_cv_chooses_as_ridge_does(name: str) -> None:
     X, y = regression(name) if name != "abalone_scale" else shared(name, 1000)
     folds, grid = KFold(4, shuffle=True, random_state=0), [0.1, 1.0, 30.0, 1e4]
     rows = X.toarray() if sp.issparse(X) else X  # on which it is exact
@@ -102,7 +102,7 @@ def test_the_regressor_chooses_as_ridge_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["poisson", "gamma"])
-def test_a_log_link_is_scored_by_its_deviance(loss: str) -> None:
+def test_regressor_cv_scores_a_log_link_by_its_deviance(loss: str) -> None:
     X, y = datasets.load_diabetes(return_X_y=True)
     X, base = standardised(X[:150, :4]), ADFSRegressor(loss, random_state=0)
     grid = [1.0, 300.0, 1e5]
@@ -129,7 +129,7 @@ def on_ranks(search: Any, X: Any, y: np.ndarray, offset: np.ndarray, widths: lis
 
 
 @pytest.mark.parametrize("kind", ["classes", "sparse", "squares", "counts"])
-def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process(kind: str) -> None:
+def test_cross_validation_splits_within_nodes_with_the_same_bits_on_ranks(kind: str) -> None:
     X, y = classification("breast_cancer")
     X, y, widths = X[:190], y[:190], [30, 30, 30]
     offset = 0.1 * X[:, 3]
@@ -155,7 +155,7 @@ def test_folds_lie_inside_the_nodes_and_ranks_have_the_bits_of_one_process(kind:
         assert model.coef_.tobytes() == alone.coef_.tobytes()
 
 
-def test_what_all_ranks_refuse_is_a_refusal() -> None:
+def test_cross_validation_tells_what_all_ranks_refuse() -> None:
     X, y = classification("breast_cancer")
     search = ADFSClassifierCV([1.0], cv=200, estimator=ADFSClassifier())
     with pytest.raises(RefusalError, match="fold 190 of cv holds no row to test"):
@@ -169,7 +169,7 @@ def test_what_all_ranks_refuse_is_a_refusal() -> None:
         on_threads(2, other)
 
 
-def test_a_class_that_is_not_tested_and_a_fold_that_cannot_be_fitted_are_told() -> None:
+def test_cross_validation_tells_untested_classes_and_folds_it_cannot_fit() -> None:
     X, y = np.random.default_rng(0).standard_normal((60, 2)), np.arange(60) < 3
     with pytest.warns(UserWarning, match="no row of class True is tested in fold 0, 1 of cv"):
         ADFSClassifierCV([1.0], cv=5, estimator=ADFSClassifier(loss="squared_hinge")).fit(X, y)
@@ -178,7 +178,7 @@ def test_a_class_that_is_not_tested_and_a_fold_that_cannot_be_fitted_are_told() 
         ADFSRegressorCV([1.0], cv=folds, estimator=ADFSRegressor("poisson")).fit(X, y.astype(float))
 
 
-def test_folds_that_leave_rows_out_and_nodes_without_rows() -> None:
+def test_cross_validation_takes_folds_that_leave_rows_or_nodes_out() -> None:
     X, y = classification("breast_cancer")
     X, y = X[:90, :4], y[:90]
     base = ADFSClassifier(n_nodes=3, partition="contiguous", random_state=0)
@@ -193,7 +193,7 @@ def test_folds_that_leave_rows_out_and_nodes_without_rows() -> None:
     assert ADFSClassifierCV([0.1], cv=marked, estimator=base).fit(X, y).scores_.shape == (1, 1)
 
 
-def test_scikit_learn_takes_it_as_its_own() -> None:
+def test_cross_validation_passes_as_one_of_scikit_learn() -> None:
     for search in (ADFSClassifierCV([0.1, 1.0], cv=3), ADFSRegressorCV([0.1, 1.0], cv=3)):
         for check in (
             estimator_checks.check_estimator_sparse_tag,
@@ -213,7 +213,7 @@ def test_scikit_learn_takes_it_as_its_own() -> None:
     assert not hasattr(ADFSClassifierCV(estimator=ADFSClassifier("hinge")), "predict_proba")
 
 
-def test_a_fit_that_starts_from_the_one_before_takes_fewer_passes() -> None:
+def test_cross_validation_saves_passes_by_starting_from_the_fit_before() -> None:
     X, y = classification("breast_cancer")
     grid = np.logspace(-2, 2, 5)
     for method in ("newton", "adfs"):
@@ -224,7 +224,7 @@ def test_a_fit_that_starts_from_the_one_before_takes_fewer_passes() -> None:
         assert np.allclose(path.scores_, np.hstack([model.scores_ for model in alone]), atol=0.01)
 
 
-def test_fits_that_ended_early_are_counted() -> None:
+def test_cross_validation_counts_fits_that_ended_early() -> None:
     X, y = classification("breast_cancer")
     base = ADFSClassifier(method="adfs", max_iter=2, random_state=0)
     search = ADFSClassifierCV([1.0, 10.0], cv=3, estimator=base)
@@ -238,7 +238,7 @@ def test_fits_that_ended_early_are_counted() -> None:
     assert search.n_unfinished_ == 6
 
 
-def test_a_ctrl_c_ends_the_search() -> None:
+def test_cross_validation_ends_at_ctrl_c() -> None:
     X, y = classification("breast_cancer")
     base = ADFSClassifier(method="adfs", tol=1e-300, max_iter=1e9, random_state=0)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -277,13 +277,13 @@ def test_a_ctrl_c_ends_the_search() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_said(model: Any, words: str) -> None:
+def test_cross_validation_refuses_what_it_cannot_do(model: Any, words: str) -> None:
     X, y = np.arange(12.0)[:, None], np.array([0] * 11 + [1])
     with pytest.raises(InputError, match=words):
         model.fit(X, y)
 
 
-def test_single_precision_and_sparse_coefficients() -> None:
+def test_classifier_takes_single_precision_and_sparsifies_coefficients() -> None:
     X, y = classification("breast_cancer")
     single = ADFSClassifier(random_state=0).fit(X.astype(np.float32), y)
     assert single.coef_.dtype == single.intercept_.dtype == np.float32

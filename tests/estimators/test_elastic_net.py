@@ -27,7 +27,7 @@ def wide() -> tuple[np.ndarray, np.ndarray]:
     return X, X[:, :5] @ [2.0, -1.0, 1.0, 0.5, -0.5] + 0.1 * rng.standard_normal(60) + 3.0
 
 
-def test_ranks_have_the_bits_of_one_process() -> None:
+def test_elastic_net_on_ranks_has_the_bits_of_one_process() -> None:
     X, y = wide()
     parts = np.array_split(np.arange(len(X)), 3)
     options: dict[str, Any] = {"alpha": 3.0, "l1_ratio": 0.9, "method": "adfs-block", "random_state": 0}
@@ -41,7 +41,7 @@ def test_ranks_have_the_bits_of_one_process() -> None:
 
 
 @pytest.mark.parametrize("method", ["adfs", "adfs-block"])
-def test_a_node_starts_where_its_dual_variables_say(method: str) -> None:
+def test_elastic_net_starts_where_dual_variables_say(method: str) -> None:
     """Nodes with σ_i and λ_i that have nothing to do with each other, two sets of them with the same sums."""
     X, y = wide()
     rng = np.random.default_rng(2)
@@ -66,7 +66,7 @@ def test_a_node_starts_where_its_dual_variables_say(method: str) -> None:
     log_sigma=st.floats(-4.0, 0.0),
 )
 @settings(max_examples=25, deadline=None)
-def test_no_certificate_is_below_the_true_error(
+def test_elastic_net_certificate_is_never_below_the_true_error(
     seed: int, loss: str, log_l1: float, log_sigma: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def test_no_certificate_is_below_the_true_error(
         assert found.gap == pytest.approx(direct, rel=1e-9, abs=1e-9 * problem.value_at_zero)
 
 
-def test_what_cannot_be_done_is_refused_with_a_sentence() -> None:
+def test_elastic_net_refuses_what_cannot_be_done_in_a_sentence() -> None:
     X, y = wide()
     problem = adfs.Problem(X, y, loss="squared", l1=1.0)
     for method in ("extra", "dagd", "point-saga", "msda", "ns-adfs"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_refused_with_a_sentence() -> None:
         ADFSRegressor(l1_ratio=0.5, inference=True).fit(X, y)
 
 
-def test_files_are_fitted(tmp_path: Path) -> None:
+def test_elastic_net_is_fitted_to_files(tmp_path: Path) -> None:
     X, y = wide()
     path, out = tmp_path / "rows.csv", tmp_path / "model.json"
     header = "y," + ",".join(f"x{k}" for k in range(X.shape[1]))
@@ -124,7 +124,7 @@ def test_files_are_fitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["adfs", "adfs-block"])
-def test_a_gap_that_does_not_fall_makes_sigma_smaller(method: str) -> None:
+def test_elastic_net_lowers_its_dual_curvature_if_the_gap_does_not_fall(method: str) -> None:
     """A σ_A that is far too large stands for one that does not hold off the support."""
     X, y = wide()
     problem = adfs.Problem(X, y - y.mean(), loss="squared", sigma=0.1, l1=2.0, n_nodes=4)

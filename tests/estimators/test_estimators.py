@@ -45,7 +45,7 @@ TIGHT = {
     [(ADFSClassifier(), {}), (ADFSRegressor(), {}), (ADFSClassifier("hinge", tol=1e-4), TIGHT)],
     ids=str,
 )
-def test_the_checks_of_scikit_learn(estimator: Any, failing: dict[str, str]) -> None:
+def test_estimators_pass_the_checks_of_scikit_learn(estimator: Any, failing: dict[str, str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its checks warn on purpose
         results = estimator_checks.check_estimator(estimator, expected_failed_checks=failing, on_skip=None)
@@ -54,7 +54,7 @@ def test_the_checks_of_scikit_learn(estimator: Any, failing: dict[str, str]) -> 
     assert len(results) > 50
 
 
-def test_numbers_that_can_hardly_be_squared_are_told_without_warnings_of_numpy() -> None:
+def test_regressor_refuses_numbers_too_large_to_square_without_warnings() -> None:
     X, y = regression("diabetes")
     with pytest.raises(
         InputError, match=r"X holds a number beyond ±1e\+150 in row \d+, whose square is no double"
@@ -68,7 +68,7 @@ def test_numbers_that_can_hardly_be_squared_are_told_without_warnings_of_numpy()
     assert np.allclose(large.coef_, 1e150 * plain.coef_, rtol=1e-9)
 
 
-def test_pipelines_searches_and_pickles() -> None:
+def test_classifier_works_in_pipelines_searches_and_pickles() -> None:
     X, y = load_iris(return_X_y=True)
     pipeline = make_pipeline(StandardScaler(), ADFSClassifier(random_state=0))
     search = GridSearchCV(pipeline, {"adfsclassifier__C": [0.01, 10.0]}, cv=3).fit(X, y)
@@ -80,7 +80,7 @@ def test_pipelines_searches_and_pickles() -> None:
     assert repr(clone(model)) == "ADFSClassifier(C=10.0, random_state=0)"
 
 
-def test_data_frames_sparse_rows_and_float32_are_the_same_data() -> None:
+def test_classifier_takes_frames_sparse_rows_and_float32_as_the_same_data() -> None:
     X, y = classification("breast_cancer")
     small = X.astype(np.float32)
     names = [f"f{k}" for k in range(X.shape[1])]
@@ -95,7 +95,7 @@ def test_data_frames_sparse_rows_and_float32_are_the_same_data() -> None:
         model.predict(small)
 
 
-def test_the_same_random_state_gives_the_same_bits() -> None:
+def test_classifier_gives_the_same_bits_for_the_same_random_state() -> None:
     X, y = classification("breast_cancer")
     first, second = (
         ADFSClassifier(n_nodes=4, partition="random", random_state=5).fit(X, y) for _ in range(2)
@@ -106,7 +106,7 @@ def test_the_same_random_state_gives_the_same_bits() -> None:
     assert not np.array_equal(first.coef_, other.coef_)
 
 
-def test_attributes_of_one_versus_rest() -> None:
+def test_classifier_by_one_versus_rest_has_attributes_per_class() -> None:
     X, y = load_digits(return_X_y=True)
     names = np.array([f"digit {k}" for k in range(10)])[y]
     model = ADFSClassifier(n_nodes=4, network=nx.star_graph(3), multi_class="ovr", random_state=0, n_jobs=2)
@@ -126,7 +126,7 @@ def test_attributes_of_one_versus_rest() -> None:
     assert np.array_equal(one.coef_, model.coef_)  # threads change nothing
 
 
-def test_class_weights_are_sample_weights() -> None:
+def test_classifier_takes_class_weights_as_sample_weights() -> None:
     X, y = classification("breast_cancer")
     weights = np.where(y == 1, 3.0, 0.5)
     by_class = ADFSClassifier(class_weight={0: 0.5, 1: 3.0}, random_state=0).fit(X, y)
@@ -137,7 +137,7 @@ def test_class_weights_are_sample_weights() -> None:
     assert np.abs(balanced.coef_ - reference.coef_).max() <= 1e-6
 
 
-def test_probabilities_are_for_the_logistic_loss() -> None:
+def test_classifier_has_probabilities_for_the_logistic_loss_alone() -> None:
     X, y = classification("breast_cancer")
     model = ADFSClassifier("squared_hinge").fit(X, y)
     assert not hasattr(model, "predict_proba")
@@ -151,7 +151,7 @@ def test_probabilities_are_for_the_logistic_loss() -> None:
 
 @pytest.mark.parametrize("n_nodes", [1, 4])
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None:
+def test_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None:
     X, y = classification("breast_cancer")
     tol = 1e-9 if loss == "logistic" else 1e-4
     method = "adfs" if loss == "logistic" else "auto"
@@ -177,7 +177,7 @@ def test_a_warm_start_goes_on_from_where_it_was(loss: str, n_nodes: int) -> None
     assert np.array_equal(model.coef_, clone(model).fit(X[:-5], y[:-5]).coef_)
 
 
-def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
+def test_warm_start_works_for_the_regressor_and_the_softmax_model() -> None:
     X, y = regression("diabetes")
     for rows in (X, sp.csr_array(X)):
         model = ADFSRegressor(tol=1e-9, n_nodes=3, method="adfs", warm_start=True, random_state=0)
@@ -190,14 +190,14 @@ def test_a_warm_start_of_the_regressor_and_of_the_softmax_model() -> None:
     assert softmax.fit(X[::5], y[::5]).n_iter_ <= 1
 
 
-def test_a_warm_start_from_a_stronger_penalty_saves_passes() -> None:
+def test_warm_start_from_a_stronger_penalty_saves_passes() -> None:
     X, y = classification("breast_cancer")
     model = ADFSClassifier(C=1.0, method="newton", warm_start=True, random_state=0).fit(X, y)
     model.set_params(C=100.0).fit(X, y)
     assert model.n_iter_ < clone(model).fit(X, y).n_iter_
 
 
-def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
+def test_simulate_starts_in_the_image_of_the_incidence_matrix() -> None:
     X, y = classification("breast_cancer")
     problem = adfs.Problem(X, 2.0 * y - 1.0, sigma=[0.2, 1.0, 0.5, 0.3], n_nodes=4)
     s = problem.clip_to_domain(-problem.y * np.random.default_rng(0).uniform(0.0, 1.0, y.size))
@@ -217,7 +217,7 @@ def test_starting_points_lie_in_the_image_of_the_incidence_matrix() -> None:
     assert still.frame["gap"].max() <= 1e-11
 
 
-def test_balanced_classes_count_sample_weights_as_scikit_learn_does() -> None:
+def test_classifier_balances_classes_by_sample_weights_as_scikit_learn() -> None:
     X, y = classification("breast_cancer")
     weights = np.random.default_rng(0).uniform(0.0, 3.0, y.size)
     reference = LogisticRegression(
@@ -227,7 +227,7 @@ def test_balanced_classes_count_sample_weights_as_scikit_learn_does() -> None:
     assert np.abs(model.fit(X, y, weights).coef_ - reference.coef_).max() <= 1e-6
 
 
-def test_a_start_of_another_shape_is_refused() -> None:
+def test_simulate_refuses_a_start_of_another_shape() -> None:
     problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], n_nodes=2)
     with pytest.raises(InputError, match=r"start must have the shape of run.dual, \(4,\), got \(3,\)"):
         simulate("adfs", problem, "path", start=np.zeros(3), events=1.0)
@@ -236,7 +236,7 @@ def test_a_start_of_another_shape_is_refused() -> None:
 # --------------------------------------------------------------------------- warnings and sentences
 
 
-def test_a_warning_when_the_gap_was_not_reached() -> None:
+def test_estimators_warn_when_the_gap_was_not_reached() -> None:
     X, y = classification("breast_cancer")
     with pytest.warns(ConvergenceWarning, match=r"gap of .* after 3 passes, above tol"):
         model = ADFSClassifier(max_iter=3, method="adfs", random_state=0).fit(X, y)
@@ -246,7 +246,7 @@ def test_a_warning_when_the_gap_was_not_reached() -> None:
         ADFSRegressor(max_iter=2, method="adfs", random_state=0).fit(sp.csr_array(X), y)
 
 
-def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_passes_ctrl_c_on(monkeypatch: pytest.MonkeyPatch) -> None:
     solve = Solver.solve
 
     def stopped(solver: Solver, *args: Any) -> Any:
@@ -258,7 +258,7 @@ def test_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
         ADFSClassifier().fit(X, y)
 
 
-def test_ctrl_c_at_the_end_of_a_run_stops_the_next_run_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_stops_before_its_next_run_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dual method solves a problem per round of the intercept: a request between two runs is not lost."""
     check, ended = Loop._check, []
 
@@ -302,13 +302,13 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("estimator", "message"), SENTENCES, ids=lambda value: str(value)[:60])
-def test_what_cannot_be_done_is_said_in_a_sentence(estimator: Any, message: str) -> None:
+def test_estimators_refuse_what_cannot_be_done_in_a_sentence(estimator: Any, message: str) -> None:
     X, y = classification("breast_cancer")
     with pytest.raises(InputError, match=message):
         estimator.fit(X, y)
 
 
-def test_degenerate_data() -> None:
+def test_estimators_take_degenerate_data_or_refuse_them() -> None:
     X = np.zeros((6, 2))
     y = np.array([0, 1, 0, 1, 0, 0])
     model = ADFSClassifier(fit_intercept=False).fit(X, y)
@@ -321,7 +321,7 @@ def test_degenerate_data() -> None:
         ADFSClassifier().fit(np.eye(3), [1, 1, 1])
 
 
-def test_the_package_imports_estimators_when_they_are_asked_for() -> None:
+def test_package_imports_estimators_when_they_are_asked_for() -> None:
     look = "print('sklearn' in sys.modules)"
     code = f"import sys, adfs; {look}; adfs.ADFSClassifier; {look}"
     source = str(Path(adfs.__file__).parents[1])

@@ -25,7 +25,7 @@ def two_irises() -> tuple[np.ndarray, np.ndarray]:
     return X[50:], y[50:] == 2
 
 
-def test_what_statsmodels_users_look_for_has_a_name() -> None:
+def test_summary_has_the_names_that_users_of_statsmodels_look_for() -> None:
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     model = ADFSRegressor("gamma", alpha=1e-9, inference=True, tol=1e-14, random_state=0).fit(X, y)
     theirs = sm.GLM(y, sm.add_constant(X), family=sm.families.Gamma(sm.families.links.Log())).fit(tol=1e-13)
@@ -49,7 +49,7 @@ def test_what_statsmodels_users_look_for_has_a_name() -> None:
     assert not hasattr(model.set_params(inference=False).fit(X, y), "p_values_")
 
 
-def test_sparsified_coefficients_have_the_same_summary() -> None:
+def test_summary_is_the_same_for_sparsified_coefficients() -> None:
     X, y = two_irises()
     model = ADFSClassifier(inference=True, random_state=0).fit(X, y)
     before = str(model.summary())
@@ -58,7 +58,7 @@ def test_sparsified_coefficients_have_the_same_summary() -> None:
     assert str(model.sparsify().summary()) == before
 
 
-def test_numbers_that_are_not_finite_have_no_standard_errors() -> None:
+def test_standard_errors_are_not_given_for_numbers_that_are_not_finite() -> None:
     X, y = load_diabetes(return_X_y=True)
     model = ADFSRegressor("poisson", method="newton", max_iter=3, inference=True, random_state=0)
     with pytest.warns(ConvergenceWarning, match="stopped at a relative duality gap of") as told:
@@ -71,7 +71,7 @@ def test_numbers_that_are_not_finite_have_no_standard_errors() -> None:
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_with_a_penalty_they_are_the_formula(standardize: bool) -> None:
+def test_standard_errors_with_a_penalty_are_the_formula(standardize: bool) -> None:
     X, y = two_irises()
     model = ADFSClassifier(C=2.0, standardize=standardize, inference=True, tol=1e-10, random_state=0).fit(
         X, y
@@ -97,7 +97,7 @@ def test_with_a_penalty_they_are_the_formula(standardize: bool) -> None:
     assert model.summary(robust=True).table.loc["x2", "std err"] == pytest.approx(robust[2], rel=1e-8)
 
 
-def test_what_the_penalty_alone_determines_is_said() -> None:
+def test_summary_says_what_the_penalty_alone_determines() -> None:
     X, y = two_irises()
     X = np.column_stack([X, X[:, 0]])
     model = ADFSClassifier(inference=True, random_state=0).fit(X, y)
@@ -109,7 +109,7 @@ def test_what_the_penalty_alone_determines_is_said() -> None:
     assert np.array_equal(huber.standard_errors_, huber.robust_standard_errors_)
 
 
-def test_several_classes_and_refusals() -> None:
+def test_inference_takes_several_classes_and_refuses_the_rest() -> None:
     X, y = load_iris(return_X_y=True)
     each = ADFSClassifier(multi_class="ovr", inference=True, random_state=0).fit(X, y.astype(float))
     assert each.standard_errors_.shape == each.p_values_.shape == (3, 4)
@@ -130,7 +130,7 @@ def test_several_classes_and_refusals() -> None:
         ADFSClassifier().fit(X, y).summary()
 
 
-def test_ranks_have_the_bits_of_one_process() -> None:
+def test_inference_on_ranks_has_the_bits_of_one_process() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X, y = standardised(X[:151]), y[:151]  # as wide as makes BLAS round a row by those beside it
     parts = [np.arange(77), np.arange(77, 151)]

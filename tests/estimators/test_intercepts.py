@@ -31,7 +31,7 @@ from memory_cluster import Threads, on_threads
 
 
 @pytest.mark.parametrize("n_nodes", [1, 3])
-def test_one_round_is_enough_for_newton_however_long_the_rows(n_nodes: int) -> None:
+def test_newton_fits_an_intercept_in_one_round_however_long_the_rows(n_nodes: int) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(0.0, 1.0, (300, 4)) * [1.0, 1e3, 1e6, 1e7]
     y = 50.0 + X @ [1.0, 1e-3, 1e-6, 1e-7] + rng.standard_normal(300)
@@ -43,7 +43,7 @@ def test_one_round_is_enough_for_newton_however_long_the_rows(n_nodes: int) -> N
 
 
 @pytest.mark.parametrize("loss", ["huber", "squared_hinge"])
-def test_other_losses_are_those_of_another_solver(loss: str) -> None:
+def test_intercept_is_that_of_another_solver_for_other_losses(loss: str) -> None:
     X, y = regression("diabetes") if loss == "huber" else classification("breast_cancer")
     X, y = X[:150, :6], y[:150]
     offset = np.sin(np.arange(150.0))
@@ -75,14 +75,14 @@ def test_other_losses_are_those_of_another_solver(loss: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("tol", [1e-2, 1e-4])
-def test_a_loose_tolerance_is_met_on_raw_sparse_rows(tol: float) -> None:
+def test_classifier_meets_a_loose_tolerance_on_raw_sparse_rows(tol: float) -> None:
     X, y = load_wine(return_X_y=True)
     model = ADFSClassifier(tol=tol).fit(sp.csr_array(X), y == 1)
     assert model.dual_gap_ <= tol
     assert model.n_iter_ < 60  # a point that is not exact in the intercept's direction certifies nothing
 
 
-def test_a_kinked_loss_is_certified_without_the_penalty() -> None:
+def test_intercept_of_a_kinked_loss_is_certified_and_not_penalised() -> None:
     X, y = regression("diabetes")
     model = ADFSRegressor("absolute", alpha=5.0, tol=1e-4, random_state=0).fit(X, y + 100.0)
     assert model.dual_gap_ <= 1e-4
@@ -90,7 +90,7 @@ def test_a_kinked_loss_is_certified_without_the_penalty() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_standardised_columns_are_a_pipeline(kind: str) -> None:
+def test_standardize_is_a_pipeline_with_a_scaler(kind: str) -> None:
     X, y = classification("breast_cancer")
     X = X * np.geomspace(1e-3, 1e4, 30) + 5.0 * (kind == "dense")
     X[:, 3] = 7.0  # constant
@@ -110,7 +110,7 @@ def test_standardised_columns_are_a_pipeline(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_three_ranks_have_the_bits_of_one_process(kind: str) -> None:
+def test_intercept_on_three_ranks_has_the_bits_of_one_process(kind: str) -> None:
     estimator = ADFSClassifier("hinge", tol=1e-2, standardize=True, network="complete", random_state=1)
     X, y = classification("breast_cancer")
     X, y, offset = X[:60, :4], y[:60], X[:60, 4]
@@ -151,7 +151,9 @@ def test_balanced_duals_sum_to_zero_inside_their_domains(seed: int, name: str) -
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["logistic", "squared", "huber"]), st.floats(-3.0, 3.0))
-def test_no_certificate_is_below_the_true_error(seed: int, name: str, log_alpha: float) -> None:
+def test_certificate_with_an_intercept_is_never_below_the_true_error(
+    seed: int, name: str, log_alpha: float
+) -> None:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((14, 2)) * np.exp(rng.uniform(-3.0, 3.0, 2)) + rng.normal(0.0, 3.0, 2)
     offset, alpha = rng.normal(0.0, 2.0, 14), float(np.exp(log_alpha))
@@ -182,7 +184,7 @@ def test_no_certificate_is_below_the_true_error(seed: int, name: str, log_alpha:
 
 @pytest.mark.parametrize("with_offset", [False, True])
 @pytest.mark.parametrize("name", ["quantile", "huber", "squared", "hinge", "logistic", "multinomial"])
-def test_gaps_are_relative_to_the_best_constant_model(name: str, with_offset: bool) -> None:
+def test_gap_is_relative_to_the_best_constant_model(name: str, with_offset: bool) -> None:
     """Targets whose mean is far from the best constant, and classes of different sizes."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
@@ -219,7 +221,7 @@ def test_gaps_are_relative_to_the_best_constant_model(name: str, with_offset: bo
 @pytest.mark.parametrize(
     ("name", "l1_ratio"), [("absolute", 0.0), ("epsilon_insensitive", 0.0), ("huber", 0.5), ("squared", 0.0)]
 )
-def test_targets_far_from_zero_are_certified_as_returned(name: str, l1_ratio: float) -> None:
+def test_regressor_certifies_targets_far_from_zero_as_returned(name: str, l1_ratio: float) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = 1e8 + X @ [1.0, 2.0] + rng.standard_normal(60)
@@ -239,7 +241,7 @@ def test_targets_far_from_zero_are_certified_as_returned(name: str, l1_ratio: fl
     ("name", "method"),
     [*((name, how) for name in ("poisson", "gamma") for how in ("adfs", "newton")), ("squared", "agd")],
 )
-def test_constant_targets_are_certified(name: str, method: str) -> None:
+def test_regressor_certifies_constant_targets(name: str, method: str) -> None:
     X = np.random.default_rng(0).standard_normal((40, 2))
     model = ADFSRegressor(name, method=method, random_state=0).fit(X, np.full(40, 0.3))
     assert model.dual_gap_ <= 1e-12
@@ -247,7 +249,7 @@ def test_constant_targets_are_certified(name: str, method: str) -> None:
     assert np.abs(model.predict(X) - 0.3).max() <= 1e-12
 
 
-def test_bad_offsets_are_refused() -> None:
+def test_estimators_refuse_bad_offsets() -> None:
     X, y = np.eye(4), np.array([0, 1, 2, 1])
     with pytest.raises(InputError, match="offset must have one entry per row: X has 4 rows"):
         ADFSClassifier().fit(X, y, offset=np.zeros(3))
@@ -261,7 +263,7 @@ def test_bad_offsets_are_refused() -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "huber", "smoothed_quantile"])
-def test_raw_columns_beside_an_identifier_converge(loss: str) -> None:
+def test_estimators_converge_on_raw_columns_beside_an_identifier(loss: str) -> None:
     """Gaps of 1e15 on the way, as far as F has never grown, are not divergence."""
     X, y = load_breast_cancer(return_X_y=True)
     identifier = np.random.default_rng(0).integers(8_000, 911_000_000, len(y)).astype(float)

@@ -27,7 +27,7 @@ def data(loss: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("method", "loss"), [("adfs", "poisson"), ("adfs", "gamma"), ("adfs-block", "gamma"), ("apcg", "poisson")]
 )
-def test_curvatures_that_were_assumed_too_small_are_doubled(method: str, loss: str) -> None:
+def test_log_link_run_doubles_curvatures_that_were_assumed_too_small(method: str, loss: str) -> None:
     """Counts far from their mean: their curvature at the optimum is many times what was assumed."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 2))
@@ -46,7 +46,7 @@ def test_curvatures_that_were_assumed_too_small_are_doubled(method: str, loss: s
     assert again.columns["passes"][-1] < 0.2 * run.columns["passes"][-1]
 
 
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+def test_log_link_run_resumed_has_the_same_bits(tmp_path: Path) -> None:
     X, y, exposure = data("gamma")
     problem = adfs.Problem(X, y, loss="gamma", sigma=1.0, n_nodes=3, offset=np.log(exposure))
     options: dict[str, Any] = {"checkpoint": tmp_path / "c", "record": ("gap",)}
@@ -57,7 +57,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     assert resumed.coef.tobytes() == whole.coef.tobytes()
 
 
-def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
+def test_log_link_losses_refuse_what_cannot_be_fitted_in_a_sentence() -> None:
     X = np.eye(3)
     with pytest.raises(InputError, match=r"'poisson' wants counts of at least 0, and row 1 has another one"):
         adfs.Problem(X, [1.0, -1.0, 2.0], loss="poisson")
@@ -85,7 +85,9 @@ def test_what_cannot_be_fitted_is_refused_with_a_sentence() -> None:
         )
 
 
-def test_files_are_fitted_predicted_and_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_link_models_are_fitted_predicted_and_scored_from_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     X, y, exposure = data("poisson")
     table = np.column_stack([y, np.log(exposure), X])
     path, out = tmp_path / "counts.csv", tmp_path / "model.json"

@@ -126,7 +126,7 @@ def near(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "name"), [(model, name) for model, (_, names) in MODELS.items() for name in names]
 )
-def test_coefficients_are_those_of_the_reference(model: str, name: str) -> None:
+def test_estimators_have_the_coefficients_of_the_reference(model: str, name: str) -> None:
     X, y, weights = real(name)
     raw = model.startswith("StandardScaler")
     X = X if raw or sp.issparse(X) else standardised(X)
@@ -191,7 +191,7 @@ def test_standard_errors_are_those_of_statsmodels(family: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["breast_cancer: classes", "wine: a class", "iris: a class"])
-def test_the_choice_is_that_of_logistic_regression_cv(name: str) -> None:
+def test_classifier_cv_chooses_as_logistic_regression_cv_does(name: str) -> None:
     X, y, weights = real(name)
     X, grid = standardised(X), [0.003, 0.1, 3.0]
     folds = list(StratifiedKFold(3, shuffle=True, random_state=1).split(X, y))

@@ -52,7 +52,7 @@ def data_of(name: str, estimator: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_are_repeated_rows(name: str) -> None:
+def test_sample_weights_are_repeated_rows(name: str) -> None:
     estimator, (tol, near) = MODELS[name]
     X, y = data_of(name, estimator)
     weights = np.arange(len(y)) % 3
