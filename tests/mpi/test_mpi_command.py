@@ -30,7 +30,7 @@ def fit_over_ranks(ranks: int, *arguments: str) -> Launched:
 
 
 @pytest.mark.soak
-def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+def test_fit_over_ranks_resumes_a_regression_from_csv_with_the_same_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((90, 4)) + 3.0
     y = X @ [1.0, -2.0, 0.5, 0.0] + 7.0 + 0.1 * rng.standard_normal(90)
@@ -64,7 +64,7 @@ def test_a_regression_from_csv_is_resumed_with_the_same_bits(tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-def test_three_classes_on_two_nodes_a_rank_are_those_of_one_process(tmp_path: Path) -> None:
+def test_fit_over_ranks_of_three_classes_has_the_bits_of_one_process(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     centers = rng.standard_normal((3, 5))
     names = []
@@ -88,7 +88,7 @@ def test_three_classes_on_two_nodes_a_rank_are_those_of_one_process(tmp_path: Pa
     assert [len(rank["nodes"]) for rank in two.training["ranks"]] == [2, 2]
 
 
-def test_a_penalty_that_there_is_not_is_refused_once(tmp_path: Path) -> None:
+def test_fit_over_ranks_refuses_an_unknown_penalty_once(tmp_path: Path) -> None:
     np.savez(tmp_path / "a-0.npz", X=np.eye(2), y=[0, 1])
     np.savez(tmp_path / "a-1.npz", X=np.eye(2), y=[0, 1])
     result = fit_over_ranks(2, str(tmp_path / "a-{rank}.npz"), "--penalty", "l1")
@@ -131,7 +131,9 @@ sys.exit(main(["fit", *sys.argv[1:]]))
 """
 
 
-def test_what_was_interrupted_is_not_finished_and_says_so(two_files: str, tmp_path: Path) -> None:
+def test_fit_over_ranks_that_was_interrupted_says_so_and_is_not_finished(
+    two_files: str, tmp_path: Path
+) -> None:
     folder, out = tmp_path / "kept", str(tmp_path / "m.json")
     one_run = ["--method", "adfs", "--no-intercept"]
     endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", *one_run, "--out", out]
@@ -173,7 +175,9 @@ sys.exit(code)
 """
 
 
-def test_sigterm_ends_all_ranks_and_a_live_run_keeps_its_folder(two_files: str, tmp_path: Path) -> None:
+def test_fit_over_ranks_ends_at_sigterm_and_keeps_its_folder_while_alive(
+    two_files: str, tmp_path: Path
+) -> None:
     folder, out = tmp_path / "kept", tmp_path / "m.json"
     endless = [two_files, "--tol", "1e-300", "--max-passes", "1e12", "--method", "adfs", "--no-intercept"]
     kept = ["--checkpoint", str(folder), "--checkpoint-every", "0.1"]
@@ -210,7 +214,7 @@ def test_sigterm_ends_all_ranks_and_a_live_run_keeps_its_folder(two_files: str, 
         pytest.param("stopped", "after the last event", marks=pytest.mark.soak),
     ],
 )
-def test_the_end_has_a_deadline_and_no_marker_without_a_model(
+def test_fit_over_ranks_ends_in_time_and_marks_no_end_without_a_model(
     kind: str, where: str, two_files: str, tmp_path: Path
 ) -> None:
     script = Path(__file__).parents[1] / "mpi_ends.py"
@@ -230,7 +234,9 @@ def test_the_end_has_a_deadline_and_no_marker_without_a_model(
         assert (folder / "finished.json").exists()
 
 
-def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path) -> None:
+def test_fit_over_ranks_refuses_bad_requests_in_one_sentence_with_code_2(
+    two_files: str, tmp_path: Path
+) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     cases = {
         "-C must be finite and above 0, got -1": ["-C", "-1"],
@@ -253,7 +259,7 @@ def test_bad_requests_are_one_sentence_and_code_2(two_files: str, tmp_path: Path
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_files_with_other_labels_are_told(two_files: str, tmp_path: Path) -> None:
+def test_fit_over_ranks_tells_files_with_other_labels(two_files: str, tmp_path: Path) -> None:
     other = np.load(tmp_path / "s-1.npz")
     np.savez(tmp_path / "s-1.npz", X=other["X"], y=2 * other["y"] + 2)
     search = ["--tol", "1e-2", "--cv", "3", "--C-grid", "0.01,1"]
@@ -270,7 +276,7 @@ def test_files_with_other_labels_are_told(two_files: str, tmp_path: Path) -> Non
     assert [one.training[name] for name in ("C", "cv")] == [two.training[name] for name in ("C", "cv")]
 
 
-def test_a_finished_fit_that_is_resumed_changes_nothing(two_files: str, tmp_path: Path) -> None:
+def test_fit_over_ranks_that_is_finished_changes_nothing_when_resumed(two_files: str, tmp_path: Path) -> None:
     """A job that is queued again after its end: the rounds of an intercept are all there."""
     folder, out = tmp_path / "kept", tmp_path / "m.json"
     options = [two_files, "--method", "adfs", "--tol", "1e-8", "--out", str(out)]
@@ -294,7 +300,7 @@ def test_a_finished_fit_that_is_resumed_changes_nothing(two_files: str, tmp_path
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["adfs", "newton", "hinge"])
-def test_killed_fits_over_ranks_resume_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_fit_over_ranks_killed_at_random_resumes_with_the_same_bits(kind: str, tmp_path: Path) -> None:
     """Both ranks are killed at a random moment, at the end too, and the fit is resumed until it is done."""
     rng = np.random.default_rng(3)
     for rank in (0, 1):

@@ -58,7 +58,7 @@ def speakers_of(result: Launched) -> set[int]:
     return set(speakers)
 
 
-def test_after_each_fault_the_others_stop_and_the_run_goes_on(
+def test_mpi_ranks_stop_after_each_fault_of_one_and_the_run_goes_on(
     run: adfs.Run, expected: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoint"
@@ -119,18 +119,20 @@ def killed_at_random(times: int, expected: str, tmp_path: Path, seed: int) -> No
 
 
 @pytest.mark.soak
-def test_killed_at_random_and_resumed(expected: str, tmp_path: Path) -> None:
+def test_mpi_run_killed_at_random_resumes_with_the_same_bits(expected: str, tmp_path: Path) -> None:
     killed_at_random(3, expected, tmp_path, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_killed_at_random_often(seed: int, expected: str, tmp_path: Path) -> None:
+def test_mpi_run_killed_at_random_often_resumes_with_the_same_bits(
+    seed: int, expected: str, tmp_path: Path
+) -> None:
     killed_at_random(10, expected, tmp_path, seed=100 + seed)
 
 
 @pytest.mark.soak
-def test_a_damaged_or_foreign_checkpoint_is_refused(expected: str, tmp_path: Path) -> None:
+def test_mpi_run_refuses_a_damaged_or_foreign_checkpoint(expected: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     fault = {"rank": 1, "kind": "raise", "position": 8000.0}
     run_cases(2, [entry(folder, fault=fault)], tmp_path, timeout=90.0)
@@ -178,7 +180,7 @@ if comm.rank == 0:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", ["adfs", "extra"])
-def test_a_paused_rank_did_not_wait_for_others(method: str) -> None:
+def test_process_times_do_not_count_an_own_pause_as_waiting(method: str) -> None:
     """Compiled exchanges and rounds."""
     result = launch(2, [sys.executable, "-c", PAUSED, method], timeout=90.0)
     other, paused = result.results

@@ -23,7 +23,7 @@ def start(kind: str) -> Launched:
 
 
 @pytest.mark.parametrize("kind", ["late", "gone", "paused", "leaves", "paused while reading"])
-def test_who_does_not_come_is_named_within_the_deadline(kind: str) -> None:
+def test_deadline_ends_the_wait_for_a_missing_rank_and_names_it(kind: str) -> None:
     result = start(kind)
     assert result.code != 0
     assert result.seconds < DEADLINE + 30.0  # of which the launcher and the imports take some
@@ -36,7 +36,7 @@ def test_who_does_not_come_is_named_within_the_deadline(kind: str) -> None:
 
 
 @pytest.mark.soak
-def test_a_rank_that_reads_for_longer_than_the_deadline_is_waited_for() -> None:
+def test_deadline_does_not_hold_for_a_rank_that_reads() -> None:
     result = start("reads long")
     assert result.code == 0, result.err[-3000:]
     assert result.results["stamp"] == stamp(Case().simulate())
@@ -51,7 +51,7 @@ def test_a_rank_that_reads_for_longer_than_the_deadline_is_waited_for() -> None:
         pytest.param("stopped", 0, marks=pytest.mark.soak),
     ],
 )
-def test_who_does_not_start_mpi_is_not_waited_for(kind: str, guilty: int) -> None:
+def test_deadline_ends_the_wait_for_a_rank_that_does_not_start_mpi(kind: str, guilty: int) -> None:
     """The others wait in MPI_Init, where no line of Python runs."""
     words = [kind, str(guilty), "before imports", "s-{rank}.npz", "--deadline", f"{DEADLINE:g}"]
     result = launch(2, [sys.executable, str(ENDS), *words], timeout=60.0)

@@ -79,7 +79,7 @@ def write(folder: Path, entry: dict[str, object]) -> str:
     return str(path)
 
 
-def test_two_hosts_give_the_bits_of_the_simulator(two_hosts, tmp_path: Path) -> None:
+def test_mpi_run_on_two_hosts_has_the_bits_of_the_simulator(two_hosts, tmp_path: Path) -> None:
     prefix, options, _ = two_hosts
     case = Case(max_passes=20.0)
     path = write(tmp_path, {"name": "a", "case": case.plain()})
@@ -96,7 +96,7 @@ def test_two_hosts_give_the_bits_of_the_simulator(two_hosts, tmp_path: Path) -> 
     assert len({rank["host"] for rank in found["ranks"]}) == 2
 
 
-def test_a_cut_link_ends_the_ranks_on_both_sides(two_hosts, tmp_path: Path) -> None:
+def test_mpi_ranks_on_both_sides_end_when_the_link_is_cut(two_hosts, tmp_path: Path) -> None:
     prefix, options, second = two_hosts
     space, cable = second.split()
     folder = tmp_path / "checkpoint"

@@ -48,7 +48,7 @@ from mpi_cases import Case, stamp
         ("complete:6", 2, 9),
     ],
 )
-def test_placements_are_balanced_and_cut_few_edges(graph: str, ranks: int, most_cut: int) -> None:
+def test_place_balances_nodes_and_cuts_few_edges(graph: str, ranks: int, most_cut: int) -> None:
     network = adfs.Network(graph)
     found = place(network, ranks)
     sizes = [found.block(rank).size for rank in range(ranks)]
@@ -60,14 +60,14 @@ def test_placements_are_balanced_and_cut_few_edges(graph: str, ranks: int, most_
     assert f"{int(found.cut.sum())} of {network.n_edges} edges cut" in str(found)
 
 
-def test_one_node_a_rank_and_too_many_ranks() -> None:
+def test_place_gives_each_rank_a_node_and_refuses_too_many_ranks() -> None:
     network = adfs.Network("grid:3x3")
     assert sorted(place(network, 9).rank_of_node.tolist()) == list(range(9))
     with pytest.raises(InputError, match="9 nodes cannot be placed on 10 ranks"):
         place(network, 10)
 
 
-def test_the_launcher_is_known_by_its_variables() -> None:
+def test_launch_of_knows_the_launcher_by_its_variables() -> None:
     assert launch_of({"PMI_SIZE": "3", "PMI_RANK": "1"}) == (3, 1)
     assert launch_of({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None  # a batch script
     step = {"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "PMIX_RANK": "5"}
@@ -81,7 +81,7 @@ def test_the_launcher_is_known_by_its_variables() -> None:
     ahead=st.integers(1, 40),
     graph=st.sampled_from(["grid:3x3", "star:6", "complete:5"]),
 )
-def test_whatever_waits_every_node_keeps_the_order_of_its_events(seed: int, ahead: int, graph: str) -> None:
+def test_split_events_keeps_the_order_of_every_node_whatever_waits(seed: int, ahead: int, graph: str) -> None:
     """Execute a window whose messages come late at random: no node may see its events in another order."""
     rng = np.random.default_rng(seed)
     network = adfs.Network(graph)
@@ -127,7 +127,7 @@ def test_whatever_waits_every_node_keeps_the_order_of_its_events(seed: int, ahea
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.kind == "events"])
-def test_the_two_halves_of_a_communication_are_the_bits_of_the_whole(name: str) -> None:
+def test_exchange_in_two_halves_has_the_bits_of_the_whole(name: str) -> None:
     """One process with both nodes, and two with one each that hand over their vectors."""
     rng = np.random.default_rng(0)
     loss = "logistic" if METHODS[name].needs_smooth else "hinge"
@@ -173,7 +173,7 @@ def account() -> dict[str, object]:
     return {"ranks": [rank, rank | {"waited_for": {}, "waits": []}], "edges": [[3, 0, 2, 5]]}
 
 
-def test_the_account_of_a_run_as_tables_and_as_a_picture() -> None:
+def test_process_times_are_shown_as_tables_and_as_a_picture() -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -190,7 +190,7 @@ def test_the_account_of_a_run_as_tables_and_as_a_picture() -> None:
     plt.close(axes.figure)
 
 
-def test_of_many_waits_the_longest_are_kept() -> None:
+def test_process_times_keep_the_longest_of_many_waits() -> None:
     times = ProcessTimes()
     for number in range(10_000):
         begin = times.start + number
@@ -201,7 +201,7 @@ def test_of_many_waits_the_longest_are_kept() -> None:
     assert report["waiting"] == pytest.approx(sum(report["waited_for"].values()))
 
 
-def test_short_waits_do_not_fill_the_time_line() -> None:
+def test_draw_timeline_does_not_let_short_waits_fill_the_line() -> None:
     """Hundredths of a second of waiting in thousands of pieces look like hundredths of a second."""
     import matplotlib as mpl
 
@@ -219,7 +219,7 @@ def test_short_waits_do_not_fill_the_time_line() -> None:
     assert coloured.mean() < 0.01
 
 
-def test_all_waits_are_counted_and_the_longest_are_kept() -> None:
+def test_board_counts_all_waits_and_keeps_the_longest() -> None:
     """More waits than the log of a window has room for."""
     from adfs.runtimes.mpi import compiled_exchange as compiled
 
@@ -236,7 +236,7 @@ def test_all_waits_are_counted_and_the_longest_are_kept() -> None:
 
 
 @pytest.mark.parametrize("tau", [3.0, 5000.0])
-def test_an_exchange_far_ahead_of_its_messages_has_the_same_bits(tau: float) -> None:
+def test_exchange_far_ahead_of_its_messages_has_the_same_bits(tau: float) -> None:
     case = Case(max_passes=3.0)
     network, expected = adfs.Network(case.network), stamp(case.simulate(tau=tau))
     assert {stamp(run) for run in on_threads(2, lambda team: run_case(team, case, network, tau))} == {
@@ -256,14 +256,14 @@ def run_case(team: Threads, case: Case, network: adfs.Network, tau: float | None
         )
 
 
-def test_dense_and_sparse_shards_agree_on_one_form() -> None:
+def test_join_shards_agrees_on_one_form_for_dense_and_sparse_shards() -> None:
     case = Case(max_passes=3.0, sparse="mixed", width=40)
     network = adfs.Network(case.network)
     runs = on_threads(3, lambda team: run_case(team, case, network))
     assert {stamp(run) for run in runs} == {stamp(case.simulate())}
 
 
-def test_a_message_is_half_of_a_round_trip() -> None:
+def test_message_seconds_are_half_of_a_round_trip() -> None:
     """With 5 ms each way, and an answer that is there at once, a message takes 5 ms."""
 
     class Late(OneProcess):
@@ -276,7 +276,9 @@ def test_a_message_is_half_of_a_round_trip() -> None:
     assert message_seconds(Late(), (0, 1), 3, 0.1) == pytest.approx(0.005, rel=0.3)
 
 
-def test_short_messages_are_not_taken_for_the_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_network_does_not_take_short_messages_for_the_bandwidth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Where a message takes 10 µs and 1 ns a number, 124 numbers tell neither."""
 
     class Alone(OneProcess):
@@ -293,7 +295,7 @@ def test_short_messages_are_not_taken_for_the_bandwidth(monkeypatch: pytest.Monk
     assert found.bandwidth == pytest.approx(8e9, rel=0.1)
 
 
-def test_the_own_pause_of_a_rank_is_no_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_does_not_count_an_own_pause_as_waiting_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts neither for the deadline nor in the account."""
     clock, sleeps = [0.0], iter([0.001, 50.0, 0.001])  # stopped for 50 s in the second rest
 
@@ -310,7 +312,7 @@ def test_the_own_pause_of_a_rank_is_no_wait_for_others(monkeypatch: pytest.Monke
     assert cluster.suspended == 50.0
 
 
-def test_the_placement_of_a_fit_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_classifier_tells_its_placement_once(capsys: pytest.CaptureFixture[str]) -> None:
     """However many rounds its intercept takes, and whatever else is shown."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)), rng.integers(0, 2, 40)
@@ -327,7 +329,7 @@ def test_the_placement_of_a_fit_is_told_once(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(("given", "code"), [((), 130), ((15,), 143)])
-def test_an_interruption_at_once_tells_its_signal(
+def test_as_one_program_tells_the_signal_of_an_interruption(
     given: tuple[int, ...], code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A second Ctrl-C within a run, or one outside: nothing is said about where it was."""
@@ -343,7 +345,7 @@ def test_an_interruption_at_once_tells_its_signal(
     )
 
 
-def test_a_rank_says_what_it_alone_was_told(
+def test_as_one_program_says_what_one_rank_alone_was_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The others only know that it failed, and "its own message says more"."""

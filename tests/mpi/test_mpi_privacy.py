@@ -35,7 +35,7 @@ if comm.rank == 0:
 
 
 @pytest.mark.soak
-def test_memory_does_not_grow_with_the_number_of_ranks() -> None:
+def test_mpi_ranks_need_no_more_memory_when_there_are_more() -> None:
     used = {}
     for ranks in (2, 4):
         found = launch(ranks, [sys.executable, "-c", GROWING], timeout=120.0).results["ranks"]
@@ -59,7 +59,7 @@ def write_shards(folder: Path, count: int) -> None:
 
 
 @pytest.mark.soak
-def test_the_command_reads_only_its_own_files_and_gives_the_model_of_one_process(tmp_path: Path) -> None:
+def test_fit_over_ranks_reads_own_files_only_and_gives_the_same_model(tmp_path: Path) -> None:
     write_shards(tmp_path, 4)
     common = ["--network", "cycle", "--tol", "1e-8", "--class-weight", "balanced", "--no-progress"]
     names = [str(tmp_path / f"shard-{node}.svm") for node in range(4)]
@@ -124,7 +124,7 @@ except adfs.InputError:
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can read as other users")
-def test_shards_that_only_their_own_user_can_read() -> None:
+def test_mpi_ranks_fit_shards_that_only_their_own_user_can_read() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_shards(folder, 2)

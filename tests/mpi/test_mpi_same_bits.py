@@ -65,7 +65,9 @@ def entries() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "ranks", [pytest.param(2, marks=pytest.mark.soak), 4, pytest.param(9, marks=pytest.mark.soak)]
 )
-def test_ranks_give_the_bits_of_the_simulator(ranks: int, simulated: dict[str, str], tmp_path: Path) -> None:
+def test_mpi_ranks_give_the_bits_of_the_simulator(
+    ranks: int, simulated: dict[str, str], tmp_path: Path
+) -> None:
     found = run_cases(ranks, entries(), tmp_path, timeout=400.0).results
     stamps = {name: result["stamp"] for name, result in found.items()}
     assert stamps == simulated
@@ -74,14 +76,14 @@ def test_ranks_give_the_bits_of_the_simulator(ranks: int, simulated: dict[str, s
         assert sum(len(rank["nodes"]) for rank in result["ranks"]) in (9, 17)
 
 
-def test_the_hash_notices_a_bit() -> None:
+def test_stamp_notices_a_bit() -> None:
     run = Case(max_passes=1.0).simulate()
     before = stamp(run)
     run.theta[0, 0] *= 1.0 + 2.3e-16
     assert stamp(run) != before
 
 
-def test_work_and_exchanges_are_counted_as_in_the_simulator(tmp_path: Path) -> None:
+def test_mpi_ranks_count_work_and_exchanges_as_the_simulator_does(tmp_path: Path) -> None:
     case = Case(max_passes=5.0, schedule="poisson")
     found = run_cases(3, [{"name": "a", "case": case.plain()}], tmp_path, timeout=120.0).results["a"]
     frame = case.simulate().frame
@@ -96,7 +98,7 @@ def test_work_and_exchanges_are_counted_as_in_the_simulator(tmp_path: Path) -> N
 
 
 @pytest.mark.soak
-def test_one_rank_a_node_on_the_paper_s_grid(tmp_path: Path) -> None:
+def test_mpi_ranks_one_a_node_give_the_same_bits_on_the_grid_of_the_paper(tmp_path: Path) -> None:
     case = Case(network="grid:7x7", rows=300, width=20, max_passes=30.0)
     result = run_cases(
         49, [{"name": "a", "case": case.plain(), "more": {"deadline": 600.0}}], tmp_path, timeout=3000.0

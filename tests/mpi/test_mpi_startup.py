@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mpi
 REFUSER = Path(__file__).parents[1] / "mpi_refusals.py"
 
 
-def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
+def test_mpi_ranks_refuse_what_cannot_work_in_one_sentence(tmp_path: Path) -> None:
     found = launch(3, [sys.executable, str(REFUSER)], timeout=120.0).results
     expected = {
         "version": "the version of adfs is 0.",
@@ -52,7 +52,7 @@ def test_refusals_are_one_sentence_from_rank_0(tmp_path: Path) -> None:
         assert words in messages[0], (name, messages[0])
 
 
-def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
+def test_mpi_rank_0_prints_the_one_sentence_of_a_refusal(tmp_path: Path) -> None:
     entries: list[dict[str, Any]] = [
         {"name": "a", "case": Case().plain(), "of_rank": {"1": {"seed": 4}}},
     ]
@@ -69,7 +69,7 @@ def test_the_one_sentence_is_printed_by_rank_0(tmp_path: Path) -> None:
     assert "Traceback" not in result.err
 
 
-def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
+def test_fit_mpi_refuses_a_launcher_of_another_mpi(tmp_path: Path) -> None:
     """Processes that each see themselves alone would each solve their own shard."""
     code = (
         "import os, sys, time\n"
@@ -104,13 +104,13 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
-def test_tau_is_measured_and_used() -> None:
+def test_mpi_run_measures_tau_and_uses_it() -> None:
     found = launch(2, [sys.executable, "-c", MEASURED], timeout=120.0).results
     assert found["tau"] == found["used"] > 0.0
     assert len(found["nodes"]) in (4, 5)  # this rank's own
 
 
-def test_net_bench_prints_tau() -> None:
+def test_net_bench_command_prints_tau() -> None:
     command = [sys.executable, "-m", "adfs", "net-bench", "-d", "10", "-d", "1000", "--json"]
     result = launch(3, command, timeout=120.0)
     assert result.code == 0, result.err
