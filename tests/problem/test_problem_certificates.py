@@ -52,18 +52,18 @@ def check_separable(loss: str, sigma: float, n: int) -> None:
 
 
 @pytest.mark.parametrize(("loss", "sigma"), [("squared", 0.7), ("logistic", 0.05)])
-def test_a_hundred_thousand_samples_are_certified_to_1e_13(loss: str, sigma: float) -> None:
+def test_certificate_of_a_hundred_thousand_samples_reaches_1e_13(loss: str, sigma: float) -> None:
     check_separable(loss, sigma, 100_000)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("loss", "sigma"), [("squared", 0.7), ("logistic", 0.05)])
-def test_a_million_samples_are_certified_to_1e_13(loss: str, sigma: float) -> None:
+def test_certificate_of_a_million_samples_reaches_1e_13(loss: str, sigma: float) -> None:
     check_separable(loss, sigma, 1_000_000)
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_nearly_identical_rows_are_certified(loss: str) -> None:
+def test_certificate_holds_for_nearly_identical_rows(loss: str) -> None:
     rng = np.random.default_rng(0)
     n = 50_000
     X = np.full((n, 1), 0.1) * (1.0 + 1e-14 * rng.integers(-3, 4, (n, 1)))
@@ -149,14 +149,14 @@ def check_certificates(problem: adfs.Problem, seed: int) -> None:
     st.sampled_from(KINDS),
     st.floats(-6.0, 2.0),
 )
-def test_no_certificate_is_below_the_true_error(seed: int, loss: str, kind: str, log_sigma: float) -> None:
+def test_certificate_is_never_below_the_true_error(seed: int, loss: str, kind: str, log_sigma: float) -> None:
     check_certificates(make_problem(seed, loss, kind, log_sigma), seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_certificate_of_a_thousand_problems_is_below_the_true_error(loss: str, kind: str) -> None:
+def test_certificate_is_never_below_the_true_error_of_a_thousand_problems(loss: str, kind: str) -> None:
     """Those of points and those that runs end with, for a hundred and twenty problems of each kind."""
     for seed in range(120):
         log_sigma = float(np.random.default_rng(seed).uniform(-6.0, 2.0))
@@ -168,7 +168,7 @@ def test_no_certificate_of_a_thousand_problems_is_below_the_true_error(loss: str
 
 
 @pytest.mark.parametrize("name", sorted(ONE_OUTPUT))
-def test_divergences_are_value_plus_conjugate_less_product(name: str) -> None:
+def test_divergence_is_value_plus_conjugate_less_product(name: str) -> None:
     loss = get_loss(name)
     rng = np.random.default_rng(1)
     for _ in range(300):
@@ -188,7 +188,7 @@ def test_divergences_are_value_plus_conjugate_less_product(name: str) -> None:
             assert divergence(loss, u, high + 0.5, b) == math.inf
 
 
-def test_the_logistic_divergence_has_its_digits_near_equality() -> None:
+def test_divergence_of_the_logistic_loss_keeps_its_digits_near_equality() -> None:
     loss = get_loss("logistic")
     rng = np.random.default_rng(2)
     with localcontext() as context:
@@ -210,7 +210,7 @@ def test_the_logistic_divergence_has_its_digits_near_equality() -> None:
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "newton"])
-def test_gaps_of_rows_with_large_means_are_at_least_the_true_error(method: str) -> None:
+def test_gap_on_rows_with_large_means_is_at_least_the_true_error(method: str) -> None:
     """F carries the rounding of the margins at first order; no tolerance can be met."""
     rng = np.random.default_rng(2)
     pair = rng.standard_normal((50, 2))

@@ -25,7 +25,7 @@ def made(loss: Loss, n: int = 40, d: int = 7, seed: int = 0) -> tuple[np.ndarray
 # --------------------------------------------------------------------------- rows
 
 
-def test_dense_and_sparse_rows_are_walked_alike() -> None:
+def test_rows_are_walked_alike_dense_and_sparse() -> None:
     X, _, _ = made(get_loss("squared"))
     dense, sparse = rows_of(X), rows_of(sp.csr_array(X))
     assert isinstance(dense, DenseRows)
@@ -39,7 +39,7 @@ def test_dense_and_sparse_rows_are_walked_alike() -> None:
 
 
 @pytest.mark.parametrize("loss", ON_SPARSE_ROWS, ids=case_id)
-def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
+def test_evaluation_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
     X, y, weights = made(loss)
     rng = np.random.default_rng(1)
     node_starts = np.array([0, 5, 5, 22, 40])
@@ -61,7 +61,7 @@ def test_every_sum_has_the_same_bits_dense_and_sparse(loss: Loss) -> None:
     assert sums(dense) == sums(sparse)
 
 
-def test_sums_run_node_by_node() -> None:
+def test_evaluation_sums_node_by_node() -> None:
     loss = get_loss("logistic")
     X, y, weights = made(loss)
     node_starts = np.array([0, 5, 5, 22, 40])
@@ -82,7 +82,7 @@ def test_sums_run_node_by_node() -> None:
     assert evaluation.weighted_row_total(rows, node_starts, s, 7).tobytes() == total.tobytes()
 
 
-def test_a_total_over_many_nodes_needs_no_matrix_of_nodes_by_features() -> None:
+def test_primal_from_dual_needs_no_matrix_of_nodes_by_features() -> None:
     n, d = 20_000, 50_000  # n × d doubles would be 8 GB
     X = sp.csr_array((np.ones(n), (np.arange(n), np.arange(n) % d)), shape=(n, d))
     problem = Problem(X, np.ones(n), "squared", sigma=1.0 / n, n_nodes=n)
@@ -91,7 +91,7 @@ def test_a_total_over_many_nodes_needs_no_matrix_of_nodes_by_features() -> None:
     assert not theta[n:].any()
 
 
-def test_unsorted_and_repeated_entries_are_put_right_on_a_copy() -> None:
+def test_as_rows_puts_unsorted_and_repeated_entries_right_on_a_copy() -> None:
     data = np.array([1.0, 2.0, 3.0, 4.0])
     indices = np.array([2, 0, 0, 1])
     matrix = sp.csr_array((data.copy(), indices.copy(), np.array([0, 3, 4])), shape=(2, 3))
@@ -103,7 +103,7 @@ def test_unsorted_and_repeated_entries_are_put_right_on_a_copy() -> None:
     assert matrix.nnz == 4
 
 
-def test_sparse_indices_are_of_the_small_type_whatever_was_given() -> None:
+def test_as_rows_has_indices_of_the_small_type_whatever_was_given() -> None:
     matrix = sp.csr_array(np.eye(3))
     wide = sp.csr_array((matrix.data, matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)))
     for given in (matrix, wide, matrix.tocsc(), matrix.tocoo(), sp.csr_matrix(matrix)):
@@ -112,7 +112,7 @@ def test_sparse_indices_are_of_the_small_type_whatever_was_given() -> None:
         np.testing.assert_array_equal(rows.toarray(), np.eye(3))
 
 
-def test_data_in_the_right_form_is_not_copied_and_never_changed() -> None:
+def test_problem_neither_copies_nor_changes_data_in_the_right_form() -> None:
     X = np.random.default_rng(0).standard_normal((6, 2))
     kept = X.copy()
     problem = Problem(X, np.ones(6), sigma=1.0, n_nodes=2)
@@ -123,7 +123,7 @@ def test_data_in_the_right_form_is_not_copied_and_never_changed() -> None:
     assert np.shares_memory(Problem(sparse, np.ones(6), n_nodes=2).X.data, sparse.data)
 
 
-def test_labels_and_weights_are_copies_that_cannot_be_written() -> None:
+def test_problem_copies_labels_and_weights_and_keeps_them_from_writes() -> None:
     y, weights = np.ones(4), np.ones(4)
     problem = Problem(np.eye(4), y, sample_weight=weights)
     y[:], weights[:] = 7.0, 7.0
@@ -135,7 +135,7 @@ def test_labels_and_weights_are_copies_that_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize("form", ["frame", "float32", "int", "fortran", "list", "readonly"])
-def test_forms_of_input(form: str) -> None:
+def test_problem_takes_many_forms_of_input(form: str) -> None:
     X = np.arange(12.0).reshape(4, 3) - 5.0
     y = np.array([1.0, -1.0, 1.0, -1.0])
     given: object = {
@@ -162,7 +162,7 @@ def test_forms_of_input(form: str) -> None:
 
 @pytest.mark.parametrize("name", ["contiguous", "random", "label"])
 @pytest.mark.parametrize("n_nodes", [1, 3, 7, 23])
-def test_partitions_give_every_row_to_one_node(name: str, n_nodes: int) -> None:
+def test_split_gives_every_row_to_one_node(name: str, n_nodes: int) -> None:
     y = np.random.default_rng(4).choice([-1.0, 1.0], 23)
     parts = split(name, y, n_nodes, seed=5)
     assert len(parts) == n_nodes
@@ -176,13 +176,13 @@ def test_partitions_give_every_row_to_one_node(name: str, n_nodes: int) -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_random_partitions_depend_on_the_seed() -> None:
+def test_split_at_random_depends_on_the_seed() -> None:
     y = np.ones(50)
     one, two = split("random", y, 2, seed=0), split("random", y, 2, seed=1)
     assert not np.array_equal(one[0], two[0])
 
 
-def test_concentration_says_how_unlike_the_nodes_are() -> None:
+def test_split_by_label_takes_its_concentration() -> None:
     y = np.repeat([-1.0, 1.0], 500)
 
     def spread(concentration: float) -> float:
@@ -195,7 +195,7 @@ def test_concentration_says_how_unlike_the_nodes_are() -> None:
     assert sum(sizes) == 1000
 
 
-def test_rows_follow_their_partition() -> None:
+def test_problem_rows_follow_their_partition() -> None:
     X, y, weights = made(get_loss("squared"), n=12, d=3)
     lists = [[11, 0, 5], [], [1, 2, 3, 4, 6, 7, 8, 9, 10]]
     problem = Problem(X, y, "squared", [1.0, 2.0, 3.0], 3, partition=lists, sample_weight=weights)
@@ -217,7 +217,7 @@ def test_rows_follow_their_partition() -> None:
 # --------------------------------------------------------------------------- shards
 
 
-def test_shards_as_given_and_given_back() -> None:
+def test_problem_keeps_shards_as_given_and_gives_them_back() -> None:
     X, y, weights = made(get_loss("squared"), n=10, d=3)
     problem = Problem.from_shards(
         [(X[:4], y[:4]), (sp.csr_array(X[4:5]), y[4:5], weights[4:5]), (X[5:], y[5:], weights[5:])],
@@ -237,12 +237,12 @@ def test_shards_as_given_and_given_back() -> None:
     assert again.objective(theta) == problem.objective(theta)
 
 
-def test_dense_shards_are_views() -> None:
+def test_problem_shards_are_views_of_dense_rows() -> None:
     problem = Problem(np.random.default_rng(0).standard_normal((9, 2)), np.ones(9), n_nodes=3)
     assert all(np.shares_memory(shard.X, problem.X) for shard in problem.shards)
 
 
-def test_repr_says_what_it_is() -> None:
+def test_problem_prints_what_it_is() -> None:
     problem = Problem(sp.csr_array(np.eye(3)), [1, -1, 1], "hinge", n_nodes=2)
     assert repr(problem) == "Problem(loss='hinge', n_nodes=2, n_samples=3, n_features=3, sparse)"
 
@@ -251,7 +251,7 @@ def test_repr_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(("loss", "sparse"), with_rows(CASES))
-def test_zero_rows_and_zero_weights_are_constants(loss: Loss, sparse: bool) -> None:
+def test_problem_takes_zero_rows_and_zero_weights_as_constants(loss: Loss, sparse: bool) -> None:
     X, y, weights = made(loss, n=20, d=4)
     X[3], X[7:9] = 0.0, 0.0
     weights[[5, 8, 11]] = 0.0
@@ -268,7 +268,7 @@ def test_zero_rows_and_zero_weights_are_constants(loss: Loss, sparse: bool) -> N
     assert found.value == pytest.approx(active.optimum().value + constant, rel=1e-12)
 
 
-def test_nothing_but_constants() -> None:
+def test_problem_of_nothing_but_constants_is_solved_by_zero() -> None:
     problem = Problem(np.zeros((3, 2)), [1.0, -1.0, 1.0], "logistic", n_nodes=3)
     found = problem.optimum()
     assert found.gap == 0.0
@@ -279,7 +279,7 @@ def test_nothing_but_constants() -> None:
 
 
 @pytest.mark.parametrize("name", ["logistic", "hinge", "squared", "absolute"])
-def test_all_weights_zero(name: str) -> None:
+def test_problem_of_zero_weights_is_solved_by_zero(name: str) -> None:
     problem = Problem(np.eye(3), np.ones(3), name, n_nodes=3, sample_weight=np.zeros(3))
     found = problem.optimum()
     assert found.value == found.gap == 0.0
@@ -288,7 +288,7 @@ def test_all_weights_zero(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["logistic", "hinge", "squared", "quantile"])
-def test_nodes_without_samples(name: str) -> None:
+def test_problem_may_have_nodes_without_samples(name: str) -> None:
     loss = get_loss(name)
     X, y, _ = made(loss, n=6, d=2)
     empty = (np.empty((0, 2)), np.empty(0))
@@ -301,7 +301,7 @@ def test_nodes_without_samples(name: str) -> None:
     assert problem.optimum().value == pytest.approx(whole.optimum().value, rel=1e-12)
 
 
-def test_no_samples_at_all() -> None:
+def test_problem_may_have_no_samples_at_all() -> None:
     empty = (np.empty((0, 2)), np.empty(0))
     problem = Problem.from_shards([empty, empty], loss="logistic", sigma=1.0)
     assert problem.n_samples == 0
@@ -313,7 +313,7 @@ def test_no_samples_at_all() -> None:
 
 
 @pytest.mark.parametrize("loss", CASES, ids=case_id)
-def test_one_sample_a_node_and_constant_columns(loss: Loss) -> None:
+def test_problem_may_have_one_sample_a_node_and_constant_columns(loss: Loss) -> None:
     X, y, _ = made(loss, n=8, d=3)
     X[:, 1] = 1.0
     X[:, 2] = 0.0
@@ -327,7 +327,7 @@ def test_one_sample_a_node_and_constant_columns(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", CASES, ids=case_id)
-def test_integer_weights_equal_repeated_rows(loss: Loss) -> None:
+def test_problem_takes_integer_weights_as_repeated_rows(loss: Loss) -> None:
     X, y, _ = made(loss, n=15, d=4)
     weights = np.random.default_rng(2).integers(0, 4, 15)
     weighted = Problem(X, y, loss, 0.7, sample_weight=weights)
@@ -342,7 +342,7 @@ def test_integer_weights_equal_repeated_rows(loss: Loss) -> None:
     assert weighted.optimum().value == pytest.approx(repeated.optimum().value, rel=1e-12)
 
 
-def test_index_lists_say_how_many_nodes_there_are() -> None:
+def test_problem_counts_nodes_by_the_index_lists() -> None:
     problem = Problem(np.eye(4), [1, -1, 1, -1], partition=[[0, 3], [1], [2]])
     assert problem.n_nodes == 3
     assert problem.row_index.tolist() == [0, 3, 1, 2]

@@ -99,7 +99,7 @@ def changed(value: float, *, sparse: bool = False) -> Any:
         ({"n_nodes": True}, "n_nodes must be a whole number of at least 1, got True"),
     ],
 )
-def test_bad_problems(arguments: dict[str, Any], sentence: str) -> None:
+def test_problem_refuses_bad_input_in_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
     everything: dict[str, Any] = {"X": X, "y": Y, "loss": "logistic", "n_nodes": 2} | arguments
     with pytest.raises(InputError, match=re.escape(sentence)) as caught:
         Problem(**everything)
@@ -108,7 +108,7 @@ def test_bad_problems(arguments: dict[str, Any], sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_targets_that_are_no_classes_are_not_split_by_label() -> None:
+def test_split_by_label_refuses_targets_that_are_no_classes() -> None:
     with pytest.raises(
         InputError, match=r"partition 'label' wants classes, but the 60 labels take 60 values"
     ):
@@ -129,21 +129,21 @@ def test_targets_that_are_no_classes_are_not_split_by_label() -> None:
         ([7], "shard 0 must be (X, y), (X, y, weights) or (X, y, weights, offset), got int"),
     ],
 )
-def test_bad_shards(shards: list[Any], sentence: str) -> None:
+def test_problem_refuses_bad_shards_in_one_sentence(shards: list[Any], sentence: str) -> None:
     with pytest.raises(InputError, match=re.escape(sentence)):
         Problem.from_shards(shards)
 
 
 @pytest.mark.parametrize("method", ["objective", "gradient", "hessian"])
 @pytest.mark.parametrize("theta", [np.zeros(2), np.zeros(4), 0.0, np.zeros((2, 4)), np.zeros((1, 1, 3))])
-def test_a_parameter_of_the_wrong_shape(method: str, theta: Any) -> None:
+def test_problem_refuses_a_parameter_of_the_wrong_shape(method: str, theta: Any) -> None:
     with pytest.raises(InputError, match=r"theta must have shape \(3,\)"):
         getattr(Problem(X, Y), method)(theta)
 
 
 @pytest.mark.parametrize("method", ["dual_objective", "primal_from_dual", "duality_gap", "clip_to_domain"])
 @pytest.mark.parametrize("s", [np.zeros(3), np.zeros((4, 1)), 0.0])
-def test_duals_of_the_wrong_shape(method: str, s: Any) -> None:
+def test_problem_refuses_duals_of_the_wrong_shape(method: str, s: Any) -> None:
     with pytest.raises(InputError, match=r"s must have shape \(4,\), got "):
         getattr(Problem(X, Y), method)(s)
 
@@ -170,7 +170,7 @@ def test_duals_of_the_wrong_shape(method: str, s: Any) -> None:
         ({"partition": "contiguos"}, "unknown partition 'contiguos': did you mean 'contiguous'?"),
     ],
 )
-def test_bad_multinomial_problems(arguments: dict[str, Any], sentence: str) -> None:
+def test_problem_refuses_bad_multinomial_input(arguments: dict[str, Any], sentence: str) -> None:
     everything: dict[str, Any] = {"X": X, "y": [0, 1, 2, 0]} | arguments
     with pytest.raises(InputError, match=re.escape(sentence)):
         Problem(loss=Multinomial(everything.pop("n_classes", 0)), **everything)
@@ -204,14 +204,16 @@ def test_bad_multinomial_problems(arguments: dict[str, Any], sentence: str) -> N
         ({"y": [1.0, -1e155], "loss": "squared"}, "y holds a number beyond ±1e+150 in row 1, whose square"),
     ],
 )
-def test_what_doubles_cannot_hold_is_refused(sparse: bool, arguments: dict[str, Any], sentence: str) -> None:
+def test_problem_refuses_what_doubles_cannot_hold(
+    sparse: bool, arguments: dict[str, Any], sentence: str
+) -> None:
     everything: dict[str, Any] = {"X": [[1.0], [2.0]], "y": [1, 1]} | arguments
     everything["X"] = sp.csr_array(np.array(everything["X"])) if sparse else everything["X"]
     with pytest.raises(InputError, match=re.escape(sentence)):
         Problem(**everything)
 
 
-def test_what_doubles_cannot_hold_is_named_where_it_was_given() -> None:
+def test_problem_names_the_place_of_what_doubles_cannot_hold() -> None:
     with pytest.raises(InputError, match="shard 1: row 2 has a squared norm"):
         Problem.from_shards([([[1.0]], [1.0]), ([[1.0], [0.0], [1e-161]], [1.0, 1.0, 1.0])])
     with pytest.raises(InputError, match="row 0 has a weight"):
@@ -223,7 +225,7 @@ def test_what_doubles_cannot_hold_is_named_where_it_was_given() -> None:
 
 @pytest.mark.parametrize("size", [1e-140, 1e-60, 1e60, 1e140])
 @pytest.mark.parametrize("sigma", [1e-200, 1.0, 1e200])
-def test_at_the_ends_of_the_range_nothing_false_is_certified(size: float, sigma: float) -> None:
+def test_certificate_is_never_false_at_the_ends_of_the_range(size: float, sigma: float) -> None:
     """In the variable m = size·θ the minimum is that of a problem of ordinary size, whatever σ/size² is."""
     rows, signs = np.array([1.0, -2.0, 0.5]), np.array([1.0, -1.0, -1.0])
     try:
@@ -244,7 +246,7 @@ def test_at_the_ends_of_the_range_nothing_false_is_certified(size: float, sigma:
         assert value(size * float(run.coef[0])) - least <= 2e-6 * value(0.0)
 
 
-def test_bad_general_problems() -> None:
+def test_general_problem_refuses_bad_input() -> None:
     term = MultinomialLogisticTerm(np.ones(2), 0, 2)
     with pytest.raises(InputError, match="no terms were given; there must be at least one node"):
         GeneralProblem([], 4)

@@ -26,7 +26,7 @@ every = pytest.mark.parametrize(("name", "b"), CASES)
 
 
 @every
-def test_functions_fit_each_other(name: str, b: float) -> None:
+def test_log_link_functions_fit_each_other(name: str, b: float) -> None:
     loss = get_loss(name)
     for u in np.linspace(-6.0, 6.0, 41):
         step = 1e-6
@@ -48,7 +48,7 @@ def test_functions_fit_each_other(name: str, b: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["poisson", "gamma"])
-def test_divergences_have_their_digits_near_equality(name: str) -> None:
+def test_log_link_divergence_keeps_its_digits_near_equality(name: str) -> None:
     loss, rng = get_loss(name), np.random.default_rng(2)
     with localcontext() as context:
         context.prec = 120
@@ -72,7 +72,7 @@ def test_divergences_have_their_digits_near_equality(name: str) -> None:
     start=st.floats(-1e3, 1e3),
 )
 @settings(max_examples=300, deadline=None)
-def test_the_root_is_found_from_anywhere(r: float, log_c: float, start: float) -> None:
+def test_exponential_root_is_found_from_anywhere(r: float, log_c: float, start: float) -> None:
     c = math.exp(log_c)
     m = exponential_root(r, c, start)
     rounding = 16.0 * np.finfo(float).eps * (1.0 + abs(r) + abs(log_c))
@@ -87,7 +87,7 @@ def test_the_root_is_found_from_anywhere(r: float, log_c: float, start: float) -
 
 
 @every
-def test_the_prox_solves_what_it_says(name: str, b: float) -> None:
+def test_log_link_prox_solves_its_condition(name: str, b: float) -> None:
     loss: Loss = get_loss(name)
     offset, weight = 0.3, 1.7
     for h in (0.01, 1.0, 30.0):
@@ -102,7 +102,7 @@ def test_the_prox_solves_what_it_says(name: str, b: float) -> None:
             assert found == pytest.approx(weight * losses.derivative(loss, best, b), rel=1e-9, abs=1e-9)
 
 
-def test_kernels_have_the_prox_of_the_terms() -> None:
+def test_adfs_kernels_have_the_prox_of_the_terms() -> None:
     """One computation of ADFS and of its literal twin, on boxed samples with offsets."""
     rng = np.random.default_rng(5)
     for name in ("poisson", "gamma"):
@@ -131,7 +131,7 @@ def test_kernels_have_the_prox_of_the_terms() -> None:
     seed=st.integers(0, 2**32 - 1), name=st.sampled_from(["poisson", "gamma"]), spread=st.floats(-2.0, 1.0)
 )
 @settings(max_examples=25, deadline=None)
-def test_no_certificate_is_below_the_true_error(seed: int, name: str, spread: float) -> None:
+def test_log_link_certificate_is_never_below_the_true_error(seed: int, name: str, spread: float) -> None:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((12, 3)) * 10.0 ** (spread * rng.uniform(size=3))
     offset = rng.normal(size=12)

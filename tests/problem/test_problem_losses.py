@@ -42,7 +42,7 @@ def margins(loss: Loss, b: float, count: int = 200) -> list[float]:
 
 
 @every
-def test_derivative_is_the_slope_of_the_value(loss: Loss) -> None:
+def test_loss_derivative_is_the_slope_of_the_value(loss: Loss) -> None:
     for b in targets(loss):
         for u in margins(loss, b):
             step = 1e-5
@@ -51,7 +51,7 @@ def test_derivative_is_the_slope_of_the_value(loss: Loss) -> None:
 
 
 @every
-def test_curvature_is_the_slope_of_the_derivative(loss: Loss) -> None:
+def test_loss_curvature_is_the_slope_of_the_derivative(loss: Loss) -> None:
     for b in targets(loss):
         for u in margins(loss, b):
             step = 1e-5
@@ -60,7 +60,7 @@ def test_curvature_is_the_slope_of_the_derivative(loss: Loss) -> None:
 
 
 @every
-def test_values_are_convex_and_least_at_the_label(loss: Loss) -> None:
+def test_loss_value_is_convex_and_least_at_the_label(loss: Loss) -> None:
     for b in targets(loss):
         grid = np.linspace(-8.0, 8.0, 401)
         values = np.array([losses.value(loss, u, b) for u in grid])
@@ -72,7 +72,7 @@ def test_values_are_convex_and_least_at_the_label(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_beta_is_the_largest_curvature(loss: Loss) -> None:
+def test_loss_beta_is_the_largest_curvature(loss: Loss) -> None:
     for b in targets(loss):
         centre = b * (1.0 - 1e-9) if loss.name != "logistic" else 0.0
         grid = np.concatenate([np.linspace(-5.0, 5.0, 2001), b + np.linspace(-1e-3, 1e-3, 11), [centre]])
@@ -81,7 +81,7 @@ def test_beta_is_the_largest_curvature(loss: Loss) -> None:
 
 
 @every
-def test_fenchel_young_holds_with_equality_at_the_derivative(loss: Loss) -> None:
+def test_loss_conjugate_meets_fenchel_young_exactly_at_the_derivative(loss: Loss) -> None:
     for b in targets(loss):
         for u in margins(loss, b):
             s = losses.derivative(loss, u, b)
@@ -90,7 +90,7 @@ def test_fenchel_young_holds_with_equality_at_the_derivative(loss: Loss) -> None
 
 
 @every
-def test_fenchel_young_inequality_elsewhere(loss: Loss) -> None:
+def test_loss_conjugate_meets_fenchel_young_elsewhere(loss: Loss) -> None:
     rng = np.random.default_rng(5)
     for b in targets(loss):
         low, high = losses.domain(loss, b)
@@ -102,7 +102,7 @@ def test_fenchel_young_inequality_elsewhere(loss: Loss) -> None:
 
 
 @every
-def test_conjugate_is_the_supremum_on_a_grid(loss: Loss) -> None:
+def test_loss_conjugate_is_the_supremum_on_a_grid(loss: Loss) -> None:
     grid = np.linspace(-30.0, 30.0, 60_001)
     for b in targets(loss):
         values = np.array([losses.value(loss, u, b) for u in grid])
@@ -116,7 +116,7 @@ def test_conjugate_is_the_supremum_on_a_grid(loss: Loss) -> None:
 
 
 @every
-def test_conjugate_is_infinite_outside_the_domain_alone(loss: Loss) -> None:
+def test_loss_conjugate_is_infinite_outside_the_domain_alone(loss: Loss) -> None:
     for b in targets(loss):
         low, high = losses.domain(loss, b)
         assert low <= 0.0 <= high
@@ -131,7 +131,7 @@ def test_conjugate_is_infinite_outside_the_domain_alone(loss: Loss) -> None:
 
 @every
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e100, 1e300])
-def test_tails_are_finite_and_right(loss: Loss, size: float) -> None:
+def test_loss_tails_are_finite_and_right(loss: Loss, size: float) -> None:
     grows_as_square = loss.name in {"squared", "squared_hinge", "expectile"}
     for b in targets(loss):
         low, high = losses.domain(loss, b)
@@ -149,7 +149,7 @@ def test_tails_are_finite_and_right(loss: Loss, size: float) -> None:
                 assert value == pytest.approx(slope * (u - b), rel=1e-2 if size < 1e4 else 1e-5)
 
 
-def test_logistic_tails_keep_their_relative_precision() -> None:
+def test_logistic_loss_tails_keep_their_relative_precision() -> None:
     loss = get_loss("logistic")
     for t in (40.0, 200.0, 700.0):
         assert losses.value(loss, t, 1.0) == pytest.approx(math.exp(-t), rel=1e-15)
@@ -180,7 +180,7 @@ def all_functions(loss: Loss, u: float, s: float, zeta: float, h: float, b: floa
 
 
 @every
-def test_interpreted_and_compiled_give_the_same_bits(loss: Loss) -> None:
+def test_loss_functions_have_the_same_bits_interpreted_and_compiled(loss: Loss) -> None:
     rng = np.random.default_rng(11)
     for b in targets(loss):
         low, high = losses.domain(loss, b)
@@ -200,7 +200,7 @@ def test_interpreted_and_compiled_give_the_same_bits(loss: Loss) -> None:
             assert [bits(number) for number in kernel] == [bits(number) for number in python]
 
 
-def test_logistic_equation_has_the_same_bits_interpreted() -> None:
+def test_logistic_dual_prox_has_the_same_bits_interpreted() -> None:
     interpreted = logistic_dual_prox.py_func  # type: ignore[attr-defined]
     rng = np.random.default_rng(0)
     for _ in range(2000):
@@ -214,7 +214,7 @@ def test_logistic_equation_has_the_same_bits_interpreted() -> None:
 # --------------------------------------------------------------------------- names and constants
 
 
-def test_a_loss_by_name_with_its_constants() -> None:
+def test_get_loss_takes_a_name_with_constants() -> None:
     assert get_loss("huber", delta=1.35) == Huber(1.35)
     assert get_loss("squared_hinge").name == "squared_hinge"
     assert get_loss(Huber(2.0)) == Huber(2.0)
@@ -238,12 +238,14 @@ def test_a_loss_by_name_with_its_constants() -> None:
         (3, {}, "loss must be a name or a Loss, got int"),
     ],
 )
-def test_bad_losses_are_refused(name: str, constants: dict[str, float], sentence: str) -> None:
+def test_get_loss_refuses_bad_names_and_constants(
+    name: str, constants: dict[str, float], sentence: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(sentence)):
         get_loss(name, **constants)
 
 
-def test_a_loss_from_outside_works_in_a_problem_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_loss_makes_a_loss_work_in_a_problem_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(LOSSES, "expectile", raising=False)
     monkeypatch.setitem(LOSSES, "squared", LOSSES["squared"])  # so that the registry is put back as it was
     register_loss(Expectile)
@@ -267,7 +269,7 @@ def test_a_loss_from_outside_works_in_a_problem_and_by_name(monkeypatch: pytest.
     np.testing.assert_allclose(found.theta, solved, rtol=0, atol=1e-12)
 
 
-def test_what_is_not_a_loss_cannot_be_registered() -> None:
+def test_register_loss_refuses_what_is_not_a_loss() -> None:
     class Bare(Loss):
         name = "bare"
 

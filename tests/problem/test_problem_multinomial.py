@@ -38,7 +38,7 @@ def prox(zeta: np.ndarray, h: float, label: int, weight: float, guess: np.ndarra
     log_weight=st.floats(-4.0, 4.0),
     guess=st.floats(-3.0, 4.0),
 )
-def test_the_prox_meets_its_condition(
+def test_multinomial_prox_meets_its_condition(
     seed: int, classes: int, log_h: float, size: float, log_weight: float, guess: float
 ) -> None:
     """At u = ζ/h − C∇ℓ the probabilities are softmax(u), as well as u itself is known; C of both signs."""
@@ -61,7 +61,7 @@ def test_the_prox_meets_its_condition(
 
 @pytest.mark.parametrize("classes", [2, 5, 30])
 @pytest.mark.parametrize("log_h", [-6.0, -2.0, 0.0, 2.0, 6.0])
-def test_the_prox_is_the_argmin(classes: int, log_h: float) -> None:
+def test_multinomial_prox_is_the_argmin(classes: int, log_h: float) -> None:
     """No feasible point near it is better, h above and below where the Moreau form would need it."""
     rng = np.random.default_rng(int(10 + log_h))
     loss, label, weight = Multinomial(classes), 1, 1.7
@@ -88,7 +88,7 @@ def test_the_prox_is_the_argmin(classes: int, log_h: float) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_prox_is_that_of_the_literal_term(classes: int) -> None:
+def test_multinomial_prox_is_that_of_the_literal_term(classes: int) -> None:
     rng = np.random.default_rng(0)
     for share in (1e-3, 0.5, 0.99, 3.0, 50.0):
         x, weight, label = rng.standard_normal(3), 0.6, classes - 1
@@ -122,7 +122,7 @@ def made(
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("extra", [0, 2])
-def test_every_sum_is_that_of_the_terms(sparse: bool, extra: int) -> None:
+def test_multinomial_problem_has_the_sums_of_its_terms(sparse: bool, extra: int) -> None:
     linear, general = made(sparse=sparse, extra=extra)
     rng = np.random.default_rng(1)
     d = linear.n_features
@@ -157,7 +157,7 @@ def test_every_sum_is_that_of_the_terms(sparse: bool, extra: int) -> None:
     assert linear.term(3).value(points[0]) == pytest.approx(general.term(3).value(points[0]), rel=1e-14)
 
 
-def test_dense_and_sparse_rows_give_the_same_bits() -> None:
+def test_multinomial_problem_has_the_same_bits_dense_and_sparse() -> None:
     dense, sparse = made()[0], made(sparse=True)[0]
     theta = np.random.default_rng(0).standard_normal(dense.n_features)
     duals = dense.slopes(theta)
@@ -170,7 +170,7 @@ def test_dense_and_sparse_rows_give_the_same_bits() -> None:
         assert getattr(dense, name)(argument).tobytes() == getattr(sparse, name)(argument).tobytes()
 
 
-def test_digits_are_kept_where_a_class_is_certain() -> None:
+def test_multinomial_problem_keeps_its_digits_where_a_class_is_certain() -> None:
     """Θx of 40 between the classes: slopes, conjugates and gaps down to exp(−40) of the others."""
     problem = Problem(np.eye(2), [0, 1], "multinomial", 1e-3)
     theta = np.array([[20.0, -20.0], [-20.0, 20.0]]).ravel()
@@ -188,7 +188,9 @@ def test_digits_are_kept_where_a_class_is_certain() -> None:
 
 @settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 9), log_weight=st.floats(-3.0, 3.0))
-def test_clipping_is_the_nearest_point_of_the_simplex(seed: int, classes: int, log_weight: float) -> None:
+def test_clip_to_domain_finds_the_nearest_point_of_the_simplex(
+    seed: int, classes: int, log_weight: float
+) -> None:
     rng = np.random.default_rng(seed)
     weight, label = 10.0**log_weight, int(rng.integers(classes))
     problem = Problem([[1.0]], [label], Multinomial(classes), 1.0, sample_weight=[weight])
@@ -204,7 +206,7 @@ def test_clipping_is_the_nearest_point_of_the_simplex(seed: int, classes: int, l
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_the_optimum_is_scikit_learn_s(sparse: bool) -> None:
+def test_multinomial_optimum_is_that_of_scikit_learn(sparse: bool) -> None:
     problem, _ = made(sparse=sparse)
     found = problem.optimum()
     assert found.gap <= 1e-12
@@ -219,7 +221,7 @@ def test_the_optimum_is_scikit_learn_s(sparse: bool) -> None:
     assert np.linalg.norm(problem.gradient(found.theta)) <= 1e-10 * scale
 
 
-def test_classes_are_counted_and_parts_of_a_problem_keep_them() -> None:
+def test_multinomial_problem_counts_classes_and_its_parts_keep_them() -> None:
     problem = Problem(np.eye(3), [0, 4, 1], "multinomial", n_nodes=3)
     assert problem.loss == Multinomial(5)
     assert problem.merged().loss == problem.loss
@@ -234,7 +236,7 @@ def test_classes_are_counted_and_parts_of_a_problem_keep_them() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_run_it_or_say_what_does(name: str) -> None:
+def test_methods_run_a_multinomial_problem_or_say_what_does(name: str) -> None:
     problem, _ = made(1)
     if METHODS[name].several_outputs:
         run = adfs.simulate(name, problem, tol=1e-9)
@@ -246,7 +248,7 @@ def test_methods_run_it_or_say_what_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
-def test_it_runs_on_a_network_with_every_measure(schedule: str) -> None:
+def test_simulate_records_every_measure_of_a_multinomial_problem(schedule: str) -> None:
     problem, _ = made(4)
     measures = ("suboptimality", "distance", "consensus")
     run = adfs.simulate("adfs", problem, "cycle:4", schedule=schedule, tol=1e-10, record=measures)
@@ -255,7 +257,7 @@ def test_it_runs_on_a_network_with_every_measure(schedule: str) -> None:
     assert run.theta.shape == (4, 12)
 
 
-def test_two_classes_are_the_logistic_loss() -> None:
+def test_multinomial_problem_of_two_classes_is_the_logistic_one() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((12, 3)), rng.choice([-1.0, 1.0], 12)
     several = Problem(X, (y > 0).astype(int), "multinomial", sigma=1.0)

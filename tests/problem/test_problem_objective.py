@@ -34,7 +34,7 @@ def dense(problem: Problem) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("loss", "sparse"), with_rows(CASES))
-def test_objective_gradient_and_hessian_are_the_literal_sums(loss: Loss, sparse: bool) -> None:
+def test_problem_objective_gradient_and_hessian_are_the_literal_sums(loss: Loss, sparse: bool) -> None:
     problem = random_problem(loss, sparse=sparse)
     theta = np.random.default_rng(1).standard_normal(5)
     sigma = problem.sigma.sum()
@@ -50,7 +50,7 @@ def test_objective_gradient_and_hessian_are_the_literal_sums(loss: Loss, sparse:
 
 
 @pytest.mark.parametrize(("loss", "sparse"), with_rows(CASES))
-def test_many_parameters_at_once_equal_one_after_the_other(loss: Loss, sparse: bool) -> None:
+def test_objective_of_many_parameters_is_that_of_each(loss: Loss, sparse: bool) -> None:
     problem = random_problem(loss, sparse=sparse)
     thetas = np.random.default_rng(1).standard_normal((6, 5))
     one_by_one = [problem.objective(theta) for theta in thetas]
@@ -98,7 +98,7 @@ def test_condition_numbers_are_the_literal_ones(loss: Loss, sparse: bool) -> Non
 
 @pytest.mark.parametrize("shape", [(400, 90), (90, 400), (120, 120)])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_lanczos_gives_a_close_upper_bound(
+def test_batch_smoothness_is_a_close_upper_bound(
     shape: tuple[int, int], sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def test_lanczos_gives_a_close_upper_bound(
 
 
 @pytest.mark.parametrize("name", ["hinge", "absolute", "quantile", "epsilon_insensitive"])
-def test_a_loss_with_kinks_has_infinite_condition_numbers(name: str) -> None:
+def test_condition_numbers_are_infinite_for_a_loss_with_kinks(name: str) -> None:
     problem = random_problem(get_loss(name))
     assert np.all(problem.smoothness[problem.active] == math.inf)
     assert np.all(problem.smoothness[~problem.active] == 0.0)
@@ -133,7 +133,7 @@ def test_a_loss_with_kinks_has_infinite_condition_numbers(name: str) -> None:
 @every
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), spread=st.floats(0.01, 3.0))
-def test_weak_duality_and_the_gap(loss: Loss, seed: int, spread: float) -> None:
+def test_duality_gap_is_primal_less_dual_and_never_negative(loss: Loss, seed: int, spread: float) -> None:
     problem = random_problem(loss, seed=seed % 3)
     rng = np.random.default_rng(seed)
     s = problem.clip_to_domain(spread * rng.standard_normal(problem.n_samples))
@@ -150,7 +150,7 @@ def test_weak_duality_and_the_gap(loss: Loss, seed: int, spread: float) -> None:
 
 
 @every
-def test_the_dual_is_the_literal_sum(loss: Loss) -> None:
+def test_dual_objective_is_the_literal_sum(loss: Loss) -> None:
     problem = random_problem(loss, seed=2)
     s = problem.clip_to_domain(np.random.default_rng(0).standard_normal(30))
     total, vector = 0.0, np.zeros(5)
@@ -167,7 +167,7 @@ def test_the_dual_is_the_literal_sum(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_the_gap_closes_at_the_optimum(loss: Loss) -> None:
+def test_duality_gap_closes_at_the_optimum(loss: Loss) -> None:
     problem = random_problem(loss)
     theta = problem.optimum().theta
     slopes = [losses.derivative(loss, u, b) for u, b in zip(problem.X @ theta, problem.y, strict=True)]
@@ -176,7 +176,7 @@ def test_the_gap_closes_at_the_optimum(loss: Loss) -> None:
 
 
 @every
-def test_clipping_reaches_the_domain_whatever_the_weight(loss: Loss) -> None:
+def test_clip_to_domain_reaches_the_domain_whatever_the_weight(loss: Loss) -> None:
     rng = np.random.default_rng(1)
     n = 2000
     y = rng.choice([-1.0, 1.0], n)
@@ -191,7 +191,7 @@ def test_clipping_reaches_the_domain_whatever_the_weight(loss: Loss) -> None:
     np.testing.assert_allclose(problem.clip_to_domain(inside), inside, rtol=5e-16, atol=0)
 
 
-def test_outside_the_domain_there_is_no_bound() -> None:
+def test_dual_objective_gives_no_bound_outside_the_domain() -> None:
     X = np.array([[1.0], [2.0]])
     problem = Problem(X, [1.0, 1.0], "logistic", sample_weight=[1.0, 0.0])
     assert problem.dual_objective(np.array([-0.5, 0.0])) > -math.inf
@@ -202,7 +202,7 @@ def test_outside_the_domain_there_is_no_bound() -> None:
 
 
 @pytest.mark.parametrize("name", ["absolute", "squared", "huber", "epsilon_insensitive", "smoothed_quantile"])
-def test_a_problem_that_zero_solves(name: str) -> None:
+def test_optimum_is_zero_where_zero_solves_the_problem(name: str) -> None:
     problem = Problem(np.random.default_rng(0).standard_normal((5, 2)), np.zeros(5), name)
     assert problem.value_at_zero == 0.0
     assert problem.duality_gap(np.zeros(5)) == 0.0

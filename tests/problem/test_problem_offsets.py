@@ -43,7 +43,7 @@ def softmax_case() -> adfs.Problem:
 
 
 @pytest.mark.parametrize("name", ["logistic", "hinge", "huber"])
-def test_every_sum_is_that_of_the_shifted_margins(name: str) -> None:
+def test_offset_shifts_the_margins_in_every_sum(name: str) -> None:
     problem = with_offset(name, zeros=True)
     loss, theta = get_loss(name), RNG.standard_normal(3)
     assert problem.offset is not None
@@ -70,7 +70,7 @@ def test_every_sum_is_that_of_the_shifted_margins(name: str) -> None:
     assert problem.duality_gap(duals, relative=False) == pytest.approx(gap, rel=1e-10)
 
 
-def test_zero_offsets_change_no_bit_and_a_whole_shift_is_a_column() -> None:
+def test_offset_of_zero_changes_no_bit_and_a_whole_shift_is_a_column() -> None:
     plain, theta = random_problem("logistic", [5, 4], 3, RNG), RNG.standard_normal(3)
     zero = adfs.Problem(plain.X, plain.y, sigma=1.0, sample_weight=plain.weights, offset=np.zeros(9))
     same = adfs.Problem(plain.X, plain.y, sigma=1.0, sample_weight=plain.weights)
@@ -81,7 +81,7 @@ def test_zero_offsets_change_no_bit_and_a_whole_shift_is_a_column() -> None:
 
 
 @pytest.mark.parametrize("name", often(ONE_OUTPUT, "logistic", "hinge"))
-def test_the_optimum_is_where_the_shifted_slopes_balance(name: str) -> None:
+def test_optimum_with_offsets_is_where_the_shifted_slopes_balance(name: str) -> None:
     problem = with_offset(name)
     found = problem.optimum()
     assert found.gap <= 1e-12
@@ -91,7 +91,7 @@ def test_the_optimum_is_where_the_shifted_slopes_balance(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", often(METHODS, "adfs", "dsba"))
-def test_every_method_goes_there(name: str) -> None:
+def test_methods_reach_the_optimum_with_offsets(name: str) -> None:
     problem = with_offset("logistic" if METHODS[name].needs_smooth else "hinge")
     network = random_network(3, np.random.default_rng(2))
     method = METHODS[name]
@@ -104,7 +104,7 @@ def test_every_method_goes_there(name: str) -> None:
     assert np.abs(run.coef - best.theta).max() < away
 
 
-def test_softmax_is_its_literal_form() -> None:
+def test_multinomial_problem_with_offsets_is_its_literal_form() -> None:
     problem = softmax_case()
     assert problem.offset is not None
     theta = RNG.standard_normal(6)
@@ -125,7 +125,7 @@ def test_softmax_is_its_literal_form() -> None:
         assert np.allclose(term.gradient(v / (0.5 * (x @ x)) - (v - z) / 0.05), v, atol=1e-9)
 
 
-def test_parts_of_a_problem_keep_their_offsets() -> None:
+def test_problem_parts_keep_their_offsets() -> None:
     offset = np.arange(6.0)
     X = sp.csr_array(RNG.standard_normal((6, 2)))
     problem = adfs.Problem(X, [1, -1] * 3, n_nodes=2, partition="random", seed=3, offset=offset)
@@ -152,12 +152,12 @@ def test_parts_of_a_problem_keep_their_offsets() -> None:
         ),
     ],
 )
-def test_bad_offsets(arguments: dict[str, Any], sentence: str) -> None:
+def test_problem_refuses_bad_offsets(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=re.escape(sentence)):
         adfs.Problem(np.eye(2), [1.0, 1.0], **arguments)
 
 
-def test_a_loss_says_whether_it_takes_an_offset_as_a_target() -> None:
+def test_loss_says_whether_it_takes_an_offset_as_a_target() -> None:
     for name in ONE_OUTPUT:
         loss: Loss = get_loss(name)
         b = 0.7 if loss.task == "regression" else 1.0
@@ -171,7 +171,7 @@ def test_a_loss_says_whether_it_takes_an_offset_as_a_target() -> None:
     }
 
 
-def test_ranks_join_shards_with_offsets() -> None:
+def test_join_shards_keeps_offsets() -> None:
     problem = with_offset("logistic")
     alone = adfs.simulate("adfs", problem, adfs.Network("path:3"), max_passes=20, seed=1)
 

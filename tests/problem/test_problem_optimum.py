@@ -64,7 +64,7 @@ def assert_certified(problem: Problem, tol: float = 1e-12) -> Optimum:
     "kind",
     ["low", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sparse", "wide", "ill", "weak"))],
 )
-def test_certified_to_a_trillionth(loss: Loss, kind: str) -> None:
+def test_optimum_is_certified_to_a_trillionth(loss: Loss, kind: str) -> None:
     sigma = 1e-6 if kind in {"ill", "weak"} else 0.5
     scales = np.logspace(0.0, -6.0, 6) if kind == "ill" else None
     n, d = (25, 60) if kind == "wide" else (80, 6)
@@ -75,7 +75,7 @@ def test_certified_to_a_trillionth(loss: Loss, kind: str) -> None:
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_the_gradient_vanishes(loss: Loss) -> None:
+def test_optimum_has_no_gradient(loss: Loss) -> None:
     X, y = made(loss, 100, 8)
     problem = Problem(X, y, loss, 0.3)
     scale = np.linalg.norm(problem.gradient(np.zeros(8)))
@@ -83,7 +83,7 @@ def test_the_gradient_vanishes(loss: Loss) -> None:
 
 
 @every
-def test_no_neighbour_is_better(loss: Loss) -> None:
+def test_optimum_has_no_better_neighbour(loss: Loss) -> None:
     X, y = made(loss, 60, 4)
     problem = Problem(X, y, loss, 0.3)
     found = problem.optimum()
@@ -94,7 +94,7 @@ def test_no_neighbour_is_better(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", ON_SPARSE_ROWS, ids=case_id)
-def test_dense_and_sparse_agree(loss: Loss) -> None:
+def test_optimum_is_the_same_dense_and_sparse(loss: Loss) -> None:
     X, y = made(loss, 60, 10, density=0.3)
     sparse = Problem(X, y, loss, 0.2)
     dense = Problem(X.toarray(), y, loss, 0.2)  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_dense_and_sparse_agree(loss: Loss) -> None:
     assert sparse.optimum().value == pytest.approx(dense.optimum().value, rel=1e-12)
 
 
-def test_it_is_computed_once() -> None:
+def test_optimum_is_computed_once() -> None:
     X, y = made(get_loss("logistic"), 30, 3)
     problem = Problem(X, y)
     assert problem.optimum() is problem.optimum(tol=1e-10)
@@ -112,14 +112,14 @@ def test_it_is_computed_once() -> None:
 
 
 @every
-def test_more_features_than_samples(loss: Loss) -> None:
+def test_optimum_is_certified_with_more_features_than_samples(loss: Loss) -> None:
     X, y = made(loss, 120, 1700, density=0.01)
     found = assert_certified(Problem(X, y, loss, 0.5, 3))
     assert found.method in {"newton", "interior-point"}
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_lbfgs_agrees_with_newton(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimum_by_lbfgs_agrees_with_newton(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = made(loss, 80, 20)
     direct = Problem(X, y, loss, 0.1).optimum()
     for name in ("newton", "interior-point"):
@@ -129,7 +129,7 @@ def test_lbfgs_agrees_with_newton(loss: Loss, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(iterative.theta, direct.theta, rtol=0, atol=1e-9)
 
 
-def test_what_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimum_warns_of_a_gap_it_cannot_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = made(get_loss("absolute"), 60, 30, density=0.2)
     problem = Problem(X, y, "absolute", 1e-3)
     with monkeypatch.context() as patch:
@@ -144,7 +144,7 @@ def test_what_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0.0 < (poor.value - best.value) / problem.value_at_zero <= poor.gap
 
 
-def test_beyond_double_precision_the_gap_is_still_honest() -> None:
+def test_optimum_has_an_honest_gap_beyond_double_precision() -> None:
     loss = get_loss("hinge")
     X, y = made(loss, 200, 8, scales=np.logspace(0, 6, 8))
     problem = Problem(X, y, loss, 1e-8)
@@ -164,7 +164,7 @@ def test_beyond_double_precision_the_gap_is_still_honest() -> None:
     [loss for loss in CASES if loss.name not in {"logistic", "squared", "squared_hinge", "expectile"}],
     ids=case_id,
 )
-def test_pieces_are_the_conjugates(loss: Loss) -> None:
+def test_quadratic_pieces_are_the_conjugates(loss: Loss) -> None:
     X, y = made(loss, 30, 3)
     weights = np.random.default_rng(1).uniform(0.1, 5.0, 30)
     weights[4] = 0.0
@@ -182,7 +182,7 @@ def test_pieces_are_the_conjugates(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("name", ["logistic", "squared", "squared_hinge"])
-def test_other_conjugates_have_no_pieces(name: str) -> None:
+def test_quadratic_pieces_are_none_for_other_conjugates(name: str) -> None:
     X, y = made(get_loss(name), 10, 3)
     problem = Problem(X, np.sign(y), name)
     assert quadratic_pieces(problem) is None
@@ -191,7 +191,7 @@ def test_other_conjugates_have_no_pieces(name: str) -> None:
 # --------------------------------------------------------------------------- other people's solvers
 
 
-def test_ridge() -> None:
+def test_optimum_agrees_with_ridge() -> None:
     X, y = made(get_loss("squared"), 100, 6)
     weights = np.random.default_rng(0).uniform(0.1, 2.0, 100)
     problem = Problem(X, y, "squared", 0.7, sample_weight=weights)
@@ -200,7 +200,7 @@ def test_ridge() -> None:
 
 
 @pytest.mark.parametrize("strength", [0.01, 1.0, 100.0])
-def test_logistic_regression(strength: float) -> None:
+def test_optimum_agrees_with_logistic_regression(strength: float) -> None:
     X, y = made(get_loss("logistic"), 200, 6)
     weights = np.random.default_rng(0).uniform(0.1, 2.0, 200)
     problem = Problem(X, y, "logistic", 1.0 / strength, sample_weight=weights)
@@ -212,7 +212,7 @@ def test_logistic_regression(strength: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
-def test_linear_support_vector_classifier(name: str) -> None:
+def test_optimum_agrees_with_linear_svc(name: str) -> None:
     X, y = made(get_loss(name), 150, 5)
     problem = Problem(X, y, name, 2.0)
     # scikit-learn minimises ½‖θ‖² + CΣℓ; its squared hinge has no ½.
@@ -225,7 +225,7 @@ def test_linear_support_vector_classifier(name: str) -> None:
     assert problem.objective(other) >= problem.optimum().value * (1.0 - 1e-13)
 
 
-def test_linear_support_vector_regression() -> None:
+def test_optimum_agrees_with_linear_svr() -> None:
     loss = get_loss("epsilon_insensitive", epsilon=0.2)
     X, y = made(loss, 120, 4)
     problem = Problem(X, y, loss, 4.0)
@@ -236,7 +236,7 @@ def test_linear_support_vector_regression() -> None:
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9])
-def test_quantiles_against_a_quadratic_program(quantile: float) -> None:
+def test_optimum_of_quantiles_agrees_with_a_quadratic_program(quantile: float) -> None:
     """The primal with slack variables, by a general-purpose solver."""
     loss = get_loss("quantile", quantile=quantile)
     X, y = made(loss, 25, 3)
@@ -266,7 +266,7 @@ def test_quantiles_against_a_quadratic_program(quantile: float) -> None:
     np.testing.assert_allclose(problem.optimum().theta, found.x[:d], rtol=0, atol=1e-4)
 
 
-def test_absolute_loss_against_linear_programming() -> None:
+def test_optimum_of_the_absolute_loss_agrees_with_linear_programming() -> None:
     """With σ → 0 the problem is a linear program; its optimum bounds ours from both sides."""
     X, y = made(get_loss("absolute"), 40, 3)
     assert isinstance(X, np.ndarray)
@@ -287,7 +287,7 @@ def test_absolute_loss_against_linear_programming() -> None:
 
 
 @pytest.mark.skipif(not (DATA / "a9a.bz2").exists(), reason="the data set is not here")
-def test_a9a() -> None:
+def test_optimum_of_a9a_agrees_with_logistic_regression() -> None:
     X, y = load_svmlight_file(str(DATA / "a9a.bz2"))
     problem = Problem(X, y, "logistic", 1.0 / 9.0, 9)
     found = problem.optimum()

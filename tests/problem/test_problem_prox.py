@@ -65,7 +65,7 @@ def reduced_slopes(loss: Loss, s: Fraction, b: Fraction) -> list[Fraction | None
 @every
 @settings(max_examples=100, deadline=None)
 @given(zeta=zetas, h=steps, weight=weights, label=labels, target=regression_targets, start=starts)
-def test_optimality_condition(
+def test_dual_prox_meets_its_optimality_condition(
     loss: Loss, zeta: float, h: float, weight: float, label: float, target: float, start: float
 ) -> None:
     """0 ∈ s − ζ + h(∂ℓ*(s/w) − s/(wβ)), to 1e-12 of 1 + |ζ| + h|b|."""
@@ -106,14 +106,18 @@ def assert_logistic_condition(s: float, zeta: float, h: float, b: float, weight:
 
 @settings(max_examples=600, deadline=None)
 @given(zeta=zetas, h=steps, weight=weights, b=labels, start=starts)
-def test_logistic_from_any_start(zeta: float, h: float, weight: float, b: float, start: float) -> None:
+def test_logistic_dual_prox_is_right_from_any_start(
+    zeta: float, h: float, weight: float, b: float, start: float
+) -> None:
     s = losses.weighted_dual_prox(get_loss("logistic"), zeta, h, b, weight, start)
     assert_logistic_condition(s, zeta, h, b, weight, 1e-12 * (1.0 + abs(zeta) + h))
 
 
 @settings(max_examples=300, deadline=None)
 @given(offset=signed(-9.0, 0.0), h=powers(2.0, 8.0), start=starts)
-def test_logistic_where_the_equation_is_nearly_flat(offset: float, h: float, start: float) -> None:
+def test_logistic_dual_prox_is_right_where_the_equation_is_nearly_flat(
+    offset: float, h: float, start: float
+) -> None:
     # ζ/h = 2 and a large h: G, G' and G'' all but vanish at the root, and Newton alone converges linearly.
     zeta = 2.0 * h * (1.0 + offset)
     s = losses.weighted_dual_prox(get_loss("logistic"), zeta, h, 1.0, 1.0, start)
@@ -139,7 +143,7 @@ class CountedExponentials:
         return float(self._solve(r, c, start))
 
 
-def test_logistic_iteration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logistic_dual_prox_takes_few_exponentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few exponentials over hard inputs, bisections included."""
     solve = CountedExponentials(monkeypatch)
     rng = np.random.default_rng(1)
@@ -154,7 +158,9 @@ def test_logistic_iteration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("distance", "most"), [(1e-5, 1), (0.2, 2), (0.5, 3)])
-def test_logistic_warm_start_is_worth_it(monkeypatch: pytest.MonkeyPatch, distance: float, most: int) -> None:
+def test_logistic_dual_prox_is_faster_from_a_warm_start(
+    monkeypatch: pytest.MonkeyPatch, distance: float, most: int
+) -> None:
     solve = CountedExponentials(monkeypatch)
     for c in (1e-3, 1.0, 1e3, 1e6):
         for t in (-3.0, 0.2, 5.0):
@@ -173,7 +179,7 @@ def objective(loss: Loss, s: float, zeta: float, h: float, b: float, weight: flo
 
 
 @every
-def test_numerical_argmin(loss: Loss) -> None:
+def test_dual_prox_is_the_numerical_argmin(loss: Loss) -> None:
     rng = np.random.default_rng(7)
     for b in (-1.0, 1.0):
         for _ in range(25):
@@ -194,7 +200,7 @@ def test_numerical_argmin(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", SMOOTH, ids=case_id)
-def test_fixed_point(loss: Loss) -> None:
+def test_dual_prox_stays_at_a_solution(loss: Loss) -> None:
     """With ζ = s + h(u − s/β) and s = ℓ'(u), the prox is s: the tips of a solution stay where they are."""
     rng = np.random.default_rng(9)
     for b in (-1.0, 1.0):
@@ -208,7 +214,9 @@ def test_fixed_point(loss: Loss) -> None:
 @every
 @settings(max_examples=50, deadline=None)
 @given(zeta=st.floats(-5.0, 5.0), h=powers(-2.0, 2.0), weight=powers(-1.0, 1.0), b=labels)
-def test_the_whole_conjugate_s_prox(loss: Loss, zeta: float, h: float, weight: float, b: float) -> None:
+def test_weighted_conjugate_prox_meets_the_identity_of_moreau(
+    loss: Loss, zeta: float, h: float, weight: float, b: float
+) -> None:
     """argmin (s − ζ)²/(2h) + wℓ*(s/w) is s = wℓ'(u) with u = (ζ − s)/h: Moreau's identity."""
     s = losses.weighted_conjugate_prox(loss, loss.beta, zeta, h, b, weight, 0.0)
     margin = (zeta - s) / h

@@ -55,7 +55,7 @@ def test_linear_prox_is_the_argmin(loss: Loss, step: float) -> None:
 
 
 @pytest.mark.parametrize("loss", CASES, ids=case_id)
-def test_linear_dual_prox_equals_moreau_s_form(loss: Loss) -> None:
+def test_linear_dual_prox_equals_the_form_of_moreau(loss: Loss) -> None:
     rng = np.random.default_rng(0)
     for seed in range(20):
         term = linear(loss, seed)
@@ -91,7 +91,7 @@ def test_linear_dual_prox_needs_no_condition_on_the_step(loss: Loss) -> None:
         Term.dual_prox(term, z, step, term.smoothness)
 
 
-def test_a_problem_s_terms_are_its_samples() -> None:
+def test_problem_terms_are_its_samples() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((6, 3)), rng.choice([-1.0, 1.0], 6)
     weights = rng.uniform(0.5, 2.0, 6)
@@ -107,7 +107,7 @@ def test_a_problem_s_terms_are_its_samples() -> None:
 
 
 @pytest.mark.parametrize("loss", CASES, ids=case_id)
-def test_linear_conjugate_and_its_domain(loss: Loss) -> None:
+def test_linear_conjugate_is_finite_in_its_domain(loss: Loss) -> None:
     term = linear(loss, 5)
     theta = np.random.default_rng(2).standard_normal(4)
     s = term.gradient(theta)
@@ -119,7 +119,7 @@ def test_linear_conjugate_and_its_domain(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("constant", ["row", "weight"])
-def test_a_constant_term(constant: str) -> None:
+def test_linear_term_may_be_constant(constant: str) -> None:
     loss = get_loss("logistic")
     x = np.zeros(2) if constant == "row" else np.ones(2)
     term = LinearTerm(x, 1.0, 0.0 if constant == "weight" else 2.0, loss)
@@ -140,7 +140,7 @@ def multinomial(seed: int = 0, n_classes: int = 3, weight: float = 1.4) -> Multi
     return MultinomialLogisticTerm(rng.standard_normal(4), int(rng.integers(n_classes)), n_classes, weight)
 
 
-def test_multinomial_value_and_gradient() -> None:
+def test_multinomial_value_and_gradient_are_the_literal_ones() -> None:
     term = multinomial()
     theta = np.random.default_rng(1).standard_normal(12)
     margins = theta.reshape(3, 4) @ term.x
@@ -191,7 +191,7 @@ def test_multinomial_prox_meets_its_condition(seed: int, n_classes: int, step: f
     assert np.abs(residual).max() <= 1e-12 * sum(sizes) + 1e-14 * math.prod(sizes)
 
 
-def test_multinomial_prox_against_a_general_solver() -> None:
+def test_multinomial_prox_agrees_with_a_general_solver() -> None:
     term = multinomial(4)
     center = np.random.default_rng(0).standard_normal(12)
 
@@ -205,7 +205,7 @@ def test_multinomial_prox_against_a_general_solver() -> None:
     np.testing.assert_allclose(term.prox(center, 0.7), found.x, rtol=0, atol=1e-7)
 
 
-def test_multinomial_dual_prox_is_moreau_s() -> None:
+def test_multinomial_dual_prox_is_that_of_moreau() -> None:
     rng = np.random.default_rng(0)
     for seed in range(20):
         term = multinomial(seed)
@@ -221,7 +221,7 @@ def test_multinomial_dual_prox_is_moreau_s() -> None:
         Term.dual_prox(term, z, term.smoothness, term.smoothness)
 
 
-def test_multinomial_fenchel_young() -> None:
+def test_multinomial_conjugate_meets_fenchel_young() -> None:
     rng = np.random.default_rng(3)
     for seed in range(10):
         term = multinomial(seed)
@@ -245,7 +245,7 @@ def multinomial_problem() -> tuple[GeneralProblem, np.ndarray, np.ndarray]:
     return multinomial_terms(X, y, [0.5, 0.2, 0.3], 3, n_classes=4), X, y
 
 
-def test_general_gap_is_a_bound() -> None:
+def test_general_problem_gap_is_a_bound() -> None:
     problem, _, _ = multinomial_problem()
     rng = np.random.default_rng(0)
     best = minimize(problem.objective, np.zeros(12), jac=problem.gradient, tol=1e-12).fun
@@ -286,7 +286,7 @@ def test_general_problem_of_linear_terms_is_the_linear_problem() -> None:
     )
 
 
-def test_larger_smoothness_is_kept() -> None:
+def test_general_problem_keeps_a_larger_smoothness() -> None:
     problem, _, _ = multinomial_problem()
     terms = [problem.terms[a:b] for a, b in pairwise(problem.node_starts)]
     raised = GeneralProblem(terms, 12, problem.sigma, smoothness=2.0 * problem.smoothness)
@@ -296,7 +296,7 @@ def test_larger_smoothness_is_kept() -> None:
         GeneralProblem(terms, 12, problem.sigma, smoothness=0.5 * problem.smoothness)
 
 
-def test_constant_terms_and_empty_nodes() -> None:
+def test_general_problem_takes_constant_terms_and_empty_nodes() -> None:
     zero = MultinomialLogisticTerm(np.zeros(2), 1, 3)
     problem = GeneralProblem([[zero], []], 6, 1.0)
     assert zero.constant
@@ -327,7 +327,7 @@ class Ball(Term):
         return (center + step * self.center) / (1.0 + step)
 
 
-def test_a_term_from_outside() -> None:
+def test_general_problem_takes_a_term_from_outside() -> None:
     rng = np.random.default_rng(0)
     term = Ball(rng.standard_normal(3))
     problem = GeneralProblem([[term], [Ball(np.zeros(3))]], 3, 0.5)
