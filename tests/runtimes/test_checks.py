@@ -42,7 +42,7 @@ def test_checks_are_few_and_the_run_ends_in_time(method: str, loss: str) -> None
     assert run.columns["dual"][-1] <= best * (1.0 + 1e-14)
 
 
-def test_the_centres_say_what_the_duals_do() -> None:
+def test_run_gap_is_that_of_its_dual_variables() -> None:
     problem = make_problem()
     run = adfs.simulate("adfs", problem, NETWORK, tol=1e-9)
     assert run.dual is not None
@@ -82,7 +82,7 @@ def test_dual_ascent_keeps_to_the_budget() -> None:
     assert short.columns["passes"][-1] <= 4.1  # passes that were tried in vain do not count
 
 
-def test_a_run_that_was_stopped_ends_where_one_that_was_not_does(tmp_path: Path) -> None:
+def test_run_that_was_stopped_ends_where_one_that_was_not_does(tmp_path: Path) -> None:
     problem = make_problem()
     whole = adfs.simulate("adfs", problem, NETWORK, tol=1e-7, seed=2)
     path = tmp_path / "run.checkpoint"
@@ -127,7 +127,7 @@ for d in (40, 200, 700):
 """
 
 
-def test_the_spectrum_of_the_data_does_not_depend_on_threads() -> None:
+def test_batch_smoothness_does_not_depend_on_threads() -> None:
     found = set()
     for threads in ("1", "2", "4"):
         environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
@@ -138,7 +138,7 @@ def test_the_spectrum_of_the_data_does_not_depend_on_threads() -> None:
     assert len(found) == 1
 
 
-def test_one_node_computes_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_one_node_computes_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("nobody needs it")
 
@@ -149,7 +149,7 @@ def test_one_node_computes_no_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
         adfs.simulate("agd", problem, max_passes=1)
 
 
-def test_a_stretch_of_nothing_but_messages() -> None:
+def test_run_goes_through_a_stretch_of_nothing_but_messages() -> None:
     rng = np.random.default_rng(3)
     for seed in range(12):
         X = rng.standard_normal((4, 2))

@@ -30,11 +30,11 @@ def durations(m: int, count: int, **keywords: object) -> np.ndarray:
         (300, "scaled", scipy.stats.expon(scale=300)),
     ],
 )
-def test_m_samples_take_a_gamma_time_or_m_times_one(m, batch, law):
+def test_durations_of_m_samples_are_gamma_or_m_times_one(m, batch, law):
     assert scipy.stats.kstest(durations(m, 5000, batch=batch), law.cdf).pvalue > 0.01
 
 
-def test_messages_are_exponential_of_mean_tau_and_the_two_ways_are_independent():
+def test_clock_messages_are_exponential_and_independent_both_ways():
     # Two nodes that do nothing but exchange: what they gain on each other tells both delays.
     problem = adfs.Problem(np.ones((2, 1)), np.ones(2), loss="squared", n_nodes=2)
     network = adfs.Network("path:2")
@@ -48,7 +48,7 @@ def test_messages_are_exponential_of_mean_tau_and_the_two_ways_are_independent()
     assert 7.0 < np.diff(found.latest).mean() < 10.5
 
 
-def test_theorem_4_s_bound_holds_and_is_far_from_tight():
+def test_theorem_4_bound_holds_and_is_far_from_tight():
     frame = theorem4_table(30_000)
     assert (frame["measured"] <= frame["bound"]).all()
     assert frame["holds"].any()

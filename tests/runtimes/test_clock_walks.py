@@ -64,7 +64,7 @@ def literal_walk(parameters, network, delays, stop, *, seed=0, blocking=False, s
 # --------------------------------------------------------------------------- closed forms
 
 
-def test_two_nodes_with_fixed_delays():
+def test_clock_of_two_nodes_with_fixed_delays_has_its_closed_form():
     """Both ends do the same at the same times, so every method has its closed form."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((10, 3))
@@ -91,7 +91,7 @@ def test_two_nodes_with_fixed_delays():
     np.testing.assert_array_equal(zero.latest, k)
 
 
-def test_block_adfs_computes_or_gossips_as_its_coins_say():
+def test_clock_of_block_adfs_follows_its_coins():
     problem, network = make_case()
     parameters = BlockParameters.tuned(problem, network)
     process = start("adfs-block", problem, network, seed=4)
@@ -100,7 +100,7 @@ def test_block_adfs_computes_or_gossips_as_its_coins_say():
     assert found.latest[0] == 3.0 * gossips.sum() + (~gossips).sum()
 
 
-def test_one_node_takes_the_sum_of_its_draws():
+def test_clock_of_one_node_takes_the_sum_of_its_draws():
     problem = make_case()[0].merged()
     network = adfs.Network("path:1")
     uniforms = np.array([((draws(9, k, 0, 6 << 24)[0] >> 11) + 1) * 2.0**-53 for k in range(100)])
@@ -108,7 +108,7 @@ def test_one_node_takes_the_sum_of_its_draws():
     np.testing.assert_allclose(found.latest[1:], np.cumsum(-np.log(uniforms)), rtol=1e-13)
 
 
-def test_without_communication_nodes_go_their_own_ways():
+def test_clock_without_communication_lets_nodes_go_their_own_ways():
     problem, network = make_case()
     n = network.n_nodes
     alone = SimpleNamespace(node_probability=np.full(n, 1.0 / n), edge_probability=np.zeros(network.n_edges))
@@ -123,7 +123,7 @@ def test_without_communication_nodes_go_their_own_ways():
 
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
 @pytest.mark.parametrize("blocking", [False, True])
-def test_events_go_as_the_twin_says(schedule, blocking):
+def test_clock_times_events_as_its_twin_does(schedule, blocking):
     problem, network = make_case()
     parameters = Parameters.tuned(problem, network)
     rng = np.random.default_rng(2)
@@ -140,7 +140,7 @@ def test_events_go_as_the_twin_says(schedule, blocking):
     np.testing.assert_allclose(clock.times, expected, rtol=1e-12)
 
 
-def test_rounds_wait_for_neighbours_and_for_nobody_else():
+def test_clock_rounds_wait_for_neighbours_and_for_nobody_else():
     problem, _ = make_case(n=5)
     network = adfs.Network("path:5")
     delays = Delays(tau=[1.0, 2.0, 3.0, 4.0], speed=[1.0, 1.0, 1.0, 1.0, 0.01], **FIXED)
@@ -157,7 +157,7 @@ def test_rounds_wait_for_neighbours_and_for_nobody_else():
     assert clock.times[0] < sizes[4] / 0.01 < clock.times[1]
 
 
-def test_a_schedule_is_the_same_with_and_without_sampling_tables():
+def test_schedule_is_the_same_with_and_without_sampling_tables():
     problem, network = make_case()
     for kind in ("iid", "poisson"):
         process = METHODS["adfs"].start(
@@ -172,7 +172,7 @@ def test_a_schedule_is_the_same_with_and_without_sampling_tables():
 
 
 @pytest.mark.parametrize("name", ["adfs", "adfs-block", "msda", "esdacd", "dagd", "point-saga"])
-def test_times_are_reproducible_and_do_not_depend_on_where_one_looks(name):
+def test_clock_times_are_the_same_again_and_wherever_one_looks(name):
     problem, network = make_case()
     positions = [0, 1, 17, 60, 60, 200]
     first = times_of(name, problem, network, Delays(tau=4.0), positions, seed=8)
@@ -186,7 +186,7 @@ def test_times_are_reproducible_and_do_not_depend_on_where_one_looks(name):
     assert other.latest[-1] != first.latest[-1]
 
 
-def test_poisson_times_do_not_depend_on_where_one_looks():
+def test_clock_times_of_poisson_events_are_the_same_wherever_one_looks():
     problem, network = make_case()
     many = times_of("adfs", problem, network, Delays(tau=4.0), np.linspace(0, 300, 41), schedule="poisson")
     once = times_of("adfs", problem, network, Delays(tau=4.0), [300.0], schedule="poisson")
@@ -195,7 +195,7 @@ def test_poisson_times_do_not_depend_on_where_one_looks():
 
 @pytest.mark.parametrize("law", ["fixed", "exponential"])
 @pytest.mark.parametrize("name", ["adfs", "msda", "adfs-block", "dagd"])
-def test_time_is_homogeneous_in_all_delays_and_grows_with_tau(name, law):
+def test_clock_times_are_homogeneous_in_all_delays_and_grow_with_tau(name, law):
     problem, network = make_case()
     at = np.arange(0, 300, 30)
     one = times_of(name, problem, network, Delays(tau=3.0, law=law), at).latest
@@ -208,7 +208,7 @@ def test_time_is_homogeneous_in_all_delays_and_grows_with_tau(name, law):
         last = now
 
 
-def test_blocking_takes_longer_and_stragglers_too():
+def test_clock_takes_longer_with_blocking_and_stragglers():
     problem, network = make_case()
     at = np.arange(0, 2000, 100)
     free = times_of("adfs", problem, network, Delays(tau=3.0, **FIXED), at).latest
@@ -219,7 +219,7 @@ def test_blocking_takes_longer_and_stragglers_too():
     assert times_of("adfs", problem, network, slow, at).latest[-1] > 1.05 * free[-1]
 
 
-def test_a_budget_of_time_becomes_one_of_events():
+def test_position_at_turns_a_budget_of_time_into_one_of_events():
     problem, network = make_case()
     for name, schedule in (("adfs", "iid"), ("adfs", "poisson"), ("msda", "iid")):
         parameters = METHODS[name].parameters(problem, network)
@@ -234,7 +234,7 @@ def test_a_budget_of_time_becomes_one_of_events():
         position_at(clock, 1.0)
 
 
-def test_a_run_gets_its_times_and_gets_them_again_for_another_tau():
+def test_with_times_gives_a_run_its_times_and_others_for_another_tau():
     problem, network = make_case()
     for name in ("adfs", "point-saga", "agd", "dsba"):
         run = adfs.simulate(name, problem, network, seed=2, max_passes=20)
@@ -251,7 +251,7 @@ def test_a_run_gets_its_times_and_gets_them_again_for_another_tau():
     assert list(with_times(near, problem, network, Delays(tau=10.0)).frame["time"]) == list(far.frame["time"])
 
 
-def test_a_clock_needs_the_sizes_of_the_nodes_and_nothing_else_of_the_data():
+def test_clock_needs_the_sizes_of_the_nodes_and_no_other_data():
     problem, network = make_case()
     for name in ("msda", "esdacd", "point-saga", "agd"):
         a = times_of(name, problem, network, Delays(), [0, 30])
@@ -276,13 +276,13 @@ def test_a_clock_needs_the_sizes_of_the_nodes_and_nothing_else_of_the_data():
         ({"seed": -1}, "seed must lie in"),
     ],
 )
-def test_delays_that_make_no_sense_are_refused(change, message):
+def test_delays_refuse_what_makes_no_sense(change, message):
     problem, network = make_case()
     with pytest.raises(adfs.InputError, match=message):
         Clock("adfs", Parameters.tuned(problem, network), problem, network, Delays(**change))
 
 
-def test_positions_must_go_forward():
+def test_clock_positions_must_go_forward():
     problem, network = make_case()
     with pytest.raises(adfs.InputError, match="do not decrease"):
         times_of("adfs", problem, network, Delays(), [5, 3])

@@ -51,7 +51,7 @@ def run_on_threads(case: Case, size: int, **more: Any) -> list[adfs.Run]:
 
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.soak), 3])
 @pytest.mark.parametrize("method", NETWORKED)
-def test_every_method_has_the_bits_of_one_process(method: str, size: int) -> None:
+def test_run_on_threads_has_the_bits_of_one_process_for_every_method(method: str, size: int) -> None:
     loss = "logistic" if METHODS[method].needs_smooth else "hinge"
     case = Case(method=method, loss=loss, max_passes=3.0, record=("gap", "objective", "consensus"))
     expected = stamp(case.simulate())
@@ -59,19 +59,19 @@ def test_every_method_has_the_bits_of_one_process(method: str, size: int) -> Non
 
 
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
-def test_sparse_rows_and_both_schedules(schedule: str) -> None:
+def test_run_on_threads_has_the_same_bits_on_sparse_rows_and_schedules(schedule: str) -> None:
     case = Case(schedule=schedule, sparse=True, max_passes=3.0)
     assert {stamp(run) for run in run_on_threads(case, 3)} == {stamp(case.simulate())}
 
 
 @pytest.mark.parametrize("method", ["adfs", "extra"])
-def test_a_run_that_ends_by_its_tolerance_ends_at_the_same_place(method: str) -> None:
+def test_run_on_threads_ends_by_its_tolerance_at_the_same_place(method: str) -> None:
     case = Case(method=method)
     asked = {"record": None, "tol": 1e-6, "max_passes": None}
     assert {stamp(run) for run in run_on_threads(case, 3, **asked)} == {stamp(case.simulate(**asked))}
 
 
-def test_a_start_and_the_dual_of_the_end() -> None:
+def test_run_on_threads_takes_a_start_and_returns_its_duals() -> None:
     case = Case(max_passes=4.0)
     first = case.simulate()
     assert first.dual is not None
@@ -104,7 +104,7 @@ def test_a_start_and_the_dual_of_the_end() -> None:
     assert {stamp(run) for run in on_threads(2, run)} == {stamp(again)}
 
 
-def test_checkpoints_of_several_processes(tmp_path: Any) -> None:
+def test_checkpoint_of_several_processes_resumes_with_the_same_bits(tmp_path: Any) -> None:
     case = Case(max_passes=6.0)
     run_on_threads(case, 2, max_passes=2.0, checkpoint=tmp_path / "run")
     assert (tmp_path / "run" / "ended.json").exists()
@@ -118,7 +118,7 @@ def test_checkpoints_of_several_processes(tmp_path: Any) -> None:
     assert not (tmp_path / "run" / "ended.json").exists()
 
 
-def test_a_second_run_where_a_live_one_keeps_its_checkpoints_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_folder_of_a_live_run_refuses_a_second_run(tmp_path: Path) -> None:
     """Of several processes and of one; a lock that a dead run has left holds nothing."""
     case = Case(max_passes=2.0)
 
@@ -149,7 +149,7 @@ def test_a_second_run_where_a_live_one_keeps_its_checkpoints_is_refused(tmp_path
     run_on_threads(case, 2, checkpoint=tmp_path / "run")
 
 
-def test_what_differs_is_refused_everywhere() -> None:
+def test_run_method_refuses_different_options_on_all_ranks() -> None:
     case = Case()
 
     def run(cluster: Threads) -> str:
@@ -211,7 +211,7 @@ DENSE_ONLY = ("balanced", "huber", "block")
     ("name", "sparse"),
     [(name, kind) for name in FITS for kind in (False, True) if not kind or name not in DENSE_ONLY],
 )
-def test_every_fit_has_the_bits_of_one_process(name: str, sparse: bool) -> None:
+def test_estimators_on_threads_have_the_bits_of_one_process(name: str, sparse: bool) -> None:
     kind, estimator = FITS[name]
     X, y, weights = data(kind)
     rows: Any = sp.csr_array(X) if sparse else X
@@ -234,7 +234,7 @@ def test_every_fit_has_the_bits_of_one_process(name: str, sparse: bool) -> None:
             assert model.predict(rows).tolist() == expected.predict(rows).tolist()
 
 
-def test_a_process_may_lack_a_class() -> None:
+def test_classifier_fits_where_a_process_lacks_a_class() -> None:
     X, y, _ = data("binary")
     order = np.argsort(y, kind="stable")
     X, y = X[order], y[order]
@@ -247,7 +247,7 @@ def test_a_process_may_lack_a_class() -> None:
     assert {model.coef_.tobytes() for model in on_threads(2, fit)} == {expected.coef_.tobytes()}
 
 
-def test_mixed_rows_become_sparse_everywhere() -> None:
+def test_classifier_makes_mixed_rows_sparse_everywhere() -> None:
     X, y, _ = data("binary")
     expected = ADFSClassifier(n_nodes=2, random_state=0).fit(sp.csr_array(X), y)
 
@@ -259,7 +259,7 @@ def test_mixed_rows_become_sparse_everywhere() -> None:
     assert {model.coef_.tobytes() for model in on_threads(2, fit)} == {expected.coef_.tobytes()}
 
 
-def test_the_classes_of_all_processes_are_counted() -> None:
+def test_join_shards_counts_the_classes_of_all_processes() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)), np.repeat([0, 1, 2, 1], 10)
     problem = adfs.Problem(X, y, loss="multinomial", n_nodes=2)
@@ -325,7 +325,7 @@ def test_errors_carry_no_values_of_samples_to_other_ranks(kind: str, tmp_path: P
     assert "rank 1" in words or "all files" in words
 
 
-def test_words_of_other_libraries_stay_in_their_rank() -> None:
+def test_errors_keep_the_words_of_other_libraries_in_their_rank() -> None:
     def told(cluster: Threads) -> str:
         rows = np.array([["1", SECRET if cluster.rank == 0 else f"x{SECRET}"]] * 3, dtype=object)
         with cluster:
@@ -340,7 +340,7 @@ def test_words_of_other_libraries_stay_in_their_rank() -> None:
     assert f"x{SECRET}" in own
 
 
-def test_the_page_on_privacy_tells_what_every_method_sends() -> None:
+def test_privacy_page_tells_what_every_method_sends() -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "privacy.md"
     lines = page.read_text(encoding="utf-8").splitlines()
     rows = [line.split("|") for line in lines if line.startswith("| `")]
@@ -452,7 +452,9 @@ def request(**records: Any) -> fit_files.FitRequest:
         (request(search=SearchOptions(cv=3)), "--cv is None on rank 0 and 3 on rank 1"),
     ],
 )
-def test_command_lines_that_differ_are_refused_by_option(other: fit_files.FitRequest, words: str) -> None:
+def test_fit_command_refuses_different_command_lines_by_option(
+    other: fit_files.FitRequest, words: str
+) -> None:
     def fit(cluster: Threads) -> str:
         with pytest.raises(RefusalError) as refusal:
             fit_files._fit(cluster, other if cluster.rank else request(), lambda fitted: 0, [])
@@ -462,7 +464,7 @@ def test_command_lines_that_differ_are_refused_by_option(other: fit_files.FitReq
     assert on_threads(2, fit) == [sentence, sentence]
 
 
-def test_what_belongs_to_a_process_may_differ() -> None:
+def test_classifier_lets_what_belongs_to_a_process_differ() -> None:
     """Numbers of other kinds, random states that are objects, what is shown, and how rows are split."""
     X, y, _ = data("binary")
 

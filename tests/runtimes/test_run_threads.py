@@ -40,7 +40,7 @@ print(kept.columns["passes"][-1] >= passes - 0.1, file=sys.stderr)
 """
 
 
-def test_a_run_does_not_depend_on_the_threads_of_blas(tmp_path: Path) -> None:
+def test_run_does_not_depend_on_the_threads_of_blas(tmp_path: Path) -> None:
     found: list[str] = []
     for stage, threads in enumerate(("1", "2", "4"), start=1):
         environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}

@@ -42,7 +42,7 @@ def problem() -> adfs.Problem:
 NETWORK = adfs.Network("cycle:4")
 
 
-def test_reaches_the_optimum_and_says_so(problem: adfs.Problem) -> None:
+def test_simulate_reaches_the_optimum_and_says_so(problem: adfs.Problem) -> None:
     run = adfs.simulate(
         "adfs", problem, NETWORK, tol=1e-12, record=("suboptimality", "distance", "consensus")
     )
@@ -62,7 +62,7 @@ def test_reaches_the_optimum_and_says_so(problem: adfs.Problem) -> None:
 
 
 @pytest.mark.parametrize("method", ["adfs", "adfs-block", "qning", "lbfgs", "newton", "agd", "point-saga"])
-def test_a_run_that_does_not_converge_returns_the_best_point(method: str) -> None:
+def test_simulate_returns_the_best_point_if_it_does_not_converge(method: str) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 8)) * np.logspace(-2, 3, 8)
     problem = adfs.Problem(X, 1e3 * rng.standard_normal(60) + X[:, 0], "squared", sigma=1e-3)
@@ -75,7 +75,7 @@ def test_a_run_that_does_not_converge_returns_the_best_point(method: str) -> Non
             assert run.gap <= np.min(run.columns["gap"]) * (1.0 + 1e-9)
 
 
-def test_every_recorded_gap_is_a_bound(problem: adfs.Problem) -> None:
+def test_simulate_records_gaps_that_are_bounds(problem: adfs.Problem) -> None:
     run = adfs.simulate("adfs", problem, NETWORK, max_passes=20)
     best = problem.optimum().value
     rounding = 1e-14 * problem.value_at_zero
@@ -85,7 +85,9 @@ def test_every_recorded_gap_is_a_bound(problem: adfs.Problem) -> None:
 
 @pytest.mark.parametrize("schedule", ["iid", "poisson"])
 @pytest.mark.parametrize("method", EVENT_METHODS)
-def test_same_seed_same_bits_whatever_is_recorded(method: str, schedule: str, problem: adfs.Problem) -> None:
+def test_simulate_gives_the_same_bits_whatever_is_recorded(
+    method: str, schedule: str, problem: adfs.Problem
+) -> None:
     runs = [
         adfs.simulate(
             method, problem, NETWORK, events=5000, schedule=schedule, seed=5, record=Record(grid=grid)
@@ -97,14 +99,14 @@ def test_same_seed_same_bits_whatever_is_recorded(method: str, schedule: str, pr
     assert not np.array_equal(runs[0].theta, other.theta)
 
 
-def test_sparse_rows_give_the_bits_of_dense_ones(problem: adfs.Problem) -> None:
+def test_simulate_gives_the_same_bits_on_sparse_and_dense_rows(problem: adfs.Problem) -> None:
     rows = sp.csr_array(problem.X)
     sparse = adfs.Problem(rows, problem.y, sigma=problem.sigma, n_nodes=4)
     dense = adfs.simulate("adfs", problem, NETWORK, max_passes=10)
     assert np.array_equal(dense.theta, adfs.simulate("adfs", sparse, NETWORK, max_passes=10).theta)
 
 
-def test_budgets_end_a_run_where_they_say(problem: adfs.Problem) -> None:
+def test_simulate_ends_where_its_budgets_say(problem: adfs.Problem) -> None:
     by_events = adfs.simulate("adfs", problem, NETWORK, events=1234)
     assert by_events.frame["position"].iloc[-1] == 1234
     assert by_events.outcome is Outcome.OUT_OF_BUDGET
@@ -115,7 +117,7 @@ def test_budgets_end_a_run_where_they_say(problem: adfs.Problem) -> None:
     assert by_seconds.outcome is Outcome.OUT_OF_BUDGET
 
 
-def test_the_grid_and_the_measures_are_those_asked_for(problem: adfs.Problem) -> None:
+def test_record_has_the_grid_and_the_measures_asked_for(problem: adfs.Problem) -> None:
     record = Record(("objective",), nodes="each", grid=Grid(every=1.0))
     frame = adfs.simulate("adfs", problem, NETWORK, max_passes=5, record=record).frame
     assert len(frame) == 6
@@ -130,14 +132,14 @@ def test_the_grid_and_the_measures_are_those_asked_for(problem: adfs.Problem) ->
     assert counted["bytes"] == 8 * 4 * counted["messages"]
 
 
-def test_reading_at_x_and_at_v_differ_and_agree_in_the_end(problem: adfs.Problem) -> None:
+def test_simulate_reads_at_x_or_v_and_both_agree_in_the_end(problem: adfs.Problem) -> None:
     early = [adfs.simulate("adfs", problem, NETWORK, max_passes=2, read=read).theta for read in "xv"]
     late = [adfs.simulate("adfs", problem, NETWORK, max_passes=200, read=read).theta for read in "xv"]
     assert np.abs(early[0] - early[1]).max() > 1e-3
     assert np.abs(late[0] - late[1]).max() < 1e-9
 
 
-def test_what_is_added_to_the_frame_is_kept(problem: adfs.Problem, tmp_path: Path) -> None:
+def test_run_keeps_what_is_added_to_its_frame(problem: adfs.Problem, tmp_path: Path) -> None:
     run = adfs.simulate("adfs", problem, NETWORK, max_passes=3)
     assert list(run.columns) == list(run.frame)
     run.frame["mine"] = np.arange(len(run.frame), dtype=float)
@@ -148,7 +150,7 @@ def test_what_is_added_to_the_frame_is_kept(problem: adfs.Problem, tmp_path: Pat
     assert repr(run) == repr(Run.load(tmp_path / "run.adfs"))
 
 
-def test_a_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:
+def test_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:
     for method in ("adfs", "ns-adfs", "adfs-block", "newton"):
         run = adfs.simulate(method, problem, NETWORK, max_passes=3, seed=9)
         path = tmp_path / f"{method}.adfs"
@@ -163,7 +165,7 @@ def test_a_run_survives_its_file(problem: adfs.Problem, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["adfs", "ns-adfs", "adfs-block"])
-def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(
+def test_simulate_resumed_has_the_bits_of_a_run_that_never_stopped(
     method: str, problem: adfs.Problem, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.checkpoint"
@@ -175,7 +177,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(
     assert resumed.frame["messages"].iloc[-1] == whole.frame["messages"].iloc[-1]
 
 
-def test_a_checkpoint_of_another_run_is_refused(problem: adfs.Problem, tmp_path: Path) -> None:
+def test_checkpoint_of_another_run_is_refused(problem: adfs.Problem, tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
     adfs.simulate("adfs", problem, NETWORK, max_passes=1, checkpoint=path, seed=2)
     for change in ({"seed": 3}, {"parameters": "paper"}, {"schedule": "poisson"}):
@@ -188,7 +190,9 @@ def test_a_checkpoint_of_another_run_is_refused(problem: adfs.Problem, tmp_path:
         )
 
 
-def test_damaged_and_foreign_files_are_refused(problem: adfs.Problem, tmp_path: Path) -> None:
+def test_checkpoint_and_run_files_are_refused_if_damaged_or_foreign(
+    problem: adfs.Problem, tmp_path: Path
+) -> None:
     path = tmp_path / "run.checkpoint"
     adfs.simulate("adfs", problem, NETWORK, max_passes=1, checkpoint=path)
     content = path.read_bytes()
@@ -246,7 +250,7 @@ def forge(path: Path, kind: str, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", FORGED_CHECKPOINTS)
-def test_a_forged_checkpoint_is_refused_in_a_sentence(
+def test_checkpoint_that_was_forged_is_refused_in_a_sentence(
     kind: str, problem: adfs.Problem, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.checkpoint"
@@ -276,7 +280,9 @@ FORGED_RUNS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", FORGED_RUNS)
-def test_a_forged_run_is_refused_in_a_sentence(kind: str, problem: adfs.Problem, tmp_path: Path) -> None:
+def test_run_that_was_forged_is_refused_in_a_sentence(
+    kind: str, problem: adfs.Problem, tmp_path: Path
+) -> None:
     path = tmp_path / "run"
     adfs.simulate("adfs", problem, NETWORK, max_passes=1).save(path)
     changes, words = FORGED_RUNS[kind]
@@ -286,7 +292,7 @@ def test_a_forged_run_is_refused_in_a_sentence(kind: str, problem: adfs.Problem,
     assert str(path) in str(caught.value)
 
 
-def test_a_forged_container_takes_no_more_memory_than_its_size(tmp_path: Path) -> None:
+def test_read_container_refuses_a_forged_file_that_unpacks_to_more(tmp_path: Path) -> None:
     path = tmp_path / "run"
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **{"array/theta": np.zeros((1000, 1000))})
@@ -297,13 +303,15 @@ def test_a_forged_container_takes_no_more_memory_than_its_size(tmp_path: Path) -
             read_container(path, "run")
 
 
-def test_a_container_holds_no_objects(tmp_path: Path) -> None:
+def test_write_container_refuses_objects(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"[Oo]bject"):
         write_container(tmp_path / "x", "run", {}, {"bad": np.array([object()])})
     assert not (tmp_path / "x").exists()
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_container_leaves_the_old_file_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x"
     write_container(path, "run", {"a": 1}, {"b": np.arange(3)})
 
@@ -366,16 +374,16 @@ def kill_and_resume(tmp_path: Path, points: int, seed: int) -> None:
         assert np.array_equal(resumed.theta, whole.theta)
 
 
-def test_killed_runs_resume_with_the_same_bits(tmp_path: Path) -> None:
+def test_checkpoint_of_a_killed_run_resumes_with_the_same_bits(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 5, seed=0)
 
 
 @pytest.mark.soak
-def test_many_killed_runs_resume_with_the_same_bits(tmp_path: Path) -> None:
+def test_checkpoint_of_many_killed_runs_resumes_with_the_same_bits(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 50, seed=1)
 
 
-def test_ctrl_c_returns_what_there_is(problem: adfs.Problem) -> None:
+def test_simulate_returns_what_there_is_at_ctrl_c(problem: adfs.Problem) -> None:
     before = signal.getsignal(signal.SIGINT)  # a job in the background is started with Ctrl-C ignored
     timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -390,7 +398,7 @@ def test_ctrl_c_returns_what_there_is(problem: adfs.Problem) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_progress_goes_to_standard_error_when_asked(
+def test_simulate_shows_progress_on_standard_error_when_asked(
     problem: adfs.Problem, capsys: pytest.CaptureFixture[str]
 ) -> None:
     adfs.simulate("adfs", problem, NETWORK, tol=1e-6)
@@ -401,7 +409,7 @@ def test_progress_goes_to_standard_error_when_asked(
     assert "gap" in shown.err
 
 
-def test_a_problem_with_nothing_to_learn_is_solved_at_once() -> None:
+def test_simulate_solves_a_problem_with_nothing_to_learn_at_once() -> None:
     problem = adfs.Problem(np.zeros((4, 2)), [1, -1, 1, -1], n_nodes=2)
     run = adfs.simulate("adfs", problem, "path:2", tol=1e-9)
     assert run.outcome is Outcome.CONVERGED
@@ -409,7 +417,7 @@ def test_a_problem_with_nothing_to_learn_is_solved_at_once() -> None:
     assert not run.theta.any()
 
 
-def test_nodes_without_samples_agree_with_the_others() -> None:
+def test_simulate_makes_nodes_without_samples_agree_with_the_others() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 3))
     shards = [(X[:15], np.sign(X[:15, 0])), (np.empty((0, 3)), []), (X[15:], np.sign(X[15:, 0]))]
@@ -419,7 +427,7 @@ def test_nodes_without_samples_agree_with_the_others() -> None:
     assert np.abs(run.theta - problem.optimum().theta).max() < 1e-4
 
 
-def test_general_terms_run_and_are_certified() -> None:
+def test_simulate_runs_and_certifies_general_terms() -> None:
     from sklearn.datasets import load_iris
     from sklearn.linear_model import LogisticRegression
 
@@ -453,7 +461,9 @@ def test_general_terms_run_and_are_certified() -> None:
         ({"record": 5}, "record must be a measure"),
     ],
 )
-def test_bad_arguments_get_one_sentence(problem: adfs.Problem, arguments: dict, message: str) -> None:
+def test_simulate_refuses_bad_arguments_in_one_sentence(
+    problem: adfs.Problem, arguments: dict, message: str
+) -> None:
     call = {"method": "adfs", "network": NETWORK, "max_passes": 1.0} | arguments
     with pytest.raises(InputError, match=message):
         adfs.simulate(call.pop("method"), problem, call.pop("network"), **call)
@@ -466,7 +476,7 @@ def test_adfs_refuses_a_loss_that_is_not_smooth() -> None:
     assert adfs.simulate("ns-adfs", problem, tol=1e-3).converged
 
 
-def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> None:
+def test_simulate_takes_a_budget_of_idealised_time_and_records_times(problem: adfs.Problem) -> None:
     for method, law in (("adfs", "exponential"), ("adfs-block", "fixed"), ("point-saga", "exponential")):
         delays = Delays(tau=5.0, law=law)
         run = adfs.simulate(method, problem, NETWORK, time=500.0, delays=delays, tau=5.0)
@@ -480,7 +490,7 @@ def test_a_budget_of_idealised_time_and_its_columns(problem: adfs.Problem) -> No
     assert "time" not in plain.frame
 
 
-def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
+def test_simulate_resumes_general_terms_with_the_same_bits(tmp_path: Path) -> None:
     from literal_cases import multinomial_terms
 
     rng = np.random.default_rng(0)
@@ -504,7 +514,7 @@ def test_general_terms_resume_with_the_same_bits(tmp_path: Path) -> None:
         adfs.simulate("adfs", adfs.GeneralProblem(terms, 3 * 3), "path", max_passes=1.0, checkpoint=path)
 
 
-def test_general_problems_get_a_smoothness_that_works() -> None:
+def test_simulate_gives_general_problems_a_smoothness_that_works() -> None:
     from literal_cases import multinomial_terms
 
     rng = np.random.default_rng(0)

@@ -26,7 +26,7 @@ def problem_of(loss: str, n_nodes: int = 3) -> adfs.Problem:
 
 
 @pytest.mark.parametrize("loss", ["absolute", "quantile", "epsilon_insensitive", "hinge"])
-def test_a_gap_is_reached_in_a_tenth_of_the_passes(loss: str) -> None:
+def test_smoothing_reaches_a_gap_in_a_tenth_of_the_passes(loss: str) -> None:
     problem = problem_of(loss)
     options: dict[str, Any] = {"tol": 1e-6, "max_passes": 400}
     run = adfs.simulate("ns-adfs", problem, "path:3", parameters="smoothing", **options)
@@ -44,7 +44,7 @@ def test_a_gap_is_reached_in_a_tenth_of_the_passes(loss: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["absolute", "epsilon_insensitive", "hinge"])
-def test_rounded_kinks_are_near_the_loss_and_have_its_dual_variables(loss: str) -> None:
+def test_smoothed_problem_is_near_the_loss_and_has_its_dual_variables(loss: str) -> None:
     problem = problem_of(loss)
     theta = np.random.default_rng(0).normal(size=6)
     for width in (1.0, 1e-3):
@@ -56,7 +56,7 @@ def test_rounded_kinks_are_near_the_loss_and_have_its_dual_variables(loss: str) 
         assert round_ones.duality_gap(round_ones.slopes(theta), relative=False) >= 0.0
 
 
-def test_ranks_have_the_bits_of_one_process() -> None:
+def test_smoothing_on_ranks_has_the_bits_of_one_process() -> None:
     problem = problem_of("absolute")
     options = RunOptions(parameters="smoothing", max_passes=60.0, gather=True)
     whole = run_method("ns-adfs", problem, adfs.Network("path:3"), options)
@@ -79,7 +79,7 @@ def test_ranks_have_the_bits_of_one_process() -> None:
     assert {one.coef.tobytes() for one in on_threads(3, run)} == {whole.coef.tobytes()}
 
 
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+def test_smoothing_resumed_has_the_same_bits(tmp_path: Path) -> None:
     problem = problem_of("absolute")
     options: dict[str, Any] = {"parameters": "smoothing"}
     whole = adfs.simulate("ns-adfs", problem, "path:3", max_passes=120, **options)
@@ -89,7 +89,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     assert resumed.coef.tobytes() == whole.coef.tobytes()
 
 
-def test_smooth_losses_are_refused() -> None:
+def test_smoothing_refuses_smooth_losses() -> None:
     problem = adfs.Problem(np.eye(3), np.ones(3), loss="squared")
     with pytest.raises(InputError, match="'smoothing' takes the losses absolute"):
         adfs.simulate("ns-adfs", problem, parameters="smoothing", max_passes=1)

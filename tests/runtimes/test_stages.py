@@ -76,7 +76,7 @@ def simulate(name: str, schedule: str, stride: int, **more: Any) -> Run:
 
 
 @pytest.mark.parametrize(("name", "schedule", "stride"), CASES)
-def test_a_run_in_stages_has_the_same_bits_on_every_cluster(name: str, schedule: str, stride: int) -> None:
+def test_run_in_stages_has_the_same_bits_on_every_cluster(name: str, schedule: str, stride: int) -> None:
     whole = simulate(name, schedule, stride)
     assert whole.history is not None
     assert len(whole.history.stages) >= 3
@@ -108,7 +108,9 @@ def test_a_run_in_stages_has_the_same_bits_on_every_cluster(name: str, schedule:
 
 
 @pytest.mark.parametrize(("name", "schedule", "stride"), CASES)
-def test_resumed_between_and_at_checks(name: str, schedule: str, stride: int, tmp_path: Path) -> None:
+def test_run_in_stages_resumed_between_and_at_checks_has_the_same_bits(
+    name: str, schedule: str, stride: int, tmp_path: Path
+) -> None:
     whole = simulate(name, schedule, stride, max_passes=None, events=7 * stride + 11)
     assert len(whole.details["retunings"]) == 3
     path = tmp_path / "run"
@@ -124,7 +126,7 @@ def test_resumed_between_and_at_checks(name: str, schedule: str, stride: int, tm
     assert part.history.checks == whole.history.checks
 
 
-def test_what_is_recorded_changes_nothing() -> None:
+def test_run_in_stages_does_not_depend_on_what_is_recorded() -> None:
     bare = simulate("adfs", "iid", 120, record=Record(grid=Grid(every=3.0)))
     often = simulate("adfs", "iid", 120, record=Record(("gap", "consensus"), grid=Grid(every=0.25)))
     assert bare.details["retunings"] == often.details["retunings"]
@@ -133,7 +135,7 @@ def test_what_is_recorded_changes_nothing() -> None:
     assert unrecorded.details["retunings"][:2] == bare.details["retunings"][:2]
 
 
-def test_the_clock_charges_checks(tmp_path: Path) -> None:
+def test_clock_charges_the_checks_of_stages(tmp_path: Path) -> None:
     delays = Delays(tau=5.0, law="fixed")
     run = simulate("adfs-block", "iid", 15, delays=delays)
     history = run.history
