@@ -21,7 +21,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
-def test_known_answers(counter, key, answer):
+def test_draw_pairs_gives_the_known_answers_of_philox(counter, key, answer):
     c0, c1, c2, c3 = counter
     first, second = (np.array([word], dtype=np.uint64) for word in (c1 << 32 | c0, c2 << 32))
     draw_pairs(1, np.uint64(c3), np.uint64(key[1] << 32 | key[0]), first, second)
@@ -29,7 +29,7 @@ def test_known_answers(counter, key, answer):
     assert philox(counter, key) == answer
 
 
-def test_pairs_follow_the_documented_layout():
+def test_draw_pairs_follows_the_documented_layout():
     rng = np.random.default_rng(0)
     seed = 0xFEDCBA9876543210
     index = rng.integers(0, 2**63, 100, dtype=np.uint64)
@@ -43,17 +43,17 @@ def test_pairs_follow_the_documented_layout():
         )
 
 
-def test_domains_differ_for_the_same_counter():
+def test_draws_differ_between_domains_for_the_same_counter():
     assert len({draws(5, 7, 0, domain) for domain in Domain}) == len(Domain) == 7
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1, np.uint64(2**63), np.int32(3)])
-def test_seeds_that_are_accepted(seed):
+def test_check_seed_takes_whole_numbers_below_2_to_the_64(seed):
     assert check_seed(seed) == int(seed)
     assert type(check_seed(seed)) is int
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, "1", None, True, np.float64(2.0)])
-def test_seeds_that_are_refused(seed):
+def test_check_seed_refuses_other_seeds(seed):
     with pytest.raises(InputError, match="seed must"):
         check_seed(seed)

@@ -104,7 +104,7 @@ def assert_valid_order(events, n_nodes, edges):
 @both
 @pytest.mark.parametrize(("start", "stop"), [(0, 250), (0, 0), (17, 18), (90, 300)])
 @pytest.mark.parametrize("seed", [0, 2**64 - 1])
-def test_block_equals_the_literal_twin(kind, start, stop, seed):
+def test_schedule_block_equals_the_literal_twin(kind, start, stop, seed):
     schedule, _, _ = make(kind, seed)
     events = schedule.block(start, stop)
     assert [array.dtype for array in events] == [np.float64, np.int32, np.int32]
@@ -119,7 +119,7 @@ def test_block_equals_the_literal_twin(kind, start, stop, seed):
     shift=st.floats(0, 1),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_any_cut_gives_the_same_events_in_the_same_order(kind, cuts, shift, seed):
+def test_schedule_cut_anywhere_gives_the_same_events_in_the_same_order(kind, cuts, shift, seed):
     schedule, _, _ = make(kind, seed)
     marks = sorted(cut + (shift if kind == "poisson" else 0) for cut in cuts)
     whole = schedule.block(marks[0], marks[-1])
@@ -133,7 +133,7 @@ def test_any_cut_gives_the_same_events_in_the_same_order(kind, cuts, shift, seed
 @both
 @settings(max_examples=25)
 @given(size=st.integers(1, 300), start=st.integers(0, 50), length=st.integers(1, 300))
-def test_windows_of_any_size_give_the_same_events(kind, size, start, length):
+def test_schedule_windows_of_any_size_give_the_same_events(kind, size, start, length):
     schedule, _, _ = make(kind)
     whole = schedule.block(start, start + length)
     found = streamed(schedule, start, start + length, size=size)
@@ -143,7 +143,7 @@ def test_windows_of_any_size_give_the_same_events(kind, size, start, length):
 
 
 @both
-def test_a_stream_can_be_resumed_wherever_a_window_ended(kind):
+def test_schedule_stream_can_be_resumed_wherever_a_window_ended(kind):
     schedule, _, _ = make(kind)
     whole = sorted(as_list(schedule.block(0, 300)))
     for_iid, for_poisson = small_windows(7)
@@ -156,7 +156,7 @@ def test_a_stream_can_be_resumed_wherever_a_window_ended(kind):
 
 @both
 @pytest.mark.parametrize("nodes", [[0], [1], [2], [3], [4], [5], [0, 4], [4, 0, 0], [5, 2, 1], range(6), []])
-def test_nodes_see_what_the_global_schedule_has_for_them(kind, nodes):
+def test_schedule_of_some_nodes_has_what_the_global_one_has_for_them(kind, nodes):
     schedule, _, _ = make(kind)
     whole = schedule.block(30, 430)
     own = schedule.block(30, 430, nodes)
@@ -168,7 +168,7 @@ def test_nodes_see_what_the_global_schedule_has_for_them(kind, nodes):
 
 
 @both
-def test_a_process_with_its_own_tables_draws_the_same_rows(kind):
+def test_schedule_with_the_tables_of_one_process_draws_the_same_rows(kind):
     schedule, _, node_starts = make(kind)
     mine, _, _ = make(kind, node_ids=[4, 1])
     shift = {4: node_starts[4], 1: node_starts[1] - (node_starts[5] - node_starts[4])}
@@ -181,7 +181,7 @@ def test_a_process_with_its_own_tables_draws_the_same_rows(kind):
 
 
 @both
-def test_same_seed_same_bits_and_another_seed_others(kind):
+def test_schedule_has_the_same_bits_for_the_same_seed_alone(kind):
     first, again, other = (make(kind, seed)[0].block(0, 300) for seed in (5, 5, 6))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
     assert as_list(first) != as_list(other)
@@ -221,7 +221,7 @@ GOLDEN_FAR = {
 
 
 @both
-def test_fixed_events(kind):
+def test_schedule_events_never_change_for_a_seed(kind):
     """These never change: a saved run refers to its schedule by kind and seed."""
     schedule = make_schedule(
         kind,
@@ -242,7 +242,7 @@ def test_fixed_events(kind):
 
 
 @both
-def test_frequencies_of_actors_and_rows(kind):
+def test_schedule_draws_actors_and_rows_by_their_probabilities(kind):
     schedule, weights, node_starts = make(kind, seed=99)
     events = schedule.block(0, 200_000)
     seen = np.bincount(events.actor, minlength=11)
@@ -259,7 +259,7 @@ def test_frequencies_of_actors_and_rows(kind):
 
 
 @both
-def test_one_node_without_edges(kind):
+def test_schedule_takes_one_node_without_edges(kind):
     schedule = make_schedule(
         kind,
         seed=1,
@@ -279,7 +279,7 @@ def test_one_node_without_edges(kind):
 
 
 @both
-def test_without_tables_every_sample_is_minus_one(kind):
+def test_schedule_without_tables_has_samples_of_minus_one(kind):
     schedule = make_schedule(
         kind, seed=1, n_nodes=2, edges=[[0, 1]], node_probability=[0.4, 0.3], edge_probability=[0.3]
     )
@@ -289,7 +289,7 @@ def test_without_tables_every_sample_is_minus_one(kind):
 
 
 @both
-def test_only_communications(kind):
+def test_schedule_may_have_only_communications(kind):
     schedule = make_schedule(
         kind,
         seed=1,
@@ -304,7 +304,7 @@ def test_only_communications(kind):
 
 
 @both
-def test_a_node_that_nothing_happens_to(kind):
+def test_schedule_may_have_a_node_that_nothing_happens_to(kind):
     schedule = make_schedule(
         kind, seed=1, n_nodes=2, edges=[], node_probability=[1.0, 0.0], edge_probability=[]
     )
@@ -314,7 +314,7 @@ def test_a_node_that_nothing_happens_to(kind):
 
 
 @both
-def test_an_endless_stream_goes_on_where_it_was(kind):
+def test_schedule_stream_without_an_end_goes_on_where_it_was(kind):
     schedule, _, _ = make(kind)
     stream = schedule.windows(0, np.inf)
     ends, found = [], []
@@ -344,7 +344,7 @@ def test_an_endless_stream_goes_on_where_it_was(kind):
         ({"samples": AliasTables.build([1.0], [0, 1], node_ids=[2])}, "name node 2"),
     ],
 )
-def test_bad_schedules_are_refused(kind, change, match):
+def test_make_schedule_refuses_bad_input(kind, change, match):
     good = {
         "seed": 0,
         "n_nodes": 2,
@@ -369,19 +369,19 @@ def test_bad_schedules_are_refused(kind, change, match):
         ((0, 3, [-1]), "nodes must"),
     ],
 )
-def test_bad_ranges_are_refused(kind, arguments, match):
+def test_schedule_block_refuses_bad_ranges(kind, arguments, match):
     with pytest.raises(InputError, match=match):
         make(kind)[0].block(*arguments)
 
 
-def test_other_bad_requests():
+def test_schedule_refuses_half_times_and_unknown_kinds():
     with pytest.raises(InputError, match="whole times"):
         make("iid")[0].block(0.5, 2)
     with pytest.raises(InputError, match="did you mean 'poisson'"):
         make_schedule("poison", seed=0, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[])
 
 
-def test_a_schedule_cannot_be_changed():
+def test_schedule_cannot_be_changed():
     schedule, _, _ = make("iid")
     with pytest.raises(ValueError, match="read-only"):
         schedule.node_probability[0] = 1.0

@@ -30,7 +30,7 @@ def ring(n, seed=0, *, chance=0.3, rows=3):
     )
 
 
-def test_thresholds_are_the_poisson_law():
+def test_poisson_thresholds_are_the_poisson_law():
     count = np.arange(poisson.COUNT_THRESHOLDS.size)
     expected = stats.poisson.sf(count, poisson.CELL_MEAN)  # the upper tail, to all its digits
     tail = [2.0**-64 * (2**64 - threshold) for threshold in poisson.COUNT_THRESHOLDS.tolist()]
@@ -38,7 +38,7 @@ def test_thresholds_are_the_poisson_law():
     assert stats.poisson.sf(count.size, poisson.CELL_MEAN) < 2.0**-64
 
 
-def test_times_between_events_are_exponential():
+def test_poisson_schedule_has_exponential_times_between_events():
     schedule = ring(3, seed=11)
     events = schedule.block(0, 60_000)
     merged = np.sort(events.time)
@@ -51,7 +51,7 @@ def test_times_between_events_are_exponential():
 
 
 @pytest.mark.parametrize("length", [0.37, 1.0, 2.0, 5.3])
-def test_counts_in_disjoint_windows_are_poisson_and_independent(length):
+def test_poisson_schedule_has_independent_poisson_counts_in_windows(length):
     """Windows shorter and longer than a cell, whose length is 2 here."""
     schedule = make_schedule(
         "poisson", seed=4, n_nodes=1, edges=[], node_probability=[1.0], edge_probability=[]
@@ -67,7 +67,7 @@ def test_counts_in_disjoint_windows_are_poisson_and_independent(length):
     assert abs(stats.pearsonr(number[:-1], number[1:]).statistic) < 4.0 / np.sqrt(windows)
 
 
-def test_clocks_are_independent():
+def test_poisson_schedule_has_independent_clocks():
     schedule = ring(4, seed=2)
     events = schedule.block(0, 80_000)
     number = np.zeros((schedule.probability.size, 8000), dtype=int)
@@ -76,7 +76,7 @@ def test_clocks_are_independent():
     assert np.abs(correlation).max() < 4.5 / np.sqrt(8000)
 
 
-def test_many_nodes_through_many_windows():
+def test_poisson_schedule_of_many_nodes_is_the_same_over_many_windows():
     schedule = ring(5000, seed=8)
     stop = 60_000.0
     whole = schedule.block(0, stop)
@@ -94,7 +94,7 @@ def test_many_nodes_through_many_windows():
     assert sorted(some.time.tolist()) == sorted(whole.time[mine].tolist())
 
 
-def test_events_at_the_ends_of_cells_are_neither_lost_nor_doubled():
+def test_poisson_schedule_never_loses_or_doubles_events_at_ends_of_cells():
     """A range may begin and end right where a cell does, as rounding has it."""
     rate = 0.3
     schedule = make_schedule(
@@ -109,7 +109,7 @@ def test_events_at_the_ends_of_cells_are_neither_lost_nor_doubled():
 
 
 @pytest.mark.parametrize("size", [3, 40, 8192])
-def test_clocks_of_very_different_rates(monkeypatch, size):
+def test_poisson_schedule_takes_clocks_of_very_different_rates(monkeypatch, size):
     """Cells far longer than a window wait for many, cells far shorter open many at once."""
     monkeypatch.setattr(poisson, "LEAST_EVENTS", size)
     rates = np.array([1e-6, 3e-4, 0.02, 1.0, 5e-5, 0.1, 1e-3])
@@ -134,7 +134,7 @@ def test_clocks_of_very_different_rates(monkeypatch, size):
 
 
 @pytest.mark.parametrize("nodes", [None, [3, 4, 40]])
-def test_a_stream_that_runs_out_of_room_begins_again_with_more(monkeypatch, nodes):
+def test_poisson_stream_that_runs_out_of_room_begins_again_with_more(monkeypatch, nodes):
     schedule = ring(50)
     expected = schedule.block(0, 30_000, nodes)
     draw, failed = poisson._draw, []
@@ -155,7 +155,7 @@ def test_a_stream_that_runs_out_of_room_begins_again_with_more(monkeypatch, node
         assert np.array_equal(one[orders[0]], other[orders[1]])
 
 
-def test_too_little_room_is_noticed():
+def test_poisson_stream_notices_too_little_room():
     schedule = ring(50)
     everyone = np.ones(schedule.probability.size, dtype=bool)
     found = schedule._windows(0.0, 40_000.0, everyone, slack=0.2)
@@ -163,7 +163,7 @@ def test_too_little_room_is_noticed():
     assert sorted(times.tolist()) == sorted(schedule.block(0, 40_000).time.tolist())
 
 
-def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
+def test_poisson_schedule_keeps_its_own_copies_of_arrays():
     schedule = ring(6)
     nodes, links = np.array(schedule.node_probability), np.array(schedule.edge_probability)
     edges = np.array(schedule.edges)
@@ -177,7 +177,7 @@ def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
     assert mine.block(0, 500).time.tolist() == expected.time.tolist()
 
 
-def test_a_short_range_needs_little_memory():
+def test_poisson_schedule_needs_little_memory_for_a_short_range():
     schedule = ring(6)
     schedule.block(0, 100)
     tracemalloc.start()
@@ -187,7 +187,7 @@ def test_a_short_range_needs_little_memory():
     assert peak < 10**6
 
 
-def test_times_that_cannot_be_told_apart_are_refused():
+def test_poisson_schedule_refuses_times_that_cannot_be_told_apart():
     schedule = ring(6)
     assert schedule.block(2.0**52, 2.0**52 + 50.0).time.size > 0
     for ask in (schedule.block, schedule.windows):
@@ -195,7 +195,7 @@ def test_times_that_cannot_be_told_apart_are_refused():
             ask(2.0**53, 2.0**53 + 50.0)
 
 
-def test_a_stream_needs_some_two_hundred_bytes_per_clock():
+def test_poisson_stream_needs_some_two_hundred_bytes_per_clock():
     schedule = ring(20_000)
     next(schedule.windows(0, np.inf))  # compiled
     tracemalloc.start()
@@ -206,7 +206,7 @@ def test_a_stream_needs_some_two_hundred_bytes_per_clock():
     assert peak < 250 * schedule.probability.size
 
 
-def test_streams_by_turns_do_not_share_events(monkeypatch):
+def test_poisson_streams_by_turns_do_not_share_events(monkeypatch):
     schedule = ring(50)
     expected = [schedule.block(0, 3000), schedule.block(1234.5, 4000)]
     monkeypatch.setattr(poisson, "LEAST_EVENTS", 300)
@@ -219,7 +219,7 @@ def test_streams_by_turns_do_not_share_events(monkeypatch):
         assert sorted(times) == sorted(block.time.tolist())
 
 
-def test_one_node_of_a_large_network_costs_what_it_has():
+def test_poisson_schedule_of_one_node_costs_what_that_node_has():
     """A node among many generates its own events alone: so many in each window, from its clocks only."""
     schedule = ring(20_000)
     mine = (schedule.edges == 3).any(axis=1)
@@ -232,7 +232,7 @@ def test_one_node_of_a_large_network_costs_what_it_has():
     assert abs(computations - expected) < 6 * np.sqrt(expected)
 
 
-def test_equal_times_are_in_the_order_of_the_edges():
+def test_poisson_schedule_orders_equal_times_by_edges():
     """At time 2**52 times are whole numbers, and many are equal."""
     schedule = ring(40, chance=0.9)
     time, actor, _ = schedule.block(2.0**52 - 100.0, 2.0**52 + 1000.0)

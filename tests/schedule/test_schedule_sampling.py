@@ -33,7 +33,7 @@ def actor_probabilities(table):
 
 
 @given(weights)
-def test_table_gives_the_probabilities(values):
+def test_alias_tables_give_the_probabilities(values):
     tables = AliasTables.build(values, [0, len(values)])
     expected = np.array(values) / sum(values)
     # Each row's mass is a whole number of 2**-32 of a column; a tiny weight gets one unit from the largest.
@@ -42,7 +42,7 @@ def test_table_gives_the_probabilities(values):
 
 
 @given(weights)
-def test_weight_zero_is_unreachable_and_positive_weight_is_not(values):
+def test_alias_tables_reach_positive_weights_and_never_zero_ones(values):
     tables = AliasTables.build(values, [0, len(values)])
     threshold = (tables.packed >> np.uint64(32)).tolist()
     alias = (tables.packed & np.uint64(2**32 - 1)).tolist()
@@ -73,7 +73,7 @@ def compiled_sample(draw, packed, node_starts, node):
     return draw_sample(draw, packed, node_starts, node)
 
 
-def test_column_is_the_upper_half_of_the_product():
+def test_draw_column_is_the_upper_half_of_the_product():
     rng = np.random.default_rng(0)
     for draw in [0, 1, 2**32 - 1, 2**32, 2**64 - 1, *rng.integers(0, 2**64, 200, dtype=np.uint64).tolist()]:
         for columns in (1, 2, 3, 1000, 2**31 - 1, 2**32 - 1):
@@ -81,13 +81,13 @@ def test_column_is_the_upper_half_of_the_product():
             assert (int(column), int(position)) == divmod(draw * columns, 2**64)
 
 
-def test_draws_at_the_ends_stay_inside():
+def test_alias_tables_keep_draws_at_the_ends_inside():
     tables = AliasTables.build([0.0, 1.0, 0.0, 5.0, 0.0], [0, 5])
     for draw in (0, 2**64 - 1):
         assert compiled_sample(np.uint64(draw), tables.packed, tables.node_starts, np.uint64(0)) in (1, 3)
 
 
-def test_many_rows_of_one_weight_and_some_of_none():
+def test_alias_tables_take_many_rows_of_one_weight_and_some_of_none():
     values = np.ones(100_000)
     values[::3] = 0.0
     p = row_probabilities(AliasTables.build(values, [0, values.size]))
@@ -95,7 +95,7 @@ def test_many_rows_of_one_weight_and_some_of_none():
     np.testing.assert_allclose(p[values > 0], 1.0 / values.sum(), rtol=1e-9)
 
 
-def test_tables_of_several_nodes_equal_those_built_alone():
+def test_alias_tables_of_several_nodes_equal_those_built_alone():
     rng = np.random.default_rng(2)
     node_starts = np.array([0, 4, 4, 11, 12])
     values = rng.random(12)
@@ -108,7 +108,7 @@ def test_tables_of_several_nodes_equal_those_built_alone():
         assert tables.packed[part].tolist() == alone.packed.tolist()
 
 
-def test_scale_of_the_weights_does_not_matter():
+def test_alias_tables_do_not_depend_on_the_scale_of_the_weights():
     values = np.random.default_rng(3).random(50)
     for scale in (2.0**-1000, 2.0**900):
         scaled = AliasTables.build(values * scale, [0, 50])
@@ -129,12 +129,12 @@ def test_scale_of_the_weights_does_not_matter():
         ([1.0, 1.0], [0, 1, 2], [-1, 0], "node_ids"),
     ],
 )
-def test_bad_tables_are_refused(values, node_starts, node_ids, match):
+def test_alias_tables_refuse_bad_weights(values, node_starts, node_ids, match):
     with pytest.raises(InputError, match=match):
         AliasTables.build(values, node_starts, node_ids=node_ids)
 
 
-def test_rows_are_weighted_by_the_root():
+def test_sampling_weights_are_roots():
     rng = np.random.default_rng(0)
     smoothness = rng.uniform(0.0, 9.0, 7)
     active = np.array([True, True, False, True, True, True, True])

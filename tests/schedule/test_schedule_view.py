@@ -27,7 +27,7 @@ def make(kind):
 
 
 @both
-def test_frame(kind):
+def test_frame_lists_events_in_order_of_time(kind):
     schedule = make(kind)
     table = frame(schedule, first=60)
     assert list(table.columns) == ["time", "kind", "node", "neighbour", "edge", "sample"]
@@ -50,7 +50,7 @@ def test_frame(kind):
     assert own["time"].tolist() == table.loc[table["node"] == 0, "time"].tolist()[:12]
 
 
-def test_schedules_import_neither_pandas_nor_matplotlib():
+def test_schedule_imports_neither_pandas_nor_matplotlib():
     code = "import sys, adfs.schedule; assert not {'pandas', 'matplotlib'} & set(sys.modules)"
     source = str(Path(adfs.__file__).parents[1])
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": source})
