@@ -173,7 +173,7 @@ def test_erratum_3_the_step_has_the_probability_of_the_edge() -> None:
 # ------------------------------------------------------------------ 4: ν̃
 
 
-def test_erratum_4_the_ratio_of_step_and_smoothness() -> None:
+def test_erratum_4_the_ratio_of_step_and_smoothness_is_four_times_larger() -> None:
     """ν̃ = η̃/L = (2ρ/p)(1 + κ)/(1 + κ_i) for σ_A = λ/(2σ(1 + κ)): four times what is printed."""
     problem, network = random_case(8, "logistic", n=4)
     problem = adfs.Problem.from_shards(
@@ -316,7 +316,7 @@ def test_erratum_6_only_centres_hold_the_parameter() -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "squared"])
-def test_erratum_7_the_chain_of_proxes(loss: str) -> None:
+def test_erratum_7_the_chain_of_proxes_leads_to_the_dual_prox(loss: str) -> None:
     """One −‖v‖²/(2L), not two; f* and not f̃* in what follows; v = ∇f(θ) with θ + (1/η̃ − 1/L)v = z/η̃."""
     problem = adfs.Problem([[1.5]], [1.0], loss=loss, sigma=1.0)
     term = problem.term(0)
@@ -483,7 +483,7 @@ def test_erratum_11_the_condition_as_printed_refuses_a_single_sample() -> None:
         assert theorem2_error(graph, state.x, state.v, optimum) <= first * (1.0 - rho) ** t + 1e-15
 
 
-def test_erratum_11_weights_of_the_convex_combination() -> None:
+def test_erratum_11_weights_are_those_of_a_convex_combination() -> None:
     """x = a·v + (1 − a)·u with u in the hull of earlier v: a ← (a + ρ)/(1 + ρa) idle, a ← ρ/p at an event."""
     rho, p = 0.2, 0.25
     rng = np.random.default_rng(0)

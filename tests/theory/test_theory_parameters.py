@@ -28,7 +28,7 @@ KINDS = st.sampled_from(("paper", "tuned"))
 
 @settings(max_examples=60)
 @given(case=cases(), kind=KINDS)
-def test_what_always_holds(case: Case, kind: str) -> None:
+def test_parameters_keep_what_they_promise(case: Case, kind: str) -> None:
     problem, network = case
     parameters = make_parameters(kind, problem, network)
     sampled = parameters.sample_probability(problem)
@@ -63,7 +63,7 @@ def test_what_always_holds(case: Case, kind: str) -> None:
 
 @settings(max_examples=40)
 @given(case=cases(), kind=KINDS, scale=st.floats(1e-4, 1e4))
-def test_the_scale_of_mu_cancels(case: Case, kind: str, scale: float) -> None:
+def test_parameters_do_not_depend_on_the_scale_of_mu(case: Case, kind: str, scale: float) -> None:
     problem, network = case
     if network.n_nodes == 1:
         return
@@ -83,7 +83,7 @@ def test_the_scale_of_mu_cancels(case: Case, kind: str, scale: float) -> None:
 
 @settings(max_examples=40)
 @given(case=cases(), split=st.floats(0.05, 0.95))
-def test_optimal_probabilities(case: Case, split: float) -> None:
+def test_parameters_tuned_have_optimal_probabilities(case: Case, split: float) -> None:
     problem, network = case
     if network.n_nodes == 1:
         return
@@ -116,7 +116,7 @@ def test_optimal_probabilities(case: Case, split: float) -> None:
 
 @settings(max_examples=30)
 @given(case=cases())
-def test_split_falls_with_tau(case: Case) -> None:
+def test_parameters_tuned_split_falls_with_tau(case: Case) -> None:
     problem, network = case
     if network.n_nodes == 1:
         return
@@ -128,7 +128,7 @@ def test_split_falls_with_tau(case: Case) -> None:
     assert Parameters.tuned(problem, network).split == 0.5
 
 
-def test_split_minimises_its_model_of_time() -> None:
+def test_parameters_tuned_split_minimises_its_model_of_time() -> None:
     """r* = argmin a/√r + τ_eff·b/√(1 − r), where it is below 1/2."""
     problem, network = random_case(4, "logistic", n=5)
     tau = 50.0
@@ -151,7 +151,7 @@ def test_split_minimises_its_model_of_time() -> None:
 
 
 @pytest.mark.parametrize("kind", ["paper", "tuned"])
-def test_one_node_has_the_rate_of_apcg(kind: str) -> None:
+def test_parameters_of_one_node_have_the_rate_of_apcg(kind: str) -> None:
     problem, network = random_case(3, "logistic", n=1)
     parameters = make_parameters(kind, problem, network)
     expected = 1.0 / np.sqrt(1.0 + problem.smoothness[problem.active] / problem.sigma[0]).sum()
@@ -161,7 +161,7 @@ def test_one_node_has_the_rate_of_apcg(kind: str) -> None:
     assert AugmentedGraph(problem, network, parameters).dual_curvature == pytest.approx(1.0, rel=1e-12)
 
 
-def test_nodes_without_samples() -> None:
+def test_parameters_take_nodes_without_samples() -> None:
     shards = [(np.eye(2), [1.0, -1.0]), (np.empty((0, 2)), np.empty(0)), (np.zeros((1, 2)), [1.0])]
     problem = adfs.Problem.from_shards(shards, loss="logistic", sigma=[1.0, 2.0, 3.0])
     network = adfs.Network("path:3")
@@ -175,7 +175,7 @@ def test_nodes_without_samples() -> None:
     assert rough.node_probability[1:].tolist() == [0.0, 0.0]
 
 
-def test_a_summary_is_enough() -> None:
+def test_parameters_need_a_summary_alone() -> None:
     problem, network = random_case(9, "huber", n=4, zeros=True)
     summary = summarize(problem)
     assert summarize(summary) is summary
@@ -204,7 +204,9 @@ def test_a_summary_is_enough() -> None:
         ({"contraction": 0.9}, "is above √σ_A·min p/k"),
     ],
 )
-def test_refusals_of_the_record(changes: dict[str, object], sentence: str) -> None:
+def test_parameters_refuse_values_that_do_not_fit_each_other(
+    changes: dict[str, object], sentence: str
+) -> None:
     problem, _ = random_case(1, "logistic", n=3)
     parameters = Parameters.tuned(problem, adfs.Network("path:3"))
     with pytest.raises(adfs.InputError, match=sentence) as caught:
@@ -213,7 +215,7 @@ def test_refusals_of_the_record(changes: dict[str, object], sentence: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_refusals_of_probabilities() -> None:
+def test_parameters_refuse_bad_probabilities() -> None:
     problem, _ = random_case(1, "logistic", n=3)
     parameters = Parameters.tuned(problem, adfs.Network("path:3"))
     edges = parameters.edge_probability
@@ -224,7 +226,7 @@ def test_refusals_of_probabilities() -> None:
         dataclasses.replace(parameters, node_probability=[0.0, nodes[0] + nodes[1], nodes[2]])
 
 
-def test_refusals_of_the_choices() -> None:
+def test_parameters_refuse_bad_choices() -> None:
     problem, network = random_case(1, "logistic", n=3)
     for make in (Parameters.paper, Parameters.tuned, NonSmoothParameters.paper):
         with pytest.raises(adfs.InputError, match="the problem has 3 nodes and the network 4"):
@@ -257,7 +259,9 @@ def test_refusals_of_the_choices() -> None:
         ({"n_active": [0.0, 1.0, 1.0]}, "exactly the nodes that hold samples"),
     ],
 )
-def test_refusals_of_the_non_smooth_record(changes: dict[str, object], sentence: str) -> None:
+def test_non_smooth_parameters_refuse_values_that_do_not_fit(
+    changes: dict[str, object], sentence: str
+) -> None:
     problem, _ = random_case(1, "hinge", n=3)
     parameters = NonSmoothParameters.paper(problem, adfs.Network("path:3"))
     with pytest.raises(adfs.InputError, match=sentence):
@@ -267,7 +271,7 @@ def test_refusals_of_the_non_smooth_record(changes: dict[str, object], sentence:
         dataclasses.replace(parameters, edge_probability=[0.0, total])
 
 
-def test_records_do_not_change() -> None:
+def test_parameters_cannot_be_changed() -> None:
     problem, network = random_case(1, "logistic", n=3)
     parameters = Parameters.paper(problem, network)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -276,7 +280,7 @@ def test_records_do_not_change() -> None:
         parameters.sigma[0] = 1.0
 
 
-def test_printed_tables() -> None:
+def test_parameters_print_a_table() -> None:
     problem = adfs.Problem(np.eye(4), [1, -1, 1, -1], sigma=1.0, n_nodes=2)
     network = adfs.Network("path:2")
     text = str(Parameters.tuned(problem, network, tau=2.0))
@@ -300,7 +304,7 @@ def test_printed_tables() -> None:
 
 @pytest.mark.parametrize("r", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("n", [1, 3])
-def test_smoothness_is_raised_only_where_needed(n: int, r: float) -> None:
+def test_with_smoothness_above_raises_it_only_where_needed(n: int, r: float) -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((12, 2)) * np.exp(rng.uniform(-2.0, 2.0, (12, 1)))
     rows[3] = 0.0
@@ -327,7 +331,7 @@ def test_smoothness_is_raised_only_where_needed(n: int, r: float) -> None:
     assert np.all(steps < eased.smoothness[graph.tip_rows])
 
 
-def test_a_split_outside_its_range_is_refused() -> None:
+def test_smoothness_limit_refuses_a_split_outside_its_range() -> None:
     for r in (0.0, 1.0):
         with pytest.raises(adfs.InputError, match="the split r"):
             smoothness_limit(np.ones(3), adfs.Network("path:3"), r=r)

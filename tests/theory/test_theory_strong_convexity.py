@@ -45,7 +45,7 @@ def with_weights(problem: adfs.Problem, network: adfs.Network, alpha: np.ndarray
 
 @settings(max_examples=60)
 @given(case=cases(), split=st.floats(0.02, 0.98))
-def test_split_reduction_equals_dense_eigenvalues(case: Case, split: float) -> None:
+def test_dual_curvature_of_split_equals_dense_eigenvalues(case: Case, split: float) -> None:
     problem, network = case
     if network.n_nodes == 1:
         return
@@ -57,7 +57,7 @@ def test_split_reduction_equals_dense_eigenvalues(case: Case, split: float) -> N
 
 @settings(max_examples=60)
 @given(case=cases())
-def test_paper_reduction_equals_dense_eigenvalues(case: Case) -> None:
+def test_dual_curvature_of_paper_parameters_equals_dense_eigenvalues(case: Case) -> None:
     problem, network = case
     parameters = Parameters.paper(problem, network)
     if network.n_nodes > 1:
@@ -67,7 +67,7 @@ def test_paper_reduction_equals_dense_eigenvalues(case: Case) -> None:
 
 @settings(max_examples=60)
 @given(case=cases(), seed=st.integers(0, 10**6))
-def test_any_virtual_weights(case: Case, seed: int) -> None:
+def test_dual_curvature_is_right_for_any_virtual_weights(case: Case, seed: int) -> None:
     problem, network = case
     if network.n_nodes == 1:
         return
@@ -78,7 +78,7 @@ def test_any_virtual_weights(case: Case, seed: int) -> None:
     assert abs(found - dense) < 1e-12 * dense
 
 
-def test_no_root_below_the_smallest_virtual_weight() -> None:
+def test_dual_curvature_is_right_at_the_smallest_virtual_weight() -> None:
     """A node of tiny σ and large κ: its α is the smallest eigenvalue with two tips, and is none with one."""
     network = adfs.Network("path:2")
     for tips in (2, 1):
@@ -97,7 +97,7 @@ def test_no_root_below_the_smallest_virtual_weight() -> None:
             assert dense > alpha.min() * 1.01
 
 
-def test_one_sample_beside_six() -> None:
+def test_dual_curvature_is_right_for_one_sample_beside_six() -> None:
     """σ_A is far above the smallest α, at which the single tip of the first node hangs."""
     rows = np.concatenate([[[10.0]], np.full((6, 1), 0.1)])
     problem = adfs.Problem(
@@ -226,14 +226,16 @@ def use_solver(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "solver"), list(enumerate(SOLVERS)))
-def test_never_above_the_exact_value(monkeypatch: pytest.MonkeyPatch, number: int, solver: str) -> None:
+def test_dual_curvature_is_never_above_the_exact_value(
+    monkeypatch: pytest.MonkeyPatch, number: int, solver: str
+) -> None:
     use_solver(monkeypatch, solver)
     check_against_exact_counts(range(12 * number, 12 * number + 12), 5)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("number", "solver"), list(enumerate(SOLVERS)))
-def test_never_above_the_exact_value_in_many_cases(
+def test_dual_curvature_is_never_above_the_exact_value_in_many_cases(
     monkeypatch: pytest.MonkeyPatch, number: int, solver: str
 ) -> None:
     use_solver(monkeypatch, solver)
@@ -251,7 +253,7 @@ HUGE = ("path:100000", "grid:316x316", "random-regular:100000,4", "small-world:1
     "name", [*LARGE, "path:20000", *(pytest.param(name, marks=pytest.mark.soak) for name in HUGE)]
 )
 @pytest.mark.parametrize("wild", [False, True])
-def test_paper_parameters_of_many_nodes(name: str, wild: bool) -> None:
+def test_paper_parameters_of_many_nodes_have_the_right_dual_curvature(name: str, wild: bool) -> None:
     network = adfs.Network(name)
     n = network.n_nodes
     rng = np.random.default_rng(0)
@@ -276,7 +278,7 @@ def test_paper_parameters_of_many_nodes(name: str, wild: bool) -> None:
         assert theorem5_time(problem, network, 1.0).bound > 0.0
 
 
-def test_a_run_with_paper_parameters_above_400_nodes() -> None:
+def test_paper_parameters_run_on_more_than_400_nodes() -> None:
     X = np.random.default_rng(0).standard_normal((840, 3))
     problem = adfs.Problem(X, np.sign(X[:, 0]), n_nodes=420)
     run = adfs.simulate("adfs", problem, adfs.Network("grid:20x21"), parameters="paper", max_passes=1)
@@ -285,7 +287,7 @@ def test_a_run_with_paper_parameters_above_400_nodes() -> None:
 
 @settings(max_examples=40)
 @given(case=cases(), split=st.floats(0.05, 0.95))
-def test_batch_bound_never_exceeds_the_exact_projected_form(case: Case, split: float) -> None:
+def test_dual_curvature_of_split_never_exceeds_the_projected_form(case: Case, split: float) -> None:
     problem, network = case
     if network.n_nodes == 1:
         return
@@ -332,7 +334,7 @@ def projected_operator(problem: adfs.Problem, graph: AugmentedGraph) -> np.ndarr
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("split", [0.2, 0.5, 0.9])
-def test_projected_form_equals_the_explicit_operator(seed: int, split: float) -> None:
+def test_projected_dual_curvature_equals_that_of_the_explicit_operator(seed: int, split: float) -> None:
     problem, network = random_case(seed, SMOOTH[seed % len(SMOOTH)], n=2 + seed % 4)
     exact = projected_dual_curvature(problem, network, split)
     graph = with_weights(problem, network, np.full(network.n_nodes, exact / split))
@@ -345,7 +347,7 @@ def test_projected_form_equals_the_explicit_operator(seed: int, split: float) ->
 
 @settings(max_examples=40)
 @given(case=cases(), kind=st.sampled_from(("paper", "tuned")))
-def test_resistances_of_the_augmented_graph(case: Case, kind: str) -> None:
+def test_augmented_graph_has_the_resistances_of_the_parameters(case: Case, kind: str) -> None:
     problem, network = case
     graph = AugmentedGraph(problem, network, make_parameters(kind, problem, network))
     np.testing.assert_allclose(graph.resistance, graph.step_resistance, rtol=0.0, atol=1e-11)
@@ -356,7 +358,7 @@ def test_resistances_of_the_augmented_graph(case: Case, kind: str) -> None:
 
 @settings(max_examples=40)
 @given(case=cases(losses=tuple(sorted(ONE_OUTPUT))))
-def test_step_bound_of_ns_adfs(case: Case) -> None:
+def test_step_bound_of_ns_adfs_is_that_of_the_dense_matrix(case: Case) -> None:
     problem, network = case
     parameters = NonSmoothParameters.paper(problem, network)
     graph = AugmentedGraph(problem, network, parameters)

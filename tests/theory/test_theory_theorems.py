@@ -33,7 +33,7 @@ def grid_problem(sigma: float | list[float] = 1.0) -> adfs.Problem:
     return adfs.Problem(X, np.sign(X[:, 0]), sigma=sigma, n_nodes=9)
 
 
-def test_theorem_4_by_hand() -> None:
+def test_theorem_4_agrees_with_a_calculation_by_hand() -> None:
     problem, network = grid_problem(), adfs.Network("grid:3x3")
     parameters = Parameters.paper(problem, network)
     step = theorem4_step_time(parameters, network, tau=5.0)
@@ -81,7 +81,7 @@ def blocking_time(parameters: Parameters, network: adfs.Network, tau: float, n_e
 
 @pytest.mark.parametrize("tau", [0.2, 1.0, 10.0])
 @pytest.mark.parametrize("name", ["grid:3x3", "cycle:8", "star:5", "complete:6"])
-def test_theorem_4_on_the_clock(name: str, tau: float) -> None:
+def test_theorem_4_holds_on_the_clock(name: str, tau: float) -> None:
     network = adfs.Network(name)
     n = network.n_nodes
     problem = adfs.Problem(np.ones((400 * n, 1)), np.ones(400 * n), loss="squared", n_nodes=n)
@@ -108,7 +108,7 @@ def test_theorem_5_bounds_the_time_really_obtained(case: Case, tau: float) -> No
     assert found.sigma_spread >= 1.0
 
 
-def test_theorem_5_by_hand() -> None:
+def test_theorem_5_agrees_with_a_calculation_by_hand() -> None:
     problem, network = grid_problem(), adfs.Network("grid:3x3")
     found = theorem5_time(problem, network, tau=5.0)
     kappa = problem.kappa
@@ -167,7 +167,7 @@ def test_theorem_5_needs_the_spread_of_sigma() -> None:
     assert communication >= rate / math.sqrt(found.sigma_spread)
 
 
-def test_table_1_against_its_formulas() -> None:
+def test_table_1_follows_its_formulas() -> None:
     problem, network, tau = grid_problem(), adfs.Network("grid:3x3"), 5.0
     frame = table1(problem, network, tau=tau)
     assert isinstance(frame, pd.DataFrame)
@@ -191,7 +191,7 @@ def test_table_1_against_its_formulas() -> None:
     assert frame["stochastic"].to_list() == [True, False, False, False, True, True]
 
 
-def test_table_1_refuses() -> None:
+def test_table_1_refuses_what_does_not_fit() -> None:
     with pytest.raises(adfs.InputError, match="the problem has 9 nodes and the network 4"):
         table1(grid_problem(), adfs.Network("path:4"), tau=1.0)
     with pytest.raises(adfs.InputError, match="tau must be"):
@@ -201,7 +201,7 @@ def test_table_1_refuses() -> None:
         table1(hinge, network, tau=1.0)
 
 
-def test_theorems_ask_for_their_own_parameters() -> None:
+def test_theorems_2_and_3_ask_for_their_own_parameters() -> None:
     problem, network = random_case(0, "logistic", n=3)
     smooth = AugmentedGraph(problem, network, Parameters.paper(problem, network))
     rough = AugmentedGraph(problem, network, NonSmoothParameters.paper(problem, network))
